@@ -1,0 +1,41 @@
+"""One exception per boundary; every message gives the value, what was expected, and the remedy."""
+
+
+class SojournError(Exception):
+    """Anything that Sojourn reports to its user in one sentence; the command exits with code 2."""
+
+
+class ConfigError(SojournError):
+    """A key, value, name or file of the configuration cannot be used."""
+
+
+class MissingExtraError(ConfigError):
+    """A component needs a package that is not installed."""
+
+
+class ModelError(SojournError):
+    """A model or tokenizer cannot be found, loaded, or used as asked."""
+
+
+class RenderError(SojournError):
+    """Messages cannot be put into the model's chat format."""
+
+
+class RecordError(SojournError):
+    """A run folder, store or checkpoint cannot be read or written."""
+
+
+class InfrastructureError(SojournError):
+    """The world or a server broke, not the agent: the episode is retried and never trained on."""
+
+
+class ActionError(SojournError):
+    """The agent's action is malformed or impossible here; the world has not changed.
+
+    Raised by `Env.step` or `Renderer.parse`. The message is written for the agent: what was said, what is expected.
+    The agent's own policy decides what happens next (tell, end); the turn is always trained on.
+    """
+
+
+class BudgetError(SojournError):
+    """The agent ran out of tokens: the context cannot take another turn."""

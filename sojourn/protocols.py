@@ -1,0 +1,166 @@
+"""The roles of a run: what each part must offer. Nothing here is inherited from; a class that fits, fits.
+
+Every component of a config table is a frozen dataclass whose fields are its config. What has memory offers
+`state()` / `restore(state)` (JSON, or arrays), and a checkpoint walks them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+
+from sojourn.types import (
+    Batch,
+    Credit,
+    Ending,
+    Group,
+    Message,
+    Observation,
+    Prompt,
+    Sample,
+    SamplingParams,
+    Score,
+    Step,
+    Streams,
+    Task,
+    Tool,
+    Trajectory,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Env(Protocol):
+    """One play of one task, used once: `start`, then `step` until done, then `close` (always called, also after errors).
+
+    Optional, found by name: `async fork() -> Env` (an independent copy in the same state), `state_key() -> str`
+    (what counts as the same state), `expert() -> str` (the next action of a scripted expert, or a coroutine of it,
+    as the agent would say it; every action has an effect, and following it from any state reaches success where that
+    is still possible).
+
+    `step` raises `ActionError` when the action is malformed or impossible, with the world unchanged, and anything else
+    only for failures that are not the agent's fault.
+    """
+
+    async def start(self) -> Observation: ...
+    async def step(self, agent: str, action: Message) -> Step: ...
+    async def close(self) -> None: ...
+
+
+class EnvFamily(Protocol):
+    """A world: its tasks and how to enter them. Optional: `async open()` / `async close()` for shared resources.
+
+    `tasks(split)` gives the tasks of "train" or "test", decided by the config alone, as a sequence with random access
+    (lazy where tasks are generated: see `sojourn.tasks.Generated`). The splits share no task.
+    """
+
+    def tasks(self, split: str) -> Sequence[Task]: ...
+    def make(self, task: Task) -> Env: ...
+
+
+class Renderer(Protocol):
+    """The only code that knows a chat format.
+
+    `open` renders a whole context that ends where the assistant is to speak. `extend` renders only what follows the
+    last sample: the tokens that come between the sample and the assistant's next turn (closing what the sample left
+    open), or None where the format rewrites what came before. `parse` reads sampled tokens back into a message, for
+    people and worlds; it raises `ActionError` when they cannot be read (an unfinished tool call).
+    """
+
+    stops: tuple[int, ...]  # token ids that end the assistant's turn
+
+    def open(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Prompt: ...
+    def extend(self, last: Sample, messages: Sequence[Message]) -> Prompt | None: ...
+    def parse(self, tokens: Sequence[int]) -> Message: ...
+    def encode_reply(self, message: Message) -> Sequence[int]:
+        """The tokens that the assistant would sample to say this, the end-of-turn token included (demonstrations)."""
+        ...
+
+
+class Sampler(Protocol):
+    async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample: ...
+    async def score(self, prompt: Prompt) -> Any:
+        """The log-probability of every token of the prompt but the first, given those before it: (P - 1,)."""
+        ...
+
+
+class Agent(Protocol):
+    """One seat in one episode. `act` raises `BudgetError` when the context can take no further turn."""
+
+    async def act(self, observation: Observation) -> Message: ...
+    def pay(self, reward: float, info: Mapping[str, float]) -> None: ...
+    def fork(self) -> Agent: ...
+    def finish(self, ending: Ending) -> Trajectory: ...
+
+
+class Reward(Protocol):
+    async def __call__(self, group: Group) -> list[Score]: ...
+
+
+class Stream(Protocol):
+    provides: ClassVar[str]
+
+    async def __call__(self, groups: Sequence[Group], trainer: Trainer) -> list[list[tuple[Any, ...]]]: ...
+
+
+class Estimator(Protocol):
+    """Turns scores into advantages; pure numpy; sees the whole step. One list of credits per group."""
+
+    needs: ClassVar[frozenset[str]]
+
+    def __call__(
+        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
+    ) -> list[list[Credit]]: ...
+
+
+class Output(Protocol):
+    """What a forward pass gives the losses, for the n tokens of the batch that carry weight, in their order."""
+
+    logprobs: torch.Tensor  # (n,) with gradient
+    entropy: torch.Tensor | None  # (n,) when a loss needs "entropy"
+
+
+class Selected(Protocol):
+    """The batch as the losses see it: tensors for the n tokens that carry weight."""
+
+    weight: torch.Tensor  # (n,)
+    logprobs: torch.Tensor  # (n,) of the sampler
+    advantages: torch.Tensor  # (n,)
+    streams: Mapping[str, torch.Tensor]  # name -> (n,)
+
+
+class Loss(Protocol):
+    """A per-token loss, never a mean, and per-token metrics (weighed and summed by the trainer)."""
+
+    needs: ClassVar[frozenset[str]]
+
+    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]: ...
+
+
+class Trainer(Protocol):
+    """The four verbs, and persistence. Only `publish` changes what samplers draw from."""
+
+    async def forward(self, batch: Batch, *, reference: bool = False) -> Any: ...
+    async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]: ...
+    async def optim_step(self) -> Mapping[str, float]: ...
+    async def publish(self) -> int: ...
+    def save(self, folder: Any) -> None: ...
+    def load(self, folder: Any) -> None: ...
+
+
+class Curriculum(Protocol):
+    def draw(self, slot: int, redraw: int = 0) -> Task: ...
+    def observe(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> None: ...
+
+
+class GroupSource(Protocol):
+    """Where a step's groups come from: live slots, demonstrations, a folder on disk."""
+
+    async def take(self, step: int) -> list[Group]: ...
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    def state(self) -> Mapping[str, Any]: ...
+    def restore(self, state: Mapping[str, Any]) -> None: ...

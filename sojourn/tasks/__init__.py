@@ -1,0 +1,31 @@
+"""Where work comes from: lazy sequences of tasks, and the curricula that draw from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from sojourn.types import Task
+
+
+@dataclass(frozen=True)
+class Generated(Sequence[Task]):
+    """A sequence of tasks made on demand: `make(index)` for 0 <= index < count."""
+
+    make: Callable[[int], Task]
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Task]: ...
+    def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
+        if isinstance(index, slice):
+            return [self.make(i) for i in range(*index.indices(self.count))]
+        if not -self.count <= index < self.count:
+            raise IndexError(f"task {index} of {self.count}")
+        return self.make(index % self.count)
