@@ -131,9 +131,13 @@ class Selected(Protocol):
 
 
 class Loss(Protocol):
-    """A per-token loss, never a mean, and per-token metrics (weighed and summed by the trainer)."""
+    """A per-token loss, never a mean, and per-token metrics (averaged by the trainer under the same weights).
+
+    `proportional` says that the loss and its gradient are 0 where the advantage is 0, so such sequences may be skipped.
+    """
 
     needs: ClassVar[frozenset[str]]
+    proportional: ClassVar[bool]
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]: ...
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -323,8 +323,11 @@ class Batch:
 
     def take(self, sequences: IntArray) -> Batch:
         """The given sequences alone, in the given order."""
-        spans = [np.arange(self.starts[s], self.starts[s + 1]) for s in sequences]
-        index = np.concatenate(spans) if spans else np.zeros(0, dtype=np.int64)
+        return self.pick([np.arange(self.starts[s], self.starts[s + 1]) for s in sequences])
+
+    def pick(self, spans: Sequence[IntArray]) -> Batch:
+        """A batch whose sequences are the given runs of token indices, each within one sequence of this batch."""
+        index = np.concatenate([*spans, np.zeros(0, dtype=np.int64)]).astype(np.int64)
         where = {int(old): new for new, old in enumerate(index)} if self.allowed else {}
         return Batch(
             tokens=self.tokens[index],
@@ -335,7 +338,7 @@ class Batch:
             temperature=self.temperature[index],
             trajectory=self.trajectory[index],
             streams={name: values[index] for name, values in self.streams.items()},
-            images=tuple(self.images[s] for s in sequences) if self.images else (),
+            images=tuple(self.images[self.sequence[span[0]]] for span in spans) if self.images else (),
             allowed={where[i]: ids for i, ids in self.allowed.items() if i in where},
         )
 
@@ -353,6 +356,4 @@ class Batch:
                 yield batch.scaled(whole / total)
 
     def scaled(self, factor: float) -> Batch:
-        from dataclasses import replace
-
         return replace(self, weight=(self.weight * factor).astype(np.float32))

@@ -1,0 +1,1 @@
+"""Scaffolds: how a seat turns observations into prompts. One file each."""

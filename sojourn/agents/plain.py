@@ -1,0 +1,173 @@
+"""One model, one context: the whole history, a window of it, or the current page only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from sojourn.errors import ActionError, BudgetError
+from sojourn.protocols import Renderer, Sampler
+from sojourn.types import (
+    Ending,
+    IntArray,
+    Message,
+    Observation,
+    Prompt,
+    Role,
+    Sample,
+    SamplingParams,
+    Tool,
+    Trajectory,
+    Turn,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plain:
+    """Shows the model its history and takes what it says as the action.
+
+    `history`: "full" extends one context; "window" opens a new one each turn that holds the brief and the last `turns`
+    exchanges; "page" shows the brief and the current observation only. `malformed`: "tell" sends the error to the
+    model as its next observation (a turn is used up), "end" ends the episode. `choices` restricts what is sampled to
+    the observation's choices, where it has any.
+    """
+
+    history: Literal["full", "window", "page"] = "full"
+    turns: int = 3
+    malformed: Literal["tell", "end"] = "tell"
+    choices: bool = False
+
+    def seat(self, chair: Chair) -> PlainSeat:
+        return PlainSeat(self, chair)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chair:
+    """What any agent needs to sit down: its name, the model's format, the engine, and how to sample."""
+
+    name: str
+    renderer: Renderer
+    sampler: Sampler
+    params: SamplingParams
+    max_context: int
+    trainable: bool = True
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What one turn added to the conversation."""
+
+    messages: tuple[Message, ...]
+    sample: Sample
+    said: Message | None
+
+
+@dataclass
+class PlainSeat:
+    """One seat in one episode."""
+
+    config: Plain
+    chair: Chair
+    brief: tuple[Message, ...] = ()
+    tools: tuple[Tool, ...] = ()
+    past: list[Exchange] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    tokens: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # the last context and sample
+    owed: float = 0.0
+
+    @property
+    def ends_when_malformed(self) -> bool:
+        return self.config.malformed == "end"
+
+    async def act(self, observation: Observation, state: str | None = None) -> Message:
+        """Samples an action. Raises `BudgetError` when the context is full, `ActionError` when it cannot be read."""
+        self.brief = observation.brief or self.brief
+        self.tools = observation.tools or self.tools
+        parent, context, prompt = self._context(observation)
+        room = self.chair.max_context - len(prompt)
+        if room < 1:
+            raise BudgetError(f"the context holds {len(prompt)} of {self.chair.max_context} tokens: no room to act")
+        params = self._params(observation, room)
+        sample = await self.chair.sampler.sample(Prompt(prompt), params)
+        self.tokens = np.concatenate([prompt, sample.tokens])
+        said, failure = self._read(sample)
+        images = tuple(image for message in observation.messages for image in message.images)
+        shown = (observation.brief if parent < 0 else ()) + observation.messages
+        self.turns.append(Turn(parent, context, sample, said, self.owed, {}, images, state, shown))
+        self.owed = 0.0
+        self.past.append(Exchange(observation.messages, sample, said))
+        if failure is not None:
+            raise failure
+        assert said is not None
+        return said
+
+    def pay(self, reward: float, info: Mapping[str, float]) -> None:
+        """Adds to the last turn; what comes before the first turn is owed to it."""
+        if not self.turns:
+            self.owed += reward
+            return
+        last = self.turns[-1]
+        self.turns[-1] = replace(last, reward=last.reward + reward, info={**last.info, **info})
+
+    def refused(self, error: ActionError, observation: Observation) -> Observation:
+        """What the seat sees after its action was refused: the reason, and the page again where it forgets pages."""
+        told = Message(Role.USER, str(error))
+        messages = (told,) if self.config.history == "full" else (told, *observation.messages)
+        return replace(observation, brief=(), messages=messages)
+
+    def fork(self) -> PlainSeat:
+        return replace(self, past=list(self.past), turns=list(self.turns))
+
+    def finish(self, ending: Ending) -> Trajectory:
+        return Trajectory(self.chair.name, tuple(self.turns), ending, self.chair.trainable)
+
+    def _params(self, observation: Observation, room: int) -> SamplingParams:
+        params = replace(
+            self.chair.params,
+            max_tokens=min(self.chair.params.max_tokens, room),
+            seed=(self.chair.params.seed + 0x9E3779B97F4A7C15 * (len(self.turns) + 1)) % 2**63,
+        )
+        if not (self.config.choices and observation.choices):
+            return params
+        encode = self.chair.renderer.encode_reply
+        return replace(
+            params, choices=tuple(tuple(encode(Message(Role.ASSISTANT, text))) for text in observation.choices)
+        )
+
+    def _read(self, sample: Sample) -> tuple[Message | None, ActionError | None]:
+        try:
+            return self.chair.renderer.parse(sample.tokens.tolist()), None
+        except ActionError as error:
+            return None, error
+
+    def _context(self, observation: Observation) -> tuple[int, IntArray, IntArray]:
+        """The parent turn, the tokens that are new since it, and the whole prompt."""
+        if self.config.history == "full" and self.past:
+            more = self.chair.renderer.extend(self.past[-1].sample, observation.messages)
+            if more is not None:
+                return len(self.turns) - 1, more.tokens, np.concatenate([self.tokens, more.tokens])
+        keep = {"full": len(self.past), "window": self.config.turns, "page": 0}[self.config.history]
+        whole = self._window(self.past[len(self.past) - min(keep, len(self.past)) :], observation.messages)
+        return -1, whole, whole
+
+    def _window(self, past: Sequence[Exchange], messages: tuple[Message, ...]) -> IntArray:
+        """The brief, some past exchanges and the new messages; sampled tokens stay as they were sampled if they can."""
+        renderer = self.chair.renderer
+        steps = [exchange.messages for exchange in past] + [messages]
+        parts: list[Any] = [renderer.open((*self.brief, *steps[0]), self.tools).tokens]
+        for exchange, following in zip(past, steps[1:], strict=True):
+            more = renderer.extend(exchange.sample, following)
+            if more is None:
+                return self._afresh(past, messages)
+            parts += [exchange.sample.tokens, more.tokens]
+        return np.concatenate(parts)
+
+    def _afresh(self, past: Sequence[Exchange], messages: tuple[Message, ...]) -> IntArray:
+        """Where the format rewrites history, the past is rendered from what was said."""
+        told = list(self.brief)
+        for exchange in past:
+            told += [*exchange.messages, exchange.said or Message(Role.ASSISTANT)]
+        return self.chair.renderer.open((*told, *messages), self.tools).tokens

@@ -1,0 +1,83 @@
+"""The torch backend as a component: one trainer and one sampler over twin weights."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sojourn.protocols import Renderer
+
+if TYPE_CHECKING:
+    from sojourn.recipe import Model
+
+
+class Opened(NamedTuple):
+    """A backend at work."""
+
+    trainer: Any
+    sampler: Any
+    renderer: Renderer
+    max_context: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Torch:
+    """Plain torch on one machine.
+
+    `token_budget` bounds the tokens of a micro-batch, `max_context` those of one context, `memory_gb` the sampler's
+    key/value cache. `threads` is what the command sets before torch is imported (0: all cores).
+    """
+
+    threads: int = 0
+    max_context: int = 2048
+    token_budget: int = 4096
+    memory_gb: float = 2.0
+    max_batch: int = 64
+    prefill_chunk: int = 512
+
+    def check(self, model: Model) -> None:
+        """Whether the model can be found, without loading it (for --dry)."""
+        from sojourn.backends.torch import models
+
+        models.resolve(model.name)
+
+    def open(self, model: Model, renderer: Any, seed: int) -> Opened:
+        import torch
+
+        from sojourn.backends.torch import models
+        from sojourn.backends.torch.engine import Engine
+        from sojourn.backends.torch.trainer import TorchTrainer
+
+        torch.manual_seed(seed)
+        loaded = models.load(model.name, "fp32", seed)
+        bound = renderer.bind(loaded.tokenizer, loaded.template)
+        context = min(self.max_context, loaded.max_context)
+        dtype = torch.bfloat16 if model.dtype == "bf16" else torch.float32
+        twin = copy.deepcopy(loaded.model).to(dtype).requires_grad_(False)
+        engine = Engine(
+            twin,
+            stops=bound.stops,
+            max_context=context,
+            memory_bytes=int(self.memory_gb * 2**30),
+            prefill_chunk=self.prefill_chunk,
+            max_batch=self.max_batch,
+        )
+        trained = loaded.model if model.lora is None else _adapted(loaded.model, model.lora, model.dtype)
+        trainer = TorchTrainer(trained, engine.publish, bf16=model.dtype == "bf16", token_budget=self.token_budget)
+        return Opened(trainer, engine, bound, context)
+
+
+def _adapted(model: Any, lora: Any, dtype: str) -> Any:
+    """Low-rank adapters in fp32 over frozen weights, which are kept in the compute dtype."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    if dtype == "bf16":
+        model = model.to(torch.bfloat16)
+    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", bias="none")
+    adapted = get_peft_model(model, config)
+    for parameter in adapted.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    return adapted

@@ -1,0 +1,300 @@
+"""The trainer: packed forward and backward passes, AdamW, and the weights that samplers are given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from sojourn.backends.torch import packed
+from sojourn.errors import RecordError
+from sojourn.protocols import Loss
+from sojourn.types import Batch, FloatArray, IntArray
+
+T = TypeVar("T")
+Weights = Iterator[tuple[str, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Out:
+    """For the n tokens that carry weight, in order (see `protocols.Output`)."""
+
+    logprobs: torch.Tensor
+    entropy: torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The batch's columns at the n tokens that carry weight (see `protocols.Selected`)."""
+
+    weight: torch.Tensor
+    logprobs: torch.Tensor
+    advantages: torch.Tensor
+    streams: Mapping[str, torch.Tensor]
+
+    @classmethod
+    def of(cls, batch: Batch, where: IntArray) -> Chosen:
+        def column(values: FloatArray) -> torch.Tensor:
+            return torch.from_numpy(np.ascontiguousarray(values[where], dtype=np.float32))
+
+        streams = {name: column(values) for name, values in batch.streams.items()}
+        return cls(column(batch.weight), column(batch.logprobs), column(batch.advantages), streams)
+
+
+class TorchTrainer:
+    """One process, one model. Work happens in one thread of its own, so that rollouts can go on beside it."""
+
+    def __init__(
+        self, model: Any, send: Callable[[Weights, int], Awaitable[None]], *, bf16: bool, token_budget: int
+    ) -> None:
+        self.model, self.version = model, 0
+        self._send, self._bf16, self._token_budget = send, bf16, token_budget
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
+        self._optimizer: torch.optim.AdamW | None = None
+        self._optim: Any = None
+        self._step, self._steps = 0, 1
+        self._reference: dict[str, torch.Tensor] | None = None
+        packed.use_packed(base_of(model))
+
+    @property
+    def trainable(self) -> dict[str, torch.nn.Parameter]:
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    # -- the four verbs
+
+    async def forward(self, batch: Batch, *, reference: bool = False) -> FloatArray:
+        """The logprob of each token that carries weight: (N,), 0 elsewhere."""
+        return await self._run(lambda: self._score(batch, reference))
+
+    async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
+        """Adds the gradient of `(loss * weight).sum()`; metrics are means under the same weights."""
+        return await self._run(lambda: self._backward(batch, losses))
+
+    async def optim_step(self) -> Mapping[str, float]:
+        """One AdamW step on the gradient so far, clipped; a step without any gradient changes nothing."""
+        return await self._run(self._update)
+
+    async def publish(self) -> int:
+        """Gives the samplers the current weights, under the next version number."""
+        self.version += 1
+        await self._send(merged(self.model), self.version)
+        return self.version
+
+    # -- stages and persistence
+
+    def begin(self, optim: Any, steps: int, *, reference: bool) -> None:
+        """A stage: a new optimiser, and the present weights as reference where a stream needs one."""
+        self._optim, self._step, self._steps = optim, 0, steps
+        parameters, betas = list(self.trainable.values()), (optim.betas[0], optim.betas[1])
+        self._optimizer = torch.optim.AdamW(
+            parameters, lr=optim.lr, betas=betas, weight_decay=optim.weight_decay, fused=True
+        )
+        self._reference = {n: p.detach().clone() for n, p in self.trainable.items()} if reference else None
+
+    def save(self, folder: Path) -> None:
+        """Trained weights, reference weights and optimiser state, as safetensors."""
+        save_file({name: p.detach().contiguous() for name, p in self.trainable.items()}, folder / "weights.safetensors")
+        if self._reference is not None:
+            save_file(self._reference, folder / "reference.safetensors")
+        moments = self._optimizer.state if self._optimizer is not None else {}
+        state = {
+            f"{name}/{key}": value.contiguous()
+            for name, p in self.trainable.items()
+            for key, value in moments.get(p, {}).items()
+        }
+        save_file(state, folder / "optimizer.safetensors")
+
+    def load(self, folder: Path, *, weights_only: bool = False) -> None:
+        """Restores what `save` wrote; call `begin` first unless only weights are wanted."""
+        self._copy_weights(load_file(folder / "weights.safetensors"), folder)
+        if weights_only:
+            return
+        if self._reference is not None:
+            self._reference = load_file(folder / "reference.safetensors")
+        assert self._optimizer is not None, "call begin() before load()"
+        parameters = self.trainable
+        for path, value in load_file(folder / "optimizer.safetensors").items():
+            name, _, key = path.rpartition("/")
+            self._optimizer.state[parameters[name]][key] = value
+
+    def state(self) -> Mapping[str, Any]:
+        return {"version": self.version, "step": self._step}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.version, self._step = state["version"], state["step"]
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True)
+
+    # -- inside
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    @torch.no_grad()
+    def _copy_weights(self, weights: Mapping[str, torch.Tensor], folder: Path) -> None:
+        own = self.trainable
+        if set(weights) != set(own):
+            odd = sorted(set(weights) ^ set(own))[0]
+            raise RecordError(
+                f"the checkpoint '{folder}' holds {len(weights)} tensors, this model trains {len(own)} (the first that "
+                f"differs: {odd}): use the model and lora settings that it was made with"
+            )
+        for name, value in weights.items():
+            own[name].copy_(value)
+
+    @torch.no_grad()
+    def _score(self, batch: Batch, reference: bool) -> FloatArray:
+        out = np.zeros(len(batch), dtype=np.float32)
+        kept = {n: p.detach().clone() for n, p in self.trainable.items()} if reference else {}
+        if reference:
+            if self._reference is None:
+                raise ValueError("no reference weights: call begin(reference=True) at the start of the stage")
+            self._copy_weights(self._reference, Path("reference"))
+        try:
+            for spans in self._micro_batches(batch):
+                part = batch.pick(spans)
+                where = np.flatnonzero(part.weight)
+                out[np.concatenate(spans)[where]] = self._forward(part, where, frozenset()).logprobs.float().numpy()
+        finally:
+            if reference:
+                self._copy_weights(kept, Path("policy"))
+        return out
+
+    def _backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
+        needs = frozenset().union(*(loss.needs for loss in losses))
+        if all(loss.proportional for loss in losses):
+            batch = _without_idle(batch)
+        sums: dict[str, float] = {}
+        objective = mass = trained = 0.0
+        for spans in self._micro_batches(batch):
+            part = batch.pick(spans)
+            where = np.flatnonzero(part.weight)
+            chosen = Chosen.of(part, where)
+            out = self._forward(part, where, needs)
+            total, observed = torch.zeros(()), {"entropy": out.entropy}
+            for loss in losses:
+                per_token, metrics = loss(out, chosen)
+                total = total + (per_token * chosen.weight).sum()
+                observed |= metrics
+            total.backward()
+            objective += total.item()
+            for name, values in observed.items():
+                sums[name] = sums.get(name, 0.0) + float((values.detach() * chosen.weight).sum())
+            mass += float(chosen.weight.sum())
+            trained += len(part)
+        means = {name: value / mass for name, value in sums.items()}
+        return {"loss": objective, "trained_tokens": trained, **means}
+
+    def _micro_batches(self, batch: Batch) -> Iterator[list[IntArray]]:
+        """The sequences that carry weight, cut after their last such token, packed up to the token budget."""
+        keep: list[IntArray] = []
+        held = 0
+        for start, stop in zip(batch.starts, batch.starts[1:], strict=False):
+            weighed = np.flatnonzero(batch.weight[start:stop])
+            if not len(weighed):
+                continue
+            span = np.arange(start, start + weighed[-1] + 1)
+            if keep and held + len(span) > self._token_budget:
+                yield keep
+                keep, held = [], 0
+            keep.append(span)
+            held += len(span)
+        if keep:
+            yield keep
+
+    def _forward(self, batch: Batch, where: IntArray, needs: frozenset[str]) -> Out:
+        """Only the hidden states that predict a weighed token go through the vocabulary head."""
+        starts = batch.starts
+        positions = np.arange(len(batch)) - np.repeat(starts[:-1], np.diff(starts))
+        if len(where) and positions[where].min() == 0:
+            raise ValueError("a sequence begins with a trained token: its context must hold at least one token")
+        base = base_of(self.model)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16):
+            hidden = base.get_decoder()(
+                input_ids=torch.from_numpy(batch.tokens)[None],
+                position_ids=torch.from_numpy(positions)[None],
+                use_cache=False,
+                packing=packed.Packing(tuple(int(s) for s in starts)),
+            ).last_hidden_state[0]
+            logits = _logits(base, hidden[torch.from_numpy(where - 1)])
+        logits = logits.float() / torch.from_numpy(batch.temperature[where])[:, None]
+        logits = _constrained(logits, batch, where)
+        logprobs = torch.gather(logits, 1, torch.from_numpy(batch.tokens[where])[:, None])[:, 0] - logits.logsumexp(1)
+        return Out(logprobs, _entropy(logits if "entropy" in needs else logits.detach()))
+
+    def _update(self) -> Mapping[str, float]:
+        assert self._optimizer is not None, "call begin() before the first step"
+        lr = self._optim.lr * self._optim.schedule(self._step, self._steps)
+        self._step += 1
+        parameters = [p for p in self.trainable.values() if p.grad is not None]
+        if not parameters:
+            return {"lr": lr, "grad_norm": 0.0}
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self._optim.clip_norm or float("inf"))
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        if torch.isfinite(norm):
+            self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return {"lr": lr, "grad_norm": float(norm)}
+
+
+def base_of(model: Any) -> Any:
+    """The transformers model itself, under an adapter or not."""
+    return model.get_base_model() if hasattr(model, "peft_config") else model
+
+
+@torch.no_grad()
+def merged(model: Any) -> Weights:
+    """The weights by the names of the bare transformers model, adapters added in."""
+    from peft.tuners.lora import LoraLayer
+
+    adapted = {}
+    for name, module in base_of(model).named_modules():
+        if isinstance(module, LoraLayer):
+            weight = module.get_base_layer().weight
+            delta = module.get_delta_weight(module.active_adapters[0])
+            adapted[f"{name}.weight"] = weight + delta.to(weight.dtype)
+    for name, parameter in base_of(model).named_parameters():
+        if ".lora_" in name:
+            continue
+        name = name.replace(".base_layer.", ".")
+        yield name, adapted.get(name, parameter.detach())
+
+
+def _without_idle(batch: Batch) -> Batch:
+    """Without the sequences whose every advantage is 0: losses in proportion to the advantage learn nothing there."""
+    spans = list(zip(batch.starts, batch.starts[1:], strict=False))
+    live = [s for s, (start, stop) in enumerate(spans) if np.any(batch.advantages[start:stop])]
+    return batch.take(np.array(live, dtype=np.int64)) if len(live) < len(spans) else batch
+
+
+def _constrained(logits: torch.Tensor, batch: Batch, where: IntArray) -> torch.Tensor:
+    """Where sampling was constrained, the same distribution: only the allowed tokens have any probability."""
+    rows = [(row, batch.allowed[int(index)]) for row, index in enumerate(where) if int(index) in batch.allowed]
+    if not rows:
+        return logits
+    mask = torch.zeros_like(logits, dtype=torch.bool)
+    for row, ids in rows:
+        mask[row] = True
+        mask[row, torch.from_numpy(np.asarray(ids, dtype=np.int64))] = False
+    return logits.masked_fill(mask, float("-inf"))
+
+
+def _entropy(logits: torch.Tensor) -> torch.Tensor:
+    """In nats, of each row; impossible tokens count nothing."""
+    logp = logits.log_softmax(1)
+    return -(logp.exp() * logp.masked_fill(logp == float("-inf"), 0.0)).sum(1)
+
+
+def _logits(base: Any, hidden: torch.Tensor) -> torch.Tensor:
+    logits = base.get_output_embeddings()(hidden)
+    cap = getattr(base.config, "final_logit_softcapping", None)
+    return cap * torch.tanh(logits / cap) if cap else logits

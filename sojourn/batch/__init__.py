@@ -1,0 +1,34 @@
+"""From groups and credit to one packed batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sojourn.batch.flatten import flatten, gather
+from sojourn.batch.weigh import Aggregate, weigh
+from sojourn.types import Batch, Credit, Group, Streams
+
+__all__ = ["Aggregate", "to_batch"]
+
+
+def to_batch(
+    groups: Sequence[Group], credit: Sequence[Sequence[Credit]], streams: Streams, *, aggregate: Aggregate
+) -> Batch:
+    """The step's batch: every sampled token of every trainable trajectory exactly once, weighed for `aggregate`."""
+    batch, places = flatten(groups)
+    advantages = gather([[c.tokens for c in judged] for judged in credit], places, len(batch))
+    weights = weigh(groups, aggregate)
+    return replace(
+        batch,
+        advantages=advantages,
+        weight=gather(weights, places, len(batch)),
+        streams={name: gather(values, places, len(batch)) for name, values in streams.items()},
+    )
+
+
+def signal(credit: Sequence[Credit]) -> bool:
+    """Whether a group's credit can teach anything: some token has an advantage."""
+    return any(bool(np.any(tokens)) for c in credit for tokens in c.tokens)

@@ -1,0 +1,120 @@
+"""From forests of turns to packed sequences, and values per token back and forth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from sojourn.types import Batch, FloatArray, Group, IntArray, Trajectory
+
+
+class Place(NamedTuple):
+    """Where the sampled tokens of one turn stand in the batch."""
+
+    group: int
+    trajectory: int
+    turn: int
+    start: int
+    stop: int
+
+
+def paths(trajectory: Trajectory) -> list[list[int]]:
+    """The root-to-leaf paths of the turn forest, as turn numbers; together they contain every turn."""
+    parents = {turn.parent for turn in trajectory.turns}
+    out = []
+    for leaf in range(len(trajectory.turns)):
+        if leaf in parents:
+            continue
+        path = [leaf]
+        while (parent := trajectory.turns[path[-1]].parent) >= 0:
+            path.append(parent)
+        out.append(path[::-1])
+    return out
+
+
+def flatten(groups: Sequence[Group]) -> tuple[Batch, list[Place]]:
+    """One sequence per root-to-leaf path. A turn that several paths share is trained in the first of them only.
+
+    The tokens are the engine's own, never re-encoded. Weights and advantages are 0 until `to_batch` fills them, but
+    for weight 1 on every token to be trained, which is what `Trainer.forward` scores.
+    """
+    packer = _Packer()
+    number = 0
+    for g, group in enumerate(groups):
+        for t, trajectory in enumerate(group.trajectories):
+            trained: set[int] = set()
+            for path in paths(trajectory):
+                packer.add(trajectory, path, trained, (g, t), number)
+            number += 1
+    return packer.batch(), packer.places
+
+
+class _Packer:
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+        self.parts: dict[str, list[np.ndarray]] = {}
+        self.images: list[tuple[str, ...]] = []
+        self.allowed: dict[int, IntArray] = {}
+        self.length = 0
+        self.sequences = 0
+
+    def add(
+        self, trajectory: Trajectory, path: Sequence[int], trained: set[int], where: tuple[int, int], number: int
+    ) -> None:
+        for turn_number in path:
+            turn = trajectory.turns[turn_number]
+            self._append(turn.context, np.zeros(len(turn.context)), 0.0, 1.0, number)
+            start = self.length
+            train = 0.0 if turn_number in trained else 1.0
+            self._append(turn.sample.tokens, turn.sample.logprobs, train, turn.sample.temperature, number)
+            if train:
+                trained.add(turn_number)
+                self.places.append(Place(*where, turn_number, start, self.length))
+                for offset, ids in enumerate(turn.sample.allowed or ()):
+                    if ids is not None:
+                        self.allowed[start + offset] = ids
+        self.images.append(tuple(image for turn_number in path for image in trajectory.turns[turn_number].images))
+        self.sequences += 1
+
+    def _append(
+        self, tokens: np.ndarray, logprobs: np.ndarray, weight: float, temperature: float, number: int
+    ) -> None:
+        count = len(tokens)
+        columns = {
+            "tokens": np.asarray(tokens, dtype=np.int64),
+            "sequence": np.full(count, self.sequences, dtype=np.int64),
+            "weight": np.full(count, weight, dtype=np.float32),
+            "logprobs": np.asarray(logprobs, dtype=np.float32),
+            "temperature": np.full(count, temperature or 1.0, dtype=np.float32),
+            "trajectory": np.full(count, number, dtype=np.int64),
+        }
+        for name, column in columns.items():
+            self.parts.setdefault(name, []).append(column)
+        self.length += count
+
+    def batch(self) -> Batch:
+        empty = {name: np.zeros(0, dtype=np.int64) for name in ("tokens", "sequence", "trajectory")}
+        empty |= {name: np.zeros(0, dtype=np.float32) for name in ("weight", "logprobs", "temperature")}
+        columns = empty | {name: np.concatenate(parts) for name, parts in self.parts.items()}
+        images = tuple(self.images) if any(self.images) else ()
+        zeros = np.zeros(self.length, dtype=np.float32)
+        return Batch(**columns, advantages=zeros, images=images, allowed=self.allowed)
+
+
+def gather(values: Sequence[Sequence[Sequence[FloatArray]]], places: Sequence[Place], length: int) -> FloatArray:
+    """Values per sampled token, given per group, trajectory and turn, laid out along the batch: (N,), 0 elsewhere."""
+    out = np.zeros(length, dtype=np.float32)
+    for place in places:
+        out[place.start : place.stop] = values[place.group][place.trajectory][place.turn]
+    return out
+
+
+def scatter(groups: Sequence[Group], values: FloatArray, places: Sequence[Place]) -> list[list[tuple[FloatArray, ...]]]:
+    """The inverse of `gather`: values along the batch, given back per group, trajectory and turn."""
+    found = {(p.group, p.trajectory, p.turn): values[p.start : p.stop] for p in places}
+    return [
+        [tuple(found[g, t, n] for n in range(len(trajectory.turns))) for t, trajectory in enumerate(group.trajectories)]
+        for g, group in enumerate(groups)
+    ]

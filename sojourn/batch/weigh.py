@@ -1,0 +1,47 @@
+"""Every normalisation, once: one weight per sampled token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from sojourn.types import FloatArray, Group, Trajectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregate:
+    """How tokens are averaged over a step.
+
+    "token": every token alike (DAPO, arXiv:2503.14476, eq. 8). "sequence": every trajectory alike, its tokens sharing
+    its weight (GRPO, arXiv:2402.03300, eq. 3). "turn": every turn alike. "constant": every token 1 / `length` of a
+    trajectory (Dr. GRPO, arXiv:2503.20783, section 3.2), so weights do not depend on the sampled lengths.
+    """
+
+    by: Literal["token", "sequence", "turn", "constant"] = "token"
+    length: int = 256
+
+
+def weigh(groups: Sequence[Group], aggregate: Aggregate) -> list[list[tuple[FloatArray, ...]]]:
+    """One array (A,) of weights per turn, per trajectory, per group; they sum to 1 (for "constant": about 1)."""
+    trajectories = [t for group in groups for t in group.trajectories]
+    tokens = sum(len(turn.sample.tokens) for t in trajectories for turn in t.turns)
+    turns = sum(len(t.turns) for t in trajectories)
+
+    def of(trajectory: Trajectory) -> tuple[FloatArray, ...]:
+        own = sum(len(turn.sample.tokens) for turn in trajectory.turns)
+        weights = []
+        for turn in trajectory.turns:
+            length = len(turn.sample.tokens)
+            each = {
+                "token": 1 / max(tokens, 1),
+                "sequence": 1 / max(own * len(trajectories), 1),
+                "turn": 1 / max(length * turns, 1),
+                "constant": 1 / (aggregate.length * max(len(trajectories), 1)),
+            }[aggregate.by]
+            weights.append(np.full(length, each, dtype=np.float32))
+        return tuple(weights)
+
+    return [[of(t) for t in group.trajectories] for group in groups]

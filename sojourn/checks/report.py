@@ -1,0 +1,70 @@
+"""What a conformance suite found: one verdict per promise, and a table of them for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+class Outcome(StrEnum):
+    PASSED = "passed"
+    WARNED = "warned"  # kept, but something is worth knowing
+    FAILED = "failed"
+    NOT_OFFERED = "not offered"  # optional, and not there
+    NOT_JUDGED = "not judged"  # another promise is broken, without which this one means nothing
+
+
+STYLES: Mapping[Outcome, str] = {
+    Outcome.PASSED: "green",
+    Outcome.WARNED: "yellow",
+    Outcome.FAILED: "bold red",
+    Outcome.NOT_OFFERED: "dim",
+    Outcome.NOT_JUDGED: "dim",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether one promise is kept; `detail` says what was done, what came of it, and what was expected."""
+
+    promise: str
+    outcome: Outcome
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The verdicts on one component."""
+
+    subject: str
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no promise is broken."""
+        return not self.failed
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The promises that are broken."""
+        return tuple(v.promise for v in self.verdicts if v.outcome is Outcome.FAILED)
+
+    def __getitem__(self, promise: str) -> Verdict:
+        return {verdict.promise: verdict for verdict in self.verdicts}[promise]
+
+    def __rich__(self) -> Table:
+        table = Table(title=Text(self.subject), caption="passed" if self.passed else f"{len(self.failed)} broken")
+        for heading in ("promise", "verdict", "detail"):
+            table.add_column(heading, overflow="fold")
+        for verdict in self.verdicts:
+            outcome = Text(verdict.outcome, style=STYLES[verdict.outcome])
+            table.add_row(Text(verdict.promise), outcome, Text(verdict.detail))
+        return table
+
+    def print(self, console: Console | None = None) -> None:
+        (console or Console()).print(self)

@@ -1,0 +1,49 @@
+"""REINFORCE with a batch-wide baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from sojourn.types import Credit, Group, Score, Streams
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reinforce:
+    """Discounted return-to-go of each turn, minus the mean return of the step's trajectories (Williams 1992).
+
+    Williams, "Simple statistical gradient-following algorithms", sections 4-6 (reinforcement baseline). With
+    `discount = 1` and `baseline = "none"` it is the bare policy gradient. Deviation: the batch mean contains the
+    trajectory itself, which scales the gradient by (M - 1) / M for M trajectories of a step.
+    """
+
+    discount: float = 1.0
+    baseline: str = "batch"  # "batch" or "none"
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.baseline not in ("batch", "none"):
+            raise ValueError(f"baseline = {self.baseline!r}: use 'batch' or 'none'")
+
+    def __call__(
+        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
+    ) -> list[list[Credit]]:
+        returns = [[self._returns(score) for score in judged] for judged in scores]
+        starts = [r[0] for judged in returns for r in judged if len(r)]
+        baseline = float(np.mean(starts)) if self.baseline == "batch" and starts else 0.0
+        return [
+            [Credit.per_turn(t, r - baseline) for t, r in zip(group.trajectories, judged, strict=True)]
+            for group, judged in zip(groups, returns, strict=True)
+        ]
+
+    def _returns(self, score: Score) -> np.ndarray:
+        """Discounted reward-to-go: (T,)."""
+        going, out = 0.0, np.zeros(len(score.turns))
+        for turn in reversed(range(len(score.turns))):
+            going = float(score.turns[turn]) + self.discount * going
+            out[turn] = going
+        return out

@@ -1,0 +1,227 @@
+"""What a person sees while a run trains: a live panel on a terminal, one line per step anywhere else."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from sojourn.record.intervals import Summary, table, wilson
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass
+class _Stage:
+    """The stage that runs now."""
+
+    name: str = ""
+    steps: int = 0
+    done: int = 0
+    episodes: int = 0  # expected in a step; 0 when unknown
+    started: float = field(default_factory=time.monotonic)
+    values: Mapping[str, float] = field(default_factory=dict)
+    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=10))
+    curve: deque[float] = field(default_factory=lambda: deque(maxlen=24))
+    playing: list[tuple[float, float]] = field(default_factory=list)  # success and reward of this step's episodes
+
+
+class Display:
+    """The progress of a run. Use as a context manager; nothing is printed before it is entered.
+
+    `live` is None to decide by whether the console is a terminal. The interval beside a step's success treats its
+    episodes as independent (a step knows only its rate): read evaluations for intervals that do not.
+    """
+
+    def __init__(self, title: str = "", *, console: Console | None = None, live: bool | None = None) -> None:
+        self.title = title
+        self.console = console or Console()
+        self.live = self.console.is_terminal if live is None else live
+        self._stage = _Stage()
+        self._evaluations: dict[str, Summary] = {}
+        self._message = ""
+        self._screen: Live | None = None
+
+    def stage(self, name: str, steps: int, *, start: int = 0, episodes: int = 0) -> None:
+        """A stage of `steps` begins (or goes on at `start`), with `episodes` expected in each step."""
+        self._stage = _Stage(name, steps, start, episodes)
+        self._print(f"{name}: {steps} steps" + (f", from step {start}" if start else ""))
+        self._refresh()
+
+    def episode_done(self, success: bool, reward: float) -> None:
+        self._stage.playing.append((float(success), float(reward)))
+
+    def step(self, step: int, values: Mapping[str, float]) -> None:
+        """Step `step` (from 0) is done, with these metrics; what is absent is not shown."""
+        stage = self._stage
+        now = time.monotonic()
+        stage.seconds.append(values.get("seconds_step", now - stage.started))
+        stage.started, stage.done, stage.values, stage.playing = now, step + 1, dict(values), []
+        if math.isfinite(success := values.get("success", math.nan)):
+            stage.curve.append(success)
+        self._print(self._line())
+        self._refresh()
+
+    def evaluation(self, name: str, summary: Summary) -> None:
+        """An evaluation is done; the last four are shown side by side."""
+        self._evaluations.pop(name, None)
+        self._evaluations[name] = summary
+        overall = summary.overall
+        self._print(
+            f"evaluation {name}: success {overall.success.percent}, reward {_number(overall.reward.mean)}, "
+            f"{overall.episodes} episodes of {overall.tasks} tasks" + (f", {summary.errors} errors" * bool(summary.errors))
+        )
+        self._refresh()
+
+    def message(self, text: str) -> None:
+        self._message = text
+        self._print(text)
+        self._refresh()
+
+    def render(self) -> RenderableType:
+        """The panel as it is now."""
+        parts: list[RenderableType] = [self._progress(), self._numbers()]
+        if self._evaluations:
+            parts.append(table(self._last_evaluations()))
+        if self._message:
+            parts.append(Text(self._message, style="dim", overflow="ellipsis", no_wrap=True))
+        return Panel(Group(*parts), title=self.title or None, title_align="left", width=min(self.console.width, 100))
+
+    def __enter__(self) -> Display:
+        if self.live:
+            self._screen = Live(get_renderable=self.render, console=self.console, refresh_per_second=2)
+            self._screen.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._screen is not None:
+            self._screen.stop()
+            self._screen = None
+        if not self.live and self._evaluations:
+            self.console.print(table(self._last_evaluations()))
+
+    def _print(self, text: str) -> None:
+        if not self.live:
+            self.console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+    def _refresh(self) -> None:
+        if self._screen is not None:
+            self._screen.refresh()
+
+    def _last_evaluations(self) -> dict[str, Summary]:
+        return dict(list(self._evaluations.items())[-4:])
+
+    def _line(self) -> str:
+        stage, values = self._stage, self._stage.values
+        parts = [f"{stage.name} {stage.done}/{stage.steps}", f"success {self._success()}"]
+        for name, label in (("reward", "reward"), ("loss", "loss"), ("entropy", "entropy"), ("kl", "kl")):
+            if name in values:
+                parts.append(f"{label} {_number(values[name])}")
+        if "lag_mean" in values:
+            parts.append(f"lag {values['lag_mean']:.1f}/{values.get('lag_max', math.nan):.0f}")
+        if values.get("errors"):
+            parts.append(f"errors {values['errors']:.0f}")
+        parts += [text for text in (self._speed(), self._split()) if text]
+        return "  ".join([*parts, f"{stage.seconds[-1]:.1f} s", f"left {self._left()}"])
+
+    def _success(self) -> str:
+        rate, episodes = self._stage.values.get("success", math.nan), self._stage.values.get("episodes", 0)
+        if not math.isfinite(rate):
+            return "-"
+        return wilson(rate * episodes, episodes).percent if episodes else f"{100 * rate:.0f}%"
+
+    def _progress(self) -> RenderableType:
+        stage = self._stage
+        grid = Table.grid(padding=(0, 1), expand=True)
+        grid.add_column(no_wrap=True)
+        grid.add_column(ratio=1)
+        grid.add_column(no_wrap=True, justify="right")
+        left = f"left {self._left()}"
+        bar = ProgressBar(total=max(stage.steps, 1), completed=stage.done)
+        grid.add_row(Text(f"{stage.name} {stage.done}/{stage.steps}", style="bold"), bar, left)
+        if stage.playing:
+            count, (wins, rewards) = len(stage.playing), zip(*stage.playing, strict=True)
+            done = f"{count}/{stage.episodes}" if stage.episodes else str(count)
+            text = f"{wilson(sum(wins), count).percent}  reward {_number(sum(rewards) / count)}"
+            bar = ProgressBar(total=max(stage.episodes, count), completed=count, style="dim")
+            grid.add_row(f"episodes {done}", bar, text)
+        return grid
+
+    def _numbers(self) -> RenderableType:
+        values = self._stage.values
+        grid = Table.grid(padding=(0, 2))
+        for _ in range(2):
+            grid.add_column(style="dim", no_wrap=True)
+            grid.add_column(no_wrap=True)
+        lag = f"{values['lag_mean']:.1f}, at most {values.get('lag_max', math.nan):.0f}" if "lag_mean" in values else "-"
+        rows = [
+            ("success", f"{self._success()}", "trend", _spark(self._stage.curve) or "-"),
+            ("reward", _of(values, "reward"), "malformed", _percent(values, "malformed")),
+            ("loss", _of(values, "loss"), "grad norm", _of(values, "grad_norm")),
+            ("entropy", _of(values, "entropy"), "kl", _of(values, "kl")),
+            ("lag", lag, "no signal", _of(values, "zero_signal")),
+            ("speed", self._speed() or "-", "errors", _of(values, "errors")),
+            ("time", self._split() or "-", "lr", _of(values, "lr")),
+        ]
+        for row in rows:
+            grid.add_row(*row)
+        return grid
+
+    def _speed(self) -> str:
+        values, parts = self._stage.values, []
+        if "tokens_per_s" in values:
+            parts.append(f"{_number(values['tokens_per_s'])} tok/s")
+        if values.get("seconds_train") and "trained_tokens" in values:
+            parts.append(f"{_number(values['trained_tokens'] / values['seconds_train'])} trained/s")
+        if "episodes_per_s" in values:
+            parts.append(f"{_number(values['episodes_per_s'])} ep/s")
+        return ", ".join(parts)
+
+    def _split(self) -> str:
+        """How the step's time divides; the parts may overlap, so each is shown against the step."""
+        values = self._stage.values
+        whole = values.get("seconds_step", 0.0)
+        names = (("seconds_env", "env"), ("seconds_sample", "sampling"), ("seconds_rollout", "rollout"), ("seconds_train", "train"))
+        shares = [f"{label} {100 * values[name] / whole:.0f}%" for name, label in names if whole and name in values]
+        return " ".join(shares)
+
+    def _left(self) -> str:
+        stage = self._stage
+        if not stage.seconds:
+            return "-"
+        return _duration(sum(stage.seconds) / len(stage.seconds) * max(stage.steps - stage.done, 0))
+
+
+def _of(values: Mapping[str, float], name: str) -> str:
+    return _number(values[name]) if name in values else "-"
+
+
+def _percent(values: Mapping[str, float], name: str) -> str:
+    return f"{100 * values[name]:.1f}%" if name in values else "-"
+
+
+def _number(value: float) -> str:
+    """Three digits, without exponents where they are not needed."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def _spark(values: deque[float]) -> str:
+    """Success rates from 0 to 1 as a line of bars."""
+    return "".join(BARS[min(int(max(value, 0.0) * len(BARS)), len(BARS) - 1)] for value in values)

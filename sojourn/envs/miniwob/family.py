@@ -1,0 +1,103 @@
+"""MiniWoB++: 130 small web tasks, in Chromium (Shi et al. 2017; Liu et al. 2018, arXiv:1802.08802; package `miniwob`).
+
+Differs from the package's own environment: the raw reward in [-1, 1] is paid, without its discount by time; time passes
+by steps (`step_s` of page time each) instead of by the wall clock, so an episode never times out; the page is shown as
+text and acted on by name. `success` is `raw > 0`, as is usual for this benchmark: on the pages in `facts.PARTIAL` it
+includes answers that are only partly right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sojourn.envs.miniwob.browser import Chromium, executable
+from sojourn.envs.miniwob.facts import chosen, html_folder
+from sojourn.envs.miniwob.visit import Visit
+from sojourn.errors import ConfigError
+from sojourn.tasks import Generated
+from sojourn.types import Task
+
+OBSERVATIONS = ("text", "aria", "dom", "screenshot")
+TEST_SEEDS_FROM = 1_000_000_000  # train seeds stay below: the splits share none
+
+
+@dataclass(eq=False)
+class _Shared:
+    """What `open` makes and `close` ends."""
+
+    chromium: Chromium | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiniWoB:
+    """Task pages, round-robin: task i is page i % len(pages). Random seeds decide what is asked.
+
+    `observation`: "text" (a line per element), "aria" (the accessibility tree), "dom" (the page's own DOM reading) or
+    "screenshot" (no text). `refs`: call elements by "name" or by "number"; the DOM has numbers only, and the tree and the
+    screenshot have none. `contexts` bounds the episodes under way: more wait. `choices` offers every click and select
+    as a choice (nothing can be typed then). `filler` also shows plain text that is known to be random words. `longest`
+    cuts an observation, in characters. A few pages do not vary with the seed (click-dialog, simon-says, ...).
+    """
+
+    pages: tuple[str, ...] = ()
+    observation: str = "text"
+    refs: str = "name"
+    contexts: int = 8
+    chromium: str | None = None
+    train_seeds: int = 10_000
+    test_seeds: int = 100
+    step_s: float = 1.0
+    timeout_s: float = 30.0
+    longest: int = 6000
+    filler: bool = False
+    choices: bool = False
+    _shared: _Shared = field(default_factory=_Shared, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pages", chosen(tuple(self.pages)))
+        if self.observation not in OBSERVATIONS:
+            raise ConfigError(f"observation {self.observation!r} is unknown: use one of {', '.join(OBSERVATIONS)}")
+        allowed = {"text": ("name", "number"), "dom": ("number",)}.get(self.observation, ("name",))
+        if self.refs not in allowed:
+            raise ConfigError(f"refs {self.refs!r} cannot be used with observation {self.observation!r}: use {allowed}")
+        for name in ("contexts", "train_seeds", "test_seeds", "step_s", "timeout_s", "longest"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"miniwob {name} is {getattr(self, name)}: it must be above 0")
+        if self.train_seeds > TEST_SEEDS_FROM:
+            raise ConfigError(f"miniwob train_seeds is {self.train_seeds}: it must be at most {TEST_SEEDS_FROM}")
+
+    def tasks(self, split: str) -> Generated:
+        """The tasks of "train" or "test"; the pages take turns, and each seed is used once per page."""
+        if split not in ("train", "test"):
+            raise ConfigError(f"miniwob has no split {split!r}: use train or test")
+        seeds = self.train_seeds if split == "train" else self.test_seeds
+        start = 0 if split == "train" else TEST_SEEDS_FROM
+
+        def make(index: int) -> Task:
+            seed, which = divmod(index, len(self.pages))
+            page = self.pages[which]
+            return Task("miniwob", {"page": page}, seed=start + seed, split=split, tags=(page,))
+
+        return Generated(make, len(self.pages) * seeds)
+
+    def make(self, task: Task) -> Visit:
+        if self._shared.chromium is None:
+            raise ConfigError("the miniwob world is not open: `await family.open()` before making its envs")
+        return Visit(self, task, self._shared.chromium)
+
+    async def open(self) -> None:
+        """Serve the pages and launch Chromium; once."""
+        if self._shared.chromium is None:
+            program = executable(self.chromium)
+            chromium = Chromium(program, self.contexts, html_folder())
+            try:
+                await chromium.launch()
+            except chromium.errors as error:
+                await chromium.close()
+                raise ConfigError(f"{program} does not start as Chromium: {str(error).splitlines()[0]}") from error
+            self._shared.chromium = chromium
+
+    async def close(self) -> None:
+        chromium, self._shared.chromium = self._shared.chromium, None
+        if chromium is not None:
+            await chromium.close()

@@ -1,0 +1,343 @@
+"""The JavaScript that runs in every page before the page's own: a clock that only steps move, and a reader of the page.
+
+The clock replaces `Date`, timers and animation frames, so that an episode's time passes by steps and not by how long a
+model thinks: the same actions give the same pages on a slow machine. Differs from a real browser: CSS transitions and
+animations are off, and a page that measures the mouse between two steps sees it stand still.
+"""
+
+CLOCK = r"""
+const frame = window.requestAnimationFrame.bind(window);
+const RealDate = window.Date, epoch = RealDate.UTC(2020, 0, 1, 12);
+let now = epoch, serial = 0, timers = new Map();
+const arm = (run, delay, period) => { timers.set(++serial, {at: now + delay, run, period}); return serial; };
+const callable = (f, args) => typeof f === 'function' ? () => f.apply(window, args) : () => (0, eval)(String(f));
+const wait = ms => Math.max(0, Number(ms) || 0);
+window.setTimeout = (f, ms, ...args) => arm(callable(f, args), wait(ms), 0);
+window.setInterval = (f, ms, ...args) => arm(callable(f, args), Math.max(4, wait(ms)), Math.max(4, wait(ms)));
+window.requestAnimationFrame = f => arm(() => f(now - epoch), 16 - (now - epoch) % 16, 0);
+window.clearTimeout = window.clearInterval = window.cancelAnimationFrame = id => { timers.delete(Number(id)); };
+window.Date = new Proxy(RealDate, {
+  construct: (T, args) => args.length ? new T(...args) : new T(now),
+  apply: () => new RealDate(now).toString(),
+  get: (T, key) => key === 'now' ? () => now : T[key],
+});
+performance.now = () => now - epoch;
+const advance = ms => {
+  const end = now + ms;
+  for (let count = 0; count < 100000; count++) {
+    let id = 0, due = null;
+    for (const [key, t] of timers) if (t.at <= end && (!due || t.at < due.at || (t.at === due.at && key < id)))
+      { id = key; due = t; }
+    if (!due) break;
+    now = Math.max(now, due.at);
+    if (due.period) due.at = now + due.period; else timers.delete(id);
+    try { due.run(); } catch (error) { console.error(error); }
+  }
+  now = end;
+};
+"""
+
+LISTENERS = r"""
+const CLICKS = new Set(['click', 'mousedown', 'mouseup', 'dblclick', 'pointerdown']);
+const heard = new WeakMap();
+const count = (target, type, by) => {
+  if (!CLICKS.has(type) || !(target instanceof Element)) return;
+  const types = heard.get(target) || {};
+  types[type] = Math.max(0, (types[type] || 0) + by);
+  heard.set(target, types);
+};
+for (const [verb, by] of [['addEventListener', 1], ['removeEventListener', -1]]) {
+  const real = EventTarget.prototype[verb];
+  EventTarget.prototype[verb] = function (type, ...rest) { count(this, type, by); return real.call(this, type, ...rest); };
+}
+const hears = el => Boolean(el.onclick || el.onmousedown) || Object.values(heard.get(el) || {}).some(n => n > 0);
+"""
+
+NAMES = r"""
+const HIDDEN = new Set(['query', 'reward-display', 'sync-task-cover', 'click-canvas', 'attention-canvas']);
+const clean = s => (s || '').replace(/\s+/g, ' ').trim().replace(/"/g, "'");
+const PALETTE = {black: [0,0,0], white: [255,255,255], gray: [128,128,128], silver: [192,192,192], red: [255,0,0],
+  maroon: [128,0,0], orange: [255,165,0], gold: [255,215,0], yellow: [255,255,0], olive: [128,128,0], lime: [0,255,0],
+  green: [0,128,0], teal: [0,128,128], aqua: [0,255,255], blue: [0,0,255], navy: [0,0,128], purple: [128,0,128],
+  magenta: [255,0,255], pink: [255,192,203]};
+const colour = css => {
+  const rgb = (css || '').match(/[\d.]+/g);
+  if (!rgb || rgb.length < 3 || (rgb.length === 4 && Number(rgb[3]) === 0)) return '';
+  const far = c => PALETTE[c].reduce((sum, v, i) => sum + (v - rgb[i]) ** 2, 0);
+  return Object.keys(PALETTE).reduce((best, c) => far(c) < far(best) ? c : best);
+};
+const wordy = el => [el.id, ...el.classList].find(w => /^[a-z][a-z0-9-]{2,}$/.test(w) && !/^ui-|^d3-|^ql-|^(widget|color|item|box)$/.test(w));
+const ownLabel = el => el.labels && el.labels.length ? clean(el.labels[0].innerText) : '';
+const formName = el => el.getAttribute('aria-label') || ownLabel(el) || el.getAttribute('placeholder') || el.title;
+const itemName = (el, text) => {
+  if (el.classList.contains('ui-dialog-titlebar-close')) return 'x';
+  const picture = el.tagName === 'IMG' ? el : el.querySelector('img');
+  const paint = colour(getComputedStyle(el).backgroundColor);
+  const word = (wordy(el) || '').replace(/-/g, ' ');
+  return clean(el.getAttribute('aria-label')) || text || clean(picture && picture.alt) || clean(el.title) ||
+    (el.id ? word || paint : paint && paint !== 'white' ? paint : word || paint);
+};
+const INPUTS = {checkbox: 'checkbox', radio: 'radio', button: 'button', submit: 'button', reset: 'button', image: 'button',
+  range: 'slider', color: 'color', date: 'date', time: 'time', month: 'month', week: 'week', password: 'password'};
+const roleOf = el => {
+  if (el.tagName === 'INPUT') return INPUTS[el.type] || 'textbox';
+  if (el.tagName === 'SELECT') return 'list';
+  if (el.tagName === 'TEXTAREA') return 'textarea';
+  if (el.isContentEditable) return 'textbox';
+  const said = el.getAttribute('role') === 'presentation' ? el.parentElement.getAttribute('role') : el.getAttribute('role');
+  if (['tab', 'menuitem', 'option', 'checkbox', 'radio', 'slider', 'button', 'link', 'spinbutton'].includes(said)) return said;
+  if (el.classList.contains('ui-slider-handle')) return 'slider';
+  if (el.tagName === 'BUTTON') return 'button';
+  if (el.tagName === 'A' || el.classList.contains('alink')) return 'link';
+  return ['folder', 'file'].find(c => el.classList.contains(c) || el.querySelector(':scope > .' + c)) || 'item';
+};
+"""
+
+READER = r"""
+const ids = new WeakMap();
+let nodes = new Map(), last = 0;
+const idOf = el => { if (!ids.has(el)) ids.set(el, ++last); nodes.set(ids.get(el), el); return ids.get(el); };
+const box = r => ({x: Math.round(r.left + r.width / 2), y: Math.round(r.top + r.height / 2),
+  w: Math.round(r.width), h: Math.round(r.height)});
+const shown = el => el.checkVisibility({visibilityProperty: true, opacityProperty: true}) && !HIDDEN.has(el.id);
+const clipped = el => { const r = el.getBoundingClientRect();
+  return r.right <= 0 || (r.width <= 1 && r.height <= 1 && getComputedStyle(el).overflow === 'hidden'); };
+const size = el => { const r = el.getBoundingClientRect(); return Math.min(r.width, r.height); };
+const FORM = new Set(['INPUT', 'SELECT', 'TEXTAREA', 'BUTTON']);
+const WHOLE = el => el === document.body || ['wrap', 'area'].includes(el.id) || el.getAttribute('role') === 'dialog'
+  || el.classList.contains('hitarea');
+const SHAPES = new Set(['circle', 'ellipse', 'rect', 'polygon', 'polyline', 'line', 'path', 'text', 'image']);
+const native = el => FORM.has(el.tagName) || (el.tagName === 'A' && (el.href || hears(el))) || el.tagName === 'CANVAS'
+  || el.tagName === 'IMG';
+const editable = el => el.isContentEditable && !(el.parentElement && el.parentElement.isContentEditable);
+const loose = el => !WHOLE(el) && (hears(el) || el.classList.contains('alink')
+  || el.classList.contains('ui-draggable') || el.classList.contains('ui-slider-handle') || el.classList.contains('ui-sortable-handle')
+  || (/pointer|move/.test(getComputedStyle(el).cursor)
+      && getComputedStyle(el).cursor !== getComputedStyle(el.parentElement).cursor));
+const stateOf = (el, role) => {
+  if (el.disabled) return 'disabled';
+  if (role === 'checkbox' || role === 'radio') return el.checked || el.getAttribute('aria-checked') === 'true' ? 'on' : '';
+  const near = role === 'tab' || role === 'folder' ? el.closest('li, h3, [role=tab]') || el : el;
+  const open = near.getAttribute('aria-selected') === 'true' || near.getAttribute('aria-expanded') === 'true'
+    || near.classList.contains('collapsable');
+  return open ? 'open' : el.classList.contains('clicked') || el.classList.contains('ui-selected') ? 'on' : '';
+};
+const valueOf = el => el.tagName === 'SELECT' ? [...el.selectedOptions].map(o => clean(o.text)).join(', ')
+  : el.isContentEditable ? clean(el.innerText)
+  : FORM.has(el.tagName) && !/^(checkbox|radio|button|submit|reset|image)$/.test(el.type) ? clean(el.value) : '';
+const entry = (el, name, where) => {
+  const role = el.tagName === 'CANVAS' ? 'canvas' : el.tagName === 'IMG' && !hears(el) ? 'image' : roleOf(el);
+  const options = el.tagName === 'SELECT' ? [...el.options].map(o => clean(o.text)) : [];
+  return {kind: 'element', id: idOf(el), role, name: name.slice(0, 80), value: valueOf(el), state: stateOf(el, role),
+    options, ...box(where || el.getClientRects()[0] || el.getBoundingClientRect())};
+};
+const shapeName = el => {
+  const style = getComputedStyle(el), paint = colour(style.fill) || colour(style.stroke);
+  if (el.tagName === 'text') return clean(el.textContent) + (paint && paint !== 'black' ? ' ' + paint : '');
+  if (el.tagName === 'line') {
+    const at = (x, y) => { const p = new DOMPoint(x, y).matrixTransform(el.getScreenCTM());
+      return Math.round(p.x) + ',' + Math.round(p.y); };
+    return at(el.x1.baseVal.value, el.y1.baseVal.value) + ' to ' + at(el.x2.baseVal.value, el.y2.baseVal.value);
+  }
+  if (!el.points) return paint;
+  const m = el.getScreenCTM(), points = [...el.points].map(p => p.matrixTransform(m));
+  return clean(paint + ' ' + points.map(p => Math.round(p.x) + ',' + Math.round(p.y)).join(' '));
+};
+const shape = (el, out) => {
+  const r = el.getBoundingClientRect();
+  if (Math.max(r.width, r.height) < 3 || getComputedStyle(el).visibility === 'hidden') return;
+  out.push({kind: 'shape', id: idOf(el), role: el.tagName, name: shapeName(el), value: '', state: '', options: [], ...box(r)});
+};
+const textOf = (node, out) => {
+  const range = document.createRange();
+  range.selectNodeContents(node);
+  const r = range.getBoundingClientRect(), text = clean(node.data);
+  if (text && r.width > 0 && r.height > 0) out.push({kind: 'text', text, node});
+};
+const takeLabel = out => {
+  let at = out.length - 1;
+  while (at >= 0 && out[at].kind === 'cell') at--;
+  if (at > 0 && out[at].kind === 'break') {
+    while (at > 0 && out[at].kind === 'break') at--;
+    if (out[at].kind !== 'text' || !/^[^.!?]{0,10}[a-z]{3}[^.!?]{0,12}$/i.test(out[at].text)) return '';
+  }
+  if (at < 0 || out[at].kind !== 'text' || out[at].text.length > 40) return '';
+  return clean(out.splice(at, 1)[0].text.replace(/[:\s]+$/, ''));
+};
+const field = (el, out) => {
+  const tick = /^(checkbox|radio)$/.test(el.type || '');
+  const press = el.tagName === 'BUTTON' || /^(button|submit|reset|image)$/.test(el.type || '');
+  if (press) return out.push(entry(el, itemName(el, clean(el.tagName === 'INPUT' ? el.value : el.innerText))));
+  const name = clean(formName(el)) || (tick ? '' : takeLabel(out));
+  if (tick && !name && el.nextSibling instanceof Text) return out.push({...entry(el, clean(el.nextSibling.data))});
+  return out.push(entry(el, name));
+};
+const own = (el, out, from) => {
+  const texts = out.slice(from).filter(e => e.kind === 'text');
+  if (!texts.length) return;
+  const range = document.createRange();
+  range.selectNodeContents(texts[0].node);
+  const where = range.getClientRects()[0];
+  const kept = out.splice(from).filter(e => e.kind === 'element' || e.kind === 'shape');
+  out.push(entry(el, clean(texts.map(t => t.text).join(' ')), where), ...kept);
+};
+const walk = (el, out) => {
+  if (!shown(el) || clipped(el) || ['SCRIPT', 'STYLE', 'NOSCRIPT', 'TEMPLATE', 'HEAD'].includes(el.tagName)) return;
+  if (el instanceof SVGElement && SHAPES.has(el.tagName)) return shape(el, out);
+  if (FORM.has(el.tagName) || editable(el)) { if (el.type !== 'hidden' && size(el) > 2) field(el, out); return; }
+  if (native(el)) {
+    if (el.getClientRects().length) out.push(entry(el, el.tagName === 'CANVAS' ? '' : itemName(el, clean(el.innerText))));
+    return;
+  }
+  const display = getComputedStyle(el).display, block = !/^(inline|contents|table-cell|none)/.test(display);
+  if (block) out.push({kind: 'break'});
+  const from = out.length, named = el.tagName === 'LABEL' && el.control && shown(el.control);
+  for (const child of el.childNodes) {
+    if (child instanceof Element) walk(child, out);
+    else if (child instanceof Text && !named) textOf(child, out);
+  }
+  if (!(el instanceof SVGElement) && loose(el)) {
+    const icon = Math.max(el.offsetWidth, el.offsetHeight) <= 40;
+    const inner = out.slice(from).filter(e => e.kind === 'element' || (e.kind === 'shape' && !icon));
+    const text = clean(out.slice(from).filter(e => e.kind === 'text').map(t => t.text).join(' '));
+    if (inner.length && hears(el)) own(el, out, from);
+    else if (!inner.length && size(el) > 2 && text.length <= 120) {
+      out.splice(from);
+      out.push(entry(el, itemName(el, text)));
+    }
+  } else if (!el.childNodes.length && size(el) >= 4 && colour(getComputedStyle(el).backgroundColor))
+    out.push({kind: 'shape', id: idOf(el), role: 'box', name: colour(getComputedStyle(el).backgroundColor), value: '',
+      state: '', options: [], ...box(el.getBoundingClientRect())});
+  if (display === 'table-cell') out.push({kind: 'cell'});
+  if (block || el.tagName === 'BR') out.push({kind: 'break'});
+};
+const readText = () => {
+  const out = [];
+  walk(document.body, out);
+  return out.map(({node, ...rest}) => rest);
+};
+const readDom = () => {
+  const out = [], visit = (info, depth) => {
+    const el = core.previousDOMInfo[info.ref];
+    const said = clean(info.text) || '', value = info.value === undefined ? '' : String(info.value);
+    const where = {x: Math.round(info.left + info.width / 2), y: Math.round(info.top + info.height / 2)};
+    if (el) { const e = entry(el, said, el.getBoundingClientRect());
+      out.push({...e, kind: 'dom', ref: info.ref, depth, tag: info.tag.toLowerCase(), mark: String(el.id || ''),
+        value, ...where, w: Math.round(info.width), h: Math.round(info.height)}); }
+    else out.push({kind: 'domtext', depth, text: said});
+    info.children.forEach(child => visit(child, depth + 1));
+  };
+  visit(core.getDOMInfo(document.body), 0);
+  return out;
+};
+"""
+
+VERBS = r"""
+const goal = () => { const said = core.getUtterance(); return (said.utterance || said).replace(/\s+/g, ' ').trim(); };
+const read = mode => {
+  if (WOB_DONE_GLOBAL) return {done: true, raw: WOB_RAW_REWARD_GLOBAL, goal: '', entries: []};
+  nodes = new Map();
+  return {done: false, raw: 0, goal: goal(), entries: mode === 'dom' ? readDom() : readText()};
+};
+const painted = () => new Promise(done => frame(() => frame(() => done(true))));
+const loaded = picture => picture.complete ? true : new Promise(done => {
+  for (const type of ['load', 'error']) picture.addEventListener(type, () => done(true)); });
+const icons = [];
+const warm = async () => {
+  for (const sheet of icons.length ? [] : document.styleSheets) for (const rule of sheet.cssRules)
+    for (const [, url] of (rule.cssText.match(/content: *url/) ? rule.cssText.matchAll(/url\("([^"]+)"\)/g) : [])) {
+      const picture = new Image();
+      picture.src = new URL(url, sheet.href || location.href).href;
+      icons.push(picture);
+    }
+  await Promise.all(icons.map(loaded));
+};
+const settle = async () => {
+  const late = [...document.images].filter(picture => !picture.complete);
+  if (late.length) await Promise.all(late.map(loaded));
+};
+const reset = async (seed, ms, mode) => {
+  await warm();
+  timers = new Map(); now = epoch;
+  if (document.activeElement && document.activeElement !== document.body) document.activeElement.blur();
+  Math.seedrandom(seed);
+  core.EPISODE_MAX_TIME = 1e8;
+  core.startEpisodeReal();
+  for (const id of HIDDEN) { const el = document.getElementById(id); if (el) el.setAttribute('aria-hidden', 'true'); }
+  await settle();
+  advance(ms);
+  if (icons.length) await painted();
+  return read(mode);
+};
+const after = async (ms, mode) => {
+  if (!WOB_DONE_GLOBAL) { await settle(); advance(ms); }
+  return read(mode);
+};
+const uncovered = (el, r) => {
+  const centre = {x: r.left + r.width / 2, y: r.top + r.height / 2};
+  const open = p => el.contains(document.elementFromPoint(p.x, p.y));
+  if (open(centre)) return centre;
+  let best = centre, far = Infinity;
+  for (let y = r.top + 1; y < r.bottom; y += 2) for (let x = r.left + 1; x < r.right; x += 2) {
+    const away = (x - centre.x) ** 2 + (y - centre.y) ** 2;
+    if (away < far && open({x, y})) { best = {x, y}; far = away; }
+  }
+  return best;
+};
+const locate = id => {
+  const el = nodes.get(id);
+  if (!el || !el.isConnected) return null;
+  el.scrollIntoView({block: 'nearest', inline: 'nearest', behavior: 'instant'});
+  let r = el.getClientRects()[0] || el.getBoundingClientRect();
+  const covered = [...el.querySelectorAll('*')].filter(c => ids.has(c) && nodes.get(ids.get(c)) === c);
+  const text = covered.length && [...el.childNodes, ...[...el.querySelectorAll('*')].flatMap(c => [...c.childNodes])]
+    .find(n => n instanceof Text && n.data.trim() && !covered.some(c => c.contains(n)));
+  if (text) { const range = document.createRange(); range.selectNodeContents(text); r = range.getClientRects()[0] || r; }
+  return uncovered(el, r);
+};
+const changed = el => { for (const type of ['input', 'change']) el.dispatchEvent(new Event(type, {bubbles: true})); };
+const choose = (id, index) => {
+  const el = nodes.get(id);
+  el.focus();
+  if (el.multiple) el.options[index].selected = !el.options[index].selected; else el.selectedIndex = index;
+  changed(el);
+  return true;
+};
+const put = (id, value) => {
+  const el = nodes.get(id), trial = el.cloneNode();
+  trial.value = value;
+  if (trial.value !== value) return false;
+  el.focus(); el.value = value;
+  changed(el);
+  return true;
+};
+const empty = id => {
+  const el = id ? nodes.get(id) : document.activeElement;
+  if (el.select) el.select(); else if (el.isContentEditable) getSelection().selectAllChildren(el);
+  return true;
+};
+const scrolls = el => el.scrollHeight > el.clientHeight + 3 && (el.tagName === 'TEXTAREA' || el.tagName === 'HTML'
+  || /auto|scroll/.test(getComputedStyle(el).overflowY));
+const scroll = async (id, sign) => {
+  const el = id ? nodes.get(id) : [...document.querySelectorAll('#area, #area *, html')].find(e => shown(e) && scrolls(e));
+  if (!el) return false;
+  const before = el.scrollTop;
+  el.scrollTop = before + sign * Math.max(20, 0.8 * el.clientHeight);
+  if (el.scrollTop === before) return false;
+  return painted();
+};
+const selected = () => { const el = document.activeElement;
+  return el && el.selectionStart !== undefined && el.selectionStart !== null
+    ? el.value.slice(el.selectionStart, el.selectionEnd) : String(getSelection()); };
+for (const type of ['click', 'submit']) window.addEventListener(type, event => {
+  const link = event.target.closest && event.target.closest('a[href]');
+  if (type === 'submit' || (link && !/^#|^javascript:/.test(link.getAttribute('href')))) event.preventDefault();
+}, true);
+const quiet = '*, *::before, *::after { transition: none !important; animation: none !important; caret-color: transparent; }';
+document.addEventListener('DOMContentLoaded', () => {
+  const style = document.createElement('style'); style.textContent = quiet; document.head.appendChild(style);
+});
+Object.defineProperty(window, '__sojourn', {value: {reset, after, read, locate, choose, put, empty, scroll, painted, selected}});
+"""
+
+INIT_SCRIPT = "(() => {" + CLOCK + LISTENERS + NAMES + READER + VERBS + "})();"

@@ -1,0 +1,217 @@
+"""One episode on one page: the agent's actions become real mouse and keyboard events in Chromium.
+
+A step costs one evaluation that finds the element, the events, and one evaluation that moves the clock, reads the page and
+its reward. The reward is the page's raw one, without the discount by time; it is read only when the page has ended
+the episode, and never shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from sojourn.envs.miniwob.actions import Action, Point, Target, parse
+from sojourn.envs.miniwob.browser import Chromium, Seat
+from sojourn.envs.miniwob.experts import expert_of
+from sojourn.envs.miniwob.facts import FILLER, RESETTABLE
+from sojourn.envs.miniwob.page import Element, Page, Reading, choices
+from sojourn.errors import ActionError, InfrastructureError
+from sojourn.types import Message, Observation, Role, Step, Task
+
+if TYPE_CHECKING:
+    from sojourn.envs.miniwob.family import MiniWoB
+
+NEUTRAL = (400, 300)  # where the mouse rests before an episode: beside the task and its display
+START_MS = 200  # page time before the first observation, for what a page draws with a timer
+TYPED = frozenset({"date", "time", "month", "week", "color", "slider"})  # native pickers: their value is set as a whole
+INSTRUCTION = "Reply with one action: click {0}, type {0} \"text\", select {0}, press KEY, scroll down, wait{1}.\nTask: {2}"
+PLACES = ", click x,y, drag {0} to x,y, hover {0}"
+CLIPBOARD = {"Control+C": "copy", "Control+X": "cut", "Control+V": "paste"}
+
+
+class Visit:
+    """The `Env`. `blobs` holds the screenshots that messages name, PNG bytes by SHA-256."""
+
+    def __init__(self, config: MiniWoB, task: Task, chromium: Chromium) -> None:
+        self.task = task
+        self.blobs: dict[str, bytes] = {}
+        self._config = config
+        self._name = str(task.data["page"])
+        self._chromium = chromium
+        self._seat: Seat | None = None
+        self._page: Page | None = None
+        self._clipboard = ""
+        self._reading = Reading(
+            refs=config.refs, filler=config.filler or self._name not in FILLER, longest=config.longest
+        )
+
+    async def start(self) -> Observation:
+        self._seat = await self._chromium.seat(self._name)
+        async with self._world() as seat:
+            if seat.shows != self._name or self._name not in RESETTABLE:
+                seat.shows = ""
+                await seat.page.goto(f"{self._chromium.server.url}/miniwob/{self._name}.html", wait_until="load")
+                seat.shows = self._name
+            await seat.page.mouse.move(*NEUTRAL)
+            self._page = await self._read("reset", str(self.task.seed), START_MS)
+            return await self._observation(first=True)
+
+    async def step(self, agent: str, action: Message) -> Step:
+        wanted = parse(action.text, self._now())
+        async with self._world():
+            await self._perform(wanted)
+            self._page = await self._read("after", round(self._config.step_s * 1000))
+            if self._page.done:
+                return Step(None, {agent: self._page.raw}, done=True, success=self._page.raw > 0)
+            return Step(await self._observation(first=False))
+
+    async def close(self) -> None:
+        if self._seat is not None:
+            seat, self._seat = self._seat, None
+            self._chromium.leave(seat)
+
+    async def expert(self) -> str:
+        return expert_of(self._name)(self._now())
+
+    def state_key(self) -> str:
+        return hashlib.sha256(self._now().text.encode()).hexdigest()[:16]
+
+    def _now(self) -> Page:
+        if self._page is None or self._page.done:
+            raise ValueError("this visit is not under way: `start` it first, and use a new one after it is done")
+        return self._page
+
+    @asynccontextmanager
+    async def _world(self) -> AsyncIterator[Seat]:
+        """What goes wrong in the browser is nobody's action: `InfrastructureError`, and the seat is not used again."""
+        seat = self._seat
+        if seat is None:
+            raise ValueError("this visit is closed: make a new one")
+        seat.sound = False
+        try:
+            async with asyncio.timeout(self._config.timeout_s):
+                yield seat
+        except ActionError:
+            seat.sound = True
+            raise
+        except TimeoutError as error:
+            raise InfrastructureError(f"{self._name} gave no answer within {self._config.timeout_s} s") from error
+        except self._chromium.errors as error:
+            raise InfrastructureError(f"Chromium failed on {self._name}: {str(error).splitlines()[0]}") from error
+        seat.sound = True
+
+    # Reading
+
+    async def _call(self, function: str, *arguments: Any) -> Any:
+        assert self._seat is not None
+        return await self._seat.page.evaluate("([f, ...a]) => __sojourn[f](...a)", [function, *arguments])
+
+    async def _read(self, function: str, *arguments: Any) -> Page:
+        report = await self._call(function, *arguments, "dom" if self._config.observation == "dom" else "text")
+        if report["done"] or self._config.observation in ("text", "dom"):
+            return self._reading(report)
+        assert self._seat is not None
+        if self._config.observation == "aria":
+            return self._reading(report, await self._seat.page.locator("body").aria_snapshot() or "(empty page)")
+        picture = await self._seat.page.screenshot(clip={"x": 0, "y": 0, "width": 160, "height": 210})
+        digest = hashlib.sha256(picture).hexdigest()
+        self.blobs[digest] = picture
+        return self._reading(report, digest)
+
+    async def _observation(self, *, first: bool) -> Observation:
+        page = self._now()
+        seen = Message(Role.USER, page.text)
+        if self._config.observation == "screenshot":
+            seen = Message(Role.USER, images=(page.text,))
+        return Observation(
+            messages=(seen,),
+            brief=(Message(Role.SYSTEM, self._brief(page)),) if first else (),
+            choices=choices(page) if self._config.choices else (),
+        )
+
+    def _brief(self, page: Page) -> str:
+        named = "NAME" if self._config.refs == "name" else "NUMBER"
+        drawn = self._config.observation == "screenshot" or any("," in element.label for element in page.elements)
+        places = PLACES.format(named) if drawn or "drag" in self._name else ""
+        return INSTRUCTION.format(named, places, page.goal)
+
+    # Acting
+
+    async def _perform(self, action: Action) -> None:
+        assert self._seat is not None
+        page = self._seat.page
+        match action.verb:
+            case "click":
+                await page.mouse.click(*await self._where(action.target))
+            case "hover":
+                await page.mouse.move(*await self._where(action.target))
+            case "type":
+                await self._type(action)
+            case "select":
+                assert isinstance(action.target, Element)
+                await self._call("choose", action.target.id, action.target.option)
+            case "press":
+                await self._press(action.text)
+            case "scroll":
+                wanted = action.target.id if isinstance(action.target, Element) else 0
+                if not await self._call("scroll", wanted, 1 if action.text == "down" else -1):
+                    raise ActionError(f"Nothing scrolls {action.text} there.")
+            case "drag":
+                await self._drag(action)
+
+    async def _where(self, target: Target | None) -> tuple[float, float]:
+        if isinstance(target, Point):
+            return target.x, target.y
+        assert target is not None
+        spot = await self._call("locate", target.id)
+        if spot is None:
+            raise ActionError(f"{target.label[:40]} is no longer on the page.")
+        return spot["x"], spot["y"]
+
+    async def _type(self, action: Action) -> None:
+        """Replace what the field holds, key by key."""
+        assert self._seat is not None
+        page = self._seat.page
+        if isinstance(action.target, Element) and action.target.role in TYPED:
+            if not await self._call("put", action.target.id, action.text):
+                role = action.target.role
+                raise ActionError(f"{action.text[:20]!r} is no {role}: write {_format(role)}.")
+            return
+        if action.target is not None:
+            await page.mouse.click(*await self._where(action.target))
+            await self._call("empty", action.target.id if isinstance(action.target, Element) else 0)
+        if action.text:
+            await page.keyboard.type(action.text)
+        elif action.target is not None:
+            await page.keyboard.press("Delete")
+
+    async def _press(self, key: str) -> None:
+        """Press a key; the clipboard is the episode's own, because Chromium shares one among all contexts."""
+        assert self._seat is not None
+        keyboard, use = self._seat.page.keyboard, CLIPBOARD.get(key)
+        if use is None:
+            await keyboard.press(key)
+        elif use == "paste":
+            await keyboard.insert_text(self._clipboard)
+        else:
+            self._clipboard = await self._call("selected")
+            if use == "cut":
+                await keyboard.press("Delete")
+
+    async def _drag(self, action: Action) -> None:
+        assert self._seat is not None
+        mouse = self._seat.page.mouse
+        start = await self._where(action.target)
+        end = await self._where(action.to)
+        await mouse.move(*start)
+        await mouse.down()
+        await mouse.move(*end, steps=8)
+        await mouse.up()
+
+
+def _format(role: str) -> str:
+    formats = {"date": "2016-12-31", "time": "14:05", "month": "2016-12", "week": "2016-W52", "color": "#ff0000"}
+    return formats.get(role, "a number in its range")

@@ -1,0 +1,308 @@
+"""Keys, doors and rooms: a small world in words that shows only the room one stands in.
+
+Ours, after the text games of TextWorld (Côté et al. 2018, arXiv:1806.11532) and the door-and-key tasks of MiniGrid.
+It differs in what makes it learnable from scratch: about seventy words in all, sentences of fixed shape, no numbers.
+Nothing can be lost (no dropping, no dead ends), so every state can still be won.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple
+
+from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.tasks import Generated
+from sojourn.types import Message, Observation, Role, Step, Task
+
+TREASURE = "treasure"
+# fmt: off
+ROOMS = [
+    "attic", "bakery", "bedroom", "cave", "cellar", "chapel", "closet", "forge", "garden", "hall", "kitchen",
+    "library", "lobby", "office", "orchard", "pantry", "porch", "school", "stable", "studio", "study",
+    "temple", "tower", "workshop",
+]
+# fmt: on
+COLOURS = ["black", "blue", "brown", "green", "purple", "red", "white", "yellow"]
+OBJECTS = ["apple", "book", "bottle", "bowl", "candle", "cup", "hammer", "lamp", "map", "mirror", "rope", "spoon"]
+WAYS = {"north": (0, 1), "east": (1, 0), "south": (0, -1), "west": (-1, 0)}
+BACK = {"north": "south", "south": "north", "east": "west", "west": "east"}
+SPLITS = ("train", "test")
+DIFFICULTY = ("rooms", "side_rooms", "doors", "decoys", "objects", "turns", "choices")
+BRIEF = "Take the treasure. A key opens the door of its colour. Say one action: go north, take red key, open red door."
+
+
+class Exit(NamedTuple):
+    room: str
+    colour: str = ""  # of the locked door; empty where the way is free
+
+
+class State(NamedTuple):
+    room: str
+    carried: frozenset[str] = frozenset()
+    opened: frozenset[str] = frozenset()  # colours
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A world at rest: where one starts, the exits of every room by direction, and what lies in it."""
+
+    start: str
+    exits: Mapping[str, Mapping[str, Exit]]
+    items: Mapping[str, tuple[str, ...]]
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(repr((self.start, self.exits, self.items)).encode()).hexdigest()
+
+    def here(self, state: State) -> list[str]:
+        return [item for item in self.items[state.room] if item not in state.carried]
+
+    def shut(self, state: State) -> dict[str, str]:
+        """The colours of the shut doors of this room, by direction."""
+        ways = self.exits[state.room].items()
+        return {way: exit.colour for way, exit in ways if exit.colour and exit.colour not in state.opened}
+
+    def moves(self, state: State) -> dict[str, State]:
+        """Every possible action, and where it leads."""
+        moves: dict[str, State] = {}
+        shut = self.shut(state)
+        for way, exit in self.exits[state.room].items():
+            if way not in shut:
+                moves[f"go {way}"] = state._replace(room=exit.room)
+            elif f"{exit.colour} key" in state.carried:
+                moves[f"open {exit.colour} door"] = state._replace(opened=state.opened | {exit.colour})
+        for item in self.here(state):
+            moves[f"take {item}"] = state._replace(carried=state.carried | {item})
+        return moves
+
+    def plan(self, state: State) -> list[str]:
+        """A shortest way to the treasure, by breadth-first search; what opens nothing is left lying."""
+        colours = {exit.colour for exits in self.exits.values() for exit in exits.values() if exit.colour}
+        idle = {item for items in self.items.values() for item in items}
+        idle -= {TREASURE, *(f"{colour} key" for colour in colours)}
+        before: dict[State, tuple[State, str] | None] = {state: None}
+        queue = deque([state])
+        while queue:
+            now = queue.popleft()
+            if TREASURE in now.carried:
+                return _steps(before, now)
+            for action, then in self.moves(now).items():
+                if then not in before and action.removeprefix("take ") not in idle:
+                    before[then] = (now, action)
+                    queue.append(then)
+        raise InfrastructureError(f"the treasure cannot be reached from {state}: this is a bug in the toy's layouts")
+
+    def describe(self, state: State) -> str:
+        ways = [way for way in self.exits[state.room] if way not in self.shut(state)]
+        lines = [f"You are in the {state.room}."]
+        if here := self.here(state):
+            lines.append(f"You see: {', '.join(here)}.")
+        if ways:
+            lines.append(f"You can go: {', '.join(ways)}.")
+        lines += [f"The {colour} door is {way}." for way, colour in self.shut(state).items()]
+        lines.append(f"You carry: {', '.join(sorted(state.carried)) or 'nothing'}.")
+        return " ".join(lines)
+
+    def refusal(self, state: State, words: Sequence[str]) -> str:
+        """Why an action that is not among the moves is refused, in the world's own words."""
+        match words:
+            case ["go", way] if way in WAYS:
+                colour = self.shut(state).get(way)
+                return f"The {colour} door is shut, open it first." if colour else f"You cannot go {way} here."
+            case ["open", colour, "door"] if colour in COLOURS:
+                there = colour in self.shut(state).values()
+                return f"You need the {colour} key." if there else f"There is no shut {colour} door here."
+            case ["take", *thing] if 1 <= len(thing) <= 2:
+                return f"There is no {' '.join(thing)[:30]} here."
+        return f'"{" ".join(words)[:30]}" is no action, say go, take or open.'
+
+
+def _steps(before: Mapping[State, tuple[State, str] | None], last: State) -> list[str]:
+    steps: list[str] = []
+    link = before[last]
+    while link is not None:
+        steps.append(link[1])
+        link = before[link[0]]
+    return steps[::-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toy:
+    """Worlds of keys and doors. The defaults take 5 to 9 actions; 8 rooms, 6 side rooms and 5 doors take 18 to 28.
+
+    `rooms` on the way to the treasure, `side_rooms` off it, `doors` locked on the way (the last before the treasure),
+    `decoys` keys that open nothing, `objects` good for nothing. `turns` ends the play, lost, after so many actions
+    (0: never, the rollout's own budget decides); `choices` lists the possible actions in every observation.
+
+    Every task carries its difficulty, so that a task file can mix difficulties. A layout belongs to one split by its
+    own hash: no layout of the test split is ever seen in training, whatever the seeds.
+    """
+
+    rooms: int = 3
+    side_rooms: int = 2
+    doors: int = 1
+    decoys: int = 1
+    objects: int = 1
+    turns: int = 0
+    choices: bool = False
+    train: int = 100_000
+    test: int = 1_000
+
+    def __post_init__(self) -> None:
+        limits = {
+            "rooms": (2, len(ROOMS) - self.side_rooms),
+            "side_rooms": (0, len(ROOMS) - 2),
+            "doors": (0, min(self.rooms - 1, len(COLOURS))),
+            "decoys": (0, len(COLOURS) - self.doors),
+            "objects": (0, len(OBJECTS)),
+            "turns": (0, 1_000_000),
+            "train": (1, 10**9),
+            "test": (1, 10**9),
+        }
+        for name, (low, high) in limits.items():
+            if not low <= (value := getattr(self, name)) <= high:
+                raise ConfigError(
+                    f"toy: {name} = {value}, but it must be from {low} to {high} with the other fields given"
+                )
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        if split not in SPLITS:
+            raise ConfigError(f'toy: there is no split "{split}", use "train" or "test"')
+        data = {name: getattr(self, name) for name in DIFFICULTY}
+        first, size = (0, self.train) if split == "train" else (10**9, self.test)
+        return Generated(lambda index: Task("toy", data, first + index, split), size)
+
+    def make(self, task: Task) -> ToyEnv:
+        turns, choices = task.data["turns"], task.data["choices"]
+        return ToyEnv(layout(task), turns=turns, choices=choices)
+
+
+@dataclass
+class ToyEnv:
+    layout: Layout
+    turns: int = 0
+    choices: bool = False
+    used: int = 0
+    state: State = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state = State(self.layout.start)
+
+    @property
+    def done(self) -> bool:
+        return TREASURE in self.state.carried or (self.turns > 0 and self.used >= self.turns)
+
+    async def start(self) -> Observation:
+        return self._observe(brief=(Message(Role.SYSTEM, BRIEF),))
+
+    async def step(self, agent: str, action: Message) -> Step:
+        if self.done:
+            raise InfrastructureError("a toy world was given an action after its end: play each world once")
+        words = action.text[:200].lower().split()
+        moves = self.layout.moves(self.state)
+        said = " ".join(words)
+        if said not in moves or len(action.text) > 200:
+            raise ActionError(self.layout.refusal(self.state, words))
+        self.state = moves[said]
+        self.used += 1
+        won = TREASURE in self.state.carried
+        if self.done:
+            return Step(None, {agent: float(won)}, done=True, success=won)
+        return Step(self._observe(), {agent: 0.0})
+
+    async def close(self) -> None:
+        pass
+
+    async def fork(self) -> ToyEnv:
+        copy = ToyEnv(self.layout, self.turns, self.choices, self.used)
+        copy.state = self.state
+        return copy
+
+    def state_key(self) -> str:
+        left = f"/{self.turns - self.used}" if self.turns else ""
+        carried, opened = (",".join(sorted(names)) for names in (self.state.carried, self.state.opened))
+        return f"{self.layout.digest[:12]}/{self.state.room}/{carried}/{opened}{left}"
+
+    def expert(self) -> str:
+        return self.layout.plan(self.state)[0]
+
+    def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
+        said = Message(Role.USER, self.layout.describe(self.state))
+        choices = tuple(self.layout.moves(self.state)) if self.choices else ()
+        return Observation((said,), brief=brief, choices=choices)
+
+
+def layout(task: Task) -> Layout:
+    """The layout of a task: the first of its seed's layouts whose hash falls to the task's split."""
+    for attempt in count():
+        found = draw(random.Random(f"{task.split} {task.seed} {attempt}"), task.data)
+        if SPLITS[int(found.digest[:8], 16) % 2] == task.split:
+            return found
+    raise AssertionError("unreachable: count() does not end")
+
+
+def draw(rng: random.Random, size: Mapping[str, int]) -> Layout:
+    """A random layout; its difficulty fields are those of `Toy`."""
+    names = rng.sample(ROOMS, size["rooms"] + size["side_rooms"])
+    path, sides = names[: size["rooms"]], names[size["rooms"] :]
+    places = _walk(rng, path)
+    parents: dict[str, str] = dict(zip(path[1:], path, strict=False))
+    for side in sides:
+        parents[side], places[side] = rng.choice(_free(places, avoid=path[-1]))
+    colours = rng.sample(COLOURS, size["doors"] + size["decoys"])
+    on_way = [*rng.sample(path[1:-1], size["doors"] - 1), path[-1]] if size["doors"] else []
+    locked = dict(zip([room for room in path if room in on_way], colours, strict=False))
+    depth: dict[str, int] = {}  # how many doors must be open to enter each room
+    for room in names:
+        depth[room] = depth.get(parents.get(room, ""), 0) + (room in locked)
+    items: dict[str, list[str]] = {room: [] for room in names}
+    items[path[-1]].append(TREASURE)
+    outside = [room for room in names if room != path[-1]]
+    for number, colour in enumerate(colours):
+        reachable = [room for room in outside if depth[room] <= number] if number < len(locked) else outside
+        items[rng.choice(reachable)].append(f"{colour} key")
+    for thing in rng.sample(OBJECTS, size["objects"]):
+        items[rng.choice(outside)].append(thing)
+    ordered = {room: tuple(sorted(things)) for room, things in sorted(items.items())}
+    return Layout(path[0], _connect(names, parents, places, locked), ordered)
+
+
+def _walk(rng: random.Random, path: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Puts the rooms of the path on a grid, each beside the last; starts again where the walk shuts itself in."""
+    while True:
+        x = y = 0
+        places = {path[0]: (x, y)}
+        for room in path[1:]:
+            steps = [(x + dx, y + dy) for dx, dy in WAYS.values() if (x + dx, y + dy) not in places.values()]
+            if not steps:
+                break
+            places[room] = x, y = rng.choice(steps)
+        else:
+            return places
+
+
+def _free(places: Mapping[str, tuple[int, int]], avoid: str) -> list[tuple[str, tuple[int, int]]]:
+    """Every room and free place beside it, but none beside the room to avoid alone."""
+    taken = set(places.values())
+    around = [(room, (x + dx, y + dy)) for room, (x, y) in places.items() for dx, dy in WAYS.values() if room != avoid]
+    return [(room, place) for room, place in around if place not in taken]
+
+
+def _connect(
+    names: Sequence[str],
+    parents: Mapping[str, str],
+    places: Mapping[str, tuple[int, int]],
+    locked: Mapping[str, str],
+) -> dict[str, dict[str, Exit]]:
+    exits: dict[str, dict[str, Exit]] = {room: {} for room in names}
+    for room, parent in parents.items():
+        (x, y), (px, py) = places[room], places[parent]
+        way = next(way for way, step in WAYS.items() if step == (x - px, y - py))
+        exits[parent][way] = Exit(room, locked.get(room, ""))
+        exits[room][BACK[way]] = Exit(parent, locked.get(room, ""))
+    return {room: {way: exits[room][way] for way in WAYS if way in exits[room]} for room in sorted(exits)}

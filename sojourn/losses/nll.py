@@ -1,0 +1,24 @@
+"""Negative log-likelihood: imitation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from sojourn.protocols import Output, Selected
+
+
+@dataclass(frozen=True, kw_only=True)
+class NLL:
+    """-A log p per token: behaviour cloning when the credit is constant 1."""
+
+    coef: float = 1.0
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    proportional: ClassVar[bool] = True
+
+    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        return -self.coef * batch.advantages * out.logprobs, {"nll": -out.logprobs.detach()}

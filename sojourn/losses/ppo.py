@@ -1,0 +1,35 @@
+"""The clipped surrogate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from sojourn.protocols import Output, Selected
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPO:
+    """-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) per token (Schulman et al. 2017, arXiv:1707.06347, eq. 7).
+
+    r is the ratio of the trained to the sampler's probability. `clip_high` above `clip_low` is the clip-higher of DAPO
+    (Yu et al. 2025, arXiv:2503.14476, eq. 10).
+    """
+
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    coef: float = 1.0
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    proportional: ClassVar[bool] = True
+
+    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        log_ratio = out.logprobs - batch.logprobs
+        ratio = log_ratio.exp()
+        plain = ratio * batch.advantages
+        clipped = ratio.clamp(1 - self.clip_low, 1 + self.clip_high) * batch.advantages
+        metrics = {"clip_fraction": (clipped < plain).float(), "kl": ratio.detach() - 1 - log_ratio.detach()}
+        return -self.coef * torch.minimum(plain, clipped), metrics

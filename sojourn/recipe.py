@@ -1,0 +1,199 @@
+"""What a config may say: the schema of a recipe, as frozen dataclasses of components."""
+
+from __future__ import annotations
+
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from sojourn import config
+from sojourn.agents.plain import Plain
+from sojourn.batch.weigh import Aggregate
+from sojourn.credit.grpo import GRPO
+from sojourn.errors import ConfigError
+from sojourn.registry import Built, Kind, build, construct, nearest
+from sojourn.render.auto import Auto
+from sojourn.rewards.native import Native
+from sojourn.rollout.runner import Rollout
+from sojourn.rollout.slots import Slots
+from sojourn.schedules import Constant
+from sojourn.tasks.cycle import Cycle
+from sojourn.types import SamplingParams
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lora:
+    """Low-rank adapters on every linear layer of the decoder (Hu et al. 2021, arXiv:2106.09685)."""
+
+    rank: int = 16
+    alpha: float = 32.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """`name`: smollm2, gemma3-270m, tiny, a folder, a GGUF file, or a hub name. `dtype` is what matrix products are
+    computed in; trained weights are always kept in fp32. Without `lora` all weights are trained."""
+
+    name: str = "smollm2"
+    dtype: Literal["fp32", "bf16"] = "bf16"
+    lora: Lora | None = None
+    weights: str = ""  # a run folder whose newest checkpoint to start from
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    max_tokens: int = 32  # per turn
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+
+    def params(self) -> SamplingParams:
+        return SamplingParams(self.max_tokens, self.temperature, self.top_p, self.top_k, self.min_p)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optim:
+    """AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101), gradients clipped to a global norm."""
+
+    lr: float = 1e-5
+    betas: tuple[float, ...] = (0.9, 0.95)
+    weight_decay: float = 0.0
+    clip_norm: float = 1.0
+    schedule: Annotated[Any, Kind("schedule")] = field(default_factory=Constant)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """A fixed panel: the first `tasks` of the split, `samples` plays each. `every` steps also inside a stage (0: only
+    between stages). `temperature = 0` is greedy."""
+
+    tasks: int = 64
+    samples: int = 1
+    split: str = "test"
+    temperature: float = 1.0
+    top_p: float = 1.0
+    every: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """Where and what is kept. `checkpoint_every` counts steps (0: only at the end of a stage)."""
+
+    folder: str = "runs"
+    checkpoint_every: int = 10
+    keep: int = 2
+    sinks: Annotated[tuple[Any, ...], Kind("sink")] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One pass of the loop: where groups come from, how they are credited, and what is minimised."""
+
+    name: str = "train"
+    steps: int = 10
+    groups: Annotated[Any, Kind("groups")] = field(default_factory=Slots)
+    estimator: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
+    losses: Annotated[tuple[Any, ...], Kind("loss")] = ()
+    streams: Annotated[tuple[Any, ...], Kind("stream")] = ()
+    aggregate: Aggregate = field(default_factory=Aggregate)
+    minibatches: int = 1
+    optim: Optim = field(default_factory=Optim)
+
+    def __post_init__(self) -> None:
+        if not self.losses:
+            raise ValueError("no losses: give at least one, such as losses = [{name = 'ppo'}]")
+        if self.steps < 0 or self.minibatches < 1:
+            raise ValueError(f"steps = {self.steps} and minibatches = {self.minibatches}: expected >= 0 and >= 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    name: str
+    env: Annotated[Any, Kind("env")]
+    stages: tuple[Stage, ...]
+    seed: int = 0
+    model: Model = field(default_factory=Model)
+    backend: Annotated[Any, Kind("backend")] = field(default_factory=lambda: _default_backend())
+    renderer: Annotated[Any, Kind("renderer")] = field(default_factory=Auto)
+    agent: Annotated[Any, Kind("agent")] = field(default_factory=Plain)
+    sampling: Sampling = field(default_factory=Sampling)
+    rollout: Rollout = field(default_factory=Rollout)
+    reward: Annotated[Any, Kind("reward")] = field(default_factory=Native)
+    curriculum: Annotated[Any, Kind("curriculum")] = field(default_factory=Cycle)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    record: Record = field(default_factory=Record)
+
+
+def _default_backend() -> Any:
+    return build("backend", {"name": "torch"}).value
+
+
+class Resolved(NamedTuple):
+    recipe: Recipe
+    table: dict[str, Any]  # complete: reading it gives the same recipe
+    origins: Mapping[str, str]  # by dotted path; what is not here is a default
+
+
+STAGE_KEYS = tuple(f.name for f in fields(Stage) if f.name != "name")
+
+
+def resolve(tables: config.Tables) -> Resolved:
+    """A recipe from merged tables. Keys of a stage at the top level are the defaults of every stage."""
+    data = dict(tables.data)
+    shared = {key: data.pop(key) for key in STAGE_KEYS if key in data}
+    listed = data.pop("stages", None)
+    if listed is None:
+        listed = [{"name": "train"}]
+    if not isinstance(listed, list) or not all(isinstance(item, Mapping) for item in listed):
+        raise ConfigError(f"stages = {listed!r}: expected an array of tables, [[stages]]")
+    stages = [_stage(shared, own, tables.origins, number) for number, own in enumerate(listed)]
+    names = [stage.value.name for stage in stages]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"stages have the names {', '.join(names)}: give each its own")
+    _known_tables(data)
+    built = construct(Recipe, {**data, "stages": []}, "")
+    recipe = built.value.__class__(**{f.name: getattr(built.value, f.name) for f in fields(Recipe) if f.name != "stages"},
+                                   stages=tuple(stage.value for stage in stages))
+    check_needs(recipe)
+    return Resolved(recipe, {**built.table, "stages": [stage.table for stage in stages]}, tables.origins)
+
+
+def _known_tables(data: Mapping[str, Any]) -> None:
+    known = [f.name for f in fields(Recipe)] + list(STAGE_KEYS)
+    for key in data:
+        if key not in known:
+            raise ConfigError(f"unknown key '{key}': {nearest(key, known)}")
+
+
+def _stage(shared: Mapping[str, Any], own: Mapping[str, Any], origins: Mapping[str, str], number: int) -> Built:
+    merged = config.Tables()
+    merged.merge(shared, "")
+    merged.merge(own, "")
+    return construct(Stage, merged.data, f"stages.{own.get('name', number)}")
+
+
+def check_needs(recipe: Recipe) -> None:
+    """Refuses a stage whose estimator or losses need a stream that nothing provides."""
+    for stage in recipe.stages:
+        provided = {stream.provides for stream in stage.streams} | {"entropy"}
+        for part in (stage.estimator, *stage.losses):
+            for need in sorted(part.needs - provided):
+                raise ConfigError(
+                    f"stage '{stage.name}': {type(part).__name__} needs the stream '{need}', which nothing provides: "
+                    f"add streams = [{{name = '{need}'}}]"
+                )
+        wanted = frozenset().union(stage.estimator.needs, *(loss.needs for loss in stage.losses))
+        for stream in stage.streams:
+            if stream.provides not in wanted:
+                raise ConfigError(
+                    f"stage '{stage.name}': nothing uses the stream '{stream.provides}': remove it from streams"
+                )
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Resolved:
+    return resolve(config.read(path, overrides))
+
+

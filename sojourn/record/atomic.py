@@ -1,0 +1,40 @@
+"""Files that are there whole or not at all, whenever the machine stops."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def write_file(path: Path, write: Callable[[Path], None]) -> None:
+    """Lets `write` make a temporary file beside `path`, and moves it there once it is on the disk."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(temporary)
+        sync(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    write_file(path, lambda temporary: temporary.write_bytes(data) and None)
+
+
+def sync(path: Path) -> None:
+    """Waits until a file, or the list of names of a folder, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Waits until everything in a folder is on the disk."""
+    for path in (*folder.rglob("*"), folder):
+        if not path.is_symlink():
+            sync(path)

@@ -1,0 +1,221 @@
+"""Where the numbers of a run go: metrics.jsonl always, and trackers on request. Metrics observe, they never steer.
+
+A sink is what `write` and `close` make it; the dataclasses are configs, and calling one opens it, so a missing package
+is reported before the first step. Trackers see `<stage>/<name>`, since the steps of each stage start at 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+from sojourn.errors import MissingExtraError
+
+TRACKING = "pip install sojourn[tracking]"
+
+
+class Sink(Protocol):
+    def write(self, step: int, stage: str, values: Mapping[str, float]) -> None: ...
+    def close(self) -> None: ...
+
+
+class Line(NamedTuple):
+    step: int
+    stage: str
+    values: dict[str, float]
+
+
+class Jsonl:
+    """One JSON object per line: step, stage, and the values by name. Every line is on its way to the disk at once.
+
+    What is not a finite number is written as null and read back as nan.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        _end_line(self.path)
+        self._file = self.path.open("a")
+
+    def write(self, step: int, stage: str, values: Mapping[str, float]) -> None:
+        numbers = {name: float(value) for name, value in values.items()}
+        finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+        self._file.write(json.dumps({"step": step, "stage": stage, **finite}) + "\n")
+        self._file.flush()
+
+    def truncate(self, step: int, stage: str | None = None) -> None:
+        """Drops the first line at or after `step` (of `stage`, where given) and all that follow it, to resume there."""
+        self._file.close()
+        with self.path.open("rb+") as file:
+            while raw := file.readline():
+                line = _parse(raw)
+                if line is not None and line.step >= step and stage in (None, line.stage):
+                    file.seek(-len(raw), os.SEEK_CUR)
+                    file.truncate()
+                    break
+        self._file = self.path.open("a")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read(path: str | Path) -> Iterator[Line]:
+    """The lines of a metrics.jsonl; a half-written last line is left out, and so is one that is damaged."""
+    path = Path(path)
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for raw in file:
+            line = _parse(raw)
+            if line is not None:
+                yield line
+
+
+class Sinks:
+    """Writes to several sinks."""
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self.sinks = tuple(sinks)
+
+    def write(self, step: int, stage: str, values: Mapping[str, float]) -> None:
+        for sink in self.sinks:
+            sink.write(step, stage, values)
+
+    def close(self) -> None:
+        for sink in self.sinks:
+            sink.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorBoard:
+    """Event files for `tensorboard --logdir`, in `folder` inside the run folder. A resumed run adds a second file."""
+
+    folder: str = "tensorboard"
+
+    def __call__(self, run: Path, config: Mapping[str, Any]) -> Sink:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingExtraError(f"sink 'tensorboard' needs tensorboard and torch ({error}): {TRACKING}") from error
+        return _TensorBoard(SummaryWriter(str(run / self.folder)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wandb:
+    """Weights & Biases. "auto" is online where this machine is logged in, else offline, in the run folder."""
+
+    project: str = "sojourn"
+    mode: Literal["auto", "online", "offline"] = "auto"
+
+    def __call__(self, run: Path, config: Mapping[str, Any]) -> Sink:
+        try:
+            import wandb
+        except ImportError as error:
+            raise MissingExtraError(f"sink 'wandb' needs wandb, which is not installed: {TRACKING}") from error
+        mode = self.mode
+        if mode == "auto":
+            mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
+        return _Wandb(
+            wandb.init(
+                project=self.project,
+                name=run.name,
+                id=_stable_id(run),
+                dir=str(run),
+                mode=mode,
+                config=dict(config),
+                resume="allow" if mode == "online" else None,
+            )
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trackio:
+    """Trackio keeps its runs in one folder per user (TRACKIO_DIR), or in a Hugging Face Space where `space` names one."""
+
+    project: str = "sojourn"
+    space: str = ""
+
+    def __call__(self, run: Path, config: Mapping[str, Any]) -> Sink:
+        try:
+            import trackio
+        except ImportError as error:
+            raise MissingExtraError(f"sink 'trackio' needs trackio, which is not installed: {TRACKING}") from error
+        opened = trackio.init(
+            project=self.project,
+            name=run.name,
+            space_id=self.space or None,
+            config=dict(config),
+            resume="allow",
+            embed=False,
+        )
+        return _Trackio(opened)
+
+
+class _TensorBoard:
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def write(self, step: int, stage: str, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(f"{stage}/{name}", value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Wandb:
+    """Steps of W&B must grow over the whole run, so each stage brings its own step as a metric."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+        self._stages: set[str] = set()
+
+    def write(self, step: int, stage: str, values: Mapping[str, float]) -> None:
+        if stage not in self._stages:
+            self._stages.add(stage)
+            self._run.define_metric(f"{stage}/*", step_metric=f"{stage}/step")
+        self._run.log({**{f"{stage}/{name}": value for name, value in values.items()}, f"{stage}/step": step})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class _Trackio:
+    def __init__(self, run: Any) -> None:
+        self._run = run
+
+    def write(self, step: int, stage: str, values: Mapping[str, float]) -> None:
+        self._run.log({f"{stage}/{name}": value for name, value in values.items()}, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _parse(raw: bytes) -> Line | None:
+    if not raw.endswith(b"\n"):
+        return None
+    try:
+        data = json.loads(raw)
+        step, stage = int(data.pop("step")), str(data.pop("stage"))
+        return Line(step, stage, {name: math.nan if value is None else float(value) for name, value in data.items()})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _end_line(path: Path) -> None:
+    """Cuts off a half-written last line, so that the next one starts on its own."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        data = file.read()
+        file.truncate(data.rfind(b"\n") + 1)
+
+
+def _stable_id(run: Path) -> str:
+    return hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:12]

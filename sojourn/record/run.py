@@ -1,0 +1,200 @@
+"""The folder of one run: config, versions, seeds, metrics, episodes, blobs, checkpoints; one writer at a time."""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import json
+import os
+import platform
+import shutil
+import tomllib
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import sojourn
+from sojourn.errors import RecordError
+from sojourn.record.atomic import sync_tree, write_bytes
+from sojourn.record.blobs import Blobs
+from sojourn.record.intervals import Summary
+
+PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "safetensors", "peft", "playwright", "miniwob", "vllm", "ray")
+
+
+def versions() -> dict[str, str]:
+    """What a run's numbers depend on beside its config: Python, the machine, and the packages that are installed."""
+    found = {"sojourn": sojourn.__version__, "python": platform.python_version(), "machine": platform.platform()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+class RunFolder:
+    """An open run folder. Made by `create`, `open` or `read`; only `read` does not lock it.
+
+    The lock is `flock` on the file `lock`: the system frees it when the process ends, however it ends.
+    """
+
+    def __init__(self, path: Path, lock: int | None) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        config: str,
+        *,
+        seeds: Mapping[str, int] | None = None,
+        versions: Mapping[str, str] | None = None,
+    ) -> RunFolder:
+        """Makes the folder, complete or not at all, and locks it; `config` is the resolved configuration as TOML."""
+        path = Path(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RecordError(f"{path} exists and is not empty: resume it, or give the run another folder")
+        _parse(config, path / "config.toml")
+        temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
+        lock = None
+        try:
+            temporary.mkdir(parents=True)
+            lock = _lock(temporary)
+            _fill(temporary, config, dict(seeds or {}), dict(versions or globals()["versions"]()))
+            os.rename(temporary, path)
+        except BaseException as error:
+            if lock is not None:
+                os.close(lock)
+            shutil.rmtree(temporary, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise RecordError(f"{path} cannot be created: {error}; choose another folder") from error
+            raise
+        return cls(path, lock)
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """Opens an existing folder to go on writing."""
+        path = _existing(path)
+        return cls(path, _lock(path))
+
+    @classmethod
+    def read(cls, path: str | Path) -> RunFolder:
+        """Opens an existing folder to look, also while another process writes."""
+        return cls(_existing(path), None)
+
+    @staticmethod
+    def next(name: str, parent: str | Path = "runs") -> Path:
+        """The first unused `<parent>/<name>-<date>-<n>`; nothing is made."""
+        stem = f"{name}-{datetime.date.today().isoformat()}-"
+        used = [p.name.removeprefix(stem) for p in Path(parent).glob(f"{stem}*")]
+        number = 1 + max((int(n) for n in used if n.isdigit()), default=0)
+        return Path(parent) / f"{stem}{number}"
+
+    @property
+    def writable(self) -> bool:
+        return self._lock is not None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return _parse((self.path / "config.toml").read_text(), self.path / "config.toml")
+
+    @property
+    def versions(self) -> dict[str, str]:
+        return self.read_json("versions.json", {})
+
+    @property
+    def seeds(self) -> dict[str, int]:
+        return self.read_json("seeds.json", {})
+
+    @property
+    def blobs(self) -> Blobs:
+        return Blobs(self.path / "blobs")
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Replaces a small JSON file of the folder, whole or not at all."""
+        self._must_write()
+        write_bytes(self.path / name, (json.dumps(value, indent=1) + "\n").encode())
+
+    def read_json(self, name: str, default: Any = None) -> Any:
+        path = self.path / name
+        if not path.exists():
+            return default
+        try:
+            return json.loads(path.read_text())
+        except ValueError as error:
+            raise RecordError(f"{path} is not JSON ({error}): it is damaged, restore it from a copy") from error
+
+    def add_evaluation(self, name: str, stage: str, step: int, summary: Summary) -> None:
+        """Adds to evaluations.json; the same name, stage and step replaces what was there."""
+        key = {"name": name, "stage": stage, "step": step}
+        kept = [e for e in self.evaluations() if {k: e[k] for k in key} != key]
+        self.write_json("evaluations.json", [*kept, {**key, "summary": summary.to_json()}])
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The evaluations so far, oldest first: name, stage, step, and a summary for `Summary.from_json`."""
+        return self.read_json("evaluations.json", [])
+
+    def close(self) -> None:
+        if self._lock is not None:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # children that were forked meanwhile hold the descriptor too
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _must_write(self) -> None:
+        if not self.writable:
+            raise RecordError(f"{self.path} was opened to read, not to write: open it with RunFolder.open")
+
+
+def _fill(folder: Path, config: str, seeds: Mapping[str, int], found: Mapping[str, str]) -> None:
+    (folder / "config.toml").write_text(config)
+    (folder / "versions.json").write_text(json.dumps(found, indent=1) + "\n")
+    (folder / "seeds.json").write_text(json.dumps(seeds, indent=1) + "\n")
+    (folder / "metrics.jsonl").touch()
+    for name in ("tokens", "blobs", "checkpoints"):
+        (folder / name).mkdir()
+    sync_tree(folder)
+
+
+def _parse(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RecordError(f"{path} would not be TOML ({error}): a run folder must itself be a valid config") from error
+
+
+def _existing(path: str | Path) -> Path:
+    path = Path(path)
+    if not (path / "config.toml").is_file():
+        raise RecordError(f"{path} is not a run folder: expected a config.toml in it; give the folder of a run")
+    return path
+
+
+def _lock(folder: Path) -> int:
+    try:
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise RecordError(f"{folder} cannot be written: {error}; choose a folder that you may write to") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.read(descriptor, 32).decode().strip() or "unknown"
+        os.close(descriptor)
+        raise RecordError(
+            f"{folder} is being written by process {holder}: wait for it or stop it, or give this run another folder"
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor

@@ -1,0 +1,304 @@
+"""The full record of the episodes of one step: JSON and token arrays in one .npz, never pickled.
+
+Every episode has its own members, so one is read without the others, and damage to one leaves the rest. Token ids are
+kept in the smallest integer type that holds them, and come back as int64.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sojourn.errors import RecordError
+from sojourn.record.atomic import write_file
+from sojourn.types import (
+    Credit,
+    Ending,
+    Episode,
+    Message,
+    Role,
+    Sample,
+    Score,
+    Stop,
+    Task,
+    ToolCall,
+    Trajectory,
+    Turn,
+    Versions,
+)
+
+Arrays = dict[str, NDArray[Any]]
+MEMBERS = ("record", "context", "sampled", "logprobs", "scores", "credits", "allowed", "allowed_sizes")
+UNREADABLE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+
+
+@dataclass(frozen=True)
+class Record:
+    """An episode with its judgements, one for each trainable trajectory; none where it failed or none were given."""
+
+    episode: Episode
+    scores: tuple[Score, ...] = ()
+    credits: tuple[Credit, ...] = ()
+
+
+def write(path: Path, records: Sequence[Record], index: Sequence[Mapping[str, Any]]) -> None:
+    """Writes the records, and beside them the rows from which a lost index can be made again."""
+    arrays: Arrays = {"index": _bytes(index)}
+    for number, record in enumerate(records):
+        arrays |= {f"{number}.{name}": array for name, array in _encode(record).items()}
+
+    def save(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+
+    write_file(path, save)
+
+
+class StepFile:
+    """An open file of records; `record` and `index` raise RecordError where the file is damaged."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = np.load(path, allow_pickle=False)
+        except FileNotFoundError as error:
+            raise RecordError(f"{path} is missing: restore the tokens folder of the run from a copy") from error
+        except UNREADABLE as error:
+            raise _damaged(path, error) from error
+        self._members = frozenset(self._file.files)
+
+    def record(self, number: int) -> Record:
+        try:
+            names = {name: f"{number}.{name}" for name in MEMBERS}
+            return _decode({name: self._file[member] for name, member in names.items() if member in self._members})
+        except UNREADABLE as error:
+            raise _damaged(self.path, error, f"episode {number} of ") from error
+
+    def index(self) -> list[dict[str, Any]]:
+        try:
+            return json.loads(self._file["index"].tobytes())
+        except UNREADABLE as error:
+            raise _damaged(self.path, error, "the index of ") from error
+
+    def __enter__(self) -> StepFile:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._file.close()
+
+
+def _damaged(path: Path, error: BaseException, part: str = "") -> RecordError:
+    return RecordError(f"{part}{path} cannot be read ({error}): the file is damaged, restore it from a copy")
+
+
+def _encode(record: Record) -> Arrays:
+    episode = record.episode
+    turns = [turn for trajectory in episode.trajectories for turn in trajectory.turns]
+    allowed = [ids for turn in turns for ids in (turn.sample.allowed or ())]
+    _check(record)
+    arrays = {
+        "record": _bytes(_episode_json(record)),
+        "context": _narrow([turn.context for turn in turns]),
+        "sampled": _narrow([turn.sample.tokens for turn in turns]),
+        "logprobs": _join([turn.sample.logprobs for turn in turns]),
+        "scores": _join([score.turns for score in record.scores]),
+        "credits": _join([part for credit in record.credits for part in credit.tokens]),
+        "allowed": _narrow([ids for ids in allowed if ids is not None]),
+        "allowed_sizes": np.array([-1 if ids is None else len(ids) for ids in allowed], dtype=np.int32),
+    }
+    return {name: array for name, array in arrays.items() if len(array)}
+
+
+def _check(record: Record) -> None:
+    """Refuses scores or credits that do not fit their trajectories: they could not be told apart again."""
+    judged = [t for t in record.episode.trajectories if t.trainable] if record.episode.error is None else []
+    for name, values in (("scores", record.scores), ("credits", record.credits)):
+        if values and len(values) != len(judged):
+            raise RecordError(
+                f"episode {record.episode.id} has {len(judged)} trainable trajectories but {len(values)} {name}: "
+                "give one for each"
+            )
+    for trajectory, score in zip(judged, record.scores, strict=False):
+        _same(record, "a score", (len(trajectory.turns),), score.turns.shape)
+    for trajectory, credit in zip(judged, record.credits, strict=False):
+        sampled = tuple(len(turn.sample.tokens) for turn in trajectory.turns)
+        _same(record, "a credit", sampled, tuple(len(part) for part in credit.tokens))
+
+
+def _same(record: Record, what: str, expected: tuple[int, ...], found: tuple[int, ...]) -> None:
+    if expected != found:
+        raise RecordError(
+            f"episode {record.episode.id} has {what} of shape {found} where its turns need {expected}: "
+            "give one reward for every turn and one advantage for every sampled token"
+        )
+
+
+def _decode(arrays: Arrays) -> Record:
+    data = json.loads(arrays["record"].tobytes())
+    take = {name: _Reader(arrays.get(name, np.zeros(0, dtype=np.float32))) for name in ("logprobs", "scores", "credits")}
+    take |= {name: _Reader(arrays.get(name, np.zeros(0)).astype(np.int64)) for name in ("context", "sampled", "allowed")}
+    sizes = iter(arrays.get("allowed_sizes", np.zeros(0, dtype=np.int32)).tolist())
+    trajectories = tuple(
+        Trajectory(
+            agent=t["agent"],
+            turns=tuple(_turn(turn, take, sizes) for turn in t["turns"]),
+            ending=Ending(t["ending"]),
+            trainable=t["trainable"],
+        )
+        for t in data["trajectories"]
+    )
+    episode = Episode(data["id"], _task(data["task"]), trajectories, data["error"], data["seconds"])
+    judged = [t for t in trajectories if t.trainable]
+    scores = tuple(
+        Score(take["scores"](len(t.turns)), parts) for t, parts in zip(judged, data["scores"], strict=False)
+    )
+    credits = tuple(Credit(tuple(take["credits"](len(turn.sample.tokens)) for turn in t.turns)) for t in judged)
+    return Record(episode, scores, credits if data["credited"] else ())
+
+
+class _Reader:
+    """Hands out an array piece by piece."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array, self.at = array, 0
+
+    def __call__(self, count: int) -> NDArray[Any]:
+        piece = self.array[self.at : self.at + count]
+        if len(piece) != count:
+            raise ValueError(f"{len(piece)} numbers where {count} were expected")
+        self.at += count
+        return piece.copy()
+
+
+def _turn(data: Mapping[str, Any], take: Mapping[str, _Reader], sizes: Iterator[int]) -> Turn:
+    allowed = None
+    if data["allowed"]:
+        counts = [next(sizes) for _ in range(data["sampled"])]
+        allowed = tuple(None if count < 0 else take["allowed"](count) for count in counts)
+    sample = Sample(
+        tokens=take["sampled"](data["sampled"]),
+        logprobs=take["logprobs"](data["sampled"]),
+        versions=Versions(*data["versions"]),
+        stop=Stop(data["stop"]),
+        temperature=data["temperature"],
+        allowed=allowed,
+    )
+    return Turn(
+        parent=data["parent"],
+        context=take["context"](data["context"]),
+        sample=sample,
+        said=None if data["said"] is None else _message(data["said"]),
+        reward=data["reward"],
+        info=data["info"],
+        images=tuple(data["images"]),
+        state=data["state"],
+        shown=tuple(_message(message) for message in data["shown"]),
+    )
+
+
+def _episode_json(record: Record) -> dict[str, Any]:
+    episode = record.episode
+    return {
+        "id": episode.id,
+        "task": _task_json(episode.task),
+        "error": episode.error,
+        "seconds": episode.seconds,
+        "trajectories": [
+            {
+                "agent": t.agent,
+                "ending": t.ending,
+                "trainable": t.trainable,
+                "turns": [_turn_json(turn) for turn in t.turns],
+            }
+            for t in episode.trajectories
+        ],
+        "scores": [dict(score.parts) for score in record.scores],
+        "credited": bool(record.credits),
+    }
+
+
+def _turn_json(turn: Turn) -> dict[str, Any]:
+    return {
+        "parent": turn.parent,
+        "context": len(turn.context),
+        "sampled": len(turn.sample.tokens),
+        "allowed": turn.sample.allowed is not None,
+        "versions": list(turn.sample.versions),
+        "stop": turn.sample.stop,
+        "temperature": turn.sample.temperature,
+        "said": None if turn.said is None else _message_json(turn.said),
+        "reward": turn.reward,
+        "info": dict(turn.info),
+        "images": list(turn.images),
+        "state": turn.state,
+        "shown": [_message_json(message) for message in turn.shown],
+    }
+
+
+def _message_json(message: Message) -> dict[str, Any]:
+    data: dict[str, Any] = {"role": message.role, "text": message.text}
+    if message.thought:
+        data["thought"] = message.thought
+    if message.images:
+        data["images"] = list(message.images)
+    if message.calls:
+        data["calls"] = [{"name": c.name, "arguments": dict(c.arguments), "id": c.id} for c in message.calls]
+    if message.answers is not None:
+        data["answers"] = message.answers
+    return data
+
+
+def _message(data: Mapping[str, Any]) -> Message:
+    return Message(
+        role=Role(data["role"]),
+        text=data["text"],
+        thought=data.get("thought", ""),
+        images=tuple(data.get("images", ())),
+        calls=tuple(ToolCall(c["name"], c["arguments"], c["id"]) for c in data.get("calls", ())),
+        answers=data.get("answers"),
+    )
+
+
+def _task_json(task: Task) -> dict[str, Any]:
+    return {
+        "env": task.env,
+        "data": dict(task.data),
+        "seed": task.seed,
+        "split": task.split,
+        "tags": list(task.tags),
+    }
+
+
+def _task(data: Mapping[str, Any]) -> Task:
+    return Task(data["env"], data["data"], data["seed"], data["split"], tuple(data["tags"]))
+
+
+def _bytes(value: Any) -> NDArray[np.uint8]:
+    return np.frombuffer(json.dumps(value, default=_plain).encode(), dtype=np.uint8)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers that numpy made are kept as Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise RecordError(f"{value!r} is a {type(value).__name__}, which JSON cannot hold: task data and info must be JSON")
+
+
+def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.float32)
+
+
+def _narrow(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    whole = _join(arrays)
+    if not len(whole):
+        return whole
+    low, high = int(whole.min()), int(whole.max())
+    return whole.astype(np.promote_types(np.min_scalar_type(low), np.min_scalar_type(high)))

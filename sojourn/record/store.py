@@ -1,0 +1,424 @@
+"""Every episode of a run: an SQLite index to search, and one file of full records per step beside it.
+
+The files in `tokens/` are the truth: each is written whole before its rows are committed, and each carries its rows,
+so a lost or damaged index is made again from them. Readers never lock out the writer (SQLite's write-ahead log).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, fields
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+
+from sojourn.errors import RecordError
+from sojourn.record import step_file
+from sojourn.record.step_file import Record, StepFile
+from sojourn.types import Credit, Episode, Group, Score
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS episodes (
+    stage TEXT, step INTEGER, part INTEGER, number INTEGER, place INTEGER, slot INTEGER,
+    id TEXT, task TEXT, env TEXT, tags TEXT, split TEXT, seed TEXT, reward REAL, success REAL, turns INTEGER,
+    sampled INTEGER, ending TEXT, error TEXT, seconds REAL, parts TEXT,
+    PRIMARY KEY (stage, step, part, number)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS by_id ON episodes (id);
+CREATE INDEX IF NOT EXISTS by_task ON episodes (task);
+"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of the index. `part` and `number` say where in the step's files the record is, `place` in which group.
+
+    `reward` and `success` (1 or 0) are means over the trainable trajectories, None where the episode failed.
+    """
+
+    stage: str
+    step: int
+    part: int
+    number: int
+    place: int
+    slot: int
+    id: str
+    task: str
+    env: str
+    tags: tuple[str, ...]
+    split: str
+    seed: int
+    reward: float | None
+    success: float | None
+    turns: int
+    sampled: int
+    ending: str | None
+    error: str | None
+    seconds: float
+    parts: Mapping[str, float]
+
+
+class StepCount(NamedTuple):
+    """What one step of the store holds."""
+
+    stage: str
+    step: int
+    groups: int
+    episodes: int
+    reward: float | None
+    success: float | None
+
+
+@dataclass(frozen=True)
+class GroupRecord:
+    """A group with its judgements; `credits` is empty where none were recorded."""
+
+    stage: str
+    step: int
+    group: Group
+    scores: tuple[Score, ...]
+    credits: tuple[Credit, ...]
+
+
+COLUMNS = tuple(field.name for field in fields(Entry))
+
+
+class EpisodeStore:
+    """The episodes of one run folder. `write=False` (the default) only looks, also while another process writes."""
+
+    def __init__(self, folder: str | Path, *, write: bool = False) -> None:
+        self.folder = Path(folder)
+        self.tokens = self.folder / "tokens"
+        self._lock = threading.RLock()
+        self._writer: sqlite3.Connection | None = None
+        self._memory: sqlite3.Connection | None = None
+        if write:
+            self.tokens.mkdir(parents=True, exist_ok=True)
+            self._writer = self._open_to_write()
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "episodes.sqlite"
+
+    def append(
+        self,
+        stage: str,
+        step: int,
+        groups: Sequence[Group],
+        scores: Sequence[Sequence[Score]] | None = None,
+        credits: Sequence[Sequence[Credit]] | None = None,
+    ) -> None:
+        """Adds the groups of a step, all or none; scores and credits align with each group's `trajectories`."""
+        with self._lock, self._write() as database:
+            where = "FROM episodes WHERE stage = ? AND step = ?"
+            part, place = database.execute(
+                f"SELECT coalesce(max(part), -1) + 1, coalesce(max(place), -1) + 1 {where}", (stage, step)
+            ).fetchone()
+            records, entries = _index(stage, step, part, place, groups, scores, credits)
+            if not entries:
+                return
+            step_file.write(self._file(stage, step, part), records, [asdict(entry) for entry in entries])
+            _insert(database, entries)
+
+    def truncate(self, stage: str, step: int) -> None:
+        """Removes what the stage recorded at this step and later, for a run that resumes there."""
+        with self._lock, self._write() as database:
+            database.execute("DELETE FROM episodes WHERE stage = ? AND step >= ?", (stage, step))
+        for path in self.tokens.glob(f"{_quoted(stage)}-*.npz"):
+            name, number, _ = path.stem.rsplit("-", 2)
+            if name == _quoted(stage) and int(number) >= step:
+                path.unlink()
+
+    def query(
+        self,
+        *,
+        stage: str | None = None,
+        step: int | range | None = None,
+        id: str | None = None,
+        task: str | None = None,
+        env: str | None = None,
+        tag: str | None = None,
+        split: str | None = None,
+        success: bool | None = None,
+        failed: bool | None = None,
+        newest: bool = False,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> Iterator[Entry]:
+        """The rows that fit every given filter, in order of recording, without loading them all.
+
+        `failed` asks for episodes with (True) or without (False) an infrastructure failure.
+        """
+        clauses: list[tuple[str, list[Any]]] = [
+            (f"{name} = ?", [value])
+            for name, value in dict(stage=stage, id=id, task=task, env=env, split=split).items()
+            if value is not None
+        ]
+        if isinstance(step, range):
+            marks = ",".join("?" * len(step)) if step.step != 1 else ""
+            clauses.append((f"step IN ({marks})", list(step)) if marks else ("step >= ? AND step < ?", [step.start, step.stop]))
+        elif step is not None:
+            clauses.append(("step = ?", [step]))
+        if tag is not None:
+            clauses.append(("EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?)", [tag]))
+        if success is not None:
+            clauses.append((f"success {'>' if success else '='} 0", []))
+        if failed is not None:
+            clauses.append((f"error IS {'NOT ' if failed else ''}NULL", []))
+        where = " AND ".join(clause for clause, _ in clauses) or "1"
+        way = "DESC" if newest else "ASC"
+        order = ", ".join(f"{column} {way}" for column in ("stage", "step", "part", "number"))
+        statement = f"SELECT {', '.join(COLUMNS)} FROM episodes WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?"
+        values = [value for _, given in clauses for value in given]
+        return self._rows(statement, (*values, -1 if limit is None else limit, offset), _entry)
+
+    def steps(self) -> list[StepCount]:
+        """Every step of every stage, with how much it holds and its mean reward and success."""
+        statement = (
+            "SELECT stage, step, count(DISTINCT place), count(*), avg(reward), avg(success) "
+            "FROM episodes GROUP BY stage, step ORDER BY stage, step"
+        )
+        return list(self._rows(statement, (), lambda row: StepCount(*row)))
+
+    def record(self, episode_id: str) -> Record:
+        """The episode with its scores and credits, as last recorded."""
+        statement = f"SELECT {', '.join(COLUMNS)} FROM episodes WHERE id = ? ORDER BY step, part"
+        found = list(self._rows(statement, (episode_id,), _entry))
+        if not found:
+            raise RecordError(f"episode {episode_id!r} is not in {self.path}: expected an id that `query` gives")
+        return self.read(found[-1])
+
+    def load(self, episode_id: str) -> Episode:
+        return self.record(episode_id).episode
+
+    def read(self, entry: Entry) -> Record:
+        """The full record of a row."""
+        with StepFile(self._file(entry.stage, entry.step, entry.part)) as file:
+            return file.record(entry.number)
+
+    def groups(self, stage: str, steps: Iterable[int] | None = None) -> Iterator[Group]:
+        """The groups of a stage as they were recorded, step by step."""
+        return (record.group for record in self.records(stage, steps))
+
+    def records(self, stage: str, steps: Iterable[int] | None = None) -> Iterator[GroupRecord]:
+        """The groups of a stage with their judgements; what cannot be read is left out, with a warning that says so."""
+        chosen = [count.step for count in self.steps() if count.stage == stage] if steps is None else steps
+        for step in chosen:
+            entries = list(self.query(stage=stage, step=step))
+            for _, members in groupby(entries, key=lambda entry: entry.place):
+                record = self._group(list(members))
+                if record is not None:
+                    yield record
+
+    def missing(self) -> list[str]:
+        """One sentence for every record of the index that cannot be read; reads everything."""
+        found: list[str] = []
+        for entry in self.query():
+            try:
+                self.read(entry)
+            except RecordError as error:
+                found.append(f"episode {entry.id} ({entry.stage}, step {entry.step}): {error}")
+        return found
+
+    def close(self) -> None:
+        for database in (self._writer, self._memory):
+            if database is not None:
+                database.close()
+        self._writer = self._memory = None
+
+    def __enter__(self) -> EpisodeStore:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _group(self, entries: Sequence[Entry]) -> GroupRecord | None:
+        records: list[Record] = []
+        for entry in entries:
+            try:
+                records.append(self.read(entry))
+            except RecordError as error:
+                warnings.warn(f"episode {entry.id} is left out: {error}", RuntimeWarning, stacklevel=3)
+        if not records:
+            return None
+        first = entries[0]
+        return GroupRecord(
+            stage=first.stage,
+            step=first.step,
+            group=Group(first.slot, records[0].episode.task, tuple(record.episode for record in records)),
+            scores=tuple(score for record in records for score in record.scores),
+            credits=tuple(credit for record in records for credit in record.credits),
+        )
+
+    def _file(self, stage: str, step: int, part: int) -> Path:
+        return self.tokens / f"{_quoted(stage)}-{step:06d}-{part}.npz"
+
+    @contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        if self._writer is None:
+            raise RecordError(f"{self.path} is open to read, not to write: open it with write=True")
+        with self._writer:
+            yield self._writer
+
+    def _open_to_write(self) -> sqlite3.Connection:
+        database = sqlite3.connect(self.path, check_same_thread=False)
+        try:
+            return _prepare(database)
+        except sqlite3.DatabaseError as error:
+            database.close()
+            if isinstance(error, sqlite3.OperationalError):
+                raise RecordError(f"{self.path} cannot be opened ({error}): is the folder writable?") from error
+        aside = self.path.with_suffix(".damaged")
+        self.path.replace(aside)
+        for suffix in ("-wal", "-shm"):
+            Path(f"{self.path}{suffix}").unlink(missing_ok=True)
+        warnings.warn(f"{self.path} was damaged: moved to {aside.name} and made again", RuntimeWarning, stacklevel=3)
+        database = _prepare(sqlite3.connect(self.path, check_same_thread=False))
+        self._rebuild(database)
+        return database
+
+    def _rebuild(self, database: sqlite3.Connection) -> None:
+        for path in sorted(self.tokens.glob("*.npz")):
+            try:
+                with StepFile(path) as file:
+                    rows = file.index()
+            except RecordError as error:
+                warnings.warn(f"a step is left out: {error}", RuntimeWarning, stacklevel=4)
+                continue
+            with database:
+                _insert(database, [Entry(**{**row, "tags": tuple(row["tags"])}) for row in rows])
+
+    def _rows(self, statement: str, values: Sequence[Any], make: Callable[[Any], Any]) -> Iterator[Any]:
+        given = 0
+        if self._memory is None and self.path.exists():
+            try:
+                with closing(_open_to_read(self.path)) as database:
+                    for row in database.execute(statement, values):
+                        given += 1
+                        yield make(row)
+                return
+            except sqlite3.DatabaseError as error:
+                warnings.warn(f"{self.path} is damaged ({error}): made again in memory", RuntimeWarning, stacklevel=3)
+        with self._lock:
+            if self._memory is None:
+                self._memory = sqlite3.connect(":memory:", check_same_thread=False)
+                self._memory.executescript(SCHEMA)
+                self._rebuild(self._memory)
+            rows = self._memory.execute(statement, values).fetchall()
+        yield from (make(row) for row in rows[given:])
+
+
+def _quoted(stage: str) -> str:
+    return quote(stage, safe="")
+
+
+def _prepare(database: sqlite3.Connection) -> sqlite3.Connection:
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA synchronous = NORMAL")
+    database.executescript(SCHEMA)
+    if database.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+        raise sqlite3.DatabaseError("quick_check failed")
+    return database
+
+
+def _open_to_read(path: Path) -> sqlite3.Connection:
+    address = path.resolve().as_uri()
+    database = sqlite3.connect(f"{address}?mode=ro", uri=True)
+    try:
+        database.execute("SELECT 1 FROM episodes LIMIT 1").fetchone()
+    except sqlite3.OperationalError:  # a folder that cannot be written cannot hold the log's shared memory
+        database.close()
+        database = sqlite3.connect(f"{address}?mode=ro&immutable=1", uri=True)
+    return database
+
+
+def _insert(database: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+    rows = [
+        tuple(
+            json.dumps(value) if name in ("tags", "parts") else str(value) if name == "seed" else value
+            for name, value in asdict(entry).items()
+        )
+        for entry in entries
+    ]
+    marks = ", ".join("?" * len(COLUMNS))
+    database.executemany(f"INSERT OR REPLACE INTO episodes ({', '.join(COLUMNS)}) VALUES ({marks})", rows)
+
+
+def _entry(row: Sequence[Any]) -> Entry:
+    values = dict(zip(COLUMNS, row, strict=True))
+    values["tags"], values["parts"] = tuple(json.loads(values["tags"])), json.loads(values["parts"])
+    values["seed"] = int(values["seed"])
+    return Entry(**values)
+
+
+def _index(
+    stage: str,
+    step: int,
+    part: int,
+    place: int,
+    groups: Sequence[Group],
+    scores: Sequence[Sequence[Score]] | None,
+    credits: Sequence[Sequence[Credit]] | None,
+) -> tuple[list[Record], list[Entry]]:
+    """The records of the groups' episodes in order, and their rows."""
+    records: list[Record] = []
+    entries: list[Entry] = []
+    for at, group in enumerate(groups):
+        judged = _aligned(group, "scores", scores, at)
+        credited = _aligned(group, "credits", credits, at)
+        for episode in group.episodes:
+            count = sum(t.trainable for t in episode.trajectories) if episode.error is None else 0
+            record = Record(episode, tuple(islice(judged, count)), tuple(islice(credited, count)))
+            entries.append(_describe(record, stage, step, part, len(records), place + at, group))
+            records.append(record)
+    return records, entries
+
+
+def _aligned(group: Group, name: str, values: Sequence[Sequence[Any]] | None, at: int) -> Iterator[Any]:
+    if values is None:
+        return iter(())
+    if len(values) <= at or len(values[at]) != len(group.trajectories):
+        found = len(values[at]) if len(values) > at else "no"
+        raise RecordError(
+            f"slot {group.slot} has {len(group.trajectories)} trajectories to judge but {found} {name}: "
+            "give one for each trajectory of `group.trajectories`"
+        )
+    return iter(values[at])
+
+
+def _describe(record: Record, stage: str, step: int, part: int, number: int, place: int, group: Group) -> Entry:
+    episode, task = record.episode, record.episode.task
+    seats = [t for t in episode.trajectories if t.trainable]
+    judged = seats if episode.error is None else []
+    rewards = [score.total for score in record.scores] or [t.reward for t in judged]
+    names = {name for score in record.scores for name in score.parts}
+    return Entry(
+        stage=stage,
+        step=step,
+        part=part,
+        number=number,
+        place=place,
+        slot=group.slot,
+        id=episode.id,
+        task=task.id,
+        env=task.env,
+        tags=task.tags,
+        split=task.split,
+        seed=task.seed,
+        reward=float(np.mean(rewards)) if rewards else None,
+        success=float(np.mean([t.success for t in judged])) if judged else None,
+        turns=sum(len(t.turns) for t in seats),
+        sampled=sum(len(turn.sample.tokens) for t in seats for turn in t.turns),
+        ending=str(seats[0].ending) if seats else None,
+        error=episode.error,
+        seconds=float(episode.seconds),
+        parts={n: float(np.mean([s.parts[n] for s in record.scores if n in s.parts])) for n in sorted(names)},
+    )

@@ -1,0 +1,250 @@
+"""Names to components, and tables to values: every key of a config is used or refused.
+
+A component's config is its own dataclass: `build("loss", {"name": "ppo", "clip_low": 0.2})` finds `PPO`, checks each
+key against its fields (nearest match in the message) and each value against the field's annotation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Literal, NamedTuple, Union
+
+from sojourn.errors import ConfigError, MissingExtraError
+
+COMPONENTS: dict[str, dict[str, str]] = {
+    "env": {
+        "toy": "sojourn.envs.toy:Toy",
+        "miniwob": "sojourn.envs.miniwob:MiniWoB",
+        "shop": "sojourn.envs.shop:Shop",
+        "tools": "sojourn.envs.tools:Tools",
+    },
+    "renderer": {
+        "auto": "sojourn.render.auto:Auto",
+        "chatml": "sojourn.render.chatml:ChatML",
+        "gemma": "sojourn.render.gemma:Gemma",
+        "template": "sojourn.render.template:Template",
+    },
+    "agent": {"plain": "sojourn.agents.plain:Plain"},
+    "reward": {"native": "sojourn.rewards.native:Native"},
+    "curriculum": {"cycle": "sojourn.tasks.cycle:Cycle", "shuffle": "sojourn.tasks.shuffle:Shuffle"},
+    "groups": {
+        "slots": "sojourn.rollout.slots:Slots",
+        "experts": "sojourn.rollout.experts:Experts",
+        "folder": "sojourn.rollout.folder:Folder",
+    },
+    "estimator": {
+        "grpo": "sojourn.credit.grpo:GRPO",
+        "rloo": "sojourn.credit.rloo:RLOO",
+        "reinforce": "sojourn.credit.reinforce:Reinforce",
+        "constant": "sojourn.credit.constant:Constant",
+    },
+    "loss": {
+        "ppo": "sojourn.losses.ppo:PPO",
+        "reinforce": "sojourn.losses.reinforce:Reinforce",
+        "kl": "sojourn.losses.kl:KL",
+        "entropy": "sojourn.losses.entropy:Entropy",
+        "nll": "sojourn.losses.nll:NLL",
+    },
+    "stream": {"ref_logprobs": "sojourn.streams.ref_logprobs:RefLogprobs"},
+    "backend": {"torch": "sojourn.backends.torch.backend:Torch"},
+    "schedule": {"constant": "sojourn.schedules:Constant", "linear": "sojourn.schedules:Linear",
+                 "cosine": "sojourn.schedules:Cosine"},
+    "sink": {
+        "tensorboard": "sojourn.record.metrics:TensorBoard",
+        "wandb": "sojourn.record.metrics:Wandb",
+        "trackio": "sojourn.record.metrics:Trackio",
+    },
+}
+
+
+class Kind(NamedTuple):
+    """Marks a field as a component of a kind: `estimator: Annotated[Estimator, Kind("estimator")]`."""
+
+    name: str
+
+
+class Built(NamedTuple):
+    """A value, and the complete table that makes it again, defaults included."""
+
+    value: Any
+    table: Any
+
+
+def nearest(word: str, words: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the closest of the words, else all of them."""
+    words = sorted(words)
+    close = difflib.get_close_matches(word, words, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"use one of {', '.join(words)}"
+
+
+def find(kind: str, name: str) -> Any:
+    """The class behind a registered name, or behind "module:attr" of the user's own."""
+    table = COMPONENTS[kind]
+    target = table.get(name, name if ":" in name else None)
+    if target is None:
+        raise ConfigError(f"unknown {kind} '{name}': {nearest(name, table)} (or your own 'module:Class')")
+    module_name, _, attribute = target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise ConfigError(
+                f"{kind} '{name}': no module '{error.name}' to import: is it on the Python path?"
+            ) from None
+        raise MissingExtraError(
+            f"{kind} '{name}' needs the package '{error.name}', which is not installed: pip install {error.name}"
+        ) from None
+    if not hasattr(module, attribute):
+        raise ConfigError(f"{kind} '{name}': module '{module_name}' has no '{attribute}'")
+    return getattr(module, attribute)
+
+
+def build(kind: str, table: Mapping[str, Any], where: str = "") -> Built:
+    """The component of a kind that a table `{name = ..., fields}` describes."""
+    where = where or kind
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where} = {table!r}: expected a table with a 'name', such as {{name = '...'}}")
+    if "name" not in table:
+        raise ConfigError(f"{where} has no 'name': {nearest('', COMPONENTS[kind])}")
+    name = table["name"]
+    cls = find(kind, str(name))
+    fields = {key: value for key, value in table.items() if key != "name"}
+    if kind == "env" and not dataclasses.is_dataclass(cls):
+        from sojourn.envs.tools import as_family
+
+        if fields:
+            raise ConfigError(f"{where}.{next(iter(fields))}: '{name}' is a plain class, which takes no config")
+        return Built(as_family(cls), {"name": name})
+    made = construct(cls, fields, where)
+    return Built(made.value, {"name": name, **made.table})
+
+
+def construct(cls: Any, table: Mapping[str, Any], where: str) -> Built:
+    """A dataclass from a table, strictly; the table that comes back has the defaults filled in."""
+    if not dataclasses.is_dataclass(cls):
+        raise ConfigError(f"{where}: {cls!r} is not a dataclass, so it cannot take a config")
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init and not f.name.startswith("_")}
+    prefix = f"{where}." if where else ""
+    for key in table:
+        if key not in fields:
+            raise ConfigError(f"unknown key '{prefix}{key}': {nearest(key, fields) if fields else 'it takes none'}")
+    hints = typing.get_type_hints(cls, include_extras=True)
+    values, complete = {}, {}
+    for name, f in fields.items():
+        if name in table:
+            built = convert(hints[name], table[name], f"{prefix}{name}")
+        elif f.default is not dataclasses.MISSING:
+            built = Built(f.default, plain(f.default))
+        elif f.default_factory is not dataclasses.MISSING:
+            default = f.default_factory()
+            built = Built(default, plain(default))
+        else:
+            raise ConfigError(f"'{prefix}{name}' is missing: {cls.__name__} needs it")
+        values[name] = built.value
+        if built.table is not None:
+            complete[name] = built.table
+    try:
+        return Built(cls(**values), complete)
+    except ValueError as error:
+        raise ConfigError(f"{where or cls.__name__}: {error}") from None
+
+
+def plain(value: Any) -> Any:
+    """A config value as TOML can hold it; components must have been given as tables to be written back by name."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        table = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
+        names = [n for names in COMPONENTS.values() for n, target in names.items()
+                 if target == f"{type(value).__module__}:{type(value).__qualname__}"]
+        table = {key: item for key, item in table.items() if item is not None}
+        return {"name": names[0], **table} if names else table
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def convert(hint: Any, value: Any, where: str) -> Built:
+    """A TOML value as the annotation asks for it, or one sentence that says what was expected."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        kinds = [a for a in arguments[1:] if isinstance(a, Kind)]
+        if kinds:
+            return _components(arguments[0], kinds[0].name, value, where)
+        return convert(arguments[0], value, where)
+    if origin in (Union, types.UnionType):
+        return _union(arguments, value, where)
+    if origin is Literal:
+        if value not in arguments:
+            raise ConfigError(f"{where} = {value!r}: {nearest(str(value), map(str, arguments))}")
+        return Built(value, value)
+    if origin in (tuple, list, Sequence) or hint in (tuple, list):
+        return _sequence(arguments, value, where)
+    if origin in (dict, Mapping) or hint in (dict, Mapping):
+        if not isinstance(value, Mapping):
+            raise _wrong(where, value, "a table")
+        return Built(dict(value), dict(value))
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise _wrong(where, value, f"a table with the keys of {getattr(hint, '__name__', hint)}")
+        return construct(hint, value, where)
+    return _scalar(hint, value, where)
+
+
+def _components(hint: Any, kind: str, value: Any, where: str) -> Built:
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise _wrong(where, value, "an array of tables")
+        built = [build(kind, item, f"{where}.{number}") for number, item in enumerate(value)]
+        return Built(tuple(b.value for b in built), [b.table for b in built])
+    return build(kind, value, where)
+
+
+def _union(options: Sequence[Any], value: Any, where: str) -> Built:
+    if value is None and type(None) in options:
+        return Built(None, None)
+    failure: ConfigError | None = None
+    for option in options:
+        if option is type(None):
+            continue
+        try:
+            return convert(option, value, where)
+        except ConfigError as error:
+            failure = failure or error
+    raise failure or _wrong(where, value, "another type")
+
+
+def _sequence(arguments: Sequence[Any], value: Any, where: str) -> Built:
+    if not isinstance(value, (list, tuple)):
+        raise _wrong(where, value, "an array")
+    item_hint = arguments[0] if arguments else Any
+    built = [convert(item_hint, item, f"{where}.{number}") for number, item in enumerate(value)]
+    return Built(tuple(b.value for b in built), [b.table for b in built])
+
+
+def _scalar(hint: Any, value: Any, where: str) -> Built:
+    if hint is Any:
+        return Built(value, plain(value))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        allowed = [member.value for member in hint]
+        if value not in allowed:
+            raise ConfigError(f"{where} = {value!r}: {nearest(str(value), map(str, allowed))}")
+        return Built(hint(value), value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return Built(float(value), float(value))
+    if isinstance(hint, type) and isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
+        return Built(value, value)
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text in quotes"}
+    raise _wrong(where, value, words.get(hint, str(getattr(hint, "__name__", hint))))
+
+
+def _wrong(where: str, value: Any, expected: str) -> ConfigError:
+    return ConfigError(f"{where} = {value!r}: expected {expected}")

@@ -1,0 +1,23 @@
+"""The renderer that fits the model's own chat template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sojourn.registry import find
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auto:
+    """ChatML or Gemma where the model's template is one of them, else the generic fallback over the template itself.
+
+    `thinking` opens every turn of the assistant with a thinking section (ChatML).
+    """
+
+    thinking: bool = False
+
+    def bind(self, tokenizer: Any, template: str) -> Any:
+        cls = find("renderer", template)
+        made = cls(thinking=True) if self.thinking else cls()
+        return made.bind(tokenizer, template)

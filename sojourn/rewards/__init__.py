@@ -1,0 +1,1 @@
+"""Rewards: judgements of groups. One file each."""

@@ -1,0 +1,35 @@
+"""What the world itself paid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sojourn.types import Group, Score, Trajectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Native:
+    """The world's reward of each turn; `malformed` is added for each turn whose action could not be carried out."""
+
+    malformed: float = 0.0
+    truncated: float = 0.0  # added at the last turn of a truncated trajectory
+
+    async def __call__(self, group: Group) -> list[Score]:
+        return [self._one(trajectory) for trajectory in group.trajectories]
+
+    def _one(self, trajectory: Trajectory) -> Score:
+        turns = np.array([turn.reward for turn in trajectory.turns], dtype=np.float32)
+        refused = np.array([turn.info.get("malformed", 0.0) for turn in trajectory.turns], dtype=np.float32)
+        turns = turns + self.malformed * refused
+        if len(turns) and trajectory.ending.truncated:
+            turns[-1] += self.truncated
+        return Score(
+            turns,
+            {
+                "success": float(trajectory.success),
+                "malformed": float(refused.sum()),
+                "truncated": float(trajectory.ending.truncated),
+            },
+        )

@@ -1,0 +1,64 @@
+"""The parts of a run, assembled from a recipe: what the loop, the group sources and the evaluation work with."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sojourn.protocols import Curriculum, EnvFamily, Renderer
+from sojourn.recipe import Recipe, Sampling
+from sojourn.rewards.judge import Judge
+from sojourn.rollout.runner import Runner
+
+
+@dataclass
+class Rig:
+    recipe: Recipe
+    family: EnvFamily
+    renderer: Renderer
+    trainer: Any
+    sampler: Any
+    runner: Runner
+    judge: Judge
+    curriculum: Curriculum
+
+    @property
+    def sampling(self) -> Sampling:
+        return self.recipe.sampling
+
+
+@asynccontextmanager
+async def assemble(recipe: Recipe) -> AsyncIterator[Rig]:
+    """Opens the backend and the world, and closes both whatever happens."""
+    backend = recipe.backend.open(recipe.model, recipe.renderer, recipe.seed)
+    opener, closer = getattr(recipe.env, "open", None), getattr(recipe.env, "close", None)
+    try:
+        if opener is not None:
+            await opener()
+        runner = Runner(
+            recipe.rollout,
+            recipe.env,
+            recipe.agent,
+            backend.renderer,
+            backend.sampler,
+            backend.max_context,
+            recipe.seed,
+        )
+        curriculum = recipe.curriculum.bind(recipe.env.tasks(recipe.curriculum.split), recipe.seed)
+        yield Rig(
+            recipe,
+            recipe.env,
+            backend.renderer,
+            backend.trainer,
+            backend.sampler,
+            runner,
+            Judge(recipe.reward),
+            curriculum,
+        )
+    finally:
+        if closer is not None:
+            await closer()
+        await backend.sampler.close()
+        backend.trainer.close()

@@ -1,0 +1,69 @@
+"""Demonstrations by the world's scripted experts, as groups like any other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sojourn.errors import ConfigError
+from sojourn.types import Group
+
+if TYPE_CHECKING:
+    from sojourn.rig import Rig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """`width` demonstrations a step, over and over from `distinct` tasks: the curriculum's first ones.
+
+    An expert plays through the same environment, agent and renderer as the model, so a demonstration has exactly the
+    tokens that the model would have sampled. Only successful ones are kept when `success_only`.
+    """
+
+    width: int = 16
+    distinct: int = 128
+    success_only: bool = True
+
+    live = False
+
+    def bind(self, rig: Rig, stage: str, steps: int) -> LiveExperts:
+        return LiveExperts(self, rig, stage)
+
+
+@dataclass
+class LiveExperts:
+    config: Experts
+    rig: Rig
+    stage: str
+    played: dict[int, Group] = field(default_factory=dict)
+
+    async def take(self, step: int) -> list[Group]:
+        width, distinct = self.config.width, self.config.distinct
+        numbers = [(step * width + n) % distinct for n in range(width)]
+        groups = await asyncio.gather(*(self._play(number) for number in dict.fromkeys(numbers)))
+        kept = [g for g in groups if not self.config.success_only or all(t.success for t in g.trajectories)]
+        if not kept:
+            errors = [e.error for g in groups for e in g.episodes if e.error]
+            cause = errors[0] if errors else "the experts did not succeed"
+            raise ConfigError(f"none of {len(groups)} demonstrations can be used: {cause}")
+        return kept
+
+    async def close(self) -> None:
+        pass
+
+    def state(self) -> Mapping[str, Any]:
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        pass
+
+    async def _play(self, number: int) -> Group:
+        if number not in self.played:
+            task = self.rig.curriculum.draw(number)
+            label = f"{self.stage}/{number}"
+            self.played[number] = await self.rig.runner.group(
+                task, number, 1, self.rig.sampling.params(), label, expert=True
+            )
+        return self.played[number]

@@ -1,0 +1,94 @@
+"""One episode: seats and a world take turns until one of them ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sojourn.errors import ActionError, BudgetError, InfrastructureError
+from sojourn.protocols import Env
+from sojourn.types import Ending, Observation, Step, Trajectory
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Budgets of an episode. `seconds` ends it as truncated (0: no limit); `stall_s` is how long the world may take
+    for one call before that counts as an infrastructure failure."""
+
+    turns: int = 8
+    seconds: float = 0.0
+    stall_s: float = 60.0
+
+
+async def play(env: Env, seats: Mapping[str, Any], limits: Limits) -> tuple[Trajectory, ...]:
+    """Plays until the world is done or a budget is spent; the caller closes the world."""
+    began = time.monotonic()
+    observation = await _call(env.start, limits.stall_s)
+    ending = Ending.TURNS
+    for _ in range(limits.turns):
+        if limits.seconds and time.monotonic() - began > limits.seconds:
+            ending = Ending.TIME
+            break
+        seat = _seat(seats, observation)
+        try:
+            message = await seat.act(observation, _state(env))
+            step = await _call(lambda o=observation, m=message: env.step(o.agent, m), limits.stall_s)
+        except BudgetError:
+            ending = Ending.TOKENS
+            break
+        except ActionError as error:
+            seat.pay(0.0, {"malformed": 1.0})
+            if seat.ends_when_malformed:
+                ending = Ending.MALFORMED
+                break
+            observation = seat.refused(error, observation)
+            continue
+        _pay(seats, observation.agent, step)
+        if step.done or step.observation is None:
+            ending = Ending.DONE
+            break
+        observation = step.observation
+    return tuple(seat.finish(ending) for seat in seats.values())
+
+
+def _seat(seats: Mapping[str, Any], observation: Observation) -> Any:
+    if observation.agent not in seats:
+        raise InfrastructureError(
+            f"the world asks for seat '{observation.agent}', but only {', '.join(seats)} sit here: name the seats alike"
+        )
+    return seats[observation.agent]
+
+
+def _state(env: Env) -> str | None:
+    key: Callable[[], str] | None = getattr(env, "state_key", None)
+    return key() if key is not None else None
+
+
+def _pay(seats: Mapping[str, Any], actor: str, step: Step) -> None:
+    info = dict(step.info)
+    if step.success is not None:
+        info["success"] = float(step.success)
+    seats[actor].pay(0.0, info)
+    for name, reward in step.rewards.items():
+        if name in seats:
+            seats[name].pay(float(reward), {} if step.success is None else {"success": float(step.success)})
+
+
+async def _call(call: Callable[[], Awaitable[T]], stall_s: float) -> T:
+    try:
+        async with asyncio.timeout(stall_s):
+            return await call()
+    except TimeoutError:
+        raise InfrastructureError(f"the world did not answer within {stall_s:g} s (rollout.limits.stall_s)") from None
+
+
+async def expert_action(env: Any) -> str:
+    """The next action of the world's scripted expert; `ConfigError` is the family's business."""
+    said = env.expert()
+    return await said if inspect.isawaitable(said) else said

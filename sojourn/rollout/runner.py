@@ -1,0 +1,127 @@
+"""Many episodes at once, with failures of the world told apart from failures of the policy."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sojourn.agents.plain import Chair
+from sojourn.errors import ConfigError, InfrastructureError
+from sojourn.protocols import EnvFamily, Renderer, Sampler
+from sojourn.rollout.play import Limits, expert_action, play
+from sojourn.types import Episode, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Task, Versions
+
+
+def seed_of(*parts: object) -> int:
+    """A 63-bit seed that depends on all parts and on nothing else."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """How episodes are run: how many at once, their budgets, and what is done when the world fails.
+
+    A failed episode is tried again up to `retries` times. The run stops when more than `max_error_rate` of the last
+    100 episodes failed for good.
+    """
+
+    concurrency: int = 64
+    limits: Limits = field(default_factory=Limits)
+    retries: int = 2
+    max_error_rate: float = 0.2
+
+
+@dataclass
+class Runner:
+    """Plays episodes of one family with one kind of agent."""
+
+    config: Rollout
+    family: EnvFamily
+    agent: Any
+    renderer: Renderer
+    sampler: Sampler
+    max_context: int
+    seed: int
+    on_episode: Callable[[Episode], None] = lambda episode: None
+    errors: int = 0
+    waiting_s: float = 0.0  # summed over episodes: time spent in the world
+    _recent: deque[str | None] = field(default_factory=lambda: deque(maxlen=100))
+
+    def __post_init__(self) -> None:
+        self._places = asyncio.Semaphore(self.config.concurrency)
+
+    async def group(
+        self, task: Task, slot: int, size: int, params: SamplingParams, label: str, expert: bool = False
+    ) -> Group:
+        """`size` plays of one task; each is seeded by the run's seed, `label`, and its number."""
+        plays = [self.episode(task, replace(params, seed=seed_of(self.seed, label, task.id, n)), f"{label}/{n}", expert)
+                 for n in range(size)]
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(p) for p in plays]
+        return Group(slot, task, tuple(t.result() for t in running))
+
+    async def episode(self, task: Task, params: SamplingParams, label: str, expert: bool = False) -> Episode:
+        """One play. The only place where any exception of the world becomes data (`Episode.error`)."""
+        async with self._places:
+            for attempt in range(self.config.retries + 1):
+                began = time.monotonic()
+                failure = None
+                try:
+                    trajectories = await self._play(task, params, expert)
+                except ConfigError:
+                    raise
+                except Exception as error:
+                    trajectories, failure = (), f"{type(error).__name__}: {error}"
+                episode = Episode(f"{label}-{task.id}", task, trajectories, failure, time.monotonic() - began)
+                if failure is None or attempt == self.config.retries:
+                    self._count(episode)
+                    return episode
+        raise AssertionError("unreachable: the last attempt returns")
+
+    async def _play(self, task: Task, params: SamplingParams, expert: bool) -> Any:
+        env = self.family.make(task)
+        sampler = ExpertSampler(env, self.renderer) if expert else self.sampler
+        chair = Chair(
+            name="agent", renderer=self.renderer, sampler=sampler, params=params, max_context=self.max_context
+        )
+        try:
+            return await play(env, {"agent": self.agent.seat(chair)}, self.config.limits)
+        finally:
+            await env.close()
+
+    def _count(self, episode: Episode) -> None:
+        self._recent.append(episode.error)
+        failed = [error for error in self._recent if error is not None]
+        self.errors += episode.error is not None
+        if len(failed) > max(3, self.config.max_error_rate * 100):
+            raise InfrastructureError(
+                f"{len(failed)} of the last {len(self._recent)} episodes failed, more than rollout.max_error_rate = "
+                f"{self.config.max_error_rate:g} allows; the last cause: {failed[-1]}"
+            )
+        self.on_episode(episode)
+
+
+@dataclass(frozen=True)
+class ExpertSampler:
+    """In the engine's place: says what the world's expert would do, in tokens, for demonstrations."""
+
+    env: Any
+    renderer: Renderer
+
+    async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
+        import numpy as np
+
+        if not hasattr(self.env, "expert"):
+            raise ConfigError(f"{type(self.env).__name__} has no expert(): demonstrations need one")
+        text = await expert_action(self.env)
+        tokens = np.asarray(self.renderer.encode_reply(Message(Role.ASSISTANT, text)), dtype=np.int64)
+        return Sample(tokens, np.zeros(len(tokens), dtype=np.float32), Versions(-1, -1), Stop.END)
+
+    async def score(self, prompt: Prompt) -> Any:
+        raise NotImplementedError("an expert has no probabilities")

@@ -1,0 +1,110 @@
+"""Live groups, admitted by slot: lag is bounded exactly, and a step's composition does not depend on timing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from sojourn.errors import ConfigError
+from sojourn.types import Group, Score
+
+if TYPE_CHECKING:
+    from sojourn.rig import Rig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slots:
+    """`width` groups of `size` episodes a step.
+
+    Group k may start once training has reached step floor(k / width) - max_lag; step s trains the groups s * width to
+    (s + 1) * width - 1. So `max_lag = 0` is strictly on-policy, and n lets rollout run ahead by at most n steps.
+    `zero_signal`, for groups whose episodes all scored alike: "keep" trains them (their group-relative credit is 0),
+    "drop" leaves them out, "redraw" plays another task in the same slot, up to `redraws` times.
+    """
+
+    width: int = 8
+    size: int = 8
+    max_lag: int = 0
+    zero_signal: Literal["keep", "drop", "redraw"] = "keep"
+    redraws: int = 2
+
+    live = True
+
+    def __post_init__(self) -> None:
+        for name in ("width", "size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)}: expected 1 or more")
+        if self.max_lag < 0:
+            raise ValueError(f"max_lag = {self.max_lag}: expected 0 (on-policy) or more")
+
+    def bind(self, rig: Rig, stage: str, steps: int) -> LiveSlots:
+        if rig.sampling.params().truncates or rig.sampling.temperature == 0:
+            raise ConfigError(
+                "sampling: training needs the logprobs of the distribution that was sampled, so top_p = 1, top_k = 0, "
+                "min_p = 0 and temperature > 0 (evaluation may use its own)"
+            )
+        return LiveSlots(self, rig, stage, steps)
+
+
+def flat(scores: Sequence[Score]) -> bool:
+    """Whether all scores are alike, so that a group-relative estimator learns nothing."""
+    return len({float(np.float32(score.total)) for score in scores}) <= 1
+
+
+@dataclass
+class LiveSlots:
+    config: Slots
+    rig: Rig
+    stage: str
+    steps: int
+    redrawn: dict[int, int] = field(default_factory=dict)  # slot -> zero-signal groups met in it
+    _started: int = -1  # slots up to here have been started
+    _running: dict[int, asyncio.Task[Group]] = field(default_factory=dict)
+
+    async def take(self, step: int) -> list[Group]:
+        width = self.config.width
+        self._started = max(self._started, step * width - 1)
+        last = min((step + self.config.max_lag + 1) * width, self.steps * width)
+        for slot in range(self._started + 1, last):
+            self._running[slot] = asyncio.create_task(self._fill(slot), name=f"slot-{slot}")
+        self._started = max(self._started, last - 1)
+        wanted = {slot: self._running[slot] for slot in range(step * width, (step + 1) * width)}
+        try:
+            done = await asyncio.gather(*wanted.values())
+        except BaseException:
+            await self.close()
+            raise
+        for slot in wanted:
+            del self._running[slot]
+        if self.config.zero_signal != "drop":
+            return done
+        return [group for group in done if not flat(await self.rig.judge.one(group))]
+
+    async def close(self) -> None:
+        """Cancels what is still running."""
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        self._running.clear()
+
+    def state(self) -> Mapping[str, Any]:
+        """Nothing: groups that were not trained yet are played again from their slots, with the same seeds."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        pass
+
+    async def _fill(self, slot: int) -> Group:
+        redraws = self.config.redraws if self.config.zero_signal == "redraw" else 0
+        for redraw in range(redraws + 1):
+            task = self.rig.curriculum.draw(slot, redraw)
+            label = f"{self.stage}/{slot}/{redraw}"
+            group = await self.rig.runner.group(task, slot, self.config.size, self.rig.sampling.params(), label)
+            if not flat(await self.rig.judge.one(group)):
+                return group
+            self.redrawn[slot] = self.redrawn.get(slot, 0) + 1
+        return group

@@ -1,0 +1,48 @@
+"""Learning-rate schedules: the factor on `lr` at a step of a stage, after a linear warm-up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    """`lr` throughout, after `warmup` steps."""
+
+    warmup: int = 0
+
+    def __call__(self, step: int, steps: int) -> float:
+        return _ramp(step, self.warmup)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear:
+    """From `lr` down to `lr * final` in a straight line over the stage."""
+
+    warmup: int = 0
+    final: float = 0.0
+
+    def __call__(self, step: int, steps: int) -> float:
+        return _ramp(step, self.warmup) * (1 - (1 - self.final) * _progress(step, steps, self.warmup))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine:
+    """From `lr` down to `lr * final` along half a cosine over the stage."""
+
+    warmup: int = 0
+    final: float = 0.0
+
+    def __call__(self, step: int, steps: int) -> float:
+        wave = 0.5 * (1 + math.cos(math.pi * _progress(step, steps, self.warmup)))
+        return _ramp(step, self.warmup) * (self.final + (1 - self.final) * wave)
+
+
+def _ramp(step: int, warmup: int) -> float:
+    return min(1.0, (step + 1) / (warmup + 1))
+
+
+def _progress(step: int, steps: int, warmup: int) -> float:
+    """0 at the end of the warm-up, 1 at the last step."""
+    return min(1.0, max(0, step - warmup) / max(1, steps - warmup))
