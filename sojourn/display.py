@@ -91,7 +91,7 @@ class Display:
         """The panel as it is now."""
         parts: list[RenderableType] = [self._progress(), self._numbers()]
         if self._evaluations:
-            parts.append(table(self._last_evaluations()))
+            parts += [Text(), table(self._last_evaluations(), brief=True)]
         if self._message:
             parts.append(Text(self._message, style="dim", overflow="ellipsis", no_wrap=True))
         return Panel(Group(*parts), title=self.title or None, title_align="left", width=min(self.console.width, 100))
@@ -106,7 +106,7 @@ class Display:
         if self._screen is not None:
             self._screen.stop()
             self._screen = None
-        if not self.live and self._evaluations:
+        if self._evaluations:
             self.console.print(table(self._last_evaluations()))
 
     def _print(self, text: str) -> None:

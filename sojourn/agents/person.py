@@ -40,6 +40,8 @@ class _Table:
     def show(self, observation: Observation) -> None:
         for message in observation.brief:
             self.say(message.text, "dim")
+        for tool in observation.tools if observation.brief else ():
+            self.say(f"  {tool.name}({', '.join(tool.parameters.get('properties', {}))})  {tool.description}", "dim")
         if observation.agent != "agent":
             self.say(f"[{observation.agent}]", "bold")
         for message in observation.messages:

@@ -198,17 +198,23 @@ def summarise(groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> Sum
     )
 
 
-def table(summaries: Mapping[str, Summary], title: str = "") -> Table:
-    """A table for the terminal: one column per stage, overall numbers first, then success by world and by tag."""
+def table(summaries: Mapping[str, Summary], title: str = "", *, brief: bool = False) -> Table:
+    """A table for the terminal: one column per stage, overall numbers first, then success by world and by tag.
+
+    `brief` leaves success, pass@k and reward.
+    """
+    from rich import box
     from rich.table import Table
 
-    made = Table(title=title or None, title_justify="left", pad_edge=False)
+    made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     made.add_column("95% intervals")
     for name in summaries:
         made.add_column(name, justify="right")
     found = list(summaries.values())
-    for label, cells in _overall_rows([summary.overall for summary in found]):
+    for label, cells in _overall_rows([summary.overall for summary in found], brief):
         made.add_row(label, *cells)
+    if brief:
+        return made
     if any(summary.errors for summary in found):
         made.add_row("errors", *(str(summary.errors) for summary in found))
     for parts in ([summary.envs for summary in found], [summary.tags for summary in found]):
@@ -220,12 +226,17 @@ def table(summaries: Mapping[str, Summary], title: str = "") -> Table:
     return made
 
 
-def _overall_rows(parts: Sequence[Part]) -> list[tuple[str, list[str]]]:
+def _overall_rows(parts: Sequence[Part], brief: bool) -> list[tuple[str, list[str]]]:
     ks = sorted({k for part in parts for k in part.pass_at if k > 1})
-    return [
+    rows = [
         ("success", [part.success.percent for part in parts]),
         *((f"pass@{k}", [part.pass_at[k].percent if k in part.pass_at else "" for part in parts]) for k in ks),
         ("reward", [_plus_minus(part.reward) for part in parts]),
+    ]
+    if brief:
+        return rows
+    return [
+        *rows,
         ("turns", [_plus_minus(part.turns) for part in parts]),
         ("tokens", [_plus_minus(part.tokens) for part in parts]),
         ("malformed turns", [part.malformed.percent for part in parts]),

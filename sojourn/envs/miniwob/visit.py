@@ -44,6 +44,7 @@ class Visit:
         self._seat: Seat | None = None
         self._page: Page | None = None
         self._clipboard = ""
+        self._resettable = self._name in RESETTABLE and config.observation != "screenshot"  # hover and focus leave traces
         self._reading = Reading(
             refs=config.refs, filler=config.filler or self._name not in FILLER, longest=config.longest
         )
@@ -51,7 +52,7 @@ class Visit:
     async def start(self) -> Observation:
         self._seat = await self._chromium.seat(self._name)
         async with self._world() as seat:
-            if seat.shows != self._name or self._name not in RESETTABLE:
+            if seat.shows != self._name or not self._resettable:
                 seat.shows = ""
                 await seat.page.goto(f"{self._chromium.server.url}/miniwob/{self._name}.html", wait_until="load")
                 seat.shows = self._name
@@ -116,6 +117,7 @@ class Visit:
         assert self._seat is not None
         if self._config.observation == "aria":
             return self._reading(report, await self._seat.page.locator("body").aria_snapshot() or "(empty page)")
+        await self._call("painted")
         picture = await self._seat.page.screenshot(clip={"x": 0, "y": 0, "width": 160, "height": 210})
         digest = hashlib.sha256(picture).hexdigest()
         self.blobs[digest] = picture

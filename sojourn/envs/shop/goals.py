@@ -59,9 +59,7 @@ def limit_text(limit: float | None) -> str:
     return "" if limit is None else f", price under {limit:g} dollars"
 
 
-def _sentence(
-    rng: random.Random, kind: str, attributes: tuple[str, ...], options: tuple[tuple[str, str], ...]
-) -> str:
+def _sentence(rng: random.Random, kind: str, attributes: tuple[str, ...], options: tuple[tuple[str, str], ...]) -> str:
     what = ", ".join(attributes) + " " + kind if attributes else kind
     extras = " and ".join(f"{name} {value}" for name, value in options)
     return f"{rng.choice(OPENINGS)} {what}" + (f" with {extras}" if extras else "")

@@ -58,7 +58,9 @@ def load(file: Path, count: int, seed: int) -> Original:
     beside = [file.with_name(f"items_ins_v2{suffix}.json"), file.with_name("items_ins_v2.json")]
     described = next((path for path in beside if path.is_file()), None)
     if described is None:
-        raise ConfigError(f"shop: there is no {beside[0].name} beside '{file}': WebShop's attributes come with its data")
+        raise ConfigError(
+            f"shop: there is no {beside[0].name} beside '{file}': WebShop's attributes come with its data"
+        )
     notes = _read(described, dict)
     products: dict[str, Product] = {}
     for item in _read(file, list):
@@ -122,7 +124,7 @@ def _options(listed: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _price(pricing: Any, rng: random.Random) -> float:
-    """"$9.99" as it is, "$5.00$9.00" drawn from between."""
+    """ "$9.99" as it is, "$5.00$9.00" drawn from between."""
     amounts = [float(re.sub(r"[^\d.]", "", part)) for part in str(pricing or "").split("$")[1:]]
     if not amounts:
         return NO_PRICE
@@ -135,7 +137,9 @@ def _human(products: Mapping[str, Product], told: Mapping[str, Any]) -> list[Wis
     for asin, notes in told.items():
         for note in notes if asin in products else ():
             if note["instruction_attributes"]:
-                options = tuple(("", _line(value).lower()) for value in note["instruction_options"])
+                asked = note["instruction_options"]
+                pairs = asked.items() if isinstance(asked, dict) else [("", value) for value in asked]
+                options = tuple((name.lower(), _line(value).lower()) for name, value in pairs)
                 text = _line(note["instruction"]).strip(".")
                 wishes.append(Wish(asin, text, tuple(map(_line, note["instruction_attributes"])), options))
     return wishes

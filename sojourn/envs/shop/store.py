@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote, urlencode
 
 from sojourn.envs.shop.catalogue import Catalogue, Product, generate
 from sojourn.envs.shop.original import load
@@ -57,6 +58,18 @@ def parse(text: str) -> Action:
     if action.verb == "search" and len(action.argument) > LONGEST_QUERY:
         raise ActionError(f"That search is too long, use at most {LONGEST_QUERY} letters.")
     return action
+
+
+def address(state: State) -> str:
+    """The state as the path and query of a web address; `web` reads it back."""
+    if not state.page:
+        return ""
+    fields = [("q", state.query), ("page", str(state.page))]
+    if not state.product:
+        return f"search?{urlencode(fields)}"
+    fields += [(f"option.{name}", value) for name, value in state.chosen]
+    part = f"/{state.part.lower()}" if state.part else ""
+    return f"item/{quote(state.product, safe='')}{part}?{urlencode(fields)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +155,7 @@ class Store:
     def _away(self, state: State) -> list[Link]:
         before = state._replace(part="") if state.part else state._replace(product="", chosen=())
         return [Link(PREVIOUS, before), Link(BACK, State())]
+
 
 def dollars(amount: float) -> str:
     return f"${amount:g}" if amount == int(amount) else f"${amount:.2f}"

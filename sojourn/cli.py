@@ -1,0 +1,256 @@
+"""The command: `sojourn train | eval | play | check | envs | runs`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from sojourn import threads
+from sojourn.errors import ConfigError, SojournError
+
+if TYPE_CHECKING:
+    from sojourn.recipe import Resolved
+
+app = typer.Typer(
+    help="Train LLM agents by online reinforcement learning, in the environments they act in.",
+    no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
+)  # fmt: skip
+
+Overrides = Annotated[list[str] | None, typer.Argument(help="dotted overrides, such as optim.lr=3e-6")]
+Dry = Annotated[bool, typer.Option("--dry", help="build and check everything, show where each value comes from, stop")]
+
+
+@app.command()
+def train(
+    recipe: Annotated[Path, typer.Argument(help="a recipe (TOML), or a run folder")],
+    overrides: Overrides = None,
+    dry: Dry = False,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in this folder")] = False,
+    out: Annotated[Path | None, typer.Option(help="the run folder; by default a new one under record.folder")] = None,
+) -> None:
+    """Train by a recipe; evaluates before, between and after its stages."""
+    resolved = _load(recipe, overrides)
+    if dry:
+        _dry(resolved)
+        return
+    if resume and (overrides or out):
+        raise ConfigError("--resume goes on with a run exactly as it was: it takes no overrides and no --out")
+    asyncio.run(_train(resolved, recipe if resume else None, out))
+
+
+async def _train(resolved: Resolved, resumed: Path | None, out: Path | None) -> None:
+    from sojourn import config
+    from sojourn.display import Display
+    from sojourn.record.intervals import table
+    from sojourn.record.plot import curve
+    from sojourn.record.run import RunFolder
+    from sojourn.stages import run_recipe
+
+    recipe, console = resolved.recipe, Console()
+    if resumed is not None:
+        folder = RunFolder.open(resumed)
+    else:
+        recipe.backend.check(recipe.model)
+        path = out or RunFolder.next(recipe.name, recipe.record.folder)
+        folder = RunFolder.create(path, config.dump(resolved.table), seeds={"run": recipe.seed})
+    with folder:
+        console.print(f"run folder: {folder.path}", soft_wrap=True)
+        with Display(recipe.name, console=console) as display:
+            evaluations = await run_recipe(recipe, folder, display, resume=resumed is not None)
+        console.print(table(evaluations))
+        curve([folder.path], folder.path / "curve.png")
+        console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
+
+
+def _load(path: Path, overrides: list[str] | None) -> Resolved:
+    """Reads a recipe with torch's threads prepared first: components may import torch."""
+    from sojourn import config
+
+    tables = config.read(path, overrides or ())
+    wanted = tables.data.get("backend", {})
+    count = wanted.get("threads", 0) if isinstance(wanted, dict) else 0
+    threads.prepare(count if isinstance(count, int) else 0)
+    from sojourn.recipe import resolve
+
+    return resolve(tables)
+
+
+def _dry(resolved: Resolved) -> None:
+    """Shows the resolved recipe; checks that the model can be found and that tasks and renderer can be made."""
+    from sojourn.config import leaves
+
+    console = Console()
+    for path, value in leaves(resolved.table, ""):
+        console.print(f"{path} = {value!r}", f"[dim]{_origin(resolved, path)}[/dim]", soft_wrap=True, highlight=False)
+    resolved.recipe.backend.check(resolved.recipe.model)
+    for split in ("train", resolved.recipe.evaluation.split):
+        resolved.recipe.env.tasks(split)[0]
+    console.print(f"{resolved.recipe.name}: everything can be built")
+
+
+def _origin(resolved: Resolved, path: str) -> str:
+    """Where a value came from; a stage's value may come from the top level, which all stages share."""
+    names = {str(number): stage.name for number, stage in enumerate(resolved.recipe.stages)}
+    parts = path.split(".")
+    options = [path]
+    if parts[0] == "stages":
+        options += [".".join(["stages", names[parts[1]], *parts[2:]]), ".".join(parts[2:])]
+    for option in options:
+        pieces = option.split(".")
+        for depth in range(len(pieces), 0, -1):
+            if ".".join(pieces[:depth]) in resolved.origins:
+                return resolved.origins[".".join(pieces[:depth])]
+    return "default"
+
+
+@app.command(name="eval")
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="a run folder (its newest checkpoint), or a recipe (its model as it is)")],
+    overrides: Overrides = None,
+    split: Annotated[str, typer.Option(help="train or test")] = "test",
+    greedy: Annotated[bool, typer.Option("--greedy", help="temperature 0")] = False,
+    expert: Annotated[bool, typer.Option("--expert", help="the world's scripted expert instead of the model")] = False,
+) -> None:
+    """Evaluate a run's newest checkpoint on a fixed panel of tasks."""
+    extra = [f"evaluation.split='{split}'"] + (["evaluation.temperature=0.0"] if greedy else [])
+    resolved = _load(run, [*extra, *(overrides or [])])
+    asyncio.run(_evaluate(resolved, run if run.is_dir() else None, expert))
+
+
+async def _evaluate(resolved: Resolved, run: Path | None, expert: bool) -> None:
+    from sojourn.errors import RecordError
+    from sojourn.evaluate import evaluate as play_panel
+    from sojourn.record import checkpoint
+    from sojourn.record.intervals import summarise, table
+    from sojourn.rig import assemble
+
+    found = checkpoint.latest(run / "checkpoints") if run is not None else None
+    if run is not None and found is None:
+        raise RecordError(f"'{run}' has no complete checkpoint yet: train it first, or evaluate its config.toml")
+    async with assemble(resolved.recipe) as rig:
+        if found is not None:
+            rig.trainer.load(found.weights, weights_only=True)
+        await rig.trainer.publish()
+        done = await play_panel(rig, "evaluation", expert)
+    name = "expert" if expert else f"step {found.step}" if found is not None else "as it is"
+    Console().print(table({name: summarise(done.groups, done.scores)}))
+
+
+@app.command()
+def play(
+    env: Annotated[str, typer.Argument(help="a world (see `sojourn envs`), 'module:Class', or a recipe")],
+    overrides: Overrides = None,
+    split: Annotated[str, typer.Option(help="train or test")] = "train",
+    task: Annotated[int, typer.Option(help="which task of the split")] = 0,
+    expert: Annotated[bool, typer.Option("--expert", help="watch the scripted expert")] = False,
+) -> None:
+    """Take the agent's seat yourself, in the terminal."""
+    from sojourn.agents.person import play_in_terminal
+
+    family = _family(env, overrides)
+    tasks = family.tasks(split)
+    if not 0 <= task < len(tasks):
+        raise ConfigError(f"--task {task}: the split '{split}' has the tasks 0 to {len(tasks) - 1}")
+    asyncio.run(_opened(family, lambda: play_in_terminal(family, tasks[task], Console(), expert=expert)))
+
+
+@app.command()
+def check(
+    env: Annotated[str, typer.Argument(help="a world (see `sojourn envs`), 'module:Class', or a recipe")],
+    overrides: Overrides = None,
+    episodes: Annotated[int, typer.Option(help="tasks to try each promise on")] = 4,
+) -> None:
+    """Check that a world keeps its promises: determinism, isolation, honest rewards, clean closing."""
+    from sojourn.checks.env import check_env
+
+    family = _family(env, overrides)
+    report = asyncio.run(_opened(family, lambda: check_env(family, episodes=episodes)))
+    Console().print(report.table())
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def envs() -> None:
+    """List the worlds that come with Sojourn."""
+    from rich.table import Table
+
+    from sojourn.registry import COMPONENTS, find
+
+    shown = Table("name", "what it is", box=None)
+    for name in COMPONENTS["env"]:
+        try:
+            about = (find("env", name).__doc__ or "").strip().partition("\n")[0]
+        except SojournError as error:
+            about = str(error)
+        shown.add_row(name, about)
+    Console().print(shown)
+
+
+@app.command()
+def runs(folder: Annotated[Path, typer.Argument(help="where run folders are")] = Path("runs")) -> None:
+    """List runs: their evaluations, steps and episodes."""
+    from sojourn.record.listing import listing
+
+    Console().print(listing(folder))
+
+
+def _family(name: str, overrides: list[str] | None) -> Any:
+    from sojourn import config
+    from sojourn.registry import build
+
+    threads.prepare()
+    if Path(name).exists():
+        return _load(Path(name), overrides).recipe.env
+    tables = config.Tables({"name": name})
+    for override in overrides or []:
+        tables.override(override.removeprefix("env."))
+    return build("env", tables.data, "env").value
+
+
+async def _opened(family: Any, work: Any) -> Any:
+    """Runs work on a world with its shared resources open."""
+    if hasattr(family, "open"):
+        await family.open()
+    try:
+        return await work()
+    finally:
+        if hasattr(family, "close"):
+            await family.close()
+
+
+def main() -> None:
+    """The entry point: one sentence and exit code 2 for whatever the user can mend."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        app()
+    except SojournError as error:
+        _fail(error)
+    except BaseExceptionGroup as group:
+        found = _leaf(group)
+        if not isinstance(found, SojournError):
+            raise
+        _fail(found)
+    except KeyboardInterrupt:
+        print("stopped; `sojourn train --resume <run folder>` goes on from the last checkpoint", file=sys.stderr)
+        sys.exit(130)
+
+
+def _leaf(group: BaseException) -> BaseException:
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group
+
+
+def _fail(error: BaseException) -> None:
+    print(f"sojourn: {error}", file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

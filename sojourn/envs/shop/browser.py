@@ -1,0 +1,161 @@
+"""One play of the shop in Chromium: the pages of `web`, read and clicked through Playwright.
+
+Observations are the page's visible text, actions are typed and clicked in the page, and the reward is computed here from
+what the site's session says was bought.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from dataclasses import dataclass
+
+try:
+    from playwright.async_api import Browser as Chromium
+    from playwright.async_api import BrowserContext, Page, Playwright, async_playwright
+except ModuleNotFoundError as error:
+    from sojourn.errors import MissingExtraError
+
+    raise MissingExtraError(
+        f"the web surface of the shop needs the package '{error.name}', which is not installed: "
+        "pip install 'sojourn[shop]' playwright"
+    ) from None
+
+from sojourn.envs.shop.expert import advise
+from sojourn.envs.shop.reward import Goal, judge
+from sojourn.envs.shop.store import BACK, Store, address, parse
+from sojourn.envs.shop.text import bought, brief
+from sojourn.envs.shop.web import Server, Session, Site
+from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.types import Message, Observation, Role, Step
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = (
+    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+READ = """() => ({text: document.querySelector("main").innerText,
+                  labels: [...document.querySelectorAll("[data-click]")].map(e => e.dataset.click)})"""
+
+
+def executable() -> str:
+    """The system's Chromium: $SOJOURN_CHROMIUM, else the first of the usual names on the PATH."""
+    named = os.environ.get("SOJOURN_CHROMIUM")
+    found = named or next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        raise ConfigError(
+            f"no browser: none of {', '.join(NAMES)} is on the PATH: install chromium or set SOJOURN_CHROMIUM"
+        )
+    return found
+
+
+@dataclass(eq=False)
+class Browser:
+    """The site's server and one Chromium, shared by all plays; a play is a tab with a session of its own."""
+
+    site: Site
+    server: Server
+    playwright: Playwright
+    chromium: Chromium
+    context: BrowserContext
+
+    @classmethod
+    async def open(cls, store: Store) -> Browser:
+        site = Site(store)
+        path, server = executable(), Server(site.app)
+        playwright = await async_playwright().start()
+        try:
+            chromium = await playwright.chromium.launch(executable_path=path, args=FLAGS)
+            context = await chromium.new_context()
+            await asyncio.to_thread(server.start)
+        except BaseException:
+            await playwright.stop()
+            raise
+        return cls(site, server, playwright, chromium, context)
+
+    async def close(self) -> None:
+        await self.context.close()
+        await self.chromium.close()
+        await self.playwright.stop()
+        await asyncio.to_thread(self.server.stop)
+
+    def play(self, goal: Goal, *, key: str, choices: bool) -> WebPlay:
+        return WebPlay(self, goal, key, choices, self.site.enter())
+
+
+@dataclass(eq=False)
+class WebPlay:
+    """A tab of the shared browser. It cannot fork: a tab is one history; the text surface forks."""
+
+    browser: Browser
+    goal: Goal
+    key: str
+    choices: bool
+    name: str
+    tab: Page | None = None
+    labels: tuple[str, ...] = ()
+
+    @property
+    def session(self) -> Session:
+        return self.browser.site.sessions[self.name]
+
+    async def start(self) -> Observation:
+        self.tab = await self.browser.context.new_page()
+        await self.tab.goto(f"{self.browser.server.url}/s/{self.name}/", wait_until="domcontentloaded")
+        return await self._observe(self.tab, brief(self.goal))
+
+    async def step(self, agent: str, action: Message) -> Step:
+        if self.tab is None or self.session.purchase is not None:
+            raise InfrastructureError("a shop was given an action before its start or after the purchase")
+        verb, argument = parse(action.text)
+        if verb == "search":
+            await self._search(self.tab, argument)
+        else:
+            await self._click(self.tab, argument)
+        purchase = self.session.purchase
+        if purchase is None:
+            return Step(await self._observe(self.tab))
+        product = self.browser.site.store.catalogue.by_id[purchase.product]
+        return bought(agent, judge(product, dict(purchase.chosen), self.goal))
+
+    async def close(self) -> None:
+        if self.tab is not None:
+            await self.tab.close()
+        self.browser.site.leave(self.name)
+
+    def state_key(self) -> str:
+        return f"{self.key}/{address(self.session.state)}"
+
+    def expert(self) -> str:
+        return advise(self.browser.site.store, self.goal, self.session.state)
+
+    async def _search(self, tab: Page, words: str) -> None:
+        box = await tab.query_selector("input[name=q]")
+        if box is None:
+            raise ActionError(f"There is no search box here, say click[{BACK}] first.")
+        await box.fill(words)
+        async with tab.expect_navigation(wait_until="domcontentloaded"):
+            await box.press("Enter")
+
+    async def _click(self, tab: Page, label: str) -> None:
+        known = next((number for number, one in enumerate(self.labels) if one.lower() == label.lower()), None)
+        if known is None:
+            raise ActionError(f'There is no "{label[:30]}" to click here.')
+        element = (await tab.query_selector_all("[data-click]"))[known]
+        await element.scroll_into_view_if_needed()
+        box = await element.bounding_box()
+        if box is None:
+            raise InfrastructureError(
+                f'"{label[:30]}" is on the page of the shop but not visible, so it cannot be clicked'
+            )
+        async with tab.expect_navigation(wait_until="domcontentloaded"):
+            await tab.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+
+    async def _observe(self, tab: Page, brief: tuple[Message, ...] = ()) -> Observation:
+        page = await tab.evaluate(READ)
+        self.labels = tuple(page["labels"])
+        lines = [" ".join(line.split()) for line in page["text"].splitlines()]
+        text = "\n".join(line for line in lines if line)
+        choices = tuple(f"click[{label}]" for label in self.labels) if self.choices else ()
+        return Observation((Message(Role.USER, text),), brief=brief, choices=choices)

@@ -1,0 +1,63 @@
+"""Groups that were recorded earlier: imitation, or training again, from a run folder on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sojourn.errors import ConfigError
+from sojourn.record.store import EpisodeStore
+from sojourn.types import Group
+
+if TYPE_CHECKING:
+    from sojourn.rig import Rig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folder:
+    """`width` groups a step from the stage of a recorded run, over and over, in their recorded order.
+
+    `success_only` leaves out groups without any successful episode.
+    """
+
+    path: str
+    stage: str
+    width: int = 16
+    success_only: bool = False
+
+    live = False
+
+    def bind(self, rig: Rig, stage: str, steps: int) -> RecordedGroups:
+        if not (Path(self.path) / "episodes.sqlite").exists():
+            raise ConfigError(f"groups.path = '{self.path}': no recorded episodes there; give a run folder")
+        with EpisodeStore(self.path) as store:
+            groups = [g for g in store.groups(self.stage) if g.trajectories]
+            stages = sorted({count.stage for count in store.steps()})
+        if self.success_only:
+            groups = [g for g in groups if any(t.success for t in g.trajectories)]
+        if not groups:
+            raise ConfigError(
+                f"groups.stage = '{self.stage}': '{self.path}' has no usable groups of it; it holds {', '.join(stages)}"
+            )
+        return RecordedGroups(self, groups)
+
+
+@dataclass(frozen=True)
+class RecordedGroups:
+    config: Folder
+    groups: list[Group]
+
+    async def take(self, step: int) -> list[Group]:
+        width = min(self.config.width, len(self.groups))
+        return [self.groups[(step * width + number) % len(self.groups)] for number in range(width)]
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def state(self) -> Mapping[str, Any]:
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """A step's groups follow from its number."""

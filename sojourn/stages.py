@@ -1,0 +1,209 @@
+"""A whole run: its stages one after another, evaluated between, recorded throughout, resumable anywhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sojourn.display import Display
+from sojourn.errors import RecordError
+from sojourn.evaluate import evaluate
+from sojourn.recipe import Recipe, Stage
+from sojourn.record import checkpoint, metrics
+from sojourn.record.checkpoint import Checkpoint
+from sojourn.record.intervals import Summary, summarise
+from sojourn.record.run import RunFolder
+from sojourn.record.store import EpisodeStore
+from sojourn.rewards.judge import Judged
+from sojourn.rig import Rig, assemble
+from sojourn.train import Run, StepResult, train
+from sojourn.types import Episode
+
+BEFORE = "before"
+
+
+@dataclass
+class Session:
+    """A recipe at work in a run folder."""
+
+    recipe: Recipe
+    folder: RunFolder
+    display: Display
+    rig: Rig
+    store: EpisodeStore
+    sinks: metrics.Sinks
+    recorded: set[str] = field(default_factory=set)  # episodes of demonstrations that the store holds already
+    _source: Any = None
+    _began: float = field(default_factory=time.monotonic)
+    _sampled: int = 0
+
+    async def run(self, resumed: Checkpoint | None) -> dict[str, Summary]:
+        """All stages that are not done yet; returns every evaluation of the run by its name."""
+        position = resumed.state() if resumed is not None else None
+        if position is None:
+            await self._initial_weights()
+            await self._evaluate(BEFORE, BEFORE, 0)
+        for number, stage in enumerate(self.recipe.stages):
+            if position is not None and number < position["stage"]:
+                continue
+            here = position if position is not None and number == position["stage"] else None
+            await self._stage(number, stage, resumed if here else None, here)
+        return {e["name"]: Summary.from_json(e["summary"]) for e in self.folder.evaluations()}
+
+    async def _initial_weights(self) -> None:
+        if self.recipe.model.weights:
+            found = checkpoint.latest(Path(self.recipe.model.weights) / "checkpoints")
+            if found is None:
+                raise RecordError(f"model.weights = '{self.recipe.model.weights}': no complete checkpoint there")
+            self.rig.trainer.load(found.weights, weights_only=True)
+        if self.recipe.model.weights or self.recipe.model.lora:
+            await self.rig.trainer.publish()
+
+    async def _stage(self, number: int, stage: Stage, resumed: Checkpoint | None, position: Any) -> None:
+        trainer = self.rig.trainer
+        wants_reference = any(stream.provides == "ref_logprobs" for stream in stage.streams)
+        trainer.begin(stage.optim, stage.steps, reference=wants_reference)
+        start = 0
+        if resumed is not None:
+            start = position["step"]
+            trainer.load(resumed.weights)
+            trainer.restore(position["trainer"])
+            trainer.version -= 1
+            await trainer.publish()
+        self._forget(number, stage, start)
+        self._source = stage.groups.bind(self.rig, stage.name, stage.steps)
+        live = stage.groups.live
+        expected = stage.groups.width * stage.groups.size if live else 0
+        self.display.stage(stage.name, stage.steps, start=start, episodes=expected)
+        self._began, self._sampled = time.monotonic(), self.rig.sampler.stats().sampled_tokens
+        run = Run(
+            stage.steps, self._source, self.rig.judge, stage.streams, stage.estimator, stage.losses, stage.aggregate,
+            trainer, self.rig.curriculum, lambda step, result: self._after(number, stage, step, result),
+            stage.minibatches, start,
+        )
+        try:
+            await train(run)
+        finally:
+            await self._source.close()
+        if start < stage.steps:
+            self._checkpoint(number, stage.steps, mark=True)
+        if not any(e["name"] == stage.name for e in self.folder.evaluations()):
+            await self._evaluate(stage.name, stage.name, stage.steps)
+
+    def _forget(self, number: int, stage: Stage, start: int) -> None:
+        """Removes whatever a killed run recorded beyond the point it is resumed at."""
+        self.store.truncate(stage.name, start)
+        for later in self.recipe.stages[number + 1 :]:
+            self.store.truncate(later.name, 0)
+        self.recorded = {entry.id for entry in self.store.query(stage=stage.name)}
+
+    async def _after(self, number: int, stage: Stage, step: int, result: StepResult) -> None:
+        live = stage.groups.live
+        judged = self.rig.judge.forget((step + 1) * stage.groups.width if live else 2**62)
+        trained = {id(group) for group in result.groups}
+        others = [j for j in judged if id(j.group) not in trained]
+        new = [n for n, group in enumerate(result.groups) if live or group.episodes[0].id not in self.recorded]
+        picked = [[values[n] for n in new] for values in (result.groups, result.scores, result.credit)]
+        self.store.append(stage.name, step, *picked)
+        self.store.append(stage.name, step, [j.group for j in others], [j.scores for j in others])
+        if not live:
+            self.recorded |= {group.episodes[0].id for group in result.groups}
+        values = self._values(stage, result, others)
+        self.sinks.write(step, stage.name, values)
+        self.display.step(step, values)
+        every = self.recipe.evaluation.every
+        if every and (step + 1) % every == 0 and step + 1 < stage.steps:
+            await self._evaluate(f"{stage.name}-{step + 1}", stage.name, step + 1)
+        due = self.recipe.record.checkpoint_every
+        if due and (step + 1) % due == 0 and step + 1 < stage.steps:
+            self._checkpoint(number, step + 1)
+
+    def _values(self, stage: Stage, result: StepResult, others: Sequence[Judged]) -> dict[str, float]:
+        """The step's metrics: over everything played for it, redrawn and dropped groups included."""
+        groups = [*result.groups, *(j.group for j in others)]
+        scores = [s for judged in [*result.scores, *(j.scores for j in others)] for s in judged]
+        trajectories = [t for group in groups for t in group.trajectories]
+        turns = [turn for t in trajectories for turn in t.turns]
+        lags = [
+            result.metrics["version"] - 1 - turn.sample.versions.oldest
+            for group in result.groups for t in group.trajectories for turn in t.turns
+            if turn.sample.versions.oldest >= 0
+        ]  # fmt: skip
+        totals = [[s.total for s in judged] for judged in [*result.scores, *(j.scores for j in others)]]
+        seconds = sum(result.seconds.values())
+        sampled = sum(len(turn.sample.tokens) for turn in turns)
+        return {
+            **result.metrics,
+            "success": _mean([float(t.success) for t in trajectories]),
+            "reward": _mean([s.total for s in scores]),
+            "malformed": _mean([turn.info.get("malformed", 0.0) for turn in turns]),
+            "lag_mean": _mean(lags), "lag_max": float(max(lags, default=0)),
+            "zero_signal": _mean([float(np.ptp(t) == 0) for t in totals if t]),
+            "groups": len(groups), "episodes": len(trajectories), "turns": len(turns) / max(1, len(trajectories)),
+            "sampled_tokens": sampled, "errors": self.rig.runner.errors,
+            **{f"seconds_{phase}": spent for phase, spent in result.seconds.items()},
+            "seconds_step": seconds,
+            "tokens_per_s": (sampled + result.metrics.get("trained_tokens", 0.0)) / max(seconds, 1e-9),
+            "episodes_per_s": len(trajectories) / max(seconds, 1e-9),
+        }  # fmt: skip
+
+    async def _evaluate(self, name: str, stage: str, step: int) -> None:
+        """Plays the panel, between steps: with rollouts running ahead, they share the engine meanwhile."""
+        done = await evaluate(self.rig, f"evaluation-{name}")
+        self.store.truncate(f"evaluation-{name}", 0)
+        self.store.append(f"evaluation-{name}", step, done.groups, done.scores)
+        summary = summarise(done.groups, done.scores)
+        self.folder.add_evaluation(name, stage, step, summary)
+        self.display.evaluation(name, summary)
+
+    def _checkpoint(self, number: int, step: int, *, mark: bool = False) -> None:
+        done = sum(stage.steps for stage in self.recipe.stages[:number])
+        state = {
+            "stage": number,
+            "step": step,
+            "trainer": self.rig.trainer.state(),
+        }
+        checkpoint.save(
+            self.folder.checkpoints, done + step, self.rig.trainer.save, state, keep=self.recipe.record.keep, mark=mark
+        )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if len(values) else 0.0
+
+
+async def run_recipe(recipe: Recipe, folder: RunFolder, display: Display, *, resume: bool = False) -> dict[str, Summary]:
+    """Runs a recipe to its end in a run folder; `resume` goes on from its newest complete checkpoint."""
+    found = checkpoint.latest(folder.checkpoints) if resume else None
+    jsonl = metrics.Jsonl(folder.path / "metrics.jsonl")
+    if resume:
+        _cut(recipe, jsonl, found)
+    opened = [sink(folder.path, folder.config) for sink in recipe.record.sinks]
+    sinks = metrics.Sinks([jsonl, *opened])
+    try:
+        async with assemble(recipe) as rig:
+            with EpisodeStore(folder.path, write=True) as store:
+                session = Session(recipe, folder, display, rig, store, sinks)
+                rig.runner.on_episode = lambda episode: _show(display, episode)
+                return await session.run(found)
+    finally:
+        sinks.close()
+
+
+def _cut(recipe: Recipe, jsonl: metrics.Jsonl, found: Checkpoint | None) -> None:
+    """Drops the metrics that a killed run wrote after the checkpoint it is resumed from."""
+    position = found.state() if found is not None else {"stage": 0, "step": 0}
+    jsonl.truncate(position["step"], recipe.stages[position["stage"]].name)
+    for later in recipe.stages[position["stage"] + 1 :]:
+        jsonl.truncate(0, later.name)
+
+
+def _show(display: Display, episode: Episode) -> None:
+    for trajectory in episode.trajectories:
+        if trajectory.trainable:
+            display.episode_done(trajectory.success, trajectory.reward)

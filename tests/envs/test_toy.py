@@ -1,0 +1,217 @@
+import random
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sojourn.envs.toy import COLOURS, OBJECTS, ROOMS, Toy, layout
+from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.types import Message, Role
+
+HARD = {"rooms": 8, "side_rooms": 6, "doors": 5, "decoys": 2, "objects": 4}
+
+
+def say(text: str) -> Message:
+    return Message(Role.ASSISTANT, text)
+
+
+async def play_expert(family: Toy, index: int, split: str = "train"):
+    env = family.make(family.tasks(split)[index])
+    observation = (await env.start()).messages[0].text
+    texts, actions = [observation], []
+    while True:
+        actions.append(env.expert())
+        step = await env.step("agent", say(actions[-1]))
+        if step.observation is None:
+            return step, texts, actions
+        texts.append(step.observation.messages[0].text)
+
+
+async def random_success(family: Toy, turns: int, plays: int) -> float:
+    rng, won = random.Random(0), 0
+    for index in range(plays):
+        env = family.make(family.tasks("train")[index])
+        observation = await env.start()
+        for _ in range(turns):
+            step = await env.step("agent", say(rng.choice(observation.choices)))
+            if step.observation is None:
+                won += 1
+                break
+            observation = step.observation
+    return won / plays
+
+
+@pytest.mark.parametrize(("sizes", "shortest", "longest"), [({}, 5, 9), (HARD, 18, 28)])
+async def test_the_expert_wins_in_as_many_actions_as_the_difficulty_promises(sizes, shortest, longest):
+    lengths = []
+    for index in range(40):
+        step, _, actions = await play_expert(Toy(**sizes), index)
+        assert step.done
+        assert step.success
+        assert step.rewards == {"agent": 1.0}
+        lengths.append(len(actions))
+    assert shortest <= min(lengths)
+    assert max(lengths) <= longest
+    assert len(set(lengths)) > 1
+
+
+async def test_the_expert_wins_from_wherever_a_random_walk_leads():
+    family, rng = Toy(choices=True, **HARD), random.Random(1)
+    for index in range(10):
+        env = family.make(family.tasks("train")[index])
+        observation = await env.start()
+        for _ in range(30):
+            step = await env.step("agent", say(rng.choice(observation.choices)))
+            observation = step.observation or observation
+            if step.done:
+                break
+        while not env.done:
+            step = await env.step("agent", say(env.expert()))
+        assert step.success
+
+
+async def test_the_plan_is_shortest():
+    """No play of the possible actions, however chosen, is over sooner: all states within a plan's length are tried."""
+    for index in range(10):
+        world = layout(Toy().tasks("train")[index])
+        env = Toy().make(Toy().tasks("train")[index])
+        length, frontier = len(world.plan(env.state)), {env.state}
+        for _ in range(length - 1):
+            frontier = {then for state in frontier for then in world.moves(state).values()}
+            assert not any("treasure" in state.carried for state in frontier)
+
+
+async def test_a_random_policy_rarely_wins():
+    assert await random_success(Toy(choices=True), turns=10, plays=400) < 0.25
+    assert await random_success(Toy(choices=True, rooms=2, side_rooms=1, decoys=0, objects=0), 6, 400) < 0.25
+
+
+async def test_the_vocabulary_is_small_and_the_sentences_are_short():
+    words, longest = set(), 0
+    for index in range(150):
+        for text in (await play_expert(Toy(**HARD), index))[1]:
+            found = re.findall(r"\w+", text.lower())
+            words |= set(found)
+            longest = max(longest, len(found))
+    assert len(words) <= 80
+    assert longest <= 45
+    assert words > set(ROOMS) | set(COLOURS)
+    assert words & set(OBJECTS)
+    assert not any(word.isdigit() for word in words)
+
+
+def test_layouts_vary_and_no_layout_is_in_both_splits():
+    seen = {split: {layout(Toy().tasks(split)[i]).digest for i in range(1_000)} for split in ("train", "test")}
+    assert len(seen["train"]) > 990
+    assert not seen["train"] & seen["test"]
+    tiny = Toy(rooms=2, side_rooms=0, doors=0, decoys=0, objects=0)
+    few = {split: {layout(tiny.tasks(split)[i]).digest for i in range(1_000)} for split in ("train", "test")}
+    assert not few["train"] & few["test"]
+
+
+def test_a_task_carries_its_difficulty_and_is_always_the_same_world():
+    task = Toy(rooms=4, doors=2).tasks("train")[7]
+    assert Toy().make(task).layout == Toy(rooms=4, doors=2).make(task).layout
+    assert task.id == Toy(rooms=4, doors=2).tasks("train")[7].id
+    assert task.id != Toy(rooms=5, doors=2).tasks("train")[7].id
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("", "is no action"),
+        ("dance", "is no action"),
+        ("go up", "is no action"),
+        ("go", "is no action"),
+        ("take moon", "There is no moon here."),
+        ("open pink door", "is no action"),
+        ("x" * 5_000, "is no action"),
+        ("go north " * 1_000, "is no action"),
+        ("go\u202enorth", "is no action"),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_and_changes_nothing(said, told):
+    env = Toy().make(Toy().tasks("train")[0])
+    await env.start()
+    before = env.state_key()
+    with pytest.raises(ActionError, match=re.escape(told)):
+        await env.step("agent", say(said))
+    assert env.state_key() == before
+
+
+async def test_doors_refuse_until_they_are_opened_with_their_key():
+    """Every door of many worlds: shut before it is opened, `go` refused, the key asked for."""
+    refused = set()
+    for index in range(30):
+        env = Toy().make(Toy().tasks("train")[index])
+        await env.start()
+        while not env.done:
+            for way, colour in env.layout.shut(env.state).items():
+                with pytest.raises(ActionError, match=f"The {colour} door is shut"):
+                    await env.step("agent", say(f"go {way}"))
+                if f"{colour} key" not in env.state.carried:
+                    with pytest.raises(ActionError, match=f"You need the {colour} key"):
+                        await env.step("agent", say(f"open {colour} door"))
+                    refused.add("key")
+                refused.add("way")
+            await env.step("agent", say(env.expert()))
+    assert refused == {"key", "way"}
+
+
+async def test_capitals_and_spaces_do_not_matter():
+    env = Toy().make(Toy().tasks("train")[0])
+    await env.start()
+    step = await env.step("agent", say(f"  {env.expert().upper()} \n"))
+    assert step.observation
+
+
+async def test_the_world_ends_lost_when_its_turns_are_used_up():
+    family = Toy(turns=3, choices=True)
+    env = family.make(family.tasks("train")[0])
+    observation = await env.start()
+    for turn in range(3):
+        step = await env.step("agent", say(observation.choices[0]))
+        assert step.done == (turn == 2)
+        observation = step.observation or observation
+    assert step.success is False
+    assert step.rewards == {"agent": 0.0}
+    with pytest.raises(InfrastructureError):
+        await env.step("agent", say(observation.choices[0]))
+
+
+async def test_a_fork_goes_its_own_way():
+    env = Toy(choices=True).make(Toy(choices=True).tasks("train")[3])
+    await env.start()
+    twin = await env.fork()
+    assert twin.state_key() == env.state_key()
+    await twin.step("agent", say(twin.expert()))
+    assert twin.state_key() != env.state_key()
+
+
+@pytest.mark.parametrize("wrong", [{"rooms": 1}, {"doors": 3}, {"side_rooms": 30}, {"decoys": 9}, {"turns": -1}])
+def test_impossible_sizes_are_refused_with_their_limits(wrong):
+    with pytest.raises(ConfigError, match=f"toy: {next(iter(wrong))} = .* from"):
+        Toy(**wrong)
+
+
+def test_an_unknown_split_is_refused():
+    with pytest.raises(ConfigError, match='"valid"'):
+        Toy().tasks("valid")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_every_size_allowed_gives_worlds_that_can_be_won(data):
+    rooms = data.draw(st.integers(2, 9))
+    doors = data.draw(st.integers(0, min(rooms - 1, 6)))
+    family = Toy(
+        rooms=rooms,
+        doors=doors,
+        side_rooms=data.draw(st.integers(0, 6)),
+        decoys=data.draw(st.integers(0, 8 - doors)),
+        objects=data.draw(st.integers(0, 12)),
+    )
+    env = family.make(family.tasks("test")[data.draw(st.integers(0, 999))])
+    plan = env.layout.plan(env.state)
+    assert len(plan) >= rooms + 2 * doors  # each step between rooms, each key, each door, the treasure
