@@ -78,7 +78,8 @@ class Display:
         overall = summary.overall
         self._print(
             f"evaluation {name}: success {overall.success.percent}, reward {_number(overall.reward.mean)}, "
-            f"{overall.episodes} episodes of {overall.tasks} tasks" + (f", {summary.errors} errors" * bool(summary.errors))
+            f"{overall.episodes} episodes of {overall.tasks} tasks"
+            + (f", {summary.errors} errors" * bool(summary.errors))
         )
         self._refresh()
 
@@ -162,7 +163,9 @@ class Display:
         for _ in range(2):
             grid.add_column(style="dim", no_wrap=True)
             grid.add_column(no_wrap=True)
-        lag = f"{values['lag_mean']:.1f}, at most {values.get('lag_max', math.nan):.0f}" if "lag_mean" in values else "-"
+        lag = (
+            f"{values['lag_mean']:.1f}, at most {values.get('lag_max', math.nan):.0f}" if "lag_mean" in values else "-"
+        )
         rows = [
             ("success", f"{self._success()}", "trend", _spark(self._stage.curve) or "-"),
             ("reward", _of(values, "reward"), "malformed", _percent(values, "malformed")),
@@ -190,7 +193,12 @@ class Display:
         """How the step's time divides; the parts may overlap, so each is shown against the step."""
         values = self._stage.values
         whole = values.get("seconds_step", 0.0)
-        names = (("seconds_env", "env"), ("seconds_sample", "sampling"), ("seconds_rollout", "rollout"), ("seconds_train", "train"))
+        names = (
+            ("seconds_env", "env"),
+            ("seconds_sample", "sampling"),
+            ("seconds_rollout", "rollout"),
+            ("seconds_train", "train"),
+        )
         shares = [f"{label} {100 * values[name] / whole:.0f}%" for name, label in names if whole and name in values]
         return " ".join(shares)
 

@@ -155,8 +155,8 @@ class Toy:
 
     def __post_init__(self) -> None:
         limits = {
-            "rooms": (2, len(ROOMS) - self.side_rooms),
             "side_rooms": (0, len(ROOMS) - 2),
+            "rooms": (2, len(ROOMS) - self.side_rooms),
             "doors": (0, min(self.rooms - 1, len(COLOURS))),
             "decoys": (0, len(COLOURS) - self.doors),
             "objects": (0, len(OBJECTS)),

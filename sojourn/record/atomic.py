@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def write_file(path: Path, write: Callable[[Path], None]) -> None:
+def write_file(path: Path, write: Callable[[Path], object]) -> None:
     """Lets `write` make a temporary file beside `path`, and moves it there once it is on the disk."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -21,7 +21,7 @@ def write_file(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    write_file(path, lambda temporary: temporary.write_bytes(data) and None)
+    write_file(path, lambda temporary: temporary.write_bytes(data))
 
 
 def sync(path: Path) -> None:

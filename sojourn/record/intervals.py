@@ -279,7 +279,7 @@ def _ks(by_task: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _variance(x: np.ndarray[Any, Any], tasks: Sequence[Hashable] | None) -> tuple[float, int]:
-    """The variance of the mean of x (N,), clustered by task with the usual G / (G - 1), and the number of clusters G."""
+    """The variance of the mean of x (N,), clustered with the usual G / (G - 1), and the number of clusters G."""
     names = range(len(x)) if tasks is None else tasks
     sums: dict[Hashable, float] = defaultdict(float)
     for name, residual in zip(names, x - x.mean(), strict=True):

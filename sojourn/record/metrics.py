@@ -135,7 +135,7 @@ class Wandb:
 
 @dataclass(frozen=True, kw_only=True)
 class Trackio:
-    """Trackio keeps its runs in one folder per user (TRACKIO_DIR), or in a Hugging Face Space where `space` names one."""
+    """Trackio keeps its runs in one folder per user (TRACKIO_DIR), or in the Hugging Face Space named `space`."""
 
     project: str = "sojourn"
     space: str = ""

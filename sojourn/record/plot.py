@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +35,9 @@ class Curve:
     evaluations: tuple[tuple[str, int, Estimate], ...]  # stage, steps done in it, success
 
     def series(self, name: str, starts: Mapping[str, int]) -> Series:
-        points = [(starts[x.stage] + x.step, x.values[name]) for x in self.lines if x.stage in starts and name in x.values]
+        points = [
+            (starts[x.stage] + x.step, x.values[name]) for x in self.lines if x.stage in starts and name in x.values
+        ]
         points = [(x, y) for x, y in points if np.isfinite(y)]
         x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
         return Series(x, y)
@@ -49,7 +52,9 @@ def curve(run_folders: Sequence[Path], out: Path) -> None:
     try:
         from matplotlib.figure import Figure  # a Figure of its own never opens a window: it is drawn with Agg
     except ImportError as error:
-        raise MissingExtraError("a curve needs matplotlib, which is not installed: pip install sojourn[torch]") from error
+        raise MissingExtraError(
+            "a curve needs matplotlib, which is not installed: pip install sojourn[torch]"
+        ) from error
     curves = [_read(Path(folder)) for folder in run_folders]
     if not any(c.lines or c.evaluations for c in curves):
         raise RecordError(f"nothing to draw in {', '.join(map(str, run_folders))}: no step has been recorded yet")
@@ -146,7 +151,9 @@ def _lower(panel: Any, curves: Sequence[Curve], starts: Mapping[str, int], name:
     panel.set_ylabel(label, fontsize=8)
     panel.tick_params(labelsize=8)
     if not any(len(series.x) for series in found):
-        panel.text(0.5, 0.5, "not recorded", transform=panel.transAxes, ha="center", va="center", color="0.6", fontsize=8)
+        panel.text(
+            0.5, 0.5, "not recorded", transform=panel.transAxes, ha="center", va="center", color="0.6", fontsize=8
+        )
         panel.set_yticks([])
 
 
@@ -163,7 +170,7 @@ def _lines(panel: Any, found: Sequence[Series], starts: Mapping[str, int], label
     if not at:
         return
     xs = np.array(sorted(at))
-    means = np.array([np.mean(at[x]) for x in xs])
+    means = np.array([np.mean(at[x]) for x in xs], dtype=np.float64)
     for number, part in enumerate(_by_stage(Series(xs, means), starts)):
         text = f"mean of {len(found)} seeds, {label}" if len(found) > 1 else label
         panel.plot(part.x, part.y, color=TRAINING, lw=1.8, label=text if label and not number else None)
@@ -171,7 +178,7 @@ def _lines(panel: Any, found: Sequence[Series], starts: Mapping[str, int], label
 
 def _by_stage(series: Series, starts: Mapping[str, int]) -> list[Series]:
     edges = [*starts.values(), np.inf]
-    spans = [(series.x >= low) & (series.x < high) for low, high in zip(edges, edges[1:], strict=False)]
+    spans = [(series.x >= low) & (series.x < high) for low, high in pairwise(edges)]
     return [Series(series.x[span], series.y[span]) for span in spans if span.any()]
 
 

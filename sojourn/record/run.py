@@ -20,7 +20,18 @@ from sojourn.record.atomic import sync_tree, write_bytes
 from sojourn.record.blobs import Blobs
 from sojourn.record.intervals import Summary
 
-PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "safetensors", "peft", "playwright", "miniwob", "vllm", "ray")
+PACKAGES = (
+    "numpy",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "peft",
+    "playwright",
+    "miniwob",
+    "vllm",
+    "ray",
+)
 
 
 def versions() -> dict[str, str]:

@@ -143,8 +143,12 @@ def _same(record: Record, what: str, expected: tuple[int, ...], found: tuple[int
 
 def _decode(arrays: Arrays) -> Record:
     data = json.loads(arrays["record"].tobytes())
-    take = {name: _Reader(arrays.get(name, np.zeros(0, dtype=np.float32))) for name in ("logprobs", "scores", "credits")}
-    take |= {name: _Reader(arrays.get(name, np.zeros(0)).astype(np.int64)) for name in ("context", "sampled", "allowed")}
+    take = {
+        name: _Reader(arrays.get(name, np.zeros(0, dtype=np.float32))) for name in ("logprobs", "scores", "credits")
+    }
+    take |= {
+        name: _Reader(arrays.get(name, np.zeros(0)).astype(np.int64)) for name in ("context", "sampled", "allowed")
+    }
     sizes = iter(arrays.get("allowed_sizes", np.zeros(0, dtype=np.int32)).tolist())
     trajectories = tuple(
         Trajectory(
@@ -157,11 +161,10 @@ def _decode(arrays: Arrays) -> Record:
     )
     episode = Episode(data["id"], _task(data["task"]), trajectories, data["error"], data["seconds"])
     judged = [t for t in trajectories if t.trainable]
-    scores = tuple(
-        Score(take["scores"](len(t.turns)), parts) for t, parts in zip(judged, data["scores"], strict=False)
-    )
-    credits = tuple(Credit(tuple(take["credits"](len(turn.sample.tokens)) for turn in t.turns)) for t in judged)
-    return Record(episode, scores, credits if data["credited"] else ())
+    scores = tuple(Score(take["scores"](len(t.turns)), parts) for t, parts in zip(judged, data["scores"], strict=False))
+    credited = judged if data["credited"] else []
+    credits = tuple(Credit(tuple(take["credits"](len(turn.sample.tokens)) for turn in t.turns)) for t in credited)
+    return Record(episode, scores, credits)
 
 
 class _Reader:

@@ -6,22 +6,20 @@ so a lost or damaged index is made again from them. Readers never lock out the w
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, fields
-from itertools import groupby, islice
+from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import numpy as np
-
 from sojourn.errors import RecordError
 from sojourn.record import step_file
+from sojourn.record.entry import COLUMNS, Entry, describe, from_row, to_row
 from sojourn.record.step_file import Record, StepFile
 from sojourn.types import Credit, Episode, Group, Score
 
@@ -35,35 +33,6 @@ CREATE TABLE IF NOT EXISTS episodes (
 CREATE INDEX IF NOT EXISTS by_id ON episodes (id);
 CREATE INDEX IF NOT EXISTS by_task ON episodes (task);
 """
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One row of the index. `part` and `number` say where in the step's files the record is, `place` in which group.
-
-    `reward` and `success` (1 or 0) are means over the trainable trajectories, None where the episode failed.
-    """
-
-    stage: str
-    step: int
-    part: int
-    number: int
-    place: int
-    slot: int
-    id: str
-    task: str
-    env: str
-    tags: tuple[str, ...]
-    split: str
-    seed: int
-    reward: float | None
-    success: float | None
-    turns: int
-    sampled: int
-    ending: str | None
-    error: str | None
-    seconds: float
-    parts: Mapping[str, float]
 
 
 class StepCount(NamedTuple):
@@ -86,9 +55,6 @@ class GroupRecord:
     group: Group
     scores: tuple[Score, ...]
     credits: tuple[Credit, ...]
-
-
-COLUMNS = tuple(field.name for field in fields(Entry))
 
 
 class EpisodeStore:
@@ -122,7 +88,7 @@ class EpisodeStore:
             part, place = database.execute(
                 f"SELECT coalesce(max(part), -1) + 1, coalesce(max(place), -1) + 1 {where}", (stage, step)
             ).fetchone()
-            records, entries = _index(stage, step, part, place, groups, scores, credits)
+            records, entries = describe(stage, step, part, place, groups, scores, credits)
             if not entries:
                 return
             step_file.write(self._file(stage, step, part), records, [asdict(entry) for entry in entries])
@@ -159,12 +125,14 @@ class EpisodeStore:
         """
         clauses: list[tuple[str, list[Any]]] = [
             (f"{name} = ?", [value])
-            for name, value in dict(stage=stage, id=id, task=task, env=env, split=split).items()
+            for name, value in {"stage": stage, "id": id, "task": task, "env": env, "split": split}.items()
             if value is not None
         ]
         if isinstance(step, range):
             marks = ",".join("?" * len(step)) if step.step != 1 else ""
-            clauses.append((f"step IN ({marks})", list(step)) if marks else ("step >= ? AND step < ?", [step.start, step.stop]))
+            clauses.append(
+                (f"step IN ({marks})", list(step)) if marks else ("step >= ? AND step < ?", [step.start, step.stop])
+            )
         elif step is not None:
             clauses.append(("step = ?", [step]))
         if tag is not None:
@@ -178,7 +146,7 @@ class EpisodeStore:
         order = ", ".join(f"{column} {way}" for column in ("stage", "step", "part", "number"))
         statement = f"SELECT {', '.join(COLUMNS)} FROM episodes WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?"
         values = [value for _, given in clauses for value in given]
-        return self._rows(statement, (*values, -1 if limit is None else limit, offset), _entry)
+        return self._rows(statement, (*values, -1 if limit is None else limit, offset), from_row)
 
     def steps(self) -> list[StepCount]:
         """Every step of every stage, with how much it holds and its mean reward and success."""
@@ -191,7 +159,7 @@ class EpisodeStore:
     def record(self, episode_id: str) -> Record:
         """The episode with its scores and credits, as last recorded."""
         statement = f"SELECT {', '.join(COLUMNS)} FROM episodes WHERE id = ? ORDER BY step, part"
-        found = list(self._rows(statement, (episode_id,), _entry))
+        found = list(self._rows(statement, (episode_id,), from_row))
         if not found:
             raise RecordError(f"episode {episode_id!r} is not in {self.path}: expected an id that `query` gives")
         return self.read(found[-1])
@@ -341,84 +309,6 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _insert(database: sqlite3.Connection, entries: Sequence[Entry]) -> None:
-    rows = [
-        tuple(
-            json.dumps(value) if name in ("tags", "parts") else str(value) if name == "seed" else value
-            for name, value in asdict(entry).items()
-        )
-        for entry in entries
-    ]
+    rows = [to_row(entry) for entry in entries]
     marks = ", ".join("?" * len(COLUMNS))
     database.executemany(f"INSERT OR REPLACE INTO episodes ({', '.join(COLUMNS)}) VALUES ({marks})", rows)
-
-
-def _entry(row: Sequence[Any]) -> Entry:
-    values = dict(zip(COLUMNS, row, strict=True))
-    values["tags"], values["parts"] = tuple(json.loads(values["tags"])), json.loads(values["parts"])
-    values["seed"] = int(values["seed"])
-    return Entry(**values)
-
-
-def _index(
-    stage: str,
-    step: int,
-    part: int,
-    place: int,
-    groups: Sequence[Group],
-    scores: Sequence[Sequence[Score]] | None,
-    credits: Sequence[Sequence[Credit]] | None,
-) -> tuple[list[Record], list[Entry]]:
-    """The records of the groups' episodes in order, and their rows."""
-    records: list[Record] = []
-    entries: list[Entry] = []
-    for at, group in enumerate(groups):
-        judged = _aligned(group, "scores", scores, at)
-        credited = _aligned(group, "credits", credits, at)
-        for episode in group.episodes:
-            count = sum(t.trainable for t in episode.trajectories) if episode.error is None else 0
-            record = Record(episode, tuple(islice(judged, count)), tuple(islice(credited, count)))
-            entries.append(_describe(record, stage, step, part, len(records), place + at, group))
-            records.append(record)
-    return records, entries
-
-
-def _aligned(group: Group, name: str, values: Sequence[Sequence[Any]] | None, at: int) -> Iterator[Any]:
-    if values is None:
-        return iter(())
-    if len(values) <= at or len(values[at]) != len(group.trajectories):
-        found = len(values[at]) if len(values) > at else "no"
-        raise RecordError(
-            f"slot {group.slot} has {len(group.trajectories)} trajectories to judge but {found} {name}: "
-            "give one for each trajectory of `group.trajectories`"
-        )
-    return iter(values[at])
-
-
-def _describe(record: Record, stage: str, step: int, part: int, number: int, place: int, group: Group) -> Entry:
-    episode, task = record.episode, record.episode.task
-    seats = [t for t in episode.trajectories if t.trainable]
-    judged = seats if episode.error is None else []
-    rewards = [score.total for score in record.scores] or [t.reward for t in judged]
-    names = {name for score in record.scores for name in score.parts}
-    return Entry(
-        stage=stage,
-        step=step,
-        part=part,
-        number=number,
-        place=place,
-        slot=group.slot,
-        id=episode.id,
-        task=task.id,
-        env=task.env,
-        tags=task.tags,
-        split=task.split,
-        seed=task.seed,
-        reward=float(np.mean(rewards)) if rewards else None,
-        success=float(np.mean([t.success for t in judged])) if judged else None,
-        turns=sum(len(t.turns) for t in seats),
-        sampled=sum(len(turn.sample.tokens) for t in seats for turn in t.turns),
-        ending=str(seats[0].ending) if seats else None,
-        error=episode.error,
-        seconds=float(episode.seconds),
-        parts={n: float(np.mean([s.parts[n] for s in record.scores if n in s.parts])) for n in sorted(names)},
-    )

@@ -17,7 +17,7 @@ class Auto:
 
     thinking: bool = False
 
-    def bind(self, tokenizer: Any, template: str) -> Any:
+    def pick(self, template: str) -> Any:
+        """The renderer for a template's name, as the backend read it off the tokenizer."""
         cls = find("renderer", template)
-        made = cls(thinking=True) if self.thinking else cls()
-        return made.bind(tokenizer, template)
+        return cls(thinking=True) if self.thinking else cls()

@@ -51,7 +51,8 @@ class Torch:
 
         torch.manual_seed(seed)
         loaded = models.load(model.name, "fp32", seed)
-        bound = renderer.bind(loaded.tokenizer, loaded.template)
+        chosen = renderer.pick(loaded.template) if hasattr(renderer, "pick") else renderer
+        bound = chosen.bind(loaded.tokenizer)
         context = min(self.max_context, loaded.max_context)
         dtype = torch.bfloat16 if model.dtype == "bf16" else torch.float32
         twin = copy.deepcopy(loaded.model).to(dtype).requires_grad_(False)

@@ -36,7 +36,8 @@ class MiniWoB:
     "screenshot" (no text). `refs`: call elements by "name" or by "number"; the DOM has numbers only, and the tree and the
     screenshot have none. `contexts` bounds the episodes under way: more wait. `choices` offers every click and select
     as a choice (nothing can be typed then). `filler` also shows plain text that is known to be random words. `longest`
-    cuts an observation, in characters. A few pages do not vary with the seed (click-dialog, simon-says, ...).
+    cuts an observation, in characters. Chromium draws a few edge pixels of a screenshot differently from time to time; all
+    other observations are the same in every run. A few pages do not vary with the seed (click-dialog, simon-says, ...).
     """
 
     pages: tuple[str, ...] = ()

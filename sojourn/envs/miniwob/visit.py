@@ -43,6 +43,7 @@ class Visit:
         self._chromium = chromium
         self._seat: Seat | None = None
         self._page: Page | None = None
+        self._picture = ""
         self._clipboard = ""
         self._resettable = self._name in RESETTABLE and config.observation != "screenshot"  # hover and focus leave traces
         self._reading = Reading(
@@ -78,6 +79,7 @@ class Visit:
         return expert_of(self._name)(self._now())
 
     def state_key(self) -> str:
+        """A hash of the page as text (of its tree or DOM, where that is shown); not of a screenshot."""
         return hashlib.sha256(self._now().text.encode()).hexdigest()[:16]
 
     def _now(self) -> Page:
@@ -119,15 +121,15 @@ class Visit:
             return self._reading(report, await self._seat.page.locator("body").aria_snapshot() or "(empty page)")
         await self._call("painted")
         picture = await self._seat.page.screenshot(clip={"x": 0, "y": 0, "width": 160, "height": 210})
-        digest = hashlib.sha256(picture).hexdigest()
-        self.blobs[digest] = picture
-        return self._reading(report, digest)
+        self._picture = hashlib.sha256(picture).hexdigest()
+        self.blobs[self._picture] = picture
+        return self._reading(report)
 
     async def _observation(self, *, first: bool) -> Observation:
         page = self._now()
         seen = Message(Role.USER, page.text)
         if self._config.observation == "screenshot":
-            seen = Message(Role.USER, images=(page.text,))
+            seen = Message(Role.USER, images=(self._picture,))
         return Observation(
             messages=(seen,),
             brief=(Message(Role.SYSTEM, self._brief(page)),) if first else (),

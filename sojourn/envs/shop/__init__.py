@@ -6,9 +6,9 @@ grades what was bought. The pages come as text, or from a real web site in a rea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from sojourn.envs.shop.goals import make_goal, seed_of
 from sojourn.envs.shop.original import Original, find, load
@@ -89,7 +89,8 @@ class Shop:
         if self.data is not None:
             return self._original_tasks(split, self.data)
         size = self.train if split == "train" else self.test
-        data = {"products": self.products, "catalogue": self.catalogue_seed} | self._difficulty
+        data = {"products": self.products, "catalogue": self.catalogue_seed}
+        data |= {name: getattr(self, name) for name in DIFFICULTY}
         return Generated(lambda index: Task("shop", data, seed_of(split, index), split), size)
 
     def make(self, task: Task) -> Env:
@@ -136,15 +137,11 @@ class Shop:
             )
         return make_goal(self.store.catalogue, task.seed, task.data)
 
-    @property
-    def _difficulty(self) -> Mapping[str, Any]:
-        return {name: getattr(self, name) for name in DIFFICULTY}
-
     def _original(self, data: str) -> Original:
         return load(find(data), self.products, self.catalogue_seed)
 
     def _original_tasks(self, split: str, data: str) -> Sequence[Task]:
-        """The first wishes of the shuffled list are "test", at most half of them, as WebShop holds out the first 500."""
+        """The first wishes of the shuffled list are "test", at most half of them; WebShop holds out the first 500."""
         count = len(self._original(data).wishes)
         tested = min(self.test, count // 2)
         first, size = (0, tested) if split == "test" else (tested, min(self.train, count - tested))

@@ -1,7 +1,7 @@
 """One play of the shop in Chromium: the pages of `web`, read and clicked through Playwright.
 
-Observations are the page's visible text, actions are typed and clicked in the page, and the reward is computed here from
-what the site's session says was bought.
+Observations are the page's visible text, actions are typed and clicked in the page, and the reward is computed here
+from what the site's session says was bought.
 """
 
 from __future__ import annotations
@@ -32,9 +32,15 @@ from sojourn.types import Message, Observation, Role, Step
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 READ = """() => ({text: document.querySelector("main").innerText,
                   labels: [...document.querySelectorAll("[data-click]")].map(e => e.dataset.click)})"""
 
@@ -101,9 +107,9 @@ class WebPlay:
         return self.browser.site.sessions[self.name]
 
     async def start(self) -> Observation:
-        self.tab = await self.browser.context.new_page()
-        await self.tab.goto(f"{self.browser.server.url}/s/{self.name}/", wait_until="domcontentloaded")
-        return await self._observe(self.tab, brief(self.goal))
+        tab = self.tab = await self.browser.context.new_page()
+        await tab.goto(f"{self.browser.server.url}/s/{self.name}/", wait_until="domcontentloaded")
+        return await self._observe(tab, brief(self.goal))
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.tab is None or self.session.purchase is not None:

@@ -2,7 +2,8 @@
 
 Stands in for the 1.18 million Amazon products of WebShop (Yao et al. 2022, arXiv:2207.01206), whose files `original`
 reads. It differs in that a product's true attributes are known instead of mined from its text, prices are whole
-dollars (fewer tokens), options may carry a surcharge, product numbers replace ASINs, and there are no images or reviews.
+dollars (fewer tokens), options may carry a surcharge, product numbers replace ASINs, and images and reviews are
+missing.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 As in WebShop's synthetic goals, a goal describes a target by kind, attributes and option values, and sets a price limit
 at a multiple of ten dollars above what the target costs (the larger of two of the next four); whatever satisfies the
-words is as good as the target itself. The sentences are ours. A seed belongs to one split, and the targets of the splits
-are different products: those of "test" are every tenth product of the catalogue.
+words is as good as the target itself. The sentences are ours. A seed belongs to one split, and the targets of the
+splits are different products: those of "test" are every tenth product of the catalogue.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def judge(product: Product, chosen: Mapping[str, str], goal: Goal) -> Judgement:
 def type_reward(product: Product, target: Product) -> float:
     """r_type: whether the product is the kind of thing that was asked for."""
     wanted = _type_words(target)
-    match = len(wanted & set(words(product.title))) / len(wanted) if wanted else 0.2
+    match = len(wanted & _title_words(product)) / len(wanted) if wanted else 0.2
     same = product.kind == target.kind or len(set(product.category) & set(target.category)) >= 2
     if match == 0:
         return 0.0
@@ -71,9 +71,15 @@ def type_reward(product: Product, target: Product) -> float:
     return 1.0 if match > 0.2 or same else 0.5
 
 
-def _type_words(target: Product) -> set[str]:
+@lru_cache(maxsize=65536)
+def _title_words(product: Product) -> frozenset[str]:
+    return frozenset(words(product.title))
+
+
+@lru_cache(maxsize=1024)
+def _type_words(target: Product) -> frozenset[str]:
     described = set(words(f"{target.brand} {' '.join(target.attributes)}"))
-    return {word for word in words(target.title) if not word.isdigit()} - described - STOP_WORDS
+    return frozenset(word for word in words(target.title) if not word.isdigit()) - described - STOP_WORDS
 
 
 def has_attribute(product: Product, wanted: str) -> bool:

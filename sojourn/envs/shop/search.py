@@ -1,7 +1,8 @@
 """Full-text search over a catalogue: SQLite FTS5 with BM25, where WebShop uses Lucene's BM25 through pyserini.
 
-A query is a bag of words, any of which may match; stop words do not count, and words are stemmed (Porter). Fifty results
-at most, as in WebShop (`SEARCH_RETURN_N`). Ties are broken by the order of the catalogue, so results never vary.
+A query is a bag of words, any of which may match; stop words do not count, and words are stemmed (Porter). Fifty
+results at most, as in WebShop (`SEARCH_RETURN_N`). Ties are broken by the order of the catalogue, so results do not
+vary.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ from sojourn.envs.shop.catalogue import Catalogue, Product
 
 RESULTS = 50
 WEIGHTS = (4.0, 4.0, 2.0, 1.0, 1.0)  # title, kind and category, features, option values, description
-STOP_WORDS = frozenset(
-    "a an and any are as at be below buy by can dollar dollars find for from get have i im in is it item like looking "
-    "less lower me more my need of on or please price product some something than that the them this to under want "
-    "which with would you your".split()
-)
+_SMALL = """a an and any are as at be below buy by can dollar dollars find for from get have i im in is it item like
+looking less lower me more my need of on or please price product some something than that the them this to under want which with
+would you your"""
+STOP_WORDS = frozenset(_SMALL.split())
 
 
 def words(text: str) -> list[str]:

@@ -34,6 +34,9 @@ class State(NamedTuple):
     part: str = ""
 
 
+SEARCH_PAGE = State()
+
+
 class Link(NamedTuple):
     """Something to click; `to` is None where the click buys."""
 
@@ -116,7 +119,7 @@ class Store:
 
     def _results(self, state: State) -> list[list[str | Link]]:
         pages = self.pages(state.query)
-        back = Link(BACK, State())
+        back = Link(BACK, SEARCH_PAGE)
         if not pages:
             return [["Nothing found."], [back]]
         lines: list[list[str | Link]] = [[f"Page {state.page} of {len(pages)}"]]
@@ -154,7 +157,7 @@ class Store:
 
     def _away(self, state: State) -> list[Link]:
         before = state._replace(part="") if state.part else state._replace(product="", chosen=())
-        return [Link(PREVIOUS, before), Link(BACK, State())]
+        return [Link(PREVIOUS, before), Link(BACK, SEARCH_PAGE)]
 
 
 def dollars(amount: float) -> str:

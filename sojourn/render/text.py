@@ -1,0 +1,97 @@
+"""Text to tokens, such that what people and models wrote can never become a control token.
+
+A rendering is a list of pieces, each tokenised by itself: token boundaries are then the same whether a conversation
+grew turn by turn or is rendered afresh. Only pieces marked `control` may give the tokens that structure a chat. In
+others, every spelling of such a token is cut after its first character, so that the tokenizer cannot see it; decoded,
+the text is still the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sojourn.errors import RenderError
+from sojourn.types import IntArray, Role
+
+
+class Piece(NamedTuple):
+    text: str
+    control: bool = False
+
+
+@dataclass(frozen=True)
+class Codec:
+    """A tokenizer, and which of its tokens structure a chat: those it calls special, and those of `markers` it has."""
+
+    tokenizer: Any
+    markers: tuple[str, ...] = ()
+    controls: dict[str, int] = field(init=False, repr=False)
+    spelled: re.Pattern[str] | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.tokenizer is None:
+            raise RenderError("this model has no tokenizer: expected one beside its weights: add its tokenizer.json")
+        added: dict[str, int] = self.tokenizer.get_added_vocab()
+        special = set(self.tokenizer.all_special_tokens)
+        special |= {t.content for t in self.tokenizer.added_tokens_decoder.values() if t.special}
+        wanted = special | set(self.markers)
+        controls = {text: number for text, number in added.items() if text in wanted}
+        # A lookahead finds spellings that overlap, too.
+        spellings = "|".join(re.escape(text) for text in sorted(controls, key=len, reverse=True) if len(text) > 1)
+        object.__setattr__(self, "controls", controls)
+        object.__setattr__(self, "spelled", re.compile(f"(?={spellings})") if spellings else None)
+
+    def token(self, text: str) -> int:
+        """The id of a token that the format cannot do without."""
+        number = self.tokenizer.get_vocab().get(text)
+        if number is None:
+            raise RenderError(
+                f"the tokenizer has no token {text!r}, which this chat format needs: expected it as one token: "
+                "use another renderer, such as 'template', or another model"
+            )
+        return int(number)
+
+    def encode(self, pieces: Iterable[Piece]) -> IntArray:
+        tokens: list[int] = []
+        for piece in pieces:
+            tokens += self.control(piece.text) if piece.control else self.plain(piece.text)
+        return np.asarray(tokens, dtype=np.int64)
+
+    def control(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False, verbose=False) if text else []
+
+    def plain(self, text: str) -> list[int]:
+        tokens: list[int] = []
+        for part in self.cut(text):
+            tokens += self.control(part)
+        if found := set(self.controls.values()).intersection(tokens):
+            raise RenderError(
+                f"the text {text[:80]!r} gives the control token {self.tokenizer.convert_ids_to_tokens(found.pop())!r}: "
+                "expected plain tokens: take that spelling out of the text"
+            )
+        return tokens
+
+    def cut(self, text: str) -> list[str]:
+        """The text in parts that spell no control token."""
+        if self.spelled is None:
+            return [text]
+        edges = [0, *(match.start() + 1 for match in self.spelled.finditer(text)), len(text)]
+        return [text[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+
+    def decode(self, tokens: Sequence[int] | IntArray) -> str:
+        """The text of tokens, control tokens included."""
+        numbers = [int(token) for token in tokens]
+        return self.tokenizer.decode(numbers, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def refuse_images(images: Sequence[str], role: Role) -> None:
+    if images:
+        raise RenderError(
+            f"a {role} message shows {len(images)} images, but this chat format has text only: "
+            "expected no images: use a renderer and a model that see"
+        )

@@ -1,0 +1,60 @@
+"""Estimators against small examples worked by hand from their equations."""
+
+import numpy as np
+import pytest
+from made import group, score, trajectory
+
+from sojourn.credit.constant import Constant
+from sojourn.credit.grpo import GRPO
+from sojourn.credit.reinforce import Reinforce
+from sojourn.credit.rloo import RLOO
+from sojourn.types import Credit, Score
+
+
+def one_group(totals):
+    rng = np.random.default_rng(0)
+    made = group([trajectory(rng) for _ in totals])
+    return [made], [[score(t, r) for t, r in zip(made.trajectories, totals, strict=True)]]
+
+
+def firsts(credits: list[Credit]) -> list[float]:
+    for credit in credits:
+        assert len({float(x) for turn in credit.tokens for x in turn}) == 1
+    return [float(credit.tokens[0][0]) for credit in credits]
+
+
+def test_grpo_by_hand():
+    groups, scores = one_group([1.0, 0.0, 0.0, 1.0])
+    assert firsts(GRPO(epsilon=0.0)(groups, scores, {})[0]) == pytest.approx([1, -1, -1, 1])
+    groups, scores = one_group([3.0, 0.0, 0.0])  # mean 1, variance (4 + 1 + 1) / 3 = 2
+    assert firsts(GRPO(epsilon=0.0)(groups, scores, {})[0]) == pytest.approx([2 / 2**0.5, -1 / 2**0.5, -1 / 2**0.5])
+    assert firsts(GRPO(deviation=False)(groups, scores, {})[0]) == pytest.approx([2, -1, -1])
+
+
+def test_rloo_by_hand():
+    groups, scores = one_group([3.0, 0.0, 0.0])
+    assert firsts(RLOO()(groups, scores, {})[0]) == pytest.approx([3, -1.5, -1.5])
+
+
+def test_a_group_of_one_or_of_equals_teaches_nothing():
+    for totals in ([5.0], [2.0, 2.0, 2.0]):
+        groups, scores = one_group(totals)
+        for estimator in (GRPO(), GRPO(deviation=False), RLOO()):
+            assert firsts(estimator(groups, scores, {})[0]) == pytest.approx([0.0] * len(totals))
+
+
+def test_reinforce_by_hand():
+    rng = np.random.default_rng(0)
+    made = group([trajectory(rng), trajectory(rng)])
+    scores = [[Score(np.array([1.0, 0.0, 2.0], dtype=np.float32)), Score(np.array([0.0, 0.0, 0.0], dtype=np.float32))]]
+    credit = Reinforce(discount=0.5, baseline="none")([made], scores, {})[0]
+    assert [float(turn[0]) for turn in credit[0].tokens] == pytest.approx([1.5, 1.0, 2.0])
+    credit = Reinforce(discount=0.5)([made], scores, {})[0]  # mean of the starts: (1.5 + 0) / 2
+    assert [float(turn[0]) for turn in credit[0].tokens] == pytest.approx([0.75, 0.25, 1.25])
+    assert [float(turn[0]) for turn in credit[1].tokens] == pytest.approx([-0.75] * 3)
+
+
+def test_constant_filters_by_return():
+    groups, scores = one_group([1.0, 0.0])
+    assert firsts(Constant(value=2.0)(groups, scores, {})[0]) == [2.0, 2.0]
+    assert firsts(Constant(threshold=0.5)(groups, scores, {})[0]) == [1.0, 0.0]

@@ -1,0 +1,104 @@
+"""Engine tokens are trained tokens, each exactly once, forks and new windows included; weights sum to one."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made import group, score, trajectory
+
+from sojourn.batch import Aggregate, to_batch
+from sojourn.batch.flatten import flatten, gather, paths, scatter
+from sojourn.credit.rloo import RLOO
+from sojourn.types import Credit, Trajectory
+
+
+@st.composite
+def forests(draw):
+    """Any forest of up to 7 turns: lines, forks, several windows."""
+    count = draw(st.integers(1, 7))
+    parents = [draw(st.integers(-1, n - 1)) for n in range(count)]
+    return trajectory(np.random.default_rng(draw(st.integers(0, 99))), parents=parents)
+
+
+@given(made=st.lists(forests(), min_size=1, max_size=4))
+def test_every_sampled_token_is_trained_exactly_once(made: list[Trajectory]):
+    batch, places = flatten([group(made)])
+    trained = sorted((p.trajectory, p.turn) for p in places)
+    assert trained == [(t, n) for t, one in enumerate(made) for n in range(len(one.turns))]
+    assert batch.weight.sum() == sum(len(turn.sample.tokens) for one in made for turn in one.turns)
+    for place in places:
+        turn = made[place.trajectory].turns[place.turn]
+        span = slice(place.start, place.stop)
+        np.testing.assert_array_equal(batch.tokens[span], turn.sample.tokens)
+        np.testing.assert_array_equal(batch.logprobs[span], turn.sample.logprobs)
+        assert (batch.weight[span] == 1).all()
+
+
+@given(made=st.lists(forests(), min_size=1, max_size=4))
+def test_what_precedes_a_trained_token_is_the_prompt_that_the_engine_saw(made: list[Trajectory]):
+    batch, places = flatten([group(made)])
+    for place in places:
+        start = batch.starts[batch.sequence[place.start]]
+        np.testing.assert_array_equal(
+            batch.tokens[start : place.start], made[place.trajectory].prompt(place.turn)
+        )
+
+
+@given(made=st.lists(forests(), min_size=1, max_size=4), by=st.sampled_from(["token", "sequence", "turn"]))
+def test_weights_sum_to_one(made, by):
+    credit = [[Credit.uniform(t, 1.0) for t in made]]
+    batch = to_batch([group(made)], credit, {}, aggregate=Aggregate(by=by))
+    assert batch.weight.sum() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_weights_by_hand():
+    rng = np.random.default_rng(0)
+    made = [trajectory(rng, turns=1), trajectory(rng, turns=3)]
+    tokens = [[len(turn.sample.tokens) for turn in t.turns] for t in made]
+    whole, second = sum(map(sum, tokens)), sum(tokens[1])
+    turn = tokens[1][1]
+    expected = {"token": 1 / whole, "sequence": 1 / (2 * second), "turn": 1 / (4 * turn), "constant": 1 / (2 * 64)}
+    for by, weight in expected.items():
+        batch = to_batch(
+            [group(made)], [[Credit.uniform(t, 1.0) for t in made]], {}, aggregate=Aggregate(by=by, length=64)
+        )
+        _, places = flatten([group(made)])
+        place = next(p for p in places if (p.trajectory, p.turn) == (1, 1))
+        assert batch.weight[place.start] == pytest.approx(weight)
+
+
+@given(made=st.lists(forests(), min_size=2, max_size=5), count=st.integers(2, 3))
+def test_minibatches_hold_every_token_once_at_the_same_total_weight(made, count):
+    credit = [[Credit.uniform(t, 1.0) for t in made]]
+    batch = to_batch([group(made)], credit, {}, aggregate=Aggregate())
+    parts = list(batch.minibatches(count))
+    assert sorted(np.concatenate([p.tokens[p.weight > 0] for p in parts])) == sorted(batch.tokens[batch.weight > 0])
+    for part in parts:
+        assert part.weight.sum() == pytest.approx(batch.weight.sum(), rel=1e-4)
+
+
+def test_gather_and_scatter_are_inverse():
+    rng = np.random.default_rng(0)
+    made = [group([trajectory(rng, parents=[-1, 0, 0, -1, 3]), trajectory(rng)], slot) for slot in range(2)]
+    batch, places = flatten(made)
+    values = rng.normal(size=len(batch)).astype(np.float32)
+    given_back = gather(scatter(made, values, places), places, len(batch))
+    np.testing.assert_array_equal(given_back, np.where(batch.weight > 0, values, 0))
+
+
+def test_paths_of_a_forest():
+    rng = np.random.default_rng(0)
+    assert paths(trajectory(rng, parents=[-1, 0, 0, -1, 3])) == [[0, 1], [0, 2], [3, 4]]
+
+
+def test_an_episode_with_an_error_is_not_trained_on():
+    rng = np.random.default_rng(0)
+    from dataclasses import replace
+
+    made = group([trajectory(rng), trajectory(rng)])
+    broken = replace(made, episodes=(made.episodes[0], replace(made.episodes[1], error="the browser died")))
+    assert len(broken.trajectories) == 1
+    credit = RLOO()([broken], [[score(broken.trajectories[0], 1.0)]], {})
+    batch = to_batch([broken], credit, {}, aggregate=Aggregate())
+    assert batch.weight.sum() == pytest.approx(1.0)
+    assert len(batch.starts) == 2

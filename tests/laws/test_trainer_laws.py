@@ -1,0 +1,129 @@
+"""The trainer on a tiny real model: packing, splitting and sharing change nothing; clipped losses agree at ratio 1."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from made import batch as made_batch
+from made import group, trajectory
+
+from sojourn.backends.torch import models
+from sojourn.backends.torch.trainer import TorchTrainer
+from sojourn.batch import Aggregate, to_batch
+from sojourn.losses.entropy import Entropy
+from sojourn.losses.nll import NLL
+from sojourn.losses.ppo import PPO
+from sojourn.losses.reinforce import Reinforce
+from sojourn.recipe import Optim
+from sojourn.types import Credit
+
+
+async def nowhere(weights, version):
+    """Takes published weights and forgets them."""
+
+
+def trainer(token_budget: int = 100_000) -> TorchTrainer:
+    made = TorchTrainer(models.load("tiny", "fp32", 0).model, nowhere, bf16=False, token_budget=token_budget)
+    made.begin(Optim(lr=1e-3), 10, reference=False)
+    return made
+
+
+async def gradient(batch, losses, token_budget=100_000) -> torch.Tensor:
+    made = trainer(token_budget)
+    await made.forward_backward(batch, losses)
+    return torch.cat([p.grad.flatten() for p in made.trainable.values() if p.grad is not None])
+
+
+async def test_splitting_a_batch_changes_nothing():
+    batch = made_batch(np.random.default_rng(0))
+    losses = [PPO(), Entropy()]
+    whole = await gradient(batch, losses)
+    assert whole.norm() > 0.01
+    torch.testing.assert_close(await gradient(batch, losses, token_budget=40), whole, atol=1e-5, rtol=1e-4)
+
+
+async def test_packing_changes_nothing():
+    """Each packed sequence scores as it does alone, in transformers' own attention."""
+    batch = made_batch(np.random.default_rng(1))
+    packed = await trainer().forward(batch)
+    model = models.load("tiny", "fp32", 0).model
+    for s in range(len(batch.starts) - 1):
+        span = slice(batch.starts[s], batch.starts[s + 1])
+        tokens = torch.from_numpy(batch.tokens[span])
+        with torch.no_grad():
+            logp = model(tokens[None]).logits[0].log_softmax(-1)
+        alone = logp[:-1].gather(1, tokens[1:, None])[:, 0].numpy()
+        where = batch.weight[span][1:] > 0
+        np.testing.assert_allclose(packed[span][1:][where], alone[where], atol=1e-4)
+
+
+async def test_sharing_a_turn_between_paths_trains_it_once():
+    rng = np.random.default_rng(0)
+    forked = trajectory(rng, parents=[-1, 0, 0])
+    batch = to_batch([group([forked])], [[Credit.uniform(forked, 1.0)]], {}, aggregate=Aggregate())
+    made = trainer()
+    metrics = await made.forward_backward(batch, [NLL()])
+    scored = await trainer().forward(batch)
+    assert metrics["nll"] == pytest.approx(float(-(scored * batch.weight).sum()), rel=1e-4)
+
+
+@pytest.mark.parametrize("loss", [PPO(), PPO(clip_low=0.01, clip_high=0.5)])
+async def test_at_ratio_one_a_clipped_loss_has_the_reinforce_gradient(loss):
+    batch = made_batch(np.random.default_rng(2))
+    on_policy = replace(batch, logprobs=await trainer().forward(batch))
+    torch.testing.assert_close(
+        await gradient(on_policy, [loss]), await gradient(on_policy, [Reinforce()]), atol=1e-5, rtol=1e-4
+    )
+
+
+async def test_off_policy_the_clip_acts():
+    """Without this, the law above would hold of a loss that ignores the ratio."""
+    batch = made_batch(np.random.default_rng(2))
+    far = replace(batch, logprobs=await trainer().forward(batch) - 1.0)
+    difference = await gradient(far, [PPO()]) - await gradient(far, [Reinforce()])
+    assert difference.norm() > 0.01
+
+
+async def test_sequences_without_advantage_are_skipped_exactly():
+    batch = made_batch(np.random.default_rng(3))
+    idle = np.isin(batch.sequence, [1, 3])
+    batch = replace(batch, advantages=np.where(idle, 0, batch.advantages).astype(np.float32))
+
+    class Whole(NLL):
+        proportional = False
+
+    torch.testing.assert_close(await gradient(batch, [NLL()]), await gradient(batch, [Whole()]), atol=1e-6, rtol=1e-4)
+    assert (await trainer().forward_backward(batch, [NLL()]))["trained_tokens"] < len(batch)
+
+
+async def test_temperature_and_constraints_are_those_of_the_sampler():
+    batch = made_batch(np.random.default_rng(4), groups=1, size=1)
+    where = np.flatnonzero(batch.weight)[0]
+    allowed = np.array([5, int(batch.tokens[where]), 7])
+    changed = replace(batch, temperature=np.full(len(batch), 0.5, dtype=np.float32), allowed={int(where): allowed})
+    scored = (await trainer().forward(changed))[where]
+    model = models.load("tiny", "fp32", 0).model
+    with torch.no_grad():
+        logits = model(torch.from_numpy(batch.tokens[:where])[None]).logits[0, -1] / 0.5
+    expected = logits[int(batch.tokens[where])] - logits[allowed].logsumexp(0)
+    assert scored == pytest.approx(float(expected), abs=1e-4)
+
+
+async def test_a_checkpoint_restores_weights_and_optimiser(tmp_path):
+    batch = made_batch(np.random.default_rng(5))
+
+    async def step(made):
+        await made.forward_backward(batch, [NLL()])
+        await made.optim_step()
+
+    first = trainer()
+    await step(first)
+    first.save(tmp_path)
+    second = trainer()
+    second.load(tmp_path)
+    second.restore(first.state())
+    for made in (first, second):
+        await step(made)
+    for name, weight in first.trainable.items():
+        assert torch.equal(weight, second.trainable[name]), name

@@ -1,0 +1,85 @@
+"""metrics.jsonl survives being cut off and resumed; trackers that are not installed say so."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from sojourn.errors import MissingExtraError
+from sojourn.record.metrics import Jsonl, Line, Sinks, TensorBoard, Trackio, Wandb, read
+
+
+def test_lines_are_on_disk_at_once_and_come_back(tmp_path: Path):
+    sink = Jsonl(tmp_path / "metrics.jsonl")
+    sink.write(0, "rl", {"success": 0.5, "episodes": 4})
+    assert list(read(sink.path)) == [Line(0, "rl", {"success": 0.5, "episodes": 4.0})]
+    sink.write(1, "rl", {"kl": math.nan, "loss": math.inf})
+    assert math.isnan(list(read(sink.path))[1].values["kl"])
+    assert [json.loads(line, parse_constant=pytest.fail) for line in sink.path.read_text().splitlines()]
+    sink.close()
+    assert list(read(tmp_path / "none.jsonl")) == []
+
+
+def test_resume_cuts_what_came_later(tmp_path: Path):
+    sink = Jsonl(tmp_path / "metrics.jsonl")
+    for stage in ("warmup", "rl"):
+        for step in range(4):
+            sink.write(step, stage, {"loss": step})
+    sink.truncate(2, "rl")
+    sink.write(2, "rl", {"loss": 20})
+    assert [(x.stage, x.step, x.values["loss"]) for x in read(sink.path)][4:] == [
+        ("rl", 0, 0),
+        ("rl", 1, 1),
+        ("rl", 2, 20),
+    ]
+    sink.truncate(3)
+    assert [(x.stage, x.step) for x in read(sink.path)] == [("warmup", 0), ("warmup", 1), ("warmup", 2)]
+    sink.truncate(9)
+    assert len(list(read(sink.path))) == 3
+    sink.close()
+
+
+def test_a_half_written_line_is_left_out_and_does_not_spoil_the_next(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 0, "stage": "rl", "loss": 1}\ngarbage\n{"step": 1, "stage": "rl", "lo')
+    assert [x.step for x in read(path)] == [0]
+    sink = Jsonl(path)
+    sink.write(1, "rl", {"loss": 2})
+    sink.truncate(5)
+    assert [(x.step, x.values["loss"]) for x in read(path)] == [(0, 1), (1, 2)]
+    sink.close()
+
+
+def test_sinks_write_to_all(tmp_path: Path):
+    sinks = Sinks([Jsonl(tmp_path / "a"), Jsonl(tmp_path / "b")])
+    sinks.write(3, "rl", {"x": 1})
+    sinks.close()
+    assert list(read(tmp_path / "a")) == list(read(tmp_path / "b")) == [Line(3, "rl", {"x": 1.0})]
+
+
+@pytest.mark.parametrize(
+    ("config", "package"), [(TensorBoard(), "tensorboard"), (Wandb(), "wandb"), (Trackio(), "trackio")]
+)
+def test_a_missing_tracker_names_the_extra(tmp_path: Path, config, package: str):
+    if importlib.util.find_spec(package) is not None:
+        pytest.skip(f"{package} is installed")
+    with pytest.raises(MissingExtraError, match=rf"{package}.*pip install sojourn\[tracking\]"):
+        config(tmp_path, {})
+
+
+def test_tensorboard_keeps_stages_apart(tmp_path: Path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    sink = TensorBoard()(tmp_path, {})
+    for stage in ("warmup", "rl"):
+        for step in range(2):
+            sink.write(step, stage, {"loss": step})
+    sink.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("rl/loss")] == [(0, 0.0), (1, 1.0)]

@@ -1,0 +1,73 @@
+"""The curve is drawn from what the run folder holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sojourn.errors import RecordError
+from sojourn.record import plot
+from sojourn.record.intervals import Estimate, Part, Summary
+from sojourn.record.metrics import Jsonl
+from sojourn.record.run import RunFolder
+
+pytest.importorskip("matplotlib")
+
+
+def summary(success: float) -> Summary:
+    one = Estimate(1.0, 1.0, 1.0, 10)
+    part = Part(10, 10, Estimate(success, success - 0.1, success + 0.1, 10), one, one, one, one)
+    return Summary(part, {}, {})
+
+
+def make_run(path: Path, seed: int) -> Path:
+    rng = np.random.default_rng(seed)
+    with RunFolder.create(path, "") as run:
+        sink = Jsonl(path / "metrics.jsonl")
+        for step in range(5):
+            sink.write(step, "warmup", {"loss": 1.0})
+        for step in range(20):
+            sink.write(step, "rl", {"loss": 0.0, "success": rng.random(), "entropy": 0.5, "kl": float("nan")})
+        sink.write(0, "remarks", {"success": 0.0})  # no loss: not a training stage
+        sink.close()
+        run.add_evaluation("base", "warmup", 0, summary(0.1))
+        run.add_evaluation("trained", "rl", 20, summary(0.8))
+    return path
+
+
+def test_stages_lie_one_after_the_other(tmp_path: Path):
+    one = plot._read(make_run(tmp_path / "a", 0))
+    starts, end = plot._starts([one])
+    assert (starts, end) == ({"warmup": 0, "rl": 5}, 25)
+    x, y = one.series("success", starts)
+    assert x.tolist() == list(range(5, 25))
+    assert y.tolist() == [np.random.default_rng(0).random(20)[i] for i in range(20)]
+    assert len(one.series("kl", starts).x) == 0
+    assert [(stage, step, success.mean) for stage, step, success in one.evaluations] == [
+        ("warmup", 0, 0.1),
+        ("rl", 20, 0.8),
+    ]
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_a_png_is_drawn(tmp_path: Path, seeds: int):
+    runs = [make_run(tmp_path / str(seed), seed) for seed in range(seeds)]
+    plot.curve(runs, tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_empty_run_cannot_be_drawn(tmp_path: Path):
+    RunFolder.create(tmp_path / "a", "").close()
+    with pytest.raises(RecordError, match="nothing to draw"):
+        plot.curve([tmp_path / "a"], tmp_path / "curve.png")
+
+
+def test_smoothing_keeps_lines_and_means():
+    line = np.linspace(0.0, 1.0, 60)
+    np.testing.assert_allclose(plot.smooth(line), line)
+    rng = np.random.default_rng(0)
+    noisy = rng.random(400)
+    assert plot.smooth(noisy).std() < 0.4 * noisy.std()
+    assert plot.smooth(np.zeros(0)).tolist() == []

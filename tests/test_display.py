@@ -1,0 +1,102 @@
+"""The display shows the numbers of a run in 80 columns, and plain lines where nobody looks."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from rich.console import Console
+
+from sojourn.display import Display
+from sojourn.record.intervals import summarise
+from sojourn.types import Ending, Episode, Group, Message, Role, Sample, Score, Stop, Task, Trajectory, Turn, Versions
+
+VALUES = {
+    "success": 0.625,
+    "reward": 0.61,
+    "entropy": 0.512,
+    "kl": 0.0031,
+    "loss": -0.012,
+    "lag_mean": 0.8,
+    "lag_max": 2,
+    "episodes": 64,
+    "trained_tokens": 3100,
+    "errors": 1,
+    "seconds_rollout": 9.0,
+    "seconds_train": 5.0,
+    "seconds_step": 15.0,
+    "tokens_per_s": 1351.3,
+    "episodes_per_s": 7.03,
+}
+
+
+def judged():
+    groups, scores = [], []
+    for number in range(4):
+        task = Task("toy", {}, number, "test")
+        sample = Sample(np.arange(2), np.zeros(2, np.float32), Versions(0, 0), Stop.END)
+        turn = Turn(-1, np.arange(3), sample, Message(Role.ASSISTANT, "x"), float(number % 2))
+        groups.append(Group(number, task, (Episode(str(number), task, (Trajectory("a", (turn,), Ending.DONE),)),)))
+        scores.append([Score(np.array([number % 2], np.float32))])
+    return summarise(groups, scores)
+
+
+def drive(display: Display) -> None:
+    with display:
+        display.stage("rl", 60, start=10, episodes=64)
+        for step in range(10, 13):
+            display.episode_done(True, 1.0)
+            display.step(step, VALUES)
+        display.evaluation("base", judged())
+        display.message("a [bracket] is not markup")
+        display.episode_done(True, 1.0)
+        display.episode_done(False, 0.0)
+
+
+def test_a_log_has_one_line_per_step():
+    console = Console(file=io.StringIO(), width=80)
+    drive(Display("toy", console=console))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    steps = [line for line in lines if line.startswith("rl ")]
+    assert len(steps) == 3
+    assert steps[0].startswith("rl 11/60  success 62% [50–73]  reward 0.61")
+    for text in (
+        "kl 0.0031",
+        "lag 0.8/2",
+        "1,351 tok/s",
+        "620 trained/s",
+        "rollout 60% train 33%",
+        "15.0 s",
+        "left 12:15",
+    ):
+        assert text in steps[0]
+    assert "a [bracket] is not markup" in lines
+    assert any(line.startswith("evaluation base: success 50%") for line in lines)
+    assert "\x1b" not in "".join(lines)
+
+
+def test_a_terminal_gets_a_panel_in_80_columns():
+    console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True, color_system=None)
+    display = Display("toy", console=console)
+    assert display.live
+    drive(display)
+    plain = Console(file=io.StringIO(), width=80)
+    plain.print(display.render())
+    shown = plain.file.getvalue()  # type: ignore[attr-defined]
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 24
+    for text in ("rl 13/60", "62% [50–73]", "episodes 2/64", "0.512", "0.8, at most 2", "left 11:45", "base", "▆▆▆"):
+        assert text in shown
+    assert "a [bracket] is not markup" in shown
+    assert "rl 13/60" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_an_empty_display_draws():
+    console = Console(file=io.StringIO(), width=80)
+    display = Display(console=console)
+    assert console.file.getvalue() == ""  # type: ignore[attr-defined]
+    console.print(display.render())
+    display.stage("warm-up", 0)
+    display.step(0, {})
+    assert "warm-up 1/0" in console.file.getvalue()  # type: ignore[attr-defined]

@@ -1,0 +1,191 @@
+"""Intervals against published values, and against their own coverage."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from sojourn.record.intervals import (
+    NOTHING,
+    Estimate,
+    Summary,
+    mean,
+    pass_at_k,
+    pass_rate,
+    proportion,
+    summarise,
+    t_quantile,
+    table,
+    wilson,
+)
+from sojourn.types import Ending, Episode, Group, Message, Role, Sample, Score, Stop, Task, Trajectory, Turn, Versions
+
+
+@pytest.mark.parametrize(
+    ("freedom", "value"),
+    [(1, 12.7062), (2, 4.3027), (4, 2.7764), (5, 2.5706), (6, 2.4469), (10, 2.2281), (30, 2.0423), (100, 1.9840)],
+)
+def test_t_quantiles(freedom: int, value: float):
+    assert t_quantile(freedom) == pytest.approx(value, abs=0.004)
+
+
+def test_wilson_against_newcombe():
+    """Newcombe 1998, Statistics in Medicine 17, table I, method 3."""
+    for wins, plays, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611)):
+        found = wilson(wins, plays)
+        assert (found.low, found.high) == pytest.approx((low, high), abs=5e-5)
+    assert wilson(29, 29).low == pytest.approx(0.8830, abs=5e-5)
+    assert wilson(29, 29).high == 1.0
+    assert wilson(0, 0) == NOTHING
+
+
+def test_mean_against_a_hand_made_interval():
+    found = mean([1.0, 2.0, 3.0, 4.0, 5.0])
+    half = 2.7764 * math.sqrt(2.5 / 5)
+    assert found == pytest.approx((3.0, 3 - half, 3 + half, 5))
+    assert mean([2.0]) == Estimate(2.0, -math.inf, math.inf, 1)
+    assert mean([]) == NOTHING
+
+
+def test_plays_of_one_task_are_not_new_evidence():
+    """Repeating every value k times inside its task leaves the interval exactly where it was."""
+    values = [0.0, 1.0, 2.0, 5.0, 3.0]
+    tasks = list(range(5))
+    once = mean(values, tasks)
+    thrice = mean(np.repeat(values, 3).tolist(), np.repeat(tasks, 3).tolist())
+    assert thrice[:3] == pytest.approx(once[:3])
+    outcomes = [True, False, True, True, False, True]
+    several = proportion(np.repeat(outcomes, 8).tolist(), np.repeat(range(6), 8).tolist())
+    alone = proportion(outcomes)
+    assert several.mean == alone.mean
+    assert several.n == 48
+    assert several.high - several.low >= alone.high - alone.low
+    naive = proportion(np.repeat(outcomes, 8).tolist())
+    assert several.high - several.low > 2 * (naive.high - naive.low)
+
+
+def test_a_perfect_panel_counts_tasks_once():
+    perfect = proportion([True] * 40, np.repeat(range(10), 4).tolist())
+    assert perfect.low == pytest.approx(wilson(10, 10).low)
+    assert (perfect.mean, perfect.high, perfect.n) == (1.0, 1.0, 40)
+    single = proportion([True, False, True, True], ["a"] * 4)
+    assert single.high - single.low > 0.7
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.35])
+def test_intervals_cover(spread: float):
+    """Over 400 simulated evaluations of 25 tasks x 4 plays, about 95% of the intervals hold the truth."""
+    rng = np.random.default_rng(1)
+    truth = 0.5
+    held = {"proportion": 0, "mean": 0, "naive": 0}
+    for _ in range(400):
+        rates = truth + spread * rng.choice([-1.0, 1.0], size=25)
+        outcomes = (rng.random((25, 4)) < rates[:, None]).astype(float).ravel().tolist()
+        tasks = np.repeat(range(25), 4).tolist()
+        found = {
+            "proportion": proportion(outcomes, tasks),
+            "mean": mean(outcomes, tasks),
+            "naive": proportion(outcomes),
+        }
+        for name, estimate in found.items():
+            held[name] += estimate.low <= truth <= estimate.high
+    assert held["proportion"] >= 0.92 * 400
+    assert held["mean"] >= 0.91 * 400
+    if spread:
+        assert held["naive"] < 0.9 * 400  # the interval that takes the plays for independent is too narrow
+
+
+def test_pass_at_k_is_the_share_of_draws_with_a_success():
+    for plays, wins in ((5, 2), (6, 0), (4, 4), (7, 1)):
+        outcomes = [True] * wins + [False] * (plays - wins)
+        for k in range(1, plays + 1):
+            draws = list(itertools.combinations(outcomes, k))
+            assert pass_at_k(plays, wins, k) == pytest.approx(sum(map(any, draws)) / len(draws))
+    with pytest.raises(ValueError, match="pass@5 of 4 plays"):
+        pass_at_k(4, 1, 5)
+
+
+def test_pass_rate_over_tasks():
+    by_task = [(4, 0), (4, 1), (4, 4), (1, 1)] * 5
+    found = pass_rate(by_task, 2)
+    assert found.mean == pytest.approx((0 + 0.5 + 1) / 3)
+    assert found.n == 15  # tasks played once are left out
+    assert found.low < found.mean < found.high
+    assert pass_rate(by_task, 2) == found  # the bootstrap has a seed
+    assert pass_rate([(4, 4)] * 8, 2) == wilson(8, 8)
+    assert pass_rate([(1, 1)], 2) == NOTHING
+
+
+def play(task: Task, number: int, success: bool, *, malformed: int = 0, error: str | None = None) -> Episode:
+    turns = tuple(
+        Turn(
+            parent=k - 1,
+            context=np.arange(2),
+            sample=Sample(np.arange(k + 1), np.zeros(k + 1, np.float32), Versions(0, 0), Stop.END),
+            said=None if k < malformed else Message(Role.ASSISTANT, "go"),
+            info={"success": float(success)} if k == 2 else {},
+        )
+        for k in range(3)
+    )
+    return Episode(f"{task.id}-{number}", task, (Trajectory("agent", turns, Ending.DONE),), error)
+
+
+def panel() -> tuple[list[Group], list[list[Score]]]:
+    groups = []
+    for number in range(6):
+        env, tags = ("maze", ("hard",)) if number % 2 else ("shop", ("hard", "long") if number == 4 else ())
+        task = Task(env, {"n": number}, number, "test", tags)
+        episodes = [play(task, i, i < number % 4, malformed=number == 0) for i in range(4)]
+        if number == 5:
+            episodes[3] = play(task, 3, False, error="lost")
+        groups.append(Group(number, task, tuple(episodes)))
+    scores = [[Score(np.array([0, 0, t.success], np.float32)) for t in group.trajectories] for group in groups]
+    return groups, scores
+
+
+def test_summary_counts():
+    found = summarise(*panel())
+    overall = found.overall
+    assert (overall.tasks, overall.episodes, found.errors) == (6, 23, 1)
+    assert overall.success.mean == overall.reward.mean == pytest.approx((0 + 1 + 2 + 3 + 0 + 1) / 23)
+    assert (overall.turns.mean, overall.tokens.mean) == (3.0, 6.0)
+    assert overall.malformed.mean == pytest.approx(4 / 69)
+    assert set(found.envs) == {"maze", "shop"}
+    assert found.envs["maze"].success.mean == pytest.approx(5 / 11)
+    assert {tag: part.tasks for tag, part in found.tags.items()} == {"hard": 4, "long": 1}
+    assert sorted(overall.pass_at) == [1, 2, 4]
+    assert overall.pass_at[4].n == 5
+    assert overall.pass_at[4].mean == pytest.approx(3 / 5)
+    assert overall.success.low < overall.success.mean < overall.success.high
+
+
+def test_summaries_survive_json():
+    found = summarise(*panel())
+    text = json.dumps(found.to_json(), allow_nan=False)
+    assert Summary.from_json(json.loads(text)) == found
+    empty = summarise([], [])
+    assert json.dumps(Summary.from_json(json.loads(json.dumps(empty.to_json(), allow_nan=False))).to_json())
+    assert empty.overall.success.n == 0
+
+
+def test_scores_must_fit():
+    groups, scores = panel()
+    with pytest.raises(ValueError):
+        summarise(groups, [scores[0][:1], *scores[1:]])
+
+
+def test_table_fits_a_terminal():
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    found = summarise(*panel())
+    console.print(table({"base": found, "warm-up": found, "trained": found}, title="miniwob"))
+    text = console.export_text()
+    console.file.close()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    for word in ("success", "pass@2", "pass@4", "maze", "long", "errors", found.overall.success.percent):
+        assert word in text

@@ -1,0 +1,74 @@
+"""The structure that DESIGN promises: imports flow one way, `import sojourn` is light, names are what they say."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sojourn.registry import COMPONENTS, find
+
+ROOT = Path(__file__).parent.parent / "sojourn"
+ORDER = [
+    "types", "protocols", "errors", "registry", "config", "threads", "schedules", "tasks", "record", "envs", "render",
+    "agents", "rollout", "rewards", "credit", "batch", "streams", "losses", "backends", "recipe", "display", "rig", "train",
+    "evaluate", "stages", "checks", "cli",
+]  # fmt: skip
+LAZY = {("registry", "envs")}  # a plain class becomes a world where a config names one
+
+
+def layer(module: str) -> str:
+    return module.split(".")[1] if "." in module else "types"
+
+
+def imports(path: Path):
+    """The sojourn modules that a file imports at run time, outside `if TYPE_CHECKING`."""
+    tree = ast.parse(path.read_text())
+    hidden = {
+        child
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in hidden:
+            continue
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sojourn"):
+            yield node.module if "." in node.module else f"{node.module}.{node.names[0].name}"
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("sojourn."))
+
+
+def test_imports_flow_one_way():
+    wrong = []
+    for path in ROOT.rglob("*.py"):
+        own = path.relative_to(ROOT).parts[0].removesuffix(".py")
+        if own == "__init__":
+            continue
+        for module in imports(path):
+            other = layer(module)
+            if other in ORDER and ORDER.index(other) > ORDER.index(own) and (own, other) not in LAZY:
+                wrong.append(f"{path.relative_to(ROOT)} imports {module}")
+    assert not wrong
+
+
+def test_every_module_has_its_place():
+    found = {p.name.removesuffix(".py") for p in ROOT.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert found - {"__init__"} == set(ORDER) & found
+    assert found - {"__init__"} <= set(ORDER)
+
+
+def test_importing_sojourn_is_light():
+    code = "import sys, sojourn; print(sorted({'torch', 'transformers', 'playwright', 'rich', 'typer'} & set(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, names in COMPONENTS.items() for name in names], ids=lambda x: x
+)
+def test_every_registered_name_is_a_documented_component(kind, name):
+    cls = find(kind, name)
+    assert cls.__doc__
+    assert cls.__name__.lower() == name.replace("_", "")
