@@ -46,7 +46,6 @@ def train(
 async def _train(resolved: Resolved, resumed: Path | None, out: Path | None) -> None:
     from sojourn import config
     from sojourn.display import Display
-    from sojourn.record.intervals import table
     from sojourn.record.plot import curve
     from sojourn.record.run import RunFolder
     from sojourn.stages import run_recipe
@@ -60,9 +59,13 @@ async def _train(resolved: Resolved, resumed: Path | None, out: Path | None) -> 
         folder = RunFolder.create(path, config.dump(resolved.table), seeds={"run": recipe.seed})
     with folder:
         console.print(f"run folder: {folder.path}", soft_wrap=True)
-        with Display(recipe.name, console=console) as display:
-            evaluations = await run_recipe(recipe, folder, display, resume=resumed is not None)
-        console.print(table(evaluations))
+        try:
+            with Display(recipe.name, console=console) as display:
+                await run_recipe(recipe, folder, display, resume=resumed is not None)
+        except BaseException:
+            if resumed is None and not folder.evaluations():
+                folder.discard()  # it failed before anything was measured: nothing half-written stays behind
+            raise
         curve([folder.path], folder.path / "curve.png")
         console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
 

@@ -138,7 +138,7 @@ def construct(cls: Any, table: Mapping[str, Any], where: str) -> Built:
     values, complete = {}, {}
     for name, f in fields.items():
         if name in table:
-            built = convert(hints[name], table[name], f"{prefix}{name}")
+            built = convert(hints[name], _named(f, hints[name], table[name]), f"{prefix}{name}")
         elif f.default is not dataclasses.MISSING:
             built = Built(f.default, plain(f.default))
         elif f.default_factory is not dataclasses.MISSING:
@@ -153,6 +153,15 @@ def construct(cls: Any, table: Mapping[str, Any], where: str) -> Built:
         return Built(cls(**values), complete)
     except ValueError as error:
         raise ConfigError(f"{where or cls.__name__}: {error}") from None
+
+
+def _named(f: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
+    """A component's table that says no name means the field's default component, with other values."""
+    kinds = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Kind)]
+    known = f.default_factory is not dataclasses.MISSING
+    if kinds and known and isinstance(value, Mapping) and "name" not in value:
+        return {"name": plain(f.default_factory()).get("name"), **value}
+    return value
 
 
 def plain(value: Any) -> Any:

@@ -10,6 +10,8 @@ import json
 import os
 import re
 import shutil
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +45,9 @@ class Checkpoint:
         """The state that was saved; tuples come back as lists."""
         try:
             data = json.loads((self.path / "state.json").read_text())
-            with np.load(self.path / "state.npz", allow_pickle=False) as arrays:
+            with (self.path / "state.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return _unpack(data, arrays)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
             raise RecordError(f"{self.path} cannot be read ({error}): resume from an earlier checkpoint") from error
 
     def mark(self) -> None:

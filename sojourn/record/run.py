@@ -152,6 +152,11 @@ class RunFolder:
         """The evaluations so far, oldest first: name, stage, step, and a summary for `Summary.from_json`."""
         return self.read_json("evaluations.json", [])
 
+    def discard(self) -> None:
+        """Removes the folder and all that is in it."""
+        self._must_write()
+        shutil.rmtree(self.path)
+
     def close(self) -> None:
         if self._lock is not None:
             fcntl.flock(self._lock, fcntl.LOCK_UN)  # children that were forked meanwhile hold the descriptor too

@@ -68,10 +68,13 @@ class StepFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._file = np.load(path, allow_pickle=False)
-        except FileNotFoundError as error:
+            self._raw = path.open("rb")  # opened here, as np.load leaves a damaged file open
+        except OSError as error:
             raise RecordError(f"{path} is missing: restore the tokens folder of the run from a copy") from error
+        try:
+            self._file = np.load(self._raw, allow_pickle=False)
         except UNREADABLE as error:
+            self._raw.close()
             raise _damaged(path, error) from error
         self._members = frozenset(self._file.files)
 
@@ -93,6 +96,7 @@ class StepFile:
 
     def __exit__(self, *exc: object) -> None:
         self._file.close()
+        self._raw.close()
 
 
 def _damaged(path: Path, error: BaseException, part: str = "") -> RecordError:

@@ -180,21 +180,19 @@ class EpisodeStore:
         """The groups of a stage with their judgements; what cannot be read is left out, with a warning that says so."""
         chosen = [count.step for count in self.steps() if count.stage == stage] if steps is None else steps
         for step in chosen:
-            entries = list(self.query(stage=stage, step=step))
-            for _, members in groupby(entries, key=lambda entry: entry.place):
-                record = self._group(list(members))
+            read = self._read_each(self.query(stage=stage, step=step))
+            for _, members in groupby(read, key=lambda pair: pair[0].place):
+                record = _group(list(members))
                 if record is not None:
                     yield record
 
     def missing(self) -> list[str]:
         """One sentence for every record of the index that cannot be read; reads everything."""
-        found: list[str] = []
-        for entry in self.query():
-            try:
-                self.read(entry)
-            except RecordError as error:
-                found.append(f"episode {entry.id} ({entry.stage}, step {entry.step}): {error}")
-        return found
+        return [
+            f"episode {entry.id} ({entry.stage}, step {entry.step}): {found}"
+            for entry, found in self._read_each(self.query())
+            if isinstance(found, RecordError)
+        ]
 
     def close(self) -> None:
         for database in (self._writer, self._memory):
@@ -208,23 +206,21 @@ class EpisodeStore:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _group(self, entries: Sequence[Entry]) -> GroupRecord | None:
-        records: list[Record] = []
-        for entry in entries:
+    def _read_each(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Record | RecordError]]:
+        """The record of each row, or why it cannot be read; a file is opened once for the rows that follow in it."""
+        for (stage, step, part), rows in groupby(entries, key=lambda entry: (entry.stage, entry.step, entry.part)):
             try:
-                records.append(self.read(entry))
+                file = StepFile(self._file(stage, step, part))
             except RecordError as error:
-                warnings.warn(f"episode {entry.id} is left out: {error}", RuntimeWarning, stacklevel=3)
-        if not records:
-            return None
-        first = entries[0]
-        return GroupRecord(
-            stage=first.stage,
-            step=first.step,
-            group=Group(first.slot, records[0].episode.task, tuple(record.episode for record in records)),
-            scores=tuple(score for record in records for score in record.scores),
-            credits=tuple(credit for record in records for credit in record.credits),
-        )
+                yield from ((entry, error) for entry in rows)
+                continue
+            with file:
+                for entry in rows:
+                    try:
+                        found: Record | RecordError = file.record(entry.number)
+                    except RecordError as error:
+                        found = error
+                    yield entry, found
 
     def _file(self, stage: str, step: int, part: int) -> Path:
         return self.tokens / f"{_quoted(stage)}-{step:06d}-{part}.npz"
@@ -282,6 +278,26 @@ class EpisodeStore:
                 self._rebuild(self._memory)
             rows = self._memory.execute(statement, values).fetchall()
         yield from (make(row) for row in rows[given:])
+
+
+def _group(members: Sequence[tuple[Entry, Record | RecordError]]) -> GroupRecord | None:
+    """The group of what could be read, None where nothing could; says what is left out."""
+    records: list[Record] = []
+    for entry, found in members:
+        if isinstance(found, RecordError):
+            warnings.warn(f"episode {entry.id} is left out: {found}", RuntimeWarning, stacklevel=3)
+        else:
+            records.append(found)
+    if not records:
+        return None
+    first = members[0][0]
+    return GroupRecord(
+        stage=first.stage,
+        step=first.step,
+        group=Group(first.slot, records[0].episode.task, tuple(record.episode for record in records)),
+        scores=tuple(score for record in records for score in record.scores),
+        credits=tuple(credit for record in records for credit in record.credits),
+    )
 
 
 def _quoted(stage: str) -> str:

@@ -32,7 +32,8 @@ class ChatML:
 
     thinking: bool = False
 
-    def bind(self, tokenizer: Any) -> Turns:
+    def bind(self, tokenizer: Any, template: str = "") -> Turns:
+        """The renderer; `template`, the format that the model seems to have, makes no difference here."""
         codec = Codec(tokenizer, MARKERS)
         codec.token(MARKS.start)
         return Turns(MARKS, codec, (codec.token(MARKS.end),), self.thinking)

@@ -31,7 +31,8 @@ class Gemma:
 
     thinking: bool = False
 
-    def bind(self, tokenizer: Any) -> Turns:
+    def bind(self, tokenizer: Any, template: str = "") -> Turns:
+        """The renderer; `template`, the format that the model seems to have, makes no difference here."""
         codec = Codec(tokenizer, (*MARKERS, MARKS.start, MARKS.end))
         codec.token(MARKS.beginning)
         codec.token(MARKS.start)

@@ -144,3 +144,11 @@ def test_files_are_json_and_arrays(tmp_path: Path):
     assert json.loads((saved.path / "state.json").read_text())["step"] == 3
     with np.load(saved.path / "state.npz", allow_pickle=False) as arrays:
         assert len(arrays.files) == 2
+
+
+def test_a_damaged_state_says_so(tmp_path: Path):
+    saved = checkpoint.save(tmp_path, 0, weights, STATE)
+    path = saved.path / "state.npz"
+    path.write_bytes(b"x" * path.stat().st_size)
+    with pytest.raises(RecordError, match="resume from an earlier checkpoint"):
+        saved.state()

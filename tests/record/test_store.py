@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 import sqlite3
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -225,8 +227,11 @@ def test_a_cut_file_gives_the_other_steps_and_says_what_is_missing(tmp_path: Pat
     damaged = tmp_path / "tokens" / "rl-000001-0.npz"
     damaged.write_bytes(damaged.read_bytes()[:-300])
     with EpisodeStore(tmp_path) as store:
-        with pytest.warns(RuntimeWarning, match=r"10-0-0 is left out: .*rl-000001-0.npz cannot be read"):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", RuntimeWarning)
             found = list(store.groups("rl"))
+        assert len(said) == 6
+        assert re.search(r"episode 10-0-0 is left out: .*rl-000001-0.npz cannot be read", str(said[0].message))
         assert [same(a, b[0]) for a, b in zip(found, made[:2] + made[4:], strict=True)] == [True] * 4
         assert len(store.missing()) == 6
         damaged.unlink()

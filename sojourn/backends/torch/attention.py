@@ -96,7 +96,9 @@ class Plan:
         """
         cached = self._masks.get((number, window, repeats, dtype))
         if cached is None:
-            cached = self._masks[number, window, repeats, dtype] = self._mask(self.blocks[number], window, repeats, dtype)
+            cached = self._masks[number, window, repeats, dtype] = self._mask(
+                self.blocks[number], window, repeats, dtype
+            )
         return cached
 
     def _mask(self, block: Block, window: int | None, repeats: int, dtype: torch.dtype) -> tuple[int, Any]:
@@ -213,5 +215,3 @@ class Probe:
                 "transformers' attention interface: expected all: this engine cannot sample from such a model"
             )
         return [self.shapes[layer] for layer in sorted(self.shapes)]
-
-

@@ -15,7 +15,7 @@ import torch
 
 from sojourn.types import IntArray
 
-PATIENCE = 16  # tokens: a request waits for a slot that is being filled only if that saves it more than this
+PATIENCE = 4  # tokens: a request waits for a slot that is being filled only if that saves it more than this
 STALE = -(2**62)  # the version of slots that weights since replaced have filled
 
 

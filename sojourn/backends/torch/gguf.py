@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import io
+import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sojourn.errors import MissingExtraError, ModelError
 
+LOG = logging.getLogger(__name__)
 CONVERSION = 1  # raised when the way of converting changes, so that older conversions are made again
 EDGE_BYTES = 1 << 20
 PROBES = ("Hello, world", "  two  spaces\n\n and lines\t", "12345 + 67 = 89.0", "naïve 日本語 😀", "<b>x</b> {'a': [1]}")
@@ -117,6 +120,7 @@ def _check(name: str, file: Path) -> None:
 
 def _convert(name: str, files: tuple[Path, ...], folder: Path) -> None:
     """Under the lock: whatever other attempts left is from processes that died."""
+    LOG.info("converting model '%s' into %s, once", name, folder)
     for left in folder.parent.glob(f"{folder.name}.part-*"):
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f"{folder.name}.part-", dir=folder.parent) as temporary:
@@ -146,13 +150,14 @@ def _rewrite(name: str, file: Path, target: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            file.parent,
-            gguf_file=file.name,
-            dtype=torch.float32,
-            quantization_config=GgufConfig(dequantize=True),  # otherwise the model cannot be saved
-            local_files_only=True,
-        )
+        with redirect_stderr(io.StringIO()):  # a progress bar that cannot be turned off
+            model = AutoModelForCausalLM.from_pretrained(
+                file.parent,
+                gguf_file=file.name,
+                dtype=torch.float32,
+                quantization_config=GgufConfig(dequantize=True),  # otherwise the model cannot be saved
+                local_files_only=True,
+            )
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
     except (ValueError, KeyError, NotImplementedError, RuntimeError) as error:
         raise ModelError(

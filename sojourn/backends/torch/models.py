@@ -14,12 +14,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from sojourn.backends.torch import gguf
 from sojourn.errors import ModelError
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 HUB_TIMEOUT_S = 5
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 EXPECTED = f"expected {', '.join(gguf.PACKAGES)}, tiny, a folder of a Hugging Face model, a .gguf file, or owner/name"
@@ -86,15 +84,18 @@ def load(name: str, dtype: str = "fp32", seed: int = 0) -> Loaded:
     """The model, with its weights in `dtype` ("fp32" or "bf16"). `seed` decides the initial weights of "tiny"."""
     if dtype not in DTYPES:
         raise ModelError(f"dtype '{dtype}': expected {' or '.join(DTYPES)}: set model.dtype to one of them")
+    import torch
+
     source = resolve(name)
+    kept_in = getattr(torch, DTYPES[dtype])
     with quiet():
         if source.kind is Kind.TINY:
             from sojourn.backends.torch import tiny
 
             tokenizer = tiny.build_tokenizer()
-            model = tiny.build_model(tiny.read_size(name), tokenizer, seed).to(DTYPES[dtype])
+            model = tiny.build_model(tiny.read_size(name), tokenizer, seed).to(kept_in)
         else:
-            model, tokenizer = _pretrained(name, _place(source), DTYPES[dtype])
+            model, tokenizer = _pretrained(name, _place(source), kept_in)
     return Loaded(model.eval(), tokenizer, name, template_of(tokenizer), _max_context(model.config))
 
 
@@ -178,7 +179,7 @@ def _place(source: Source) -> Path:
         ) from None
 
 
-def _pretrained(name: str, folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
+def _pretrained(name: str, folder: Path, dtype: Any) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM
 
     model = _read(

@@ -11,10 +11,6 @@ import string
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
 from sojourn.errors import ModelError
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -82,7 +78,10 @@ def read_size(name: str) -> Size:
     return Size(**values)
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
+def build_tokenizer() -> Any:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
     letters = pre_tokenizers.ByteLevel.alphabet()
     space = "\u0120"  # how byte-level tokenizers write a space
     whole = [*WORDS, *OPENINGS]
@@ -104,8 +103,11 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def build_model(size: Size, tokenizer: Any, seed: int) -> LlamaForCausalLM:
+def build_model(size: Size, tokenizer: Any, seed: int) -> Any:
     """A Llama-style decoder (Touvron et al. 2023, arXiv:2302.13971) with grouped queries and tied embeddings."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=size.hidden,

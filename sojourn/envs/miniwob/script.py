@@ -66,14 +66,16 @@ const colour = css => {
   const far = c => PALETTE[c].reduce((sum, v, i) => sum + (v - rgb[i]) ** 2, 0);
   return Object.keys(PALETTE).reduce((best, c) => far(c) < far(best) ? c : best);
 };
-const wordy = el => [el.id, ...el.classList].find(w => /^[a-z][a-z0-9-]{2,}$/.test(w) && !/^ui-|^d3-|^ql-|^(widget|color|item|box)$/.test(w));
+const wordy = el => [el.id, ...el.classList].find(w => /^[a-z][a-z0-9-]{2,}$/.test(w) && !/^ui-|^d3-|^(widget|color|item|box)$/.test(w));
 const ownLabel = el => el.labels && el.labels.length ? clean(el.labels[0].innerText) : '';
-const formName = el => el.getAttribute('aria-label') || ownLabel(el) || el.getAttribute('placeholder') || el.title;
+const formName = el => clean(el.getAttribute('aria-label') || ownLabel(el) || el.getAttribute('placeholder') || el.title)
+  .replace(/[:\s]+$/, '');
 const itemName = (el, text) => {
   if (el.classList.contains('ui-dialog-titlebar-close')) return 'x';
+  if (el.classList.contains('ui-slider-handle')) return /[0-9]/.test(el.parentElement.id) ? el.parentElement.id : '';
   const picture = el.tagName === 'IMG' ? el : el.querySelector('img');
   const paint = colour(getComputedStyle(el).backgroundColor);
-  const word = (wordy(el) || '').replace(/-/g, ' ');
+  const word = (wordy(el) || '').replace(/^ql-/, '').replace(/-/g, ' ');
   return clean(el.getAttribute('aria-label')) || text || clean(picture && picture.alt) || clean(el.title) ||
     (el.id ? word || paint : paint && paint !== 'white' ? paint : word || paint);
 };
@@ -120,7 +122,9 @@ const stateOf = (el, role) => {
   const near = role === 'tab' || role === 'folder' ? el.closest('li, h3, [role=tab]') || el : el;
   const open = near.getAttribute('aria-selected') === 'true' || near.getAttribute('aria-expanded') === 'true'
     || near.classList.contains('collapsable');
-  return open ? 'open' : el.classList.contains('clicked') || el.classList.contains('ui-selected') ? 'on' : '';
+  if (open) return 'open';
+  const marks = {clicked: 'on', active: 'on', selected: 'on', 'ui-selected': 'on', 'mark-x': 'X', 'mark-o': 'O'};
+  return marks[[...el.classList].find(c => c in marks)] || '';
 };
 const valueOf = el => el.tagName === 'SELECT' ? [...el.selectedOptions].map(o => clean(o.text)).join(', ')
   : el.isContentEditable ? clean(el.innerText)
@@ -168,7 +172,7 @@ const field = (el, out) => {
   const tick = /^(checkbox|radio)$/.test(el.type || '');
   const press = el.tagName === 'BUTTON' || /^(button|submit|reset|image)$/.test(el.type || '');
   if (press) return out.push(entry(el, itemName(el, clean(el.tagName === 'INPUT' ? el.value : el.innerText))));
-  const name = clean(formName(el)) || (tick ? '' : takeLabel(out));
+  const name = formName(el) || (tick ? '' : takeLabel(out));
   if (tick && !name && el.nextSibling instanceof Text) return out.push({...entry(el, clean(el.nextSibling.data))});
   return out.push(entry(el, name));
 };
@@ -201,7 +205,7 @@ const walk = (el, out) => {
     const inner = out.slice(from).filter(e => e.kind === 'element' || (e.kind === 'shape' && !icon));
     const text = clean(out.slice(from).filter(e => e.kind === 'text').map(t => t.text).join(' '));
     if (inner.length && hears(el)) own(el, out, from);
-    else if (!inner.length && size(el) > 2 && text.length <= 120) {
+    else if (!inner.length && size(el) > 2 && text.length <= 80) {
       out.splice(from);
       out.push(entry(el, itemName(el, text)));
     }
@@ -259,7 +263,8 @@ const settle = async () => {
 const reset = async (seed, ms, mode) => {
   await warm();
   timers = new Map(); now = epoch;
-  if (document.activeElement && document.activeElement !== document.body) document.activeElement.blur();
+  const anchor = document.body.insertBefore(document.createElement('a'), document.body.firstChild);
+  anchor.tabIndex = -1; anchor.focus(); anchor.remove();  // Tab starts from the top again, whatever had the focus before
   Math.seedrandom(seed);
   core.EPISODE_MAX_TIME = 1e8;
   core.startEpisodeReal();

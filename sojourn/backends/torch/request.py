@@ -1,0 +1,91 @@
+"""One sample or score on its way through the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sojourn.backends.torch import sampling
+from sojourn.backends.torch.sampling import Choices, Row
+from sojourn.types import FloatArray, IntArray, Sample, SamplingParams, Stop, Versions
+
+
+@dataclass(eq=False)
+class Request:
+    """A sample under way; a score, where `params` is None."""
+
+    prompt: IntArray
+    future: asyncio.Future[Any]
+    params: SamplingParams | None = None
+    choices: Choices | None = None
+    slot: int = -1
+    versions: Versions = field(default_factory=lambda: Versions(0, 0))
+    drawn: bool = False
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    allowed: list[IntArray | None] = field(default_factory=list)
+    scores: list[FloatArray] = field(default_factory=list)
+    uniforms: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.params is not None:
+            self.uniforms = sampling.uniforms(self.params.seed, len(self.prompt), self.params.max_tokens)
+            self._force()
+
+    @property
+    def context(self) -> IntArray:
+        """The tokens to compute. A score needs no logits of the last one."""
+        return self.prompt[:-1] if self.params is None else np.concatenate([self.prompt, self.tokens]).astype(np.int64)
+
+    def row(self) -> Row:
+        """How to draw the next token."""
+        assert self.params is not None
+        allowed = None if self.choices is None else self.choices.allowed()
+        return Row(self.params, float(self.uniforms[len(self.tokens)]), allowed)
+
+    def accept(self, token: int, logprob: float, row: Row, version: int) -> None:
+        """A drawn token, and those that can only follow it."""
+        self.drawn, self.versions = True, Versions(self.versions.oldest, version)
+        self._add(token, logprob, row.allowed)
+        self._force()
+
+    def stop(self, stops: frozenset[int]) -> Stop | None:
+        assert self.params is not None
+        if self.tokens and self.choices is not None and self.choices.complete:
+            return Stop.CHOICE
+        if self.tokens and self.choices is None and self.tokens[-1] in stops:
+            return Stop.END
+        return Stop.LENGTH if len(self.tokens) >= self.params.max_tokens else None
+
+    def sample(self, stop: Stop) -> Sample:
+        assert self.params is not None
+        return Sample(
+            np.array(self.tokens, dtype=np.int64),
+            np.array(self.logprobs, dtype=np.float32),
+            self.versions,
+            stop,
+            self.params.temperature or 1.0,
+            None if self.choices is None else tuple(self.allowed),
+        )
+
+    def restart(self, version: int) -> None:
+        self.versions, self.scores = Versions(version, version), []
+
+    def _add(self, token: int, logprob: float, allowed: IntArray | None) -> None:
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        self.allowed.append(allowed)
+        if self.choices is not None:
+            self.choices.advance(token)
+
+    def _force(self) -> None:
+        """A token that is the only one allowed is certain: it is taken without asking the model."""
+        assert self.params is not None
+        while self.choices is not None and not self.choices.complete and len(self.tokens) < self.params.max_tokens:
+            allowed = self.choices.allowed()
+            if len(allowed) > 1:
+                return
+            self._add(int(allowed[0]), 0.0, allowed)

@@ -1,0 +1,123 @@
+"""What an engine does in its own thread: one step through the model, and new weights between steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from sojourn.backends.torch import fused, sampling
+from sojourn.backends.torch.attention import Piece, Plan, Probe
+from sojourn.backends.torch.cache import Claim, KeyValues, Slots
+from sojourn.backends.torch.request import Request
+from sojourn.backends.torch.sampling import Row
+from sojourn.errors import ConfigError, ModelError
+from sojourn.types import FloatArray
+
+Weights = Iterable[tuple[str, torch.Tensor]]
+
+
+class Drawing(NamedTuple):
+    token: int
+    logprob: float
+    row: Row
+
+
+class Outcome(NamedTuple):
+    """What a step gave one request, up to token `end` of its context."""
+
+    request: Request
+    end: int
+    drawing: Drawing | None = None
+    scores: FloatArray | None = None
+
+
+class Stepper:
+    """A model, made to attend through a cache that fits into `memory_bytes`, of at most `slots` contexts."""
+
+    def __init__(self, model: Any, length: int, memory_bytes: int, slots: int) -> None:
+        self.busy_s = 0.0
+        self._model = model.eval().requires_grad_(False)
+        shapes = Probe().run(self._model)
+        first = next(self._model.parameters())
+        self._device = first.device
+        context_bytes = length * sum(shape.size(first.dtype) for shape in shapes)
+        if memory_bytes < context_bytes:
+            raise ConfigError(
+                f"one context of {length} tokens takes {context_bytes / 2**20:.1f} MiB of cache, but the sampler has "
+                f"{memory_bytes / 2**20:.1f}: raise its memory or lower max_context"
+            )
+        self.slots = Slots(min(memory_bytes // context_bytes, slots), length)
+        self.vocabulary = self._model.get_input_embeddings().num_embeddings
+        self._cache = KeyValues(shapes, self.slots.count, length, first.dtype, self._device)
+        self._parameters = dict(self._model.named_parameters(remove_duplicate=False))
+        self._logits = fused.build(self._model) or self._through_transformers
+
+    @torch.inference_mode()
+    def step(self, pieces: dict[Piece, Request], claims: list[Claim]) -> list[Outcome]:
+        began = time.monotonic()
+        for claim in claims:
+            self._cache.open(claim.slot)
+            if claim.donor is not None:
+                self._cache.copy(claim.donor, claim.slot, claim.reused)
+        plan = Plan(self._cache, list(pieces), self._device)
+        tokens = np.concatenate([self.slots.tokens[p.slot, p.begin : p.end] for p in plan.pieces])
+        wanted: list[tuple[Request, Piece, slice]] = []  # with the rows of logits that each needs
+        keep: list[np.ndarray] = []
+        row = count = 0
+        for piece in plan.pieces:
+            request, row = pieces[piece], row + piece.end - piece.begin
+            whole = request.params is None
+            kept = np.arange(row - (piece.end - piece.begin) if whole else row - 1, row)
+            kept = kept if whole or piece.end == self.slots.known[piece.slot] else kept[:0]
+            wanted.append((request, piece, slice(count, count := count + len(kept))))
+            keep.append(kept)
+        index = torch.from_numpy(np.concatenate(keep)).to(self._device)
+        logits = self._logits(torch.from_numpy(tokens).to(self._device), plan, index)
+        outcomes = self._read(logits, wanted)
+        self.busy_s += time.monotonic() - began
+        return outcomes
+
+    def _read(self, logits: torch.Tensor, wanted: list[tuple[Request, Piece, slice]]) -> list[Outcome]:
+        """Draws and scores from a step's logits."""
+        drawing = [(request, at) for request, _, at in wanted if request.params is not None and at.stop > at.start]
+        drawn: dict[Request, Drawing] = {}
+        if drawing:
+            rows = [request.row() for request, _ in drawing]
+            chosen = logits if len(rows) == len(logits) else logits[[at.start for _, at in drawing]]
+            result = sampling.draw(chosen, rows)
+            requests = [request for request, _ in drawing]
+            drawn = dict(zip(requests, map(Drawing, result.tokens, result.logprobs, rows), strict=True))
+        outcomes = []
+        for request, piece, at in wanted:
+            if request.params is None:
+                targets = torch.from_numpy(request.prompt[piece.begin + 1 : piece.end + 1]).to(self._device)
+                outcomes.append(Outcome(request, piece.end, scores=sampling.score(logits[at], targets)))
+            else:
+                outcomes.append(Outcome(request, piece.end, drawn.get(request)))
+        return outcomes
+
+    def _through_transformers(self, tokens: torch.Tensor, plan: Plan, keep: torch.Tensor) -> torch.Tensor:
+        """The logits (R, V) after the kept tokens."""
+        return self._model(
+            input_ids=tokens[None],
+            position_ids=plan.positions[None],
+            use_cache=False,
+            logits_to_keep=keep,
+            sojourn_plan=plan,
+        ).logits[0]
+
+    @torch.no_grad()
+    def load(self, weights: Weights) -> None:
+        for name, tensor in weights:
+            parameter = self._parameters.get(name)
+            if parameter is None or parameter.shape != tensor.shape:
+                has = "no such parameter" if parameter is None else f"shape {tuple(parameter.shape)} there"
+                raise ModelError(
+                    f"published '{name}' of shape {tuple(tensor.shape)}, but the sampler's model has {has}: "
+                    "trainer and sampler must be copies of one model"
+                )
+            parameter.copy_(tensor)

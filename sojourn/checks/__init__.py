@@ -1,0 +1,1 @@
+"""Public conformance suites: what a component must do to be one."""

@@ -1,0 +1,1 @@
+"""Worlds: one file or folder each, with its tasks, its dynamics and its own reward."""

@@ -1,0 +1,62 @@
+"""Tiny random models of three families, and the plain forward pass that the engine must agree with."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from sojourn.types import IntArray
+
+VOCABULARY = 97
+STOP = 3
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+}
+
+
+def build(family: str, seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    if family == "llama":
+        model = LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True))
+    elif family == "qwen2":
+        model = Qwen2ForCausalLM(Qwen2Config(**SIZES))
+    else:
+        layers = ["sliding_attention", "full_attention", "sliding_attention"]
+        shape = {"head_dim": 12, "query_pre_attn_scalar": 12, "sliding_window": 8, "layer_types": layers}
+        model = Gemma3ForCausalLM(Gemma3TextConfig(**SIZES, **shape, final_logit_softcapping=5.0))
+    return model.eval()
+
+
+def twin(model: Any) -> Any:
+    return copy.deepcopy(model)
+
+
+def logits_of(model: Any, tokens: IntArray) -> torch.Tensor:
+    """(P, V), by transformers alone."""
+    with torch.no_grad():
+        return model(torch.from_numpy(np.asarray(tokens))[None]).logits[0].float()
+
+
+def logprobs_of(model: Any, prompt: IntArray, sampled: IntArray, temperature: float = 1.0) -> np.ndarray:
+    """Of the sampled tokens after the prompt: (A,)."""
+    tokens = np.concatenate([prompt, sampled])
+    table = (logits_of(model, tokens) / temperature).log_softmax(-1).numpy()
+    return table[np.arange(len(prompt) - 1, len(tokens) - 1), sampled]

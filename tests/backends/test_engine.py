@@ -1,0 +1,406 @@
+"""The engine says what the model says: continued, forked, shared and mixed contexts, on three families of models."""
+
+import asyncio
+
+import numpy as np
+import pytest
+import torch
+from engine_models import STOP, VOCABULARY, build, logits_of, logprobs_of, twin
+from transformers import GPT2Config, GPT2LMHeadModel, MambaConfig, MambaForCausalLM
+
+from sojourn.backends.torch import fused
+from sojourn.backends.torch.engine import Engine
+from sojourn.errors import BudgetError, ConfigError, InfrastructureError, ModelError
+from sojourn.types import Prompt, Sample, SamplingParams, Stop, Versions
+
+FAMILIES = ["llama", "qwen2", "gemma3"]
+TOLERANCE = 1e-4
+
+
+def open_engine(model, **changes):
+    return Engine(twin(model), **{"stops": (STOP,), "max_context": 200, "prefill_chunk": 16, **changes})
+
+
+def tokens_of(seed, count):
+    return np.random.default_rng(seed).integers(4, VOCABULARY, count)
+
+
+async def play(engine, prompt, turns, seed, max_tokens=8):
+    """An episode: every turn goes on from the last sample. Returns the prompts and the samples."""
+    told = []
+    for turn in range(turns):
+        sample = await engine.sample(Prompt(prompt), SamplingParams(max_tokens, seed=seed * 1000 + turn))
+        told.append((prompt, sample))
+        prompt = np.concatenate([prompt, sample.tokens, tokens_of(seed * 77 + turn, 5)])
+    return told
+
+
+def flat(episodes):
+    return [turn for episode in episodes for turn in episode]
+
+
+async def until(engine, reached):
+    while not reached(engine.stats()):  # noqa: ASYNC110 (the engine tells nobody how far it is)
+        await asyncio.sleep(0)
+
+
+def assert_exact(model, told):
+    for prompt, sample in told:
+        np.testing.assert_allclose(sample.logprobs, logprobs_of(model, prompt, sample.tokens), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_turns_forks_and_groups_in_mixed_batches_agree_with_a_plain_forward(family):
+    model = build(family)
+    engine = open_engine(model)
+    shared = tokens_of(1, 40)
+    group = [play(engine, shared, 3, seed) for seed in range(3)]
+    others = [play(engine, tokens_of(50 + n, 3 + 17 * n), 2, 10 + n) for n in range(4)]
+    told = [turn for episode in await asyncio.gather(*group, *others) for turn in episode]
+    assert len(told) == 3 * 3 + 4 * 2
+    assert_exact(model, told)
+    for parent, sample in told[:3]:  # forks: other continuations of contexts that have gone on since
+        again = np.concatenate([parent, sample.tokens, tokens_of(99, 3)])
+        assert_exact(model, await play(engine, again, 1, 31))
+    await engine.close()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_scores_agree_with_a_plain_forward(family):
+    model = build(family)
+    engine = open_engine(model)
+    prompts = [tokens_of(5, 60), tokens_of(6, 2), tokens_of(7, 1)]
+    beside = play(engine, prompts[0][:30], 2, 4)
+    *scores, told = await asyncio.gather(*[engine.score(Prompt(prompt)) for prompt in prompts], beside)
+    for prompt, score in zip(prompts, scores, strict=True):
+        expected = logits_of(model, prompt).log_softmax(-1).numpy()[np.arange(len(prompt) - 1), prompt[1:]]
+        np.testing.assert_allclose(score, expected, atol=TOLERANCE)
+        assert score.dtype == np.float32
+    assert_exact(model, told)
+    await engine.close()
+
+
+async def test_the_fused_decoder_gives_the_logits_of_transformers(monkeypatch):
+    model = build("llama")
+    fast = open_engine(model)
+    monkeypatch.setattr(fused, "build", lambda model: None)
+    plain = open_engine(model)
+    assert isinstance(fast._stepper._logits, fused.FusedLlama)
+    assert not isinstance(plain._stepper._logits, fused.FusedLlama)
+    told = await asyncio.gather(play(fast, tokens_of(1, 30), 3, 1), play(fast, tokens_of(2, 50), 3, 2))
+    same = await asyncio.gather(play(plain, tokens_of(1, 30), 3, 1), play(plain, tokens_of(2, 50), 3, 2))
+    for (_, one), (_, other) in zip(flat(told), flat(same), strict=True):
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
+    await fast.close()
+    await plain.close()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_a_sample_is_the_same_alone_and_beside_others(family):
+    model = build(family)
+    engine = open_engine(model)
+    alone = await play(engine, tokens_of(3, 20), 2, 8)
+    await engine.close()
+    engine = open_engine(model)
+    crowd = [play(engine, tokens_of(60 + n, 5 * n + 2), 2, 20 + n) for n in range(6)]
+    *_, beside = await asyncio.gather(*crowd, play(engine, tokens_of(3, 20), 2, 8))
+    for (_, one), (_, other) in zip(alone, beside, strict=True):
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+    await engine.close()
+
+
+async def test_the_same_requests_give_the_same_results_to_the_bit():
+    model = build("llama")
+
+    async def run():
+        engine = open_engine(model, max_batch=4)
+        told = await asyncio.gather(*[play(engine, tokens_of(n // 3, 30 + n), 3, n) for n in range(9)])
+        stats = engine.stats()
+        await engine.close()
+        return flat(told), (stats.steps, stats.rows, stats.prefill_tokens, stats.reused_tokens)
+
+    first, second = await run(), await run()
+    assert first[1] == second[1]
+    for (_, one), (_, other) in zip(first[0], second[0], strict=True):
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+        np.testing.assert_array_equal(one.logprobs, other.logprobs)
+
+
+async def test_seeds_and_prompts_decide_the_sample():
+    engine = open_engine(build("llama"))
+    prompt = tokens_of(3, 10)
+    samples = await asyncio.gather(
+        *[engine.sample(Prompt(prompt), SamplingParams(12, seed=seed)) for seed in (0, 0, 1, 2)]
+    )
+    assert np.array_equal(samples[0].tokens, samples[1].tokens)
+    assert len({tuple(sample.tokens) for sample in samples}) == 3
+    await engine.close()
+
+
+async def test_a_groups_prompt_is_computed_once_and_a_turn_only_its_new_tokens():
+    engine = open_engine(build("llama"), stops=())
+    shared, size = tokens_of(1, 96), 6
+    told = await asyncio.gather(*[engine.sample(Prompt(shared), SamplingParams(4, seed=seed)) for seed in range(size)])
+    stats = engine.stats()
+    assert stats.prefill_tokens == 96 + (size - 1)  # for the others, the last token only
+    assert stats.reused_tokens == (size - 1) * 95
+    assert stats.sampled_tokens == 4 * size
+    longer = [np.concatenate([shared, sample.tokens, tokens_of(n, 7)]) for n, sample in enumerate(told)]
+    await asyncio.gather(*[engine.sample(Prompt(prompt), SamplingParams(4)) for prompt in longer])
+    # the last sampled token of a turn had no need to be computed then, so a turn costs its 7 tokens and that one
+    assert engine.stats().prefill_tokens - stats.prefill_tokens == size * (7 + 1)
+    await engine.close()
+
+
+async def test_a_long_prompt_does_not_keep_the_others_waiting():
+    engine = open_engine(build("llama"), stops=(), prefill_chunk=8)
+    ended = []
+
+    async def one(name, prompt, count):
+        await engine.sample(Prompt(prompt), SamplingParams(count))
+        ended.append(name)
+
+    await asyncio.gather(one("long prompt", tokens_of(1, 160), 1), one("short", tokens_of(2, 4), 10))
+    assert ended == ["short", "long prompt"]
+    await engine.close()
+
+
+async def test_publish_changes_samples_and_nothing_else_does():
+    first, second = build("llama"), build("llama", seed=1)
+    engine = open_engine(first)
+    prompt = tokens_of(1, 30)
+    params = SamplingParams(8, seed=5)
+    before = await engine.sample(Prompt(prompt), params)
+    again = await engine.sample(Prompt(prompt), params)
+    np.testing.assert_array_equal(before.tokens, again.tokens)
+    await engine.publish(second.named_parameters(), 1)
+    assert engine.version == 1
+    after = await engine.sample(Prompt(prompt), params)
+    assert_exact(first, [(prompt, before)])
+    assert_exact(second, [(prompt, after)])  # through the tied embeddings too, and no cached keys of the old weights
+    assert (before.versions, after.versions) == (Versions(0, 0), Versions(1, 1))
+    with torch.no_grad():
+        for parameter in second.parameters():
+            parameter.add_(1.0)
+    unmoved = await engine.sample(Prompt(prompt), params)
+    np.testing.assert_array_equal(after.tokens, unmoved.tokens)
+    await engine.close()
+
+
+async def test_a_sample_under_way_says_that_two_weights_made_it_and_leaves_no_keys_behind():
+    first, second = build("qwen2"), build("qwen2", seed=1)
+    engine = open_engine(first, stops=())
+    prompt = tokens_of(1, 20)
+    under_way = asyncio.create_task(engine.sample(Prompt(prompt), SamplingParams(60, seed=1)))
+    await until(engine, lambda stats: stats.sampled_tokens >= 5)
+    await engine.publish(second.named_parameters(), 1)
+    sample = await under_way
+    assert sample.versions == Versions(0, 1)
+    on = np.concatenate([prompt, sample.tokens, tokens_of(2, 4)])
+    assert_exact(second, await play(engine, on, 1, 3))
+    await engine.close()
+
+
+async def test_a_prompt_that_is_being_read_starts_again_with_new_weights():
+    first, second = build("llama"), build("llama", seed=1)
+    engine = open_engine(first, prefill_chunk=4)
+    prompt = tokens_of(1, 120)
+    reading = asyncio.create_task(engine.sample(Prompt(prompt), SamplingParams(4, seed=1)))
+    scoring = asyncio.create_task(engine.score(Prompt(prompt)))
+    await until(engine, lambda stats: stats.prefill_tokens >= 8)
+    await engine.publish(second.named_parameters(), 1)
+    sample, score = await asyncio.gather(reading, scoring)
+    assert sample.versions == Versions(1, 1)
+    assert_exact(second, [(prompt, sample)])
+    np.testing.assert_allclose(score, logprobs_of(second, prompt[:1], prompt[1:]), atol=TOLERANCE)
+    await engine.close()
+
+
+async def test_weights_of_another_model_are_refused():
+    engine = open_engine(build("llama"))
+    with pytest.raises(ModelError, match=r"no\.such.*no such parameter"):
+        await engine.publish([("no.such", torch.zeros(2))], 1)
+    with pytest.raises(ModelError, match="copies of one model"):
+        await engine.publish([("model.norm.weight", torch.zeros(2))], 1)
+    assert engine.version == 0
+    await engine.close()
+
+
+async def test_choices_are_walked_with_logprobs_over_what_is_allowed():
+    model = build("llama")
+    engine = open_engine(model)
+    prompt = tokens_of(1, 12)
+    choices = ((10, 11, 12, STOP), (10, 20, STOP), (30, STOP), (10, 11, 13, STOP))
+    seen = set()
+    for seed in range(24):
+        params = SamplingParams(6, temperature=0.7, choices=choices, seed=seed)
+        sample = await engine.sample(Prompt(prompt), params)
+        seen.add(tuple(sample.tokens.tolist()))
+        assert sample.stop is Stop.CHOICE
+        assert sample.allowed is not None
+        table = logits_of(model, np.concatenate([prompt, sample.tokens])) / 0.7
+        for place, (token, logprob, allowed) in enumerate(
+            zip(sample.tokens, sample.logprobs, sample.allowed, strict=True)
+        ):
+            assert token in allowed
+            possible = table[len(prompt) - 1 + place, torch.from_numpy(allowed)].log_softmax(0).numpy()
+            np.testing.assert_allclose(logprob, possible[list(allowed).index(token)], atol=TOLERANCE)
+    assert len(seen) > 1
+    assert seen <= set(choices)
+    await engine.close()
+
+
+async def test_a_choice_that_begins_another_is_ended_by_a_stop():
+    engine = open_engine(build("llama"))
+    params = [SamplingParams(5, choices=((10, 11), (10, 11, 12)), seed=seed, temperature=5.0) for seed in range(12)]
+    samples = await asyncio.gather(*[engine.sample(Prompt(tokens_of(1, 9)), p) for p in params])
+    assert {tuple(s.tokens.tolist()) for s in samples} == {(10, 11, STOP), (10, 11, 12)}
+    assert all(s.allowed is not None and s.allowed[2].tolist() == [STOP, 12] for s in samples)
+    only = await engine.sample(Prompt(tokens_of(1, 9)), SamplingParams(5, choices=((7, 8),)))
+    assert (only.tokens.tolist(), only.logprobs.tolist(), only.stop) == ([7, 8], [0.0, 0.0], Stop.CHOICE)
+    cut = await engine.sample(Prompt(tokens_of(1, 9)), SamplingParams(1, choices=((7, 8),)))
+    assert (cut.tokens.tolist(), cut.stop) == ([7], Stop.LENGTH)
+    await engine.close()
+    engine = open_engine(build("llama"), stops=())
+    with pytest.raises(ModelError, match="beginning of another"):
+        await engine.sample(Prompt(tokens_of(1, 9)), params[0])
+    await engine.close()
+
+
+async def test_stops_end_a_sample_and_are_part_of_it():
+    model = build("llama")
+    prompt = tokens_of(1, 9)
+    engine = open_engine(model, stops=())
+    free = await engine.sample(Prompt(prompt), SamplingParams(20, seed=2))
+    await engine.close()
+    assert (free.stop, len(free.tokens)) == (Stop.LENGTH, 20)
+    stop = int(free.tokens[6])
+    first = free.tokens.tolist().index(stop)
+    engine = open_engine(model, stops=(stop,))
+    sample = await engine.sample(Prompt(prompt), SamplingParams(20, seed=2))
+    assert sample.stop is Stop.END
+    np.testing.assert_array_equal(sample.tokens, free.tokens[: first + 1])
+    await engine.close()
+
+
+async def test_greedy_takes_the_likeliest_and_reports_temperature_one():
+    model = build("qwen2")
+    engine = open_engine(model)
+    prompt = tokens_of(4, 15)
+    sample = await engine.sample(Prompt(prompt), SamplingParams(6, temperature=0.0, seed=1))
+    table = logits_of(model, np.concatenate([prompt, sample.tokens]))
+    np.testing.assert_array_equal(sample.tokens, table[len(prompt) - 1 : -1].argmax(-1).numpy())
+    assert_exact(model, [(prompt, sample)])
+    assert sample.temperature == 1.0
+    await engine.close()
+
+
+async def test_a_request_beyond_the_context_is_refused():
+    engine = open_engine(build("llama"), max_context=32)
+    with pytest.raises(BudgetError, match="prompt of 30 tokens and 3 to sample exceed the 32"):
+        await engine.sample(Prompt(tokens_of(1, 30)), SamplingParams(3))
+    with pytest.raises(BudgetError, match="33"):
+        await engine.score(Prompt(tokens_of(1, 33)))
+    assert len((await engine.sample(Prompt(tokens_of(1, 30)), SamplingParams(2))).tokens) <= 2
+    assert len(await engine.score(Prompt(tokens_of(1, 32)))) == 31
+    await engine.close()
+
+
+async def test_prompts_that_the_model_cannot_read_are_refused():
+    engine = open_engine(build("llama"))
+    for prompt, reason in [
+        (Prompt(np.zeros(0, dtype=np.int64)), "empty"),
+        (Prompt(np.array([VOCABULARY])), "token ids"),
+        (Prompt(np.array([1]), images=("digest",)), "text only"),
+    ]:
+        with pytest.raises(ModelError, match=reason):
+            await engine.sample(prompt, SamplingParams(2))
+    await engine.close()
+
+
+async def test_contexts_wait_for_a_slot_and_are_evicted_without_harm():
+    model = build("llama")
+    bytes_per_context = 200 * 3 * 2 * 2 * 12 * 4
+    engine = open_engine(model, memory_bytes=2 * bytes_per_context)
+    told = await asyncio.gather(*[play(engine, tokens_of(n % 2, 10 + 3 * n), 3, n) for n in range(6)])
+    assert_exact(model, flat(told))
+    assert engine.stats().mean_batch <= 2
+    await engine.close()
+    with pytest.raises(ConfigError, match="one context of 200 tokens"):
+        open_engine(model, memory_bytes=bytes_per_context - 1)
+
+
+async def test_a_cancelled_sample_frees_its_slot():
+    model = build("llama")
+    engine = open_engine(model, memory_bytes=200 * 3 * 2 * 2 * 12 * 4)  # one slot
+    long = asyncio.create_task(engine.sample(Prompt(tokens_of(1, 10)), SamplingParams(150)))
+    queued = asyncio.create_task(engine.sample(Prompt(tokens_of(2, 10)), SamplingParams(150)))
+    await until(engine, lambda stats: stats.sampled_tokens >= 2)
+    long.cancel()
+    queued.cancel()
+    assert_exact(model, await play(engine, tokens_of(3, 10), 2, 1))
+    assert long.cancelled()
+    assert queued.cancelled()
+    assert engine.stats().sampled_tokens < 150
+    await engine.close()
+
+
+async def test_a_failed_step_fails_its_requests_and_the_engine_goes_on():
+    model = build("llama")
+    engine = open_engine(model)
+    broken = [(name, torch.full_like(p, torch.nan)) for name, p in model.named_parameters() if "norm" in name]
+    await engine.publish(broken, 1)
+    results = await asyncio.gather(
+        *[engine.sample(Prompt(tokens_of(n, 10)), SamplingParams(4)) for n in range(3)], return_exceptions=True
+    )
+    assert all(isinstance(result, InfrastructureError) and "not finite" in str(result) for result in results)
+    assert all(result.__cause__ is not None for result in results)
+    await engine.publish(model.named_parameters(), 2)
+    assert_exact(model, await play(engine, tokens_of(0, 10), 2, 1))
+    await engine.close()
+
+
+async def test_close_fails_what_is_under_way():
+    engine = open_engine(build("llama"), stops=())
+    under_way = asyncio.create_task(engine.sample(Prompt(tokens_of(1, 10)), SamplingParams(150)))
+    await until(engine, lambda stats: stats.sampled_tokens >= 1)
+    await engine.close()
+    with pytest.raises(InfrastructureError, match="closed"):
+        await under_way
+    with pytest.raises(InfrastructureError, match="closed"):
+        await engine.sample(Prompt(tokens_of(1, 10)), SamplingParams(2))
+    await engine.close()
+
+
+def test_an_engine_serves_one_event_loop_after_another():
+    model = build("llama")
+    engine = open_engine(model)
+
+    async def once() -> Sample:
+        return await engine.sample(Prompt(tokens_of(1, 10)), SamplingParams(4, seed=3))
+
+    first, second = asyncio.run(once()), asyncio.run(once())
+    np.testing.assert_array_equal(first.tokens, second.tokens)
+    asyncio.run(engine.close())
+
+
+def test_models_that_do_not_attend_through_transformers_interface_are_refused():
+    mamba = MambaForCausalLM(MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1))
+    with pytest.raises(ModelError, match="cannot sample from such a model"):
+        Engine(mamba, stops=(), max_context=32)
+
+
+async def test_learned_positions_work_too():
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=2, n_positions=256)).eval()
+    engine = open_engine(model)
+    assert_exact(model, await play(engine, tokens_of(3, 20), 2, 8))
+    await engine.close()
+
+
+def test_the_engines_model_cannot_be_called_without_it():
+    model = twin(build("llama"))
+    Engine(model, stops=(), max_context=32)
+    with pytest.raises(ModelError, match="without a plan"):
+        model(torch.zeros(1, 2, dtype=torch.long))

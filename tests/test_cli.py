@@ -1,0 +1,72 @@
+"""The command as a user meets it: one clear line and exit code 2 for what cannot be; nothing half-written stays."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RECIPE = """
+name = "t"
+losses = [{ name = "ppo" }]
+[model]
+name = "tiny"
+dtype = "fp32"
+[env]
+name = "toy"
+"""
+
+
+def sojourn(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, "-m", "sojourn.cli", *words], cwd=folder, env=environment, capture_output=True, text=True
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "r.toml").write_text(RECIPE)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["train", "absent.toml"], "no config file"),
+        (["train", "r.toml", "optim.lrr=1"], "did you mean 'lr'?"),
+        (["train", "r.toml", "model.name=nowhere/no-such-model"], "nowhere/no-such-model"),
+        (["train", "r.toml", "--dry", "model.name=absent.gguf"], "absent.gguf"),
+        (["train", "r.toml", "record.sinks=[{name='trackio'}]"], "trackio"),
+        (["train", "r.toml", "--resume", "seed=1"], "takes no overrides"),
+        (["eval", "absent"], "absent"),
+        (["runs", "absent"], "no folder"),
+        (["play", "tyo"], "did you mean 'toy'?"),
+        (["check", "nowhere:Env"], "nowhere"),
+    ],
+)
+def test_one_line_and_exit_code_2(folder, words, sentence):
+    done = sojourn(folder, *words)
+    assert done.returncode == 2, done.stderr
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in done.stderr + done.stdout
+    left = [p.name for p in folder.glob("runs/*")]
+    assert not left
+
+
+def test_dry_shows_every_value_and_its_origin(folder):
+    done = sojourn(folder, "train", "r.toml", "optim.lr=3e-6", "--dry")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert any("stages.0.optim.lr = 3e-06" in line and "command line" in line for line in lines)
+    assert any("model.name = 'tiny'" in line and "r.toml" in line for line in lines)
+    assert any("seed = 0" in line and "default" in line for line in lines)
+
+
+def test_envs_lists_the_worlds(folder):
+    done = sojourn(folder, "envs")
+    assert done.returncode == 0
+    for name in ("toy", "miniwob", "shop", "tools"):
+        assert name in done.stdout
