@@ -34,10 +34,11 @@ class Lora:
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """`name`: smollm2, gemma3-270m, tiny, a folder, a GGUF file, or a hub name. `dtype` is what matrix products are
-    computed in; trained weights are always kept in fp32. Without `lora` all weights are trained."""
+    computed in ("auto": bf16 where the processor has instructions for it, else fp32); trained weights are always kept in
+    fp32. Without `lora` all weights are trained."""
 
     name: str = "smollm2"
-    dtype: Literal["fp32", "bf16"] = "bf16"
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"
     lora: Lora | None = None
     weights: str = ""  # a run folder whose newest checkpoint to start from
 

@@ -115,12 +115,10 @@ def build(kind: str, table: Mapping[str, Any], where: str = "") -> Built:
     name = table["name"]
     cls = find(kind, str(name))
     fields = {key: value for key, value in table.items() if key != "name"}
-    if kind == "env" and not dataclasses.is_dataclass(cls):
+    if kind == "env" and hasattr(cls, "reward"):  # a plain class whose methods are tools
         from sojourn.envs.tools import as_family
 
-        if fields:
-            raise ConfigError(f"{where}.{next(iter(fields))}: '{name}' is a plain class, which takes no config")
-        return Built(as_family(cls), {"name": name})
+        return Built(as_family(cls, **fields), {"name": name, **fields})
     made = construct(cls, fields, where)
     return Built(made.value, {"name": name, **made.table})
 

@@ -137,13 +137,16 @@ class Session:
         totals = [[s.total for s in judged] for judged in [*result.scores, *(j.scores for j in others)]]
         seconds = sum(result.seconds.values())
         sampled = sum(len(turn.sample.tokens) for turn in turns)
-        return {
-            **result.metrics,
+        policy = {
             "success": _mean([float(t.success) for t in trajectories]),
             "reward": _mean([s.total for s in scores]),
             "malformed": _mean([turn.info.get("malformed", 0.0) for turn in turns]),
             "lag_mean": _mean(lags), "lag_max": float(max(lags, default=0)),
             "zero_signal": _mean([float(np.ptp(t) == 0) for t in totals if t]),
+        }  # fmt: skip
+        return {
+            **result.metrics,
+            **(policy if stage.groups.live else {}),  # demonstrations say nothing about the policy
             "groups": len(groups), "episodes": len(trajectories), "turns": len(turns) / max(1, len(trajectories)),
             "sampled_tokens": sampled, "errors": self.rig.runner.errors,
             **{f"seconds_{phase}": spent for phase, spent in result.seconds.items()},

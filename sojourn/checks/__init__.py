@@ -1,1 +1,1 @@
-"""Public conformance suites: what a component must do to be one."""
+"""Conformance suites: what an environment, a renderer, an estimator, a loss or a backend promises, checked."""

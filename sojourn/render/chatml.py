@@ -32,8 +32,7 @@ class ChatML:
 
     thinking: bool = False
 
-    def bind(self, tokenizer: Any, template: str = "") -> Turns:
-        """The renderer; `template`, the format that the model seems to have, makes no difference here."""
+    def bind(self, tokenizer: Any) -> Turns:
         codec = Codec(tokenizer, MARKERS)
         codec.token(MARKS.start)
         return Turns(MARKS, codec, (codec.token(MARKS.end),), self.thinking)

@@ -31,8 +31,7 @@ class Gemma:
 
     thinking: bool = False
 
-    def bind(self, tokenizer: Any, template: str = "") -> Turns:
-        """The renderer; `template`, the format that the model seems to have, makes no difference here."""
+    def bind(self, tokenizer: Any) -> Turns:
         codec = Codec(tokenizer, (*MARKERS, MARKS.start, MARKS.end))
         codec.token(MARKS.beginning)
         codec.token(MARKS.start)

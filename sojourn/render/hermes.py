@@ -1,7 +1,7 @@
 """Tool calls and thoughts as text: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` and `<think>`.
 
-The tags and JSON are those of Hermes 2 Pro (Nous Research 2024), which Qwen 2.5 and 3 were trained on too. The sentences
-around the tool schemas are ours, not those of either model's template.
+The tags and JSON are those of Hermes 2 Pro (Nous Research 2024), which Qwen 2.5 and 3 were trained on too. The
+sentences around the tool schemas are ours, not those of either model's template.
 """
 
 from __future__ import annotations
@@ -58,12 +58,16 @@ def sayable(message: Message) -> None:
         raise RenderError(f"a {message.role} message cannot be a reply: expected role assistant")
     for text, tag in ((message.text, "<tool_call>"), (message.thought, "</think>")):
         if tag in text:
-            raise RenderError(f"the reply spells {tag} in {text[:60]!r}, which would be read back as structure: "
-                              "expected it in `calls` and `thought` only: take it out of the text")
+            raise RenderError(
+                f"the reply spells {tag} in {text[:60]!r}, which would be read back as structure: "
+                "expected it in `calls` and `thought` only: take it out of the text"
+            )
     for call in message.calls:
         if "</tool_call>" in _json(dict(call.arguments)) + call.name:
-            raise RenderError(f"the call of {call.name!r} spells </tool_call> in its arguments, which would end it "
-                              "early: expected no tags there: take it out of the arguments")
+            raise RenderError(
+                f"the call of {call.name!r} spells </tool_call> in its arguments, which would end it "
+                "early: expected no tags there: take it out of the arguments"
+            )
 
 
 def read(text: str, thinking: bool) -> Message:
@@ -77,7 +81,7 @@ def read(text: str, thinking: bool) -> Message:
         thought, closed, text = text.partition("</think>")
         if not closed:
             raise ActionError("Your thought was not closed: think more briefly, write </think>, then say your action.")
-        thought, text = thought.strip(), text.lstrip("\n")
+        thought, text = thought.strip(), text.removeprefix("\n").removeprefix("\n")
     if "<tool_call>" not in text:
         return Message(Role.ASSISTANT, text, thought)
     calls = tuple(_call(match[1].strip()) for match in CALL.finditer(text))

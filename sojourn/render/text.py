@@ -3,7 +3,8 @@
 A rendering is a list of pieces, each tokenised by itself: token boundaries are then the same whether a conversation
 grew turn by turn or is rendered afresh. Only pieces marked `control` may give the tokens that structure a chat. In
 others, every spelling of such a token is cut after its first character, so that the tokenizer cannot see it; decoded,
-the text is still the same.
+the text is still the same, unless the tokenizer itself loses it: SmolLM2's has no token for six control characters, nor
+for the planes of Unicode from 4 on, and drops them.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sojourn.errors import RenderError
 from sojourn.types import IntArray, Role
+
+LOOKS = re.compile(r"<\|.*\|>|<(start|end)_of_\w+>")  # control tokens that some tokenizers do not call special
 
 
 class Piece(NamedTuple):
@@ -26,7 +30,8 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Codec:
-    """A tokenizer, and which of its tokens structure a chat: those it calls special, and those of `markers` it has."""
+    """A tokenizer, and which of its tokens structure a chat: those it calls special or spells alike, and those of
+    `markers` that it has."""
 
     tokenizer: Any
     markers: tuple[str, ...] = ()
@@ -37,10 +42,9 @@ class Codec:
         if self.tokenizer is None:
             raise RenderError("this model has no tokenizer: expected one beside its weights: add its tokenizer.json")
         added: dict[str, int] = self.tokenizer.get_added_vocab()
-        special = set(self.tokenizer.all_special_tokens)
-        special |= {t.content for t in self.tokenizer.added_tokens_decoder.values() if t.special}
-        wanted = special | set(self.markers)
-        controls = {text: number for text, number in added.items() if text in wanted}
+        wanted = {*self.tokenizer.all_special_tokens, *self.markers}
+        wanted |= {token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special}
+        controls = {text: number for text, number in added.items() if text in wanted or LOOKS.fullmatch(text)}
         # A lookahead finds spellings that overlap, too.
         spellings = "|".join(re.escape(text) for text in sorted(controls, key=len, reverse=True) if len(text) > 1)
         object.__setattr__(self, "controls", controls)
@@ -48,8 +52,8 @@ class Codec:
 
     def token(self, text: str) -> int:
         """The id of a token that the format cannot do without."""
-        number = self.tokenizer.get_vocab().get(text)
-        if number is None:
+        number = self.tokenizer.convert_tokens_to_ids(text)
+        if number is None or self.tokenizer.convert_ids_to_tokens(number) != text:
             raise RenderError(
                 f"the tokenizer has no token {text!r}, which this chat format needs: expected it as one token: "
                 "use another renderer, such as 'template', or another model"
@@ -70,8 +74,9 @@ class Codec:
         for part in self.cut(text):
             tokens += self.control(part)
         if found := set(self.controls.values()).intersection(tokens):
+            token = self.tokenizer.convert_ids_to_tokens(min(found))
             raise RenderError(
-                f"the text {text[:80]!r} gives the control token {self.tokenizer.convert_ids_to_tokens(found.pop())!r}: "
+                f"the text {text[:80]!r} gives the control token {token!r}: "
                 "expected plain tokens: take that spelling out of the text"
             )
         return tokens
@@ -81,7 +86,7 @@ class Codec:
         if self.spelled is None:
             return [text]
         edges = [0, *(match.start() + 1 for match in self.spelled.finditer(text)), len(text)]
-        return [text[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+        return [text[start:end] for start, end in pairwise(edges)]
 
     def decode(self, tokens: Sequence[int] | IntArray) -> str:
         """The text of tokens, control tokens included."""

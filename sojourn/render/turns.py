@@ -28,8 +28,8 @@ class Marks:
 class Turns:
     """A renderer (see `sojourn.protocols.Renderer`).
 
-    The newline after a turn's end is not sampled, so it belongs to what follows. A sample that has no end marker (it was
-    cut, or was a choice) is closed by the context that extends it.
+    The newline after a turn's end is not sampled, so it belongs to what follows. A sample that has no end marker (it
+    was cut, or was a choice) is closed by the context that extends it.
     """
 
     marks: Marks
@@ -68,7 +68,7 @@ class Turns:
         return [Piece(f"{self.marks.start}{self.marks.names[Role.ASSISTANT]}\n", control=True), *opening]
 
     def _turns(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[Piece]:
-        """Whole turns, each with the newline after it. Tools are declared in the first system message, or before all."""
+        """Whole turns, each with the newline after it. Tools are declared in a first system message."""
         if tools and not (messages and messages[0].role is Role.SYSTEM):
             messages = [Message(Role.SYSTEM), *messages]
         pieces: list[Piece] = []

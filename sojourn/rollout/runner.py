@@ -54,7 +54,8 @@ class Runner:
     _recent: deque[str | None] = field(default_factory=lambda: deque(maxlen=100))
 
     def __post_init__(self) -> None:
-        self._places = asyncio.Semaphore(self.config.concurrency)
+        capacity = getattr(self.family, "capacity", self.config.concurrency)
+        self._places = asyncio.Semaphore(min(capacity, self.config.concurrency))
 
     async def group(
         self, task: Task, slot: int, size: int, params: SamplingParams, label: str, expert: bool = False

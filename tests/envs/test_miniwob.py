@@ -4,7 +4,9 @@ import asyncio
 import random
 import re
 from contextlib import asynccontextmanager, suppress
-from os import environ
+from os import environ, getpid, kill
+from pathlib import Path
+from signal import SIGKILL
 
 import pytest
 import pytest_asyncio
@@ -74,8 +76,8 @@ async def solve(family, page, seed):
 
 @pytest.mark.parametrize("page", sorted(EXPERTS))
 async def test_the_expert_reaches_the_full_reward(family, page):
-    results = await asyncio.gather(*[solve(family, page, seed) for seed in range(3)])
-    assert results == [(1.0, True)] * 3
+    results = await asyncio.gather(*[solve(family, page, seed) for seed in range(2)])
+    assert results == [(1.0, True)] * 2
 
 
 async def test_every_page_loads_and_names_what_is_on_it(family):
@@ -86,7 +88,9 @@ async def test_every_page_loads_and_names_what_is_on_it(family):
             assert brief.split("Task: ")[1], page
             assert not re.search(r"Last reward|Time left|Episodes done|START", text), page
             assert all(0 <= len(e.label) <= 90 for e in env._page.elements), page
-            named = [e.label for e in env._page.elements if not re.fullmatch(r"\d+,\d+", e.label) and e.role != "option"]
+            named = [
+                e.label for e in env._page.elements if not re.fullmatch(r"\d+,\d+", e.label) and e.role != "option"
+            ]
             assert len(named) == len(set(named)), page
 
     await asyncio.gather(*[check(page) for page in page_names()])
@@ -146,7 +150,9 @@ async def test_two_episodes_at_once_do_not_meet(family):
         assert step.observation.messages[0].text.startswith("textbox: first")
 
 
-@pytest.mark.parametrize("said", ["", "hello", "click Nobody", "click 10,10 twice", 'type Submit "x"', "scroll up", "press F5"])
+@pytest.mark.parametrize(
+    "said", ["", "hello", "click Nobody", "click 10,10 twice", 'type Submit "x"', "scroll up", "press F5"]
+)
 async def test_an_impossible_action_changes_nothing(family, said):
     async with visit(family, "enter-text") as (env, _):
         await act(env, 'type textbox "x"')
@@ -172,7 +178,14 @@ PLAYS = {
     "button-delay": ["click ONE", "click TWO"],  # asks for one second: a step is one second
     "drag-box": ["drag s to L", "click Submit"],
     "click-scroll-list": ["select Miguelita", "select Lolita", "click Submit"],
-    "copy-paste": ["click textarea", "press Control+A", "press Control+C", "click textbox", "press Control+V", "click Submit"],
+    "copy-paste": [
+        "click textarea",
+        "press Control+A",
+        "press Control+C",
+        "click textbox",
+        "press Control+V",
+        "click Submit",
+    ],
     "enter-date": ['type date "2012-09-10"', "click Submit"],
     "use-autocomplete": ['type Tags "Egy"', "press ArrowDown", "press Enter", "click Submit"],
     "click-menu-2": ["click Menu", "hover Playback", "click Prev"],
@@ -208,28 +221,40 @@ async def test_a_partly_right_answer_is_paid_as_such(family):
 
 async def test_a_page_without_expert_says_so(family):
     async with visit(family, "terminal") as (env, _):
+        assert not hasattr(env, "expert")
         with pytest.raises(ConfigError, match="'terminal'"):
             await env.expert()
 
 
-async def test_the_other_observations():
-    for config in ({"refs": "number"}, {"observation": "dom", "refs": "number"}, {"observation": "aria"}):
-        async with world(contexts=1, **config) as family, visit(family, "enter-text") as (env, observation):
-            assert "Submit" in observation.messages[0].text
-            assert "Last reward" not in observation.messages[0].text
-            assert (await act(env, await env.expert(), await env.expert())).done
-    async with world(contexts=1, observation="screenshot") as family, visit(family, "click-test-2") as (env, seen):
+def differently(family, **config):
+    """Another config of the same open world."""
+    other = MiniWoB(**config)
+    object.__setattr__(other, "_shared", family._shared)
+    return other
+
+
+@pytest.mark.parametrize(
+    "config", [{"refs": "number"}, {"observation": "dom", "refs": "number"}, {"observation": "aria"}]
+)
+async def test_the_other_texts_can_be_acted_on(family, config):
+    async with visit(differently(family, **config), "enter-text") as (env, observation):
+        assert "Submit" in observation.messages[0].text
+        assert "Last reward" not in observation.messages[0].text
+        await act(env, await env.expert())
+        assert (await act(env, await env.expert())).success
+
+
+async def test_screenshots_are_blobs_and_coordinates_work(family):
+    async with visit(differently(family, observation="screenshot"), "click-test-2") as (env, seen):
         (digest,) = seen.messages[0].images
         assert env.blobs[digest].startswith(b"\x89PNG")
+        assert "click x,y" in seen.brief[0].text
         button = env._page.elements[0]
         assert (await act(env, f"click {button.x},{button.y}")).rewards == {"agent": 1.0}
 
 
-async def test_choices_cover_the_clicks():
-    async with (
-        world(contexts=1, choices=True, pages=("choose-list",)) as family,
-        visit(family, "choose-list") as (env, seen),
-    ):
+async def test_choices_cover_the_clicks(family):
+    async with visit(differently(family, choices=True), "choose-list") as (env, seen):
         assert "click Submit" in seen.choices
         step = await act(env, next(said for said in seen.choices if said.startswith("select ")))
         assert "click Submit" in step.observation.choices
@@ -262,7 +287,7 @@ async def test_contexts_bound_the_episodes_and_cancelling_leaks_none():
             await waiting
         await third.close()
         await first.close()
-        for delay in (0, 0, 1, 2, 5, 10, 20):  # cancelled while starting, at different points
+        for delay in (0, 1, 5, 20):  # cancelled while starting, at different points
             env = family.make(task("login-user", 5))
             starting = asyncio.ensure_future(env.start())
             await asyncio.sleep(delay / 1000)
@@ -280,12 +305,24 @@ async def test_contexts_bound_the_episodes_and_cancelling_leaks_none():
         assert await asyncio.gather(*[solve(family, "login-user", seed) for seed in range(4)]) == [(1.0, True)] * 4
 
 
+def children():
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            if int(stat.read_text().rsplit(")", 1)[1].split()[1]) == getpid():
+                found.add(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
 @pytest.mark.parametrize("what", ["renderer", "browser", "driver"])
 async def test_a_crash_is_not_the_agents_fault_and_the_next_episode_works(what):
+    before = children()
     async with world(contexts=1) as family:
         async with visit(family, "click-test") as (env, _):
             if what == "driver":
-                env._seat.page._impl_obj._connection._transport._proc.kill()
+                for pid in children() - before:
+                    kill(pid, SIGKILL)
             else:
                 session = await env._seat.context.new_cdp_session(env._seat.page)
                 crashing = asyncio.ensure_future(session.send("Page.crash" if what == "renderer" else "Browser.crash"))
@@ -301,6 +338,6 @@ async def test_a_page_that_hangs_is_given_up():
     async with world(contexts=1, timeout_s=2.0) as family:
         async with visit(family, "click-test") as (env, _):
             await env._seat.page.evaluate("document.querySelector('button').onclick = () => { while (true); }; 0")
-            with pytest.raises(InfrastructureError, match="2.0 s"):
+            with pytest.raises(InfrastructureError, match=r"2\.0 s"):
                 await act(env, "click Click Me!")
         assert await solve(family, "click-test", 2) == (1.0, True)

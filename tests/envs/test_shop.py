@@ -69,10 +69,10 @@ async def test_the_expert_goes_on_from_wherever_chance_stopped() -> None:
 async def wander(play: TextPlay, rng: random.Random, steps: int, *, buy: bool = True) -> float:
     """A random policy: words of the goal on the search page, clicks elsewhere; what it earned."""
     observation = await play.start()
-    goal = observation.brief[0].text.split(": ")[1].split()
+    goal = play.goal.instruction.split()
     for _ in range(steps):
         choices = [choice for choice in observation.choices if buy or "Buy" not in choice]
-        action = rng.choice(choices) if choices else f"search[{' '.join(rng.sample(goal, 2))} shop]"
+        action = rng.choice(choices) if choices else f"search[{' '.join(rng.sample(goal, 2))}]"
         try:
             step = await play.step("agent", say(action))
         except ActionError:  # nothing but stop words

@@ -165,8 +165,8 @@ ITEMS = [
      "pricing": "", "customization_options": ""},
 ]  # fmt: skip
 NOTES = {
-    "B000000001": {"attributes": ["rubber sole", "arch support"], "instruction": "Find me walking shoes with arch support.",
-                   "instruction_attributes": ["arch support"]},
+    "B000000001": {"attributes": ["rubber sole", "arch support"], "instruction_attributes": ["arch support"],
+                   "instruction": "Find me walking shoes with arch support."},
     "B000000002": {"attributes": ["easy clean"], "instruction": "Find me an easy clean coffee maker",
                    "instruction_attributes": ["easy clean"]},
     "B000000003": {"attributes": ["soft"], "instruction": None, "instruction_attributes": None},

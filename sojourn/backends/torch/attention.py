@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import AttentionInterface
 
 from sojourn.backends.torch.cache import KeyValues, Shape
@@ -173,7 +173,7 @@ def over_cache(
 
 def _scores(q: Any, k: Any, v: Any, mask: Any, scaling: float | None, softcap: float | None) -> torch.Tensor:
     if softcap is None:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling)
+        return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling)
     scores = q @ k.transpose(-1, -2) * (scaling if scaling is not None else q.shape[-1] ** -0.5)
     scores = softcap * torch.tanh(scores / softcap)
     scores = scores if mask is None else scores + mask

@@ -54,7 +54,7 @@ class Torch:
         chosen = renderer.pick(loaded.template) if hasattr(renderer, "pick") else renderer
         bound = chosen.bind(loaded.tokenizer)
         context = min(self.max_context, loaded.max_context)
-        dtype = torch.bfloat16 if model.dtype == "bf16" else torch.float32
+        dtype = compute_dtype(model.dtype)
         twin = copy.deepcopy(loaded.model).to(dtype).requires_grad_(False)
         engine = Engine(
             twin,
@@ -64,21 +64,30 @@ class Torch:
             prefill_chunk=self.prefill_chunk,
             max_batch=self.max_batch,
         )
-        trained = loaded.model if model.lora is None else _adapted(loaded.model, model.lora, model.dtype)
-        trainer = TorchTrainer(trained, engine.publish, bf16=model.dtype == "bf16", token_budget=self.token_budget)
+        trained = loaded.model if model.lora is None else _adapted(loaded.model, model.lora, dtype)
+        bf16 = dtype == torch.bfloat16
+        trainer = TorchTrainer(trained, engine.publish, bf16=bf16, token_budget=self.token_budget)
         return Opened(trainer, engine, bound, context)
 
 
-def _adapted(model: Any, lora: Any, dtype: str) -> Any:
+def compute_dtype(name: str) -> Any:
+    """The torch dtype for matrix products. Without bf16 instructions, bf16 is emulated, some 20 times slower than fp32."""
+    import torch
+
+    if name == "auto":
+        fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        name = "bf16" if fast else "fp32"
+    return torch.bfloat16 if name == "bf16" else torch.float32
+
+
+def _adapted(model: Any, lora: Any, dtype: Any) -> Any:
     """Low-rank adapters in fp32 over frozen weights, which are kept in the compute dtype."""
     import torch
     from peft import LoraConfig, get_peft_model
 
-    if dtype == "bf16":
-        model = model.to(torch.bfloat16)
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", bias="none")
-    adapted = get_peft_model(model, config)
+    adapted = get_peft_model(model.to(dtype), config)
     for parameter in adapted.parameters():
         if parameter.requires_grad:
-            parameter.data = parameter.data.float()
+            parameter.data = parameter.data.to(torch.float32)
     return adapted

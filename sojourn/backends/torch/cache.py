@@ -143,7 +143,7 @@ class Slots:
         """The weights have changed: idle slots are emptied, and what busy ones hold is shared no more."""
         self.version[:] = STALE
         for slot in np.flatnonzero(~self.busy):
-            self.forget(slot)
+            self.forget(int(slot))
 
     def _common(self, prompt: IntArray, version: int) -> IntArray:
         """How many tokens of the prompt, but the last, each slot begins with: (count,)."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
+from torch.nn.functional import embedding, linear, rms_norm, silu
 
 from sojourn.backends.torch.attention import Plan, over_cache
 
@@ -63,35 +63,35 @@ class FusedLlama:
     def __call__(self, tokens: torch.Tensor, plan: Plan, keep: torch.Tensor) -> torch.Tensor:
         """The logits (R, V) after the kept tokens."""
         base = self._model.model
-        hidden = F.embedding(tokens, base.embed_tokens.weight)  # (N, H)
+        hidden = embedding(tokens, base.embed_tokens.weight)  # (N, H)
         cos, sin = base.rotary_emb(hidden, position_ids=plan.positions[None])
         half = self._head // 2
         cos, sin = cos[0, :, None], torch.cat([-sin[0, :, None, :half], sin[0, :, None, half:]], dim=-1)  # (N, 1, head)
         for number, layer in enumerate(self._layers):
             hidden = hidden + self._attention(number, layer, self._norm(hidden, layer.before_attention), plan, cos, sin)
-            gate, up = F.linear(self._norm(hidden, layer.before_mlp), layer.gate_up).chunk(2, dim=-1)
-            hidden = hidden + F.linear(F.silu(gate) * up, layer.down)
-        return F.linear(self._norm(hidden[keep], base.norm.weight), self._model.lm_head.weight)
+            gate, up = linear(self._norm(hidden, layer.before_mlp), layer.gate_up).chunk(2, dim=-1)
+            hidden = hidden + linear(silu(gate) * up, layer.down)
+        return linear(self._norm(hidden[keep], base.norm.weight), self._model.lm_head.weight)
 
     def _attention(
         self, number: int, layer: FusedLayer, normed: torch.Tensor, plan: Plan, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
         rotated = self._heads + self._kv_heads
-        qkv = F.linear(normed, layer.qkv).view(len(normed), -1, self._head)
+        qkv = linear(normed, layer.qkv).view(len(normed), -1, self._head)
         qk = qkv[:, :rotated]
         qk = qk * cos + qk.roll(self._head // 2, dims=-1) * sin  # rotate_half, its sign being in `sin`
         query, key, value = qk[:, : self._heads], qk[:, self._heads :], qkv[:, rotated:]
-        as_rows = [part.transpose(0, 1).unsqueeze(0) for part in (query, key, value)]
-        attended = over_cache(plan, number, *as_rows, layer.scaling, None, None)
-        return F.linear(attended.view(len(normed), -1), layer.out)
+        query, key, value = (part.transpose(0, 1).unsqueeze(0) for part in (query, key, value))
+        attended = over_cache(plan, number, query, key, value, layer.scaling, None, None)
+        return linear(attended.view(len(normed), -1), layer.out)
 
     def _norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(hidden, (hidden.shape[-1],), weight, self._eps)
+        return rms_norm(hidden, (hidden.shape[-1],), weight, self._eps)
 
 
-def _join(*linears: Any) -> torch.Tensor:
+def _join(*parts: Any) -> torch.Tensor:
     """One matrix that holds the weights of all, which become views of it."""
-    joined = torch.cat([linear.weight.data for linear in linears])
-    for linear, part in zip(linears, joined.split([len(linear.weight) for linear in linears]), strict=True):
-        linear.weight.data = part
+    joined = torch.cat([part.weight.data for part in parts])
+    for part, weight in zip(parts, joined.split([len(part.weight) for part in parts]), strict=True):
+        part.weight.data = weight
     return joined

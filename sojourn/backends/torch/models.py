@@ -5,17 +5,17 @@ Weights are read from safetensors and GGUF only (nothing is unpickled), and no c
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from sojourn.backends.torch import gguf
-from sojourn.errors import ModelError
+from sojourn.errors import MissingExtraError, ModelError
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 HUB_TIMEOUT_S = 5
@@ -60,6 +60,11 @@ class Loaded:
 
 def resolve(name: str) -> Source:
     """Finds a model without loading weights; raises `ModelError` or `MissingExtraError` where it cannot be had."""
+    for package in ("torch", "transformers", "safetensors"):
+        if find_spec(package) is None:
+            raise MissingExtraError(
+                f"model '{name}' needs the package '{package}', which is not installed: pip install 'sojourn[torch]'"
+            )
     if name == "tiny" or name.startswith("tiny:"):
         from sojourn.backends.torch import tiny
 
@@ -182,12 +187,22 @@ def _place(source: Source) -> Path:
 def _pretrained(name: str, folder: Path, dtype: Any) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM
 
-    model = _read(
+    model, report = _read(
         name,
         lambda: AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False
+            folder,
+            dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
         ),
     )
+    if absent := sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]])):
+        raise ModelError(
+            f"model '{name}': {len(absent)} weights do not come from {folder} ({', '.join(absent[:3])}): "
+            "expected all that its config.json describes: check that both belong together"
+        )
     return model, _tokenizer(name, folder)
 
 
@@ -207,7 +222,7 @@ def _tokenizer(name: str, folder: Path) -> Any:
 def _read(name: str, read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, json.JSONDecodeError) as error:
+    except Exception as error:  # tokenizers raises bare exceptions, and broken files break their readers anywhere
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise ModelError(
             f"model '{name}' cannot be loaded ({reason}): expected a causal language model that transformers knows, "

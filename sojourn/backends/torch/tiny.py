@@ -26,8 +26,8 @@ WORDS = """
 system user assistant tool name arguments
 a about act action actions after all already an and answer any are as at back be before bottom but by can cannot
 carry choose do does down each else end enter error false find first for from get give go goal guess has have
-help here high higher if in into is it its last left like list look low lower made make many may me more move much must my
-need new next no none not nothing now number of off on one only open or other out over pick play press put
+help here high higher if in into is it its last left like list look low lower made make many may me more move much
+must my need new next no none not nothing now number of off on one only open or other out over pick play press put
 read reward right run same say score search see select set show shut so start state step steps stop take text than that
 the them then there they this time to top true try turn two type under up use value wait want was way ways what when
 where which will win with word words work write wrong yes you your click drop close wear unlock locked
@@ -39,10 +39,10 @@ apple ball bed book bottle bowl box bread candle chest coin cup desk door doors 
 item items key keys lamp light lock map mirror rope spoon stone sword table thing treasure water
 button check email field form link menu option page password price product submit tab
 zero three four five six seven eight nine ten
-""".split()
+""".split()  # noqa: SIM905
 
-# Only what is said at the start of sentences, so that the vocabulary stays small.
-OPENINGS = "A An And Answer Go He I If In It No Now Open Say Take That The There They This To What Yes You Your".split()
+# Only what sentences often begin with, so that the vocabulary stays small.
+OPENINGS = "A An And Answer Go I If In It No Now Open Say Take That The There They This To What Yes You Your".split()  # noqa: SIM905
 CONTEXT = 4096
 HEAD = 32
 

@@ -116,8 +116,8 @@ class Chromium:
             await self._stop()
             from playwright.async_api import async_playwright
 
-            self._playwright = await async_playwright().start()
-            self._browser = await self._playwright.chromium.launch(executable_path=self._executable, args=list(FLAGS))
+            self._playwright = playwright = await async_playwright().start()
+            self._browser = await playwright.chromium.launch(executable_path=self._executable, args=list(FLAGS))
             return self._browser
 
     async def seat(self, page: str) -> Seat:
@@ -141,7 +141,7 @@ class Chromium:
             self._later(self._discard(seat))
 
     def _resume(self, page: str) -> Seat | None:
-        self._idle = [seat for seat in self._idle if seat.browser.is_connected()]
+        self._idle = [seat for seat in self._idle if seat.browser is self._browser and seat.browser.is_connected()]
         if not self._idle:
             return None
         best = next((index for index, seat in enumerate(self._idle) if seat.shows == page), 0)
@@ -163,6 +163,15 @@ class Chromium:
 
     async def _make(self) -> Seat:
         browser = await self.launch()
+        try:
+            return await self._make_in(browser)
+        except self.errors:  # a browser whose driver died still calls itself connected: launch another, once
+            async with self._launching:
+                if self._browser is browser:
+                    await self._stop()
+            return await self._make_in(await self.launch())
+
+    async def _make_in(self, browser: Browser) -> Seat:
         context = await browser.new_context(
             viewport=VIEWPORT,  # pyright: ignore[reportArgumentType]
             timezone_id="UTC",

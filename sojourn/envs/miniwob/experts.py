@@ -1,4 +1,4 @@
-"""Scripted experts: the next action from what the page shows now, so that a demonstration teaches only what can be known.
+"""Scripted experts: the next action from what the page shows now, so that demonstrations teach only what can be known.
 
 They use nothing that the observation hides: `click-tab-2` and `navigate-tree` open tabs and folders in order until the
 goal is in sight. Each can be asked at any point of an episode.
@@ -13,6 +13,10 @@ from sojourn.envs.miniwob.page import Element, Page, elements_of
 from sojourn.errors import ConfigError
 
 Expert = Callable[[Page], str]
+
+
+class NoExpertError(ConfigError, AttributeError):
+    """The page has no scripted expert; also an `AttributeError`, so that `hasattr(env, "expert")` is False there."""
 
 
 def _quoted(page: Page) -> list[str]:
@@ -148,5 +152,5 @@ EXPERTS: dict[str, Expert] = {
 
 def expert_of(page: str) -> Expert:
     if page not in EXPERTS:
-        raise ConfigError(f"miniwob has no scripted expert for {page!r}: choose pages among {', '.join(EXPERTS)}")
+        raise NoExpertError(f"miniwob has no scripted expert for {page!r}: choose pages among {', '.join(EXPERTS)}")
     return EXPERTS[page]

@@ -1,4 +1,4 @@
-"""What is known about the task pages that the `miniwob` package ships (MiniWoB++, Liu et al. 2018, arXiv:1802.08802)."""
+"""What is known about the task pages that `miniwob` ships (MiniWoB++, Liu et al. 2018, arXiv:1802.08802)."""
 
 from __future__ import annotations
 

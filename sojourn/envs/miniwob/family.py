@@ -33,11 +33,12 @@ class MiniWoB:
     """Task pages, round-robin: task i is page i % len(pages). Random seeds decide what is asked.
 
     `observation`: "text" (a line per element), "aria" (the accessibility tree), "dom" (the page's own DOM reading) or
-    "screenshot" (no text). `refs`: call elements by "name" or by "number"; the DOM has numbers only, and the tree and the
-    screenshot have none. `contexts` bounds the episodes under way: more wait. `choices` offers every click and select
-    as a choice (nothing can be typed then). `filler` also shows plain text that is known to be random words. `longest`
-    cuts an observation, in characters. Chromium draws a few edge pixels of a screenshot differently from time to time; all
-    other observations are the same in every run. A few pages do not vary with the seed (click-dialog, simon-says, ...).
+    "screenshot" (no text). `refs`: call elements by "name" or by "number"; the DOM has numbers only, and the tree and
+    the screenshot have none. `contexts` bounds the episodes under way: more wait. `choices` offers every click and
+    select as a choice (nothing can be typed then). `filler` also shows plain text that is known to be random words.
+    `longest` cuts an observation, in characters. A few pages do not vary with the seed (click-dialog, simon-says, ...).
+    Chromium draws a few edge pixels of a screenshot differently from time to time; all other observations are the same
+    in every run.
     """
 
     pages: tuple[str, ...] = ()
@@ -66,6 +67,11 @@ class MiniWoB:
                 raise ConfigError(f"miniwob {name} is {getattr(self, name)}: it must be above 0")
         if self.train_seeds > TEST_SEEDS_FROM:
             raise ConfigError(f"miniwob train_seeds is {self.train_seeds}: it must be at most {TEST_SEEDS_FROM}")
+
+    @property
+    def capacity(self) -> int:
+        """More episodes than contexts would only wait."""
+        return self.contexts
 
     def tasks(self, split: str) -> Generated:
         """The tasks of "train" or "test"; the pages take turns, and each seed is used once per page."""

@@ -6,9 +6,9 @@
     options red | green             select green
     circle blue 57,103 20x20        click 57,103
 
-A name that occurs again gets a number, `Ok (2)`; a form field without a name is called by its role, `textbox (2)`; other
-nameless things and drawn shapes are called by the coordinates of their centre. There are no quotation marks, so that a
-name has the same tokens in the page as in the action.
+A name that occurs again gets a number, `Ok (2)`; a form field without a name is called by its role, `textbox (2)`;
+other nameless things and drawn shapes are called by the coordinates of their centre. There are no quotation marks, so
+that a name has the same tokens in the page as in the action.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 PLACED = frozenset({"item", "image", "canvas"})  # what is called by its coordinates when it has no name
-FIELDS = frozenset({"textbox", "textarea", "password", "spinbutton", "date", "time", "month", "week", "color", "slider"})
+FIELDS = frozenset(
+    {"textbox", "textarea", "password", "spinbutton", "date", "time", "month", "week", "color", "slider"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,7 @@ class Reading:
             lines += self._prose(text)
             text = ""
             if entry["kind"] in ("element", "shape"):
-                lines += names.lines(entry, shape=entry["kind"] == "shape")
+                lines += names.lines(self._plain(entry), shape=entry["kind"] == "shape")
             elif entry["kind"] in ("dom", "domtext"):
                 lines.append(names.markup(entry))
         whole = page or "\n".join([*lines, *self._prose(text)]) or "(empty page)"
@@ -80,6 +82,10 @@ class Reading:
             done=bool(report["done"]),
             raw=float(report["raw"]),
         )
+
+    def _plain(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The entry, without a name that was borrowed from filler beside it."""
+        return entry if self.filler or not entry.get("borrowed") else {**entry, "name": ""}
 
     def _prose(self, text: str) -> list[str]:
         line = text.strip(" |")

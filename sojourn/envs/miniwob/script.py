@@ -48,7 +48,10 @@ const count = (target, type, by) => {
 };
 for (const [verb, by] of [['addEventListener', 1], ['removeEventListener', -1]]) {
   const real = EventTarget.prototype[verb];
-  EventTarget.prototype[verb] = function (type, ...rest) { count(this, type, by); return real.call(this, type, ...rest); };
+  EventTarget.prototype[verb] = function (type, ...rest) {
+    count(this, type, by);
+    return real.call(this, type, ...rest);
+  };
 }
 const hears = el => Boolean(el.onclick || el.onmousedown) || Object.values(heard.get(el) || {}).some(n => n > 0);
 """
@@ -66,9 +69,11 @@ const colour = css => {
   const far = c => PALETTE[c].reduce((sum, v, i) => sum + (v - rgb[i]) ** 2, 0);
   return Object.keys(PALETTE).reduce((best, c) => far(c) < far(best) ? c : best);
 };
-const wordy = el => [el.id, ...el.classList].find(w => /^[a-z][a-z0-9-]{2,}$/.test(w) && !/^ui-|^d3-|^(widget|color|item|box)$/.test(w));
+const DULL = /^ui-|^d3-|^(widget|color|item|box)$/;
+const wordy = el => [el.id, ...el.classList].find(w => /^[a-z][a-z0-9-]{2,}$/.test(w) && !DULL.test(w));
 const ownLabel = el => el.labels && el.labels.length ? clean(el.labels[0].innerText) : '';
-const formName = el => clean(el.getAttribute('aria-label') || ownLabel(el) || el.getAttribute('placeholder') || el.title)
+const said = (el, attribute) => el.getAttribute(attribute) || '';
+const formName = el => clean(said(el, 'aria-label') || ownLabel(el) || said(el, 'placeholder') || el.title)
   .replace(/[:\s]+$/, '');
 const itemName = (el, text) => {
   if (el.classList.contains('ui-dialog-titlebar-close')) return 'x';
@@ -79,15 +84,17 @@ const itemName = (el, text) => {
   return clean(el.getAttribute('aria-label')) || text || clean(picture && picture.alt) || clean(el.title) ||
     (el.id ? word || paint : paint && paint !== 'white' ? paint : word || paint);
 };
-const INPUTS = {checkbox: 'checkbox', radio: 'radio', button: 'button', submit: 'button', reset: 'button', image: 'button',
-  range: 'slider', color: 'color', date: 'date', time: 'time', month: 'month', week: 'week', password: 'password'};
+const INPUTS = {checkbox: 'checkbox', radio: 'radio', button: 'button', submit: 'button', reset: 'button',
+  image: 'button', range: 'slider', color: 'color', date: 'date', time: 'time', month: 'month', week: 'week',
+  password: 'password'};
+const ROLES = new Set(['tab', 'menuitem', 'option', 'checkbox', 'radio', 'slider', 'button', 'link', 'spinbutton']);
 const roleOf = el => {
   if (el.tagName === 'INPUT') return INPUTS[el.type] || 'textbox';
   if (el.tagName === 'SELECT') return 'list';
   if (el.tagName === 'TEXTAREA') return 'textarea';
   if (el.isContentEditable) return 'textbox';
-  const said = el.getAttribute('role') === 'presentation' ? el.parentElement.getAttribute('role') : el.getAttribute('role');
-  if (['tab', 'menuitem', 'option', 'checkbox', 'radio', 'slider', 'button', 'link', 'spinbutton'].includes(said)) return said;
+  const own = said(el, 'role'), role = own === 'presentation' ? said(el.parentElement, 'role') : own;
+  if (ROLES.has(role)) return role;
   if (el.classList.contains('ui-slider-handle')) return 'slider';
   if (el.tagName === 'BUTTON') return 'button';
   if (el.tagName === 'A' || el.classList.contains('alink')) return 'link';
@@ -112,15 +119,15 @@ const SHAPES = new Set(['circle', 'ellipse', 'rect', 'polygon', 'polyline', 'lin
 const native = el => FORM.has(el.tagName) || (el.tagName === 'A' && (el.href || hears(el))) || el.tagName === 'CANVAS'
   || el.tagName === 'IMG';
 const editable = el => el.isContentEditable && !(el.parentElement && el.parentElement.isContentEditable);
-const loose = el => !WHOLE(el) && (hears(el) || el.classList.contains('alink')
-  || el.classList.contains('ui-draggable') || el.classList.contains('ui-slider-handle') || el.classList.contains('ui-sortable-handle')
+const MOVES = ['alink', 'ui-draggable', 'ui-slider-handle', 'ui-sortable-handle'];
+const loose = el => !WHOLE(el) && (hears(el) || MOVES.some(c => el.classList.contains(c))
   || (/pointer|move/.test(getComputedStyle(el).cursor)
       && getComputedStyle(el).cursor !== getComputedStyle(el.parentElement).cursor));
 const stateOf = (el, role) => {
   if (el.disabled) return 'disabled';
-  if (role === 'checkbox' || role === 'radio') return el.checked || el.getAttribute('aria-checked') === 'true' ? 'on' : '';
+  if (role === 'checkbox' || role === 'radio') return el.checked || said(el, 'aria-checked') === 'true' ? 'on' : '';
   const near = role === 'tab' || role === 'folder' ? el.closest('li, h3, [role=tab]') || el : el;
-  const open = near.getAttribute('aria-selected') === 'true' || near.getAttribute('aria-expanded') === 'true'
+  const open = said(near, 'aria-selected') === 'true' || said(near, 'aria-expanded') === 'true'
     || near.classList.contains('collapsable');
   if (open) return 'open';
   const marks = {clicked: 'on', active: 'on', selected: 'on', 'ui-selected': 'on', 'mark-x': 'X', 'mark-o': 'O'};
@@ -147,10 +154,12 @@ const shapeName = el => {
   const m = el.getScreenCTM(), points = [...el.points].map(p => p.matrixTransform(m));
   return clean(paint + ' ' + points.map(p => Math.round(p.x) + ',' + Math.round(p.y)).join(' '));
 };
+const drawn = (el, role, name) => ({kind: 'shape', id: idOf(el), role, name, value: '', state: '', options: [],
+  ...box(el.getBoundingClientRect())});
 const shape = (el, out) => {
   const r = el.getBoundingClientRect();
   if (Math.max(r.width, r.height) < 3 || getComputedStyle(el).visibility === 'hidden') return;
-  out.push({kind: 'shape', id: idOf(el), role: el.tagName, name: shapeName(el), value: '', state: '', options: [], ...box(r)});
+  out.push(drawn(el, el.tagName, shapeName(el)));
 };
 const textOf = (node, out) => {
   const range = document.createRange();
@@ -172,9 +181,9 @@ const field = (el, out) => {
   const tick = /^(checkbox|radio)$/.test(el.type || '');
   const press = el.tagName === 'BUTTON' || /^(button|submit|reset|image)$/.test(el.type || '');
   if (press) return out.push(entry(el, itemName(el, clean(el.tagName === 'INPUT' ? el.value : el.innerText))));
-  const name = formName(el) || (tick ? '' : takeLabel(out));
+  const own = formName(el), name = own || (tick ? '' : takeLabel(out));
   if (tick && !name && el.nextSibling instanceof Text) return out.push({...entry(el, clean(el.nextSibling.data))});
-  return out.push(entry(el, name));
+  return out.push({...entry(el, name), borrowed: !own});
 };
 const own = (el, out, from) => {
   const texts = out.slice(from).filter(e => e.kind === 'text');
@@ -190,7 +199,8 @@ const walk = (el, out) => {
   if (el instanceof SVGElement && SHAPES.has(el.tagName)) return shape(el, out);
   if (FORM.has(el.tagName) || editable(el)) { if (el.type !== 'hidden' && size(el) > 2) field(el, out); return; }
   if (native(el)) {
-    if (el.getClientRects().length) out.push(entry(el, el.tagName === 'CANVAS' ? '' : itemName(el, clean(el.innerText))));
+    const name = el.tagName === 'CANVAS' ? '' : itemName(el, clean(el.innerText));
+    if (el.getClientRects().length) out.push(entry(el, name));
     return;
   }
   const display = getComputedStyle(el).display, block = !/^(inline|contents|table-cell|none)/.test(display);
@@ -210,8 +220,7 @@ const walk = (el, out) => {
       out.push(entry(el, itemName(el, text)));
     }
   } else if (!el.childNodes.length && size(el) >= 4 && colour(getComputedStyle(el).backgroundColor))
-    out.push({kind: 'shape', id: idOf(el), role: 'box', name: colour(getComputedStyle(el).backgroundColor), value: '',
-      state: '', options: [], ...box(el.getBoundingClientRect())});
+    out.push(drawn(el, 'box', colour(getComputedStyle(el).backgroundColor)));
   if (display === 'table-cell') out.push({kind: 'cell'});
   if (block || el.tagName === 'BR') out.push({kind: 'break'});
 };
@@ -264,7 +273,7 @@ const reset = async (seed, ms, mode) => {
   await warm();
   timers = new Map(); now = epoch;
   const anchor = document.body.insertBefore(document.createElement('a'), document.body.firstChild);
-  anchor.tabIndex = -1; anchor.focus(); anchor.remove();  // Tab starts from the top again, whatever had the focus before
+  anchor.tabIndex = -1; anchor.focus(); anchor.remove();  // Tab starts from the top again
   Math.seedrandom(seed);
   core.EPISODE_MAX_TIME = 1e8;
   core.startEpisodeReal();
@@ -289,6 +298,8 @@ const uncovered = (el, r) => {
   }
   return best;
 };
+const lines = text => { const range = document.createRange(); range.selectNodeContents(text);
+  return range.getClientRects(); };
 const locate = id => {
   const el = nodes.get(id);
   if (!el || !el.isConnected) return null;
@@ -297,7 +308,7 @@ const locate = id => {
   const covered = [...el.querySelectorAll('*')].filter(c => ids.has(c) && nodes.get(ids.get(c)) === c);
   const text = covered.length && [...el.childNodes, ...[...el.querySelectorAll('*')].flatMap(c => [...c.childNodes])]
     .find(n => n instanceof Text && n.data.trim() && !covered.some(c => c.contains(n)));
-  if (text) { const range = document.createRange(); range.selectNodeContents(text); r = range.getClientRects()[0] || r; }
+  if (text) r = lines(text)[0] || r;
   return uncovered(el, r);
 };
 const changed = el => { for (const type of ['input', 'change']) el.dispatchEvent(new Event(type, {bubbles: true})); };
@@ -324,7 +335,8 @@ const empty = id => {
 const scrolls = el => el.scrollHeight > el.clientHeight + 3 && (el.tagName === 'TEXTAREA' || el.tagName === 'HTML'
   || /auto|scroll/.test(getComputedStyle(el).overflowY));
 const scroll = async (id, sign) => {
-  const el = id ? nodes.get(id) : [...document.querySelectorAll('#area, #area *, html')].find(e => shown(e) && scrolls(e));
+  const all = [...document.querySelectorAll('#area, #area *, html')];
+  const el = id ? nodes.get(id) : all.find(e => shown(e) && scrolls(e));
   if (!el) return false;
   const before = el.scrollTop;
   el.scrollTop = before + sign * Math.max(20, 0.8 * el.clientHeight);
@@ -338,11 +350,13 @@ for (const type of ['click', 'submit']) window.addEventListener(type, event => {
   const link = event.target.closest && event.target.closest('a[href]');
   if (type === 'submit' || (link && !/^#|^javascript:/.test(link.getAttribute('href')))) event.preventDefault();
 }, true);
-const quiet = '*, *::before, *::after { transition: none !important; animation: none !important; caret-color: transparent; }';
+const quiet = '*, *::before, *::after { transition: none !important; animation: none !important; '
+  + 'caret-color: transparent; }';
 document.addEventListener('DOMContentLoaded', () => {
   const style = document.createElement('style'); style.textContent = quiet; document.head.appendChild(style);
 });
-Object.defineProperty(window, '__sojourn', {value: {reset, after, read, locate, choose, put, empty, scroll, painted, selected}});
+Object.defineProperty(window, '__sojourn',
+  {value: {reset, after, read, locate, choose, put, empty, scroll, painted, selected}});
 """
 
 INIT_SCRIPT = "(() => {" + CLOCK + LISTENERS + NAMES + READER + VERBS + "})();"

@@ -1,15 +1,15 @@
 """One episode on one page: the agent's actions become real mouse and keyboard events in Chromium.
 
-A step costs one evaluation that finds the element, the events, and one evaluation that moves the clock, reads the page and
-its reward. The reward is the page's raw one, without the discount by time; it is read only when the page has ended
-the episode, and never shown.
+A step costs one evaluation that finds the element, the events, and one evaluation that moves the clock, reads the
+page and its reward. The reward is the page's raw one, without the discount by time; it is read only when the page has
+ended the episode, and never shown.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 NEUTRAL = (400, 300)  # where the mouse rests before an episode: beside the task and its display
 START_MS = 200  # page time before the first observation, for what a page draws with a timer
 TYPED = frozenset({"date", "time", "month", "week", "color", "slider"})  # native pickers: their value is set as a whole
-INSTRUCTION = "Reply with one action: click {0}, type {0} \"text\", select {0}, press KEY, scroll down, wait{1}.\nTask: {2}"
+INSTRUCTION = (
+    'Reply with one action: click {0}, type {0} "text", select {0}, press KEY, scroll down, wait{1}.\nTask: {2}'
+)
 PLACES = ", click x,y, drag {0} to x,y, hover {0}"
 CLIPBOARD = {"Control+C": "copy", "Control+X": "cut", "Control+V": "paste"}
 
@@ -45,7 +47,9 @@ class Visit:
         self._page: Page | None = None
         self._picture = ""
         self._clipboard = ""
-        self._resettable = self._name in RESETTABLE and config.observation != "screenshot"  # hover and focus leave traces
+        self._resettable = (
+            self._name in RESETTABLE and config.observation != "screenshot"
+        )  # hover and focus leave traces
         self._reading = Reading(
             refs=config.refs, filler=config.filler or self._name not in FILLER, longest=config.longest
         )
@@ -75,12 +79,20 @@ class Visit:
             seat, self._seat = self._seat, None
             self._chromium.leave(seat)
 
-    async def expert(self) -> str:
-        return expert_of(self._name)(self._now())
+    @property
+    def expert(self) -> Callable[[], Awaitable[str]]:
+        """`await env.expert()` is the next action; raises `NoExpertError` on a page that has no expert."""
+        choose = expert_of(self._name)
+
+        async def say() -> str:
+            return choose(self._now())
+
+        return say
 
     def state_key(self) -> str:
         """A hash of the page as text (of its tree or DOM, where that is shown); not of a screenshot."""
-        return hashlib.sha256(self._now().text.encode()).hexdigest()[:16]
+        text = self._page.text if self._page and not self._page.done else ""
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _now(self) -> Page:
         if self._page is None or self._page.done:
@@ -199,7 +211,8 @@ class Visit:
         if use is None:
             await keyboard.press(key)
         elif use == "paste":
-            await keyboard.insert_text(self._clipboard)
+            if self._clipboard:
+                await keyboard.insert_text(self._clipboard)
         else:
             self._clipboard = await self._call("selected")
             if use == "cut":

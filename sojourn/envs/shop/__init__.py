@@ -6,6 +6,7 @@ grades what was bought. The pages come as text, or from a real web site in a rea
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -34,6 +35,7 @@ class _Opened:
 
     browser: Browser | None = None
     uses: int = 0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,15 +106,16 @@ class Shop:
     async def open(self) -> None:
         """Starts the site and the browser of the web surface; may be called again, each call needs its `close`."""
         if self.surface == "web":
-            self._opened.uses += 1
-            if self._opened.uses == 1:
-                from sojourn.envs.shop.browser import Browser
+            async with self._opened.lock:
+                if self._opened.browser is None:
+                    from sojourn.envs.shop.browser import Browser
 
-                self._opened.browser = await Browser.open(self.store)
+                    self._opened.browser = await Browser.open(self.store)
+                self._opened.uses += 1
 
     async def close(self) -> None:
-        if self._opened.uses:
-            self._opened.uses -= 1
+        async with self._opened.lock:
+            self._opened.uses = max(0, self._opened.uses - 1)
             if self._opened.uses == 0 and self._opened.browser is not None:
                 browser, self._opened.browser = self._opened.browser, None
                 await browser.close()

@@ -44,6 +44,10 @@ FLAGS = (
 READ = """() => ({text: document.querySelector("main").innerText,
                   labels: [...document.querySelectorAll("[data-click]")].map(e => e.dataset.click)})"""
 
+FIND = """number => {const e = document.querySelectorAll("[data-click]")[number]; e.scrollIntoView({block: "center"});
+                     const box = e.getClientRects()[0]; return [box.x + box.width / 2, box.y + box.height / 2];}"""
+"""Where to click: the middle of the first line box of a link, which may be broken over two."""
+
 
 def executable() -> str:
     """The system's Chromium: $SOJOURN_CHROMIUM, else the first of the usual names on the PATH."""
@@ -140,23 +144,18 @@ class WebPlay:
         box = await tab.query_selector("input[name=q]")
         if box is None:
             raise ActionError(f"There is no search box here, say click[{BACK}] first.")
-        await box.fill(words)
+        await box.focus()
+        await tab.keyboard.insert_text(words)
         async with tab.expect_navigation(wait_until="domcontentloaded"):
-            await box.press("Enter")
+            await tab.keyboard.press("Enter")
 
     async def _click(self, tab: Page, label: str) -> None:
         known = next((number for number, one in enumerate(self.labels) if one.lower() == label.lower()), None)
         if known is None:
             raise ActionError(f'There is no "{label[:30]}" to click here.')
-        element = (await tab.query_selector_all("[data-click]"))[known]
-        await element.scroll_into_view_if_needed()
-        box = await element.bounding_box()
-        if box is None:
-            raise InfrastructureError(
-                f'"{label[:30]}" is on the page of the shop but not visible, so it cannot be clicked'
-            )
+        x, y = await tab.evaluate(FIND, known)
         async with tab.expect_navigation(wait_until="domcontentloaded"):
-            await tab.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+            await tab.mouse.click(x, y)
 
     async def _observe(self, tab: Page, brief: tuple[Message, ...] = ()) -> Observation:
         page = await tab.evaluate(READ)

@@ -55,7 +55,7 @@ class Product:
         """Option and value by what one clicks: the value alone, or "option: value" where two options share it."""
         pairs = [(name, value) for name, values in self.options.items() for value in values]
         values = [value for _, value in pairs]
-        alone = {value for value in values if values.count(value) == 1 and value not in RESERVED}
+        alone = {value for value in values if values.count(value) == 1 and value.lower() not in RESERVED}
         return {value if value in alone else f"{name}: {value}": (name, value) for name, value in pairs}
 
     def cost(self, chosen: Mapping[str, str]) -> float:

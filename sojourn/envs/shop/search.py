@@ -17,8 +17,8 @@ from sojourn.envs.shop.catalogue import Catalogue, Product
 RESULTS = 50
 WEIGHTS = (4.0, 4.0, 2.0, 1.0, 1.0)  # title, kind and category, features, option values, description
 _SMALL = """a an and any are as at be below buy by can dollar dollars find for from get have i im in is it item like
-looking less lower me more my need of on or please price product some something than that the them this to under want which with
-would you your"""
+looking less lower me more my need of on or please price product some something than that the them this to under want
+which with would you your"""
 STOP_WORDS = frozenset(_SMALL.split())
 
 

@@ -1,0 +1,261 @@
+"""Proves that a renderer keeps its promises: a context that grew is the context rendered afresh, token for token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sojourn.checks.report import Outcome, Report, Verdict
+from sojourn.errors import ActionError, RenderError
+from sojourn.protocols import Renderer
+from sojourn.types import IntArray, Message, Role, Sample, Stop, Tool, ToolCall, Versions
+
+AROUND = 8  # tokens shown on each side of a difference
+NASTY = (
+    " leading",
+    "trailing \n",
+    "\n\n",
+    "naïve 日本語 😀 \u200b",
+    "tab\tand\r\nreturn",
+    "0123456789",
+    "<b>&amp;</b>",
+)
+TOOLS = (Tool("look", "Look somewhere.", {"type": "object", "properties": {"where": {"type": "string"}}}),)
+CALL = Message(
+    Role.ASSISTANT, calls=(ToolCall("look", {"where": "north", "how": {"far": 2, "ünïcode": [True, None]}}),)
+)
+
+
+class Finding(NamedTuple):
+    outcome: Outcome
+    detail: str = ""
+
+
+KEPT = Finding(Outcome.PASSED)
+
+
+class Exchange(NamedTuple):
+    """What the assistant said, and what came after it."""
+
+    reply: Message
+    after: tuple[Message, ...]
+
+
+class Conversation(NamedTuple):
+    name: str
+    opening: tuple[Message, ...]
+    exchanges: tuple[Exchange, ...]
+    tools: tuple[Tool, ...] = ()
+
+
+def _user(text: str) -> tuple[Message, ...]:
+    return (Message(Role.USER, text),)
+
+
+def _says(text: str, thought: str = "") -> Message:
+    return Message(Role.ASSISTANT, text, thought)
+
+
+REPLIES = {
+    "text": tuple(_says(text) for text in ("go north", "", *NASTY)),
+    "tool calls": (CALL, replace(CALL, text="I look."), replace(CALL, calls=CALL.calls * 2)),
+    "thoughts": (_says("go north", "A wall is south."),),
+}
+
+
+def conversations(controls: Sequence[str]) -> list[Conversation]:
+    """What is rendered; `controls` are the spellings of the format's control tokens."""
+    system = Message(Role.SYSTEM, "You are in a maze.")
+    answer = Message(Role.TOOL, '{"seen": "wall"}', answers="look")
+    typed = " ".join(controls)
+    return [
+        Conversation("text", _user("Where?"), (Exchange(_says("go north"), _user("A wall.")),) * 2),
+        Conversation("system", (system, *_user("Where?")), (Exchange(_says("go north"), _user("A wall.")),)),
+        Conversation("unicode and blanks", _user("".join(NASTY)), tuple(Exchange(_says(t), _user(t)) for t in NASTY)),
+        Conversation("empty messages", _user(""), (Exchange(_says(""), _user("")), Exchange(_says("a"), _user("b")))),
+        Conversation("typed control tokens", _user(typed), (Exchange(_says("go"), _user(f"x{typed}y")),)),
+        Conversation(
+            *("tool calls", (system, *_user("Look."))),
+            (Exchange(CALL, (answer,)), Exchange(_says("done"), _user("Again.")), Exchange(CALL, (answer, answer))),
+            TOOLS,
+        ),
+        Conversation(
+            *("thoughts", _user("Where?")),
+            (Exchange(_says("go north", "A wall is south."), _user("A wall.")), Exchange(_says("go"), _user("No."))),
+        ),
+        Conversation(
+            *("thoughts between tool calls", _user("Look.")),
+            (Exchange(replace(CALL, thought="Let me look."), (answer,)), Exchange(_says("go", "So."), _user("No."))),
+            TOOLS,
+        ),
+    ]
+
+
+def check_renderer(renderer: Any, tokenizer: Any = None) -> Report:
+    """The verdicts on a renderer. A config such as `ChatML()` is bound to the tokenizer; a bound one brings its own.
+
+    Where the format rewrites history, `extend` must give None: a warning then says at which tokens. What a format
+    cannot say at all (`RenderError`) is not offered.
+    """
+    subject = type(renderer).__name__
+    if hasattr(renderer, "bind"):
+        renderer = renderer.bind(tokenizer)
+    tokenizer = tokenizer or getattr(getattr(renderer, "codec", None), "tokenizer", None)
+    return Report(subject, tuple(_verdicts(renderer, tokenizer)))
+
+
+def _verdicts(renderer: Renderer, tokenizer: Any) -> Iterator[Verdict]:
+    controls = spellings(tokenizer) if tokenizer is not None else []
+    for conversation in conversations(controls):
+        yield _judge(f"extending is rendering afresh: {conversation.name}", _grows, renderer, conversation, tokenizer)
+    yield _judge("a cut sample is closed", _closes, renderer)
+    for name, messages in REPLIES.items():
+        yield _judge(f"a reply reads back: {name}", _reads_back, renderer, messages)
+    yield _judge("an unfinished tool call is refused", _refuses, renderer)
+    yield _judge("a reply ends at its stop token", _stops, renderer)
+    typed = "typed text gives no control token"
+    if tokenizer is None:
+        yield Verdict(typed, Outcome.NOT_JUDGED, "no tokenizer was given")
+    else:
+        yield _judge(typed, _plain, renderer, tokenizer, controls)
+
+
+def spellings(tokenizer: Any) -> list[str]:
+    """What control tokens look like: those the tokenizer calls special, and those that chat formats use as tags."""
+    added = set(tokenizer.get_added_vocab())
+    special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    turns = {text for text in added if text.startswith(("<|", "<start_of_", "<end_of_"))}
+    return sorted(special | turns | ({"<think>", "</think>", "<tool_call>", "</tool_call>"} & added))[:64]
+
+
+def _judge(promise: str, check: Callable[..., Finding], *arguments: Any) -> Verdict:
+    try:
+        return Verdict(promise, *check(*arguments))
+    except RenderError as error:
+        return Verdict(promise, Outcome.NOT_OFFERED, str(error))
+
+
+def _grows(renderer: Renderer, conversation: Conversation, tokenizer: Any) -> Finding:
+    told = list(conversation.opening)
+    grown = renderer.open(told, conversation.tools).tokens
+    for number, exchange in enumerate(conversation.exchanges):
+        sample = _sample(renderer.encode_reply(exchange.reply), Stop.END)
+        said = np.concatenate([grown, sample.tokens])
+        told += [exchange.reply, *exchange.after]
+        fresh = renderer.open(told, conversation.tools).tokens
+        more = renderer.extend(sample, exchange.after)
+        if more is None:
+            return _gave_up(said, fresh, number, tokenizer)
+        grown = np.concatenate([said, more.tokens])
+        if (place := _difference(grown, fresh)) is not None:
+            where = _around(grown, fresh, place, tokenizer)
+            return Finding(Outcome.FAILED, f"turn {number}: extended, {where}: expected the same tokens")
+    return KEPT
+
+
+def _gave_up(said: IntArray, fresh: IntArray, number: int, tokenizer: Any) -> Finding:
+    """`extend` returned None: where does rendering afresh rewrite what was said?"""
+    place = _difference(said, fresh[: len(said)])
+    if place is None:
+        return Finding(Outcome.WARNED, f"turn {number}: extend gave None although nothing is rewritten here")
+    where = _around(said, fresh, place, tokenizer)
+    return Finding(Outcome.WARNED, f"turn {number}: the format rewrites history, so extend gave None: {where}")
+
+
+def _closes(renderer: Renderer) -> Finding:
+    """A sample that lost its stop token, or more, goes on as the whole one would, once it is closed."""
+    after = (Message(Role.USER, "Go on."),)
+    whole = renderer.encode_reply(_says("go north and then east"))
+    ended = renderer.extend(_sample(whole, Stop.END), after)
+    if ended is None:
+        return Finding(Outcome.NOT_JUDGED, "extend gives None for a whole sample")
+    expected = [whole[-1], *ended.tokens.tolist()]
+    for cut, stop in ((1, Stop.LENGTH), (1, Stop.CHOICE), (2, Stop.LENGTH), (len(whole), Stop.LENGTH)):
+        more = renderer.extend(_sample(whole[:-cut], stop), after)
+        if more is not None and more.tokens.tolist() != expected:
+            return Finding(
+                Outcome.FAILED,
+                f"a sample without its last {cut} tokens ({stop}) is followed by {more.tokens.tolist()[:AROUND]}: "
+                f"expected the stop token and then what follows a whole sample, {expected[:AROUND]}",
+            )
+    return KEPT
+
+
+def _reads_back(renderer: Renderer, replies: Sequence[Message]) -> Finding:
+    for reply in replies:
+        try:
+            back = renderer.parse(renderer.encode_reply(reply))
+        except ActionError as error:
+            return Finding(Outcome.FAILED, f"{reply} was refused when read back: {error}")
+        if back != reply:
+            return Finding(Outcome.FAILED, f"{reply} reads back as {back}: expected the same")
+    return KEPT
+
+
+def _refuses(renderer: Renderer) -> Finding:
+    whole = list(renderer.encode_reply(CALL))
+    for kept in range(len(whole) // 3, len(whole) - 1):
+        try:
+            said = renderer.parse(whole[:kept])
+        except ActionError:
+            continue
+        if said.calls:
+            return Finding(Outcome.FAILED, f"a call cut after {kept} of {len(whole)} tokens was read as {said.calls}")
+        if kept > len(whole) * 2 // 3:
+            return Finding(Outcome.FAILED, f"a call cut after {kept} of {len(whole)} tokens was read as plain text")
+    return KEPT
+
+
+def _stops(renderer: Renderer) -> Finding:
+    for text in ("go north", ""):
+        reply = list(renderer.encode_reply(_says(text)))
+        if not reply or reply[-1] not in renderer.stops or set(reply[:-1]) & set(renderer.stops):
+            return Finding(
+                Outcome.FAILED,
+                f"the reply {text!r} is {reply}: expected one of {renderer.stops} at its end, and there only",
+            )
+    return KEPT
+
+
+def _plain(renderer: Renderer, tokenizer: Any, controls: Sequence[str]) -> Finding:
+    """Every control token occurs as often beside typed spellings as it does beside harmless text."""
+    numbers = set(tokenizer.convert_tokens_to_ids(list(controls)))
+
+    def structure(*messages: Message, sample: Sample | None = None) -> list[int]:
+        prompt = renderer.open(messages) if sample is None else renderer.extend(sample, messages)
+        return [token for token in prompt.tokens.tolist() if token in numbers] if prompt is not None else []
+
+    last = _sample(renderer.encode_reply(_says("go")), Stop.END)
+    for text in controls:
+        for typed in (text, f"a{text}b", text * 2, f"<{text}"):
+            user, harmless = Message(Role.USER, typed), Message(Role.USER, "x")
+            same = structure(user) == structure(harmless)
+            same &= structure(user, sample=last) == structure(harmless, sample=last)
+            same &= structure(harmless, _says(typed), harmless) == structure(harmless, _says("x"), harmless)
+            if not same:
+                return Finding(Outcome.FAILED, f"the text {typed!r} gives a control token: expected plain tokens")
+    return KEPT
+
+
+def _sample(tokens: Sequence[int], stop: Stop) -> Sample:
+    return Sample(np.asarray(tokens, np.int64), np.zeros(len(tokens), np.float32), Versions(0, 0), stop)
+
+
+def _difference(one: IntArray, other: IntArray) -> int | None:
+    """The first place at which two sequences differ, None if they are the same."""
+    length = min(len(one), len(other))
+    different = np.flatnonzero(one[:length] != other[:length])
+    if len(different):
+        return int(different[0])
+    return None if len(one) == len(other) else length
+
+
+def _around(one: IntArray, other: IntArray, place: int, tokenizer: Any) -> str:
+    def show(tokens: IntArray) -> str:
+        window = tokens[max(place - AROUND, 0) : place + AROUND].tolist()
+        return repr(tokenizer.decode(window)) if tokenizer is not None else str(window)
+
+    return f"token {place} stands in {show(one)}; afresh, in {show(other)}"
