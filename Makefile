@@ -17,7 +17,7 @@ test: setup browser
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 dry: setup browser
 	for recipe in recipes/*/*.toml; do $(BIN)/sojourn train --dry $$recipe > /dev/null && echo "$$recipe can be built" || exit 1; done

@@ -29,8 +29,10 @@ class Tables:
         for key, value in other.items():
             path = f"{where}{key}"
             old = into.get(key)
-            if isinstance(value, Mapping) and isinstance(old, dict) and value.get("name", old.get("name")) == old.get(
-                "name"
+            if (
+                isinstance(value, Mapping)
+                and isinstance(old, dict)
+                and value.get("name", old.get("name")) == old.get("name")
             ):
                 self._merge(old, value, f"{path}.", origin)
                 continue

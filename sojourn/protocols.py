@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Env(Protocol):
-    """One play of one task, used once: `start`, then `step` until done, then `close` (always called, also after errors).
+    """One play of one task, used once: `start`, `step` until done, then `close` (always called, also after errors).
 
     Optional, found by name: `async fork() -> Env` (an independent copy in the same state), `state_key() -> str`
     (what counts as the same state), `expert() -> str` (the next action of a scripted expert, or a coroutine of it,
@@ -118,17 +118,23 @@ class Estimator(Protocol):
 class Output(Protocol):
     """What a forward pass gives the losses, for the n tokens of the batch that carry weight, in their order."""
 
-    logprobs: torch.Tensor  # (n,) with gradient
-    entropy: torch.Tensor | None  # (n,) when a loss needs "entropy"
+    @property
+    def logprobs(self) -> torch.Tensor: ...  # (n,) with gradient
+    @property
+    def entropy(self) -> torch.Tensor: ...  # (n,) in nats; with gradient where a loss needs "entropy"
 
 
 class Selected(Protocol):
     """The batch as the losses see it: tensors for the n tokens that carry weight."""
 
-    weight: torch.Tensor  # (n,)
-    logprobs: torch.Tensor  # (n,) of the sampler
-    advantages: torch.Tensor  # (n,)
-    streams: Mapping[str, torch.Tensor]  # name -> (n,)
+    @property
+    def weight(self) -> torch.Tensor: ...  # (n,)
+    @property
+    def logprobs(self) -> torch.Tensor: ...  # (n,) of the sampler
+    @property
+    def advantages(self) -> torch.Tensor: ...  # (n,)
+    @property
+    def streams(self) -> Mapping[str, torch.Tensor]: ...  # name -> (n,)
 
 
 class Loss(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -34,8 +33,8 @@ class Lora:
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """`name`: smollm2, gemma3-270m, tiny, a folder, a GGUF file, or a hub name. `dtype` is what matrix products are
-    computed in ("auto": bf16 where the processor has instructions for it, else fp32); trained weights are always kept in
-    fp32. Without `lora` all weights are trained."""
+    computed in ("auto": bf16 where the processor has instructions for it, else fp32); trained weights are kept in fp32
+    in any case. Without `lora` all weights are trained."""
 
     name: str = "smollm2"
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
@@ -156,8 +155,10 @@ def resolve(tables: config.Tables) -> Resolved:
         raise ConfigError(f"stages have the names {', '.join(names)}: give each its own")
     _known_tables(data)
     built = construct(Recipe, {**data, "stages": []}, "")
-    recipe = built.value.__class__(**{f.name: getattr(built.value, f.name) for f in fields(Recipe) if f.name != "stages"},
-                                   stages=tuple(stage.value for stage in stages))
+    recipe = built.value.__class__(
+        **{f.name: getattr(built.value, f.name) for f in fields(Recipe) if f.name != "stages"},
+        stages=tuple(stage.value for stage in stages),
+    )
     check_needs(recipe)
     return Resolved(recipe, {**built.table, "stages": [stage.table for stage in stages]}, tables.origins)
 
@@ -196,5 +197,3 @@ def check_needs(recipe: Recipe) -> None:
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Resolved:
     return resolve(config.read(path, overrides))
-
-

@@ -53,8 +53,11 @@ COMPONENTS: dict[str, dict[str, str]] = {
     },
     "stream": {"ref_logprobs": "sojourn.streams.ref_logprobs:RefLogprobs"},
     "backend": {"torch": "sojourn.backends.torch.backend:Torch"},
-    "schedule": {"constant": "sojourn.schedules:Constant", "linear": "sojourn.schedules:Linear",
-                 "cosine": "sojourn.schedules:Cosine"},
+    "schedule": {
+        "constant": "sojourn.schedules:Constant",
+        "linear": "sojourn.schedules:Linear",
+        "cosine": "sojourn.schedules:Cosine",
+    },
     "sink": {
         "tensorboard": "sojourn.record.metrics:TensorBoard",
         "wandb": "sojourn.record.metrics:Wandb",
@@ -125,7 +128,7 @@ def build(kind: str, table: Mapping[str, Any], where: str = "") -> Built:
 
 def construct(cls: Any, table: Mapping[str, Any], where: str) -> Built:
     """A dataclass from a table, strictly; the table that comes back has the defaults filled in."""
-    if not dataclasses.is_dataclass(cls):
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         raise ConfigError(f"{where}: {cls!r} is not a dataclass, so it cannot take a config")
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init and not f.name.startswith("_")}
     prefix = f"{where}." if where else ""
@@ -156,9 +159,9 @@ def construct(cls: Any, table: Mapping[str, Any], where: str) -> Built:
 def _named(f: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
     """A component's table that says no name means the field's default component, with other values."""
     kinds = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Kind)]
-    known = f.default_factory is not dataclasses.MISSING
-    if kinds and known and isinstance(value, Mapping) and "name" not in value:
-        return {"name": plain(f.default_factory()).get("name"), **value}
+    factory = f.default_factory
+    if factory is not dataclasses.MISSING and kinds and isinstance(value, Mapping) and "name" not in value:
+        return {"name": plain(factory()).get("name"), **value}
     return value
 
 
@@ -166,8 +169,12 @@ def plain(value: Any) -> Any:
     """A config value as TOML can hold it; components must have been given as tables to be written back by name."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         table = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
-        names = [n for names in COMPONENTS.values() for n, target in names.items()
-                 if target == f"{type(value).__module__}:{type(value).__qualname__}"]
+        names = [
+            n
+            for names in COMPONENTS.values()
+            for n, target in names.items()
+            if target == f"{type(value).__module__}:{type(value).__qualname__}"
+        ]
         table = {key: item for key, item in table.items() if item is not None}
         return {"name": names[0], **table} if names else table
     if isinstance(value, Enum):

@@ -82,9 +82,18 @@ class Session:
         self.display.stage(stage.name, stage.steps, start=start, episodes=expected)
         self._began, self._sampled = time.monotonic(), self.rig.sampler.stats().sampled_tokens
         run = Run(
-            stage.steps, self._source, self.rig.judge, stage.streams, stage.estimator, stage.losses, stage.aggregate,
-            trainer, self.rig.curriculum, lambda step, result: self._after(number, stage, step, result),
-            stage.minibatches, start,
+            stage.steps,
+            self._source,
+            self.rig.judge,
+            stage.streams,
+            stage.estimator,
+            stage.losses,
+            stage.aggregate,
+            trainer,
+            self.rig.curriculum,
+            lambda step, result: self._after(number, stage, step, result),
+            stage.minibatches,
+            start,
         )
         try:
             await train(run)
@@ -108,8 +117,13 @@ class Session:
         trained = {id(group) for group in result.groups}
         others = [j for j in judged if id(j.group) not in trained]
         new = [n for n, group in enumerate(result.groups) if live or group.episodes[0].id not in self.recorded]
-        picked = [[values[n] for n in new] for values in (result.groups, result.scores, result.credit)]
-        self.store.append(stage.name, step, *picked)
+        self.store.append(
+            stage.name,
+            step,
+            [result.groups[n] for n in new],
+            [result.scores[n] for n in new],
+            [result.credit[n] for n in new],
+        )
         self.store.append(stage.name, step, [j.group for j in others], [j.scores for j in others])
         if not live:
             self.recorded |= {group.episodes[0].id for group in result.groups}
@@ -180,7 +194,9 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if len(values) else 0.0
 
 
-async def run_recipe(recipe: Recipe, folder: RunFolder, display: Display, *, resume: bool = False) -> dict[str, Summary]:
+async def run_recipe(
+    recipe: Recipe, folder: RunFolder, display: Display, *, resume: bool = False
+) -> dict[str, Summary]:
     """Runs a recipe to its end in a run folder; `resume` goes on from its newest complete checkpoint."""
     found = checkpoint.latest(folder.checkpoints) if resume else None
     jsonl = metrics.Jsonl(folder.path / "metrics.jsonl")

@@ -6,7 +6,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from sojourn.batch import Aggregate, to_batch
 from sojourn.protocols import Curriculum, Estimator, GroupSource, Loss, Stream, Trainer

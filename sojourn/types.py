@@ -323,7 +323,7 @@ class Batch:
 
     def take(self, sequences: IntArray) -> Batch:
         """The given sequences alone, in the given order."""
-        return self.pick([np.arange(self.starts[s], self.starts[s + 1]) for s in sequences])
+        return self.pick([np.arange(int(self.starts[s]), int(self.starts[s + 1])) for s in sequences])
 
     def pick(self, spans: Sequence[IntArray]) -> Batch:
         """A batch whose sequences are the given runs of token indices, each within one sequence of this batch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -78,9 +78,7 @@ class _Packer:
         self.images.append(tuple(image for turn_number in path for image in trajectory.turns[turn_number].images))
         self.sequences += 1
 
-    def _append(
-        self, tokens: np.ndarray, logprobs: np.ndarray, weight: float, temperature: float, number: int
-    ) -> None:
+    def _append(self, tokens: np.ndarray, logprobs: np.ndarray, weight: float, temperature: float, number: int) -> None:
         count = len(tokens)
         columns = {
             "tokens": np.asarray(tokens, dtype=np.int64),
@@ -100,7 +98,7 @@ class _Packer:
         columns = empty | {name: np.concatenate(parts) for name, parts in self.parts.items()}
         images = tuple(self.images) if any(self.images) else ()
         zeros = np.zeros(self.length, dtype=np.float32)
-        return Batch(**columns, advantages=zeros, images=images, allowed=self.allowed)
+        return Batch(**cast(Any, columns), advantages=zeros, images=images, allowed=self.allowed)
 
 
 def gather(values: Sequence[Sequence[Sequence[FloatArray]]], places: Sequence[Place], length: int) -> FloatArray:

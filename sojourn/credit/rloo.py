@@ -13,7 +13,7 @@ from sojourn.types import Credit, Group, Score, Streams
 
 @dataclass(frozen=True, kw_only=True)
 class RLOO:
-    """Return minus the mean return of the *other* episodes of the group (Ahmadian et al. 2024, arXiv:2402.14740, eq. 6).
+    """Return minus the mean return of the group's *other* episodes (Ahmadian et al. 2024, arXiv:2402.14740, eq. 6).
 
     Unbiased for any group of two or more; a group of one gets zero credit. Assumes the episodes of a group are
     exchangeable: not for the seats of a zero-sum game.

@@ -29,9 +29,7 @@ def _row(run: RunFolder) -> tuple[str, str, str, str]:
     last = None
     for line in metrics.read(run.path / "metrics.jsonl"):
         last = line
-    found = [
-        f"{e['name']} {Summary.from_json(e['summary']).overall.success.percent}" for e in run.evaluations()
-    ]
+    found = [f"{e['name']} {Summary.from_json(e['summary']).overall.success.percent}" for e in run.evaluations()]
     if last is None:
         return "-", "-", "-", "\n".join(found)
     return last.stage, str(last.step + 1), f"{last.values.get('success', 0.0):.0%}", "\n".join(found)

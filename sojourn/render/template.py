@@ -123,12 +123,12 @@ class Templated:
         """What the template writes after a reply when messages follow, with its cut mark; None where it rewrites."""
         cut = _unused([Message(Role.ASSISTANT, said), *messages], ())
         asked = self._render(PROBE, cut, speak=True)
-        wrapped = f"{cut}{said}{cut}" if said else ""
-        whole = self._render([*PROBE, wrapped, *messages], cut, speak=True)
-        kept = asked + wrapped
-        if not whole.startswith(kept + self.stop):
-            return None
-        return whole[len(kept) :], cut
+        for wrapped in (f"{cut}{said}{cut}", said) if said else ("",):  # marks may hide a thought from the template
+            whole = self._render([*PROBE, wrapped, *messages], cut, speak=True)
+            kept = asked + wrapped
+            if whole.startswith(kept + self.stop):
+                return whole[len(kept) :], cut
+        return None
 
     def _find_stop(self) -> str:
         """The first control token that the template writes after a reply, else the tokenizer's end of sequence."""

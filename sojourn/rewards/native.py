@@ -22,7 +22,7 @@ class Native:
     def _one(self, trajectory: Trajectory) -> Score:
         turns = np.array([turn.reward for turn in trajectory.turns], dtype=np.float32)
         refused = np.array([turn.info.get("malformed", 0.0) for turn in trajectory.turns], dtype=np.float32)
-        turns = turns + self.malformed * refused
+        turns = (turns + self.malformed * refused).astype(np.float32)
         if len(turns) and trajectory.ending.truncated:
             turns[-1] += self.truncated
         return Score(

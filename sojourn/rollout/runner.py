@@ -61,8 +61,10 @@ class Runner:
         self, task: Task, slot: int, size: int, params: SamplingParams, label: str, expert: bool = False
     ) -> Group:
         """`size` plays of one task; each is seeded by the run's seed, `label`, and its number."""
-        plays = [self.episode(task, replace(params, seed=seed_of(self.seed, label, task.id, n)), f"{label}/{n}", expert)
-                 for n in range(size)]
+        plays = [
+            self.episode(task, replace(params, seed=seed_of(self.seed, label, task.id, n)), f"{label}/{n}", expert)
+            for n in range(size)
+        ]
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(p) for p in plays]
         return Group(slot, task, tuple(t.result() for t in running))

@@ -61,7 +61,6 @@ class LiveSlots:
     rig: Rig
     stage: str
     steps: int
-    redrawn: dict[int, int] = field(default_factory=dict)  # slot -> zero-signal groups met in it
     _started: int = -1  # slots up to here have been started
     _running: dict[int, asyncio.Task[Group]] = field(default_factory=dict)
 
@@ -100,11 +99,11 @@ class LiveSlots:
 
     async def _fill(self, slot: int) -> Group:
         redraws = self.config.redraws if self.config.zero_signal == "redraw" else 0
-        for redraw in range(redraws + 1):
+        redraw = 0
+        while True:
             task = self.rig.curriculum.draw(slot, redraw)
             label = f"{self.stage}/{slot}/{redraw}"
             group = await self.rig.runner.group(task, slot, self.config.size, self.rig.sampling.params(), label)
-            if not flat(await self.rig.judge.one(group)):
+            if redraw == redraws or not flat(await self.rig.judge.one(group)):
                 return group
-            self.redrawn[slot] = self.redrawn.get(slot, 0) + 1
-        return group
+            redraw += 1

@@ -15,7 +15,7 @@ from sojourn.types import FloatArray, Group
 
 @dataclass(frozen=True, kw_only=True)
 class RefLogprobs:
-    """Log-probability of every sampled token under the weights that the stage began with (LoRA: without the adapter)."""
+    """Log-probability of every sampled token under the weights that the stage began with."""
 
     provides: ClassVar[str] = "ref_logprobs"
 

@@ -11,13 +11,13 @@ from sojourn.types import Task
 
 @dataclass(frozen=True)
 class Generated(Sequence[Task]):
-    """A sequence of tasks made on demand: `make(index)` for 0 <= index < count."""
+    """A sequence of tasks made on demand: `make(index)` for 0 <= index < length."""
 
     make: Callable[[int], Task]
-    count: int
+    length: int
 
     def __len__(self) -> int:
-        return self.count
+        return self.length
 
     @overload
     def __getitem__(self, index: int) -> Task: ...
@@ -25,7 +25,7 @@ class Generated(Sequence[Task]):
     def __getitem__(self, index: slice) -> Sequence[Task]: ...
     def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
         if isinstance(index, slice):
-            return [self.make(i) for i in range(*index.indices(self.count))]
-        if not -self.count <= index < self.count:
-            raise IndexError(f"task {index} of {self.count}")
-        return self.make(index % self.count)
+            return [self.make(i) for i in range(*index.indices(self.length))]
+        if not -self.length <= index < self.length:
+            raise IndexError(f"task {index} of {self.length}")
+        return self.make(index % self.length)

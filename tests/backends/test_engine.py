@@ -404,3 +404,14 @@ def test_the_engines_model_cannot_be_called_without_it():
     Engine(model, stops=(), max_context=32)
     with pytest.raises(ModelError, match="without a plan"):
         model(torch.zeros(1, 2, dtype=torch.long))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_half_precision_stays_near_the_whole(family):
+    model = build(family)
+    half = twin(model).to(torch.bfloat16)
+    engine = open_engine(half)
+    for prompt, sample in flat(await asyncio.gather(*[play(engine, tokens_of(1, 30 + n), 2, n) for n in range(3)])):
+        near = np.abs(sample.logprobs - logprobs_of(model, prompt, sample.tokens))
+        assert near.mean() < 0.05
+    await engine.close()

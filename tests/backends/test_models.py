@@ -55,7 +55,7 @@ def test_gemma3_speaks():
     loaded = models.load("gemma3-270m", "bf16")
     assert (loaded.template, loaded.max_context) == ("gemma", 32768)
     assert loaded.tokenizer.chat_template is None  # a base model, not one that was trained to chat
-    assert "Paris" in continues(loaded, "The capital of France is", 4)
+    assert continues(loaded, "Paris is the capital of France. Rome is the capital of", 1) == " Italy"
 
 
 def test_a_packaged_model_is_found_without_importing_its_package():
@@ -120,7 +120,8 @@ def test_every_word_of_the_toy_is_one_token():
 def env_text(index):
     family = toy.Toy()
     env = family.make(family.tasks("train")[index])
-    return env.layout.describe(env.state)
+    refused = ["go north", "open red door", "take lamp", "open"]
+    return " ".join([env.layout.describe(env.state), *(env.layout.refusal(env.state, r.split()) for r in refused)])
 
 
 @given(st.text(max_size=40))

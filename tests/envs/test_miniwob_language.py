@@ -1,5 +1,7 @@
 """The page as text and the action language, without a browser."""
 
+import asyncio
+import re
 import subprocess
 import sys
 
@@ -12,6 +14,7 @@ from sojourn.envs.miniwob.actions import Point, parse
 from sojourn.envs.miniwob.experts import EXPERTS
 from sojourn.envs.miniwob.facts import FILLER, PARTIAL, RESETTABLE, page_names
 from sojourn.envs.miniwob.page import Reading, choices
+from sojourn.envs.miniwob.serve import PagesServer
 from sojourn.errors import ActionError, ConfigError
 from sojourn.types import Task
 
@@ -227,3 +230,21 @@ def test_importing_the_world_imports_no_browser():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+async def test_only_files_below_the_folder_are_served(tmp_path):
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "a b.html").write_text("hello")
+    (tmp_path / "secret.txt").write_text("secret")
+    server = PagesServer(tmp_path / "pages")
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
+    answers = []
+    for target in ("/a%20b.html?x=1", "/../secret.txt", "/%2e%2e/secret.txt", "/", "/none.html"):
+        writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(re.search(rb"Content-Length: (\d+)", head)[1])
+        answers.append((head.split()[1], await reader.readexactly(length)))
+    writer.close()
+    server.close()
+    assert answers == [(b"200", b"hello"), *[(b"404", b"")] * 4]

@@ -39,9 +39,7 @@ def test_what_precedes_a_trained_token_is_the_prompt_that_the_engine_saw(made: l
     batch, places = flatten([group(made)])
     for place in places:
         start = batch.starts[batch.sequence[place.start]]
-        np.testing.assert_array_equal(
-            batch.tokens[start : place.start], made[place.trajectory].prompt(place.turn)
-        )
+        np.testing.assert_array_equal(batch.tokens[start : place.start], made[place.trajectory].prompt(place.turn))
 
 
 @given(made=st.lists(forests(), min_size=1, max_size=4), by=st.sampled_from(["token", "sequence", "turn"]))

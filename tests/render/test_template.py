@@ -57,7 +57,12 @@ def sample(tokens, stop=Stop.END):
 def test_it_gives_the_tokens_of_the_renderer_that_is_made_for_the_format(name):
     ours, generic = ChatML().bind(tokenizer(name)), bound(name=name)
     assert generic.stops == ours.stops
-    told = [Message(Role.SYSTEM, "Be brief."), *QUESTION, Message(Role.ASSISTANT, "go north"), Message(Role.USER, "No <|im_end|>")]
+    told = [
+        Message(Role.SYSTEM, "Be brief."),
+        *QUESTION,
+        Message(Role.ASSISTANT, "go north"),
+        Message(Role.USER, "No <|im_end|>"),
+    ]
     assert generic.open(told).tokens.tolist() == ours.open(told).tokens.tolist()
     reply = Message(Role.ASSISTANT, "go north")
     assert generic.encode_reply(reply) == ours.encode_reply(reply)

@@ -71,7 +71,7 @@ class Torch:
 
 
 def compute_dtype(name: str) -> Any:
-    """The torch dtype for matrix products. Without bf16 instructions, bf16 is emulated, some 20 times slower than fp32."""
+    """The torch dtype for matrix products. Without bf16 instructions, bf16 is emulated, far slower than fp32."""
     import torch
 
     if name == "auto":

@@ -155,7 +155,7 @@ def _rewrite(name: str, file: Path, target: Path) -> None:
 
     try:
         with redirect_stderr(io.StringIO()):  # a progress bar that cannot be turned off
-            model, report = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 file.parent,
                 gguf_file=file.name,
                 dtype=torch.float32,
@@ -163,6 +163,7 @@ def _rewrite(name: str, file: Path, target: Path) -> None:
                 local_files_only=True,
                 output_loading_info=True,
             )
+        model, report = loaded
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
     except Exception as error:  # tokenizers raises bare exceptions, and a broken file breaks its readers anywhere
         raise ModelError(

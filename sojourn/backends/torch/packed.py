@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
+from torch.nn.functional import scaled_dot_product_attention as sdpa
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
@@ -40,9 +40,9 @@ def attend(
             parts.append(_capped(q, k, v, scaling, sliding_window, softcap))
         elif sliding_window is not None and length > sliding_window:
             mask = _band(length, sliding_window, q.device)
-            parts.append(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling, enable_gqa=True))
+            parts.append(sdpa(q, k, v, attn_mask=mask, scale=scaling, enable_gqa=True))
         else:
-            parts.append(F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=True))
+            parts.append(sdpa(q, k, v, is_causal=True, scale=scaling, enable_gqa=True))
     return torch.cat(parts, dim=2).transpose(1, 2), None
 
 

@@ -30,11 +30,11 @@ help here high higher if in into is it its last left like list look low lower ma
 must my need new next no none not nothing now number of off on one only open or other out over pick play press put
 read reward right run same say score search see select set show shut so start state step steps stop take text than that
 the them then there they this time to top true try turn two type under up use value wait want was way ways what when
-where which will win with word words work write wrong yes you your click drop close wear unlock locked
+where which will win with word words work write wrong yes you your click drop close wear unlock locked opens
 north south east west northeast northwest inside outside
 attic bakery bathroom bedroom cave cellar chapel closet corridor forge garden hall kitchen library lobby office
 orchard pantry path porch room rooms school stable street studio study temple tower wall window workshop
-black blue brown gray green orange pink purple red white yellow
+black blue brown gray green orange pink purple red white yellow colour
 apple ball bed book bottle bowl box bread candle chest coin cup desk door doors floor food gold hammer
 item items key keys lamp light lock map mirror rope spoon stone sword table thing treasure water
 button check email field form link menu option page password price product submit tab

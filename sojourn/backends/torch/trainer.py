@@ -27,7 +27,7 @@ class Out:
     """For the n tokens that carry weight, in order (see `protocols.Output`)."""
 
     logprobs: torch.Tensor
-    entropy: torch.Tensor | None
+    entropy: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,8 @@ class TorchTrainer:
             where = np.flatnonzero(part.weight)
             chosen = Chosen.of(part, where)
             out = self._forward(part, where, needs)
-            total, observed = torch.zeros(()), {"entropy": out.entropy}
+            total = torch.zeros(())
+            observed: dict[str, torch.Tensor] = {"entropy": out.entropy}
             for loss in losses:
                 per_token, metrics = loss(out, chosen)
                 total = total + (per_token * chosen.weight).sum()
@@ -254,14 +255,14 @@ def base_of(model: Any) -> Any:
 @torch.no_grad()
 def merged(model: Any) -> Weights:
     """The weights by the names of the bare transformers model, adapters added in."""
-    from peft.tuners.lora import LoraLayer
+    from peft.tuners.lora import Linear as LoraLinear
 
     adapted = {}
     for name, module in base_of(model).named_modules():
-        if isinstance(module, LoraLayer):
+        if isinstance(module, LoraLinear):
             weight = module.get_base_layer().weight
             delta = module.get_delta_weight(module.active_adapters[0])
-            adapted[f"{name}.weight"] = weight + delta.to(weight.dtype)
+            adapted[f"{name}.weight"] = weight.detach() + delta.type_as(weight)
     for name, parameter in base_of(model).named_parameters():
         if ".lora_" in name:
             continue

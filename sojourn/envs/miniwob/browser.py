@@ -8,17 +8,15 @@ away; a browser that died is launched again by the next episode that needs it.
 from __future__ import annotations
 
 import asyncio
-import functools
 import shutil
-import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from os import environ
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sojourn.envs.miniwob.script import INIT_SCRIPT
+from sojourn.envs.miniwob.serve import PagesServer
 from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -49,36 +47,6 @@ def executable(given: str | None) -> str:
     raise ConfigError("no Chromium on PATH: install it (apt-get install chromium) or set $SOJOURN_CHROMIUM to its path")
 
 
-class _Handler(SimpleHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    extensions_map = {  # noqa: RUF012 (the base class declares it this way)
-        **SimpleHTTPRequestHandler.extensions_map,
-        ".html": "text/html; charset=utf-8",
-        ".js": "text/javascript; charset=utf-8",
-    }
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
-
-    def end_headers(self) -> None:
-        self.send_header("Cache-Control", "max-age=86400")
-        super().end_headers()
-
-
-class Server:
-    """Serves a folder on a free port of 127.0.0.1, from a daemon thread."""
-
-    def __init__(self, folder: Path) -> None:
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Handler, directory=str(folder)))
-        self._http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-        threading.Thread(target=self._http.serve_forever, name="miniwob-pages", daemon=True).start()
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-
-
 @dataclass(eq=False)
 class Seat:
     """One context with one page; `shows` is the task page that it has loaded, `sound` whether it may be used again."""
@@ -106,7 +74,11 @@ class Chromium:
         self._chores: set[asyncio.Task[Any]] = set()
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
-        self.server = Server(folder)
+        self.server = PagesServer(folder)
+
+    async def open(self) -> None:
+        await self.server.start()
+        await self.launch()
 
     async def launch(self) -> Browser:
         """The browser, launched (again) when it is not there."""
@@ -208,7 +180,7 @@ class Chromium:
         self._idle = []
         async with self._launching:
             await self._stop()
-        await asyncio.to_thread(self.server.close)
+        self.server.close()
 
 
 def _first_line(error: BaseException) -> str:

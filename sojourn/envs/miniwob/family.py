@@ -98,7 +98,7 @@ class MiniWoB:
             program = executable(self.chromium)
             chromium = Chromium(program, self.contexts, html_folder())
             try:
-                await chromium.launch()
+                await chromium.open()
             except chromium.errors as error:
                 await chromium.close()
                 raise ConfigError(f"{program} does not start as Chromium: {str(error).splitlines()[0]}") from error
