@@ -159,7 +159,7 @@ def play(
     tasks = family.tasks(split)
     if not 0 <= task < len(tasks):
         raise ConfigError(f"--task {task}: the split '{split}' has the tasks 0 to {len(tasks) - 1}")
-    asyncio.run(_opened(family, lambda: play_in_terminal(family, tasks[task], Console(), expert=expert)))
+    asyncio.run(play_in_terminal(family, tasks[task], Console(), expert=expert))
 
 
 @app.command()
@@ -172,8 +172,8 @@ def check(
     from sojourn.checks.env import check_env
 
     family = _family(env, overrides)
-    report = asyncio.run(_opened(family, lambda: check_env(family, episodes=episodes)))
-    Console().print(report.table())
+    report = asyncio.run(check_env(family, episodes=episodes))
+    report.print(Console())
     if not report.passed:
         raise typer.Exit(1)
 
@@ -214,17 +214,6 @@ def _family(name: str, overrides: list[str] | None) -> Any:
     for override in overrides or []:
         tables.override(override.removeprefix("env."))
     return build("env", tables.data, "env").value
-
-
-async def _opened(family: Any, work: Any) -> Any:
-    """Runs work on a world with its shared resources open."""
-    if hasattr(family, "open"):
-        await family.open()
-    try:
-        return await work()
-    finally:
-        if hasattr(family, "close"):
-            await family.close()
 
 
 def main() -> None:

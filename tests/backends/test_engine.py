@@ -127,6 +127,22 @@ async def test_the_same_requests_give_the_same_results_to_the_bit():
         np.testing.assert_array_equal(one.logprobs, other.logprobs)
 
 
+async def test_whoever_was_answered_can_ask_again_before_the_next_step():
+    engine = open_engine(build("llama"), stops=())
+
+    async def episode(seed, hops):
+        prompt = tokens_of(seed, 1)
+        for turn in range(5):
+            sample = await engine.sample(Prompt(prompt), SamplingParams(1, seed=turn))
+            for _ in range(hops):  # queues, gathers and semaphores between a sample and the next
+                await asyncio.sleep(0)
+            prompt = np.concatenate([prompt, sample.tokens])
+
+    await asyncio.gather(episode(1, 0), episode(2, 3), episode(3, 8))
+    assert (engine.stats().steps, engine.stats().rows) == (5, 15)
+    await engine.close()
+
+
 async def test_seeds_and_prompts_decide_the_sample():
     engine = open_engine(build("llama"))
     prompt = tokens_of(3, 10)
@@ -180,6 +196,9 @@ async def test_publish_changes_samples_and_nothing_else_does():
     assert_exact(first, [(prompt, before)])
     assert_exact(second, [(prompt, after)])  # through the tied embeddings too, and no cached keys of the old weights
     assert (before.versions, after.versions) == (Versions(0, 0), Versions(1, 1))
+    await engine.publish(first.named_parameters(), 1)  # a run that is resumed may give its number again
+    assert_exact(first, [(prompt, await engine.sample(Prompt(prompt), params))])
+    await engine.publish(second.named_parameters(), 2)
     with torch.no_grad():
         for parameter in second.parameters():
             parameter.add_(1.0)
@@ -333,7 +352,7 @@ async def test_contexts_wait_for_a_slot_and_are_evicted_without_harm():
 
 async def test_a_cancelled_sample_frees_its_slot():
     model = build("llama")
-    engine = open_engine(model, memory_bytes=200 * 3 * 2 * 2 * 12 * 4)  # one slot
+    engine = open_engine(model, stops=(), memory_bytes=200 * 3 * 2 * 2 * 12 * 4)  # one slot
     long = asyncio.create_task(engine.sample(Prompt(tokens_of(1, 10)), SamplingParams(150)))
     queued = asyncio.create_task(engine.sample(Prompt(tokens_of(2, 10)), SamplingParams(150)))
     await until(engine, lambda stats: stats.sampled_tokens >= 2)
