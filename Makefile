@@ -12,7 +12,7 @@ demo: setup browser
 	$(BIN)/sojourn train recipes/miniwob/train.toml
 
 test: setup browser
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,6 +1,8 @@
 """The engine says what the model says: continued, forked, shared and mixed contexts, on three families of models."""
 
 import asyncio
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -384,9 +386,20 @@ async def test_close_fails_what_is_under_way():
     engine = open_engine(build("llama"), stops=())
     under_way = asyncio.create_task(engine.sample(Prompt(tokens_of(1, 10)), SamplingParams(150)))
     await until(engine, lambda stats: stats.sampled_tokens >= 1)
+    reading = threading.Event()
+
+    def weights():
+        reading.set()
+        time.sleep(0.05)  # still at it when the engine closes
+        yield from ()
+
+    publishing = asyncio.create_task(engine.publish(weights(), 1))
+    while not reading.is_set():  # noqa: ASYNC110 (it is set in another thread)
+        await asyncio.sleep(0)
     await engine.close()
-    with pytest.raises(InfrastructureError, match="closed"):
-        await under_way
+    for asked in (under_way, publishing):
+        with pytest.raises(InfrastructureError, match="closed"):
+            await asked
     with pytest.raises(InfrastructureError, match="closed"):
         await engine.sample(Prompt(tokens_of(1, 10)), SamplingParams(2))
     await engine.close()

@@ -182,7 +182,8 @@ class Engine:
             while self._waiting or self._active or self._publications:
                 await self._settle()
                 if self._publications:
-                    await self._apply(self._publications.pop(0))
+                    await self._apply(self._publications[0])
+                    del self._publications[0]
                     continue
                 try:
                     pieces, copies = self._admit()

@@ -257,17 +257,17 @@ def merged(model: Any) -> Weights:
     """The weights by the names of the bare transformers model, adapters added in."""
     from peft.tuners.lora import Linear as LoraLinear
 
-    adapted = {}
+    adapted: dict[str, torch.Tensor] = {}
     for name, module in base_of(model).named_modules():
         if isinstance(module, LoraLinear):
-            weight = module.get_base_layer().weight
-            delta = module.get_delta_weight(module.active_adapters[0])
-            adapted[f"{name}.weight"] = weight.detach() + delta.type_as(weight)
+            layer: Any = module
+            weight = layer.get_base_layer().weight.detach()
+            adapted[f"{name}.weight"] = weight + layer.get_delta_weight(layer.active_adapters[0]).to(weight.dtype)
     for name, parameter in base_of(model).named_parameters():
         if ".lora_" in name:
             continue
         name = name.replace(".base_layer.", ".")
-        yield name, adapted.get(name, parameter.detach())
+        yield name, adapted[name] if name in adapted else parameter.detach()
 
 
 def _without_idle(batch: Batch) -> Batch:
