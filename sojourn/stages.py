@@ -13,6 +13,7 @@ import numpy as np
 from sojourn.display import Display
 from sojourn.errors import RecordError
 from sojourn.evaluate import evaluate
+from sojourn.protocols import Stateful
 from sojourn.recipe import Recipe, Stage
 from sojourn.record import checkpoint, metrics
 from sojourn.record.checkpoint import Checkpoint
@@ -72,8 +73,9 @@ class Session:
         if resumed is not None:
             start = position["step"]
             trainer.load(resumed.weights)
-            trainer.restore(position["trainer"])
-            trainer.version -= 1
+            for name, part in self._stateful().items():
+                part.restore(position["parts"][name])
+            trainer.version -= 1  # published again below, under the number it had
             await trainer.publish()
         self._forget(number, stage, start)
         self._source = stage.groups.bind(self.rig, stage.name, stage.steps)
@@ -103,6 +105,12 @@ class Session:
             self._checkpoint(number, stage.steps, mark=True)
         if not any(e["name"] == stage.name for e in self.folder.evaluations()):
             await self._evaluate(stage.name, stage.name, stage.steps)
+
+    def _stateful(self) -> dict[str, Stateful]:
+        """Every part of the run that has a memory."""
+        rig = self.rig
+        parts = {"trainer": rig.trainer, "curriculum": rig.curriculum, "reward": rig.judge.reward}
+        return {name: part for name, part in parts.items() if isinstance(part, Stateful)}
 
     def _forget(self, number: int, stage: Stage, start: int) -> None:
         """Removes whatever a killed run recorded beyond the point it is resumed at."""
@@ -180,11 +188,8 @@ class Session:
 
     def _checkpoint(self, number: int, step: int, *, mark: bool = False) -> None:
         done = sum(stage.steps for stage in self.recipe.stages[:number])
-        state = {
-            "stage": number,
-            "step": step,
-            "trainer": self.rig.trainer.state(),
-        }
+        parts = {name: part.state() for name, part in self._stateful().items()}
+        state = {"stage": number, "step": step, "parts": parts}
         checkpoint.save(
             self.folder.checkpoints, done + step, self.rig.trainer.save, state, keep=self.recipe.record.keep, mark=mark
         )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from sojourn.batch.flatten import flatten, gather
 from sojourn.batch.weigh import Aggregate, weigh
 from sojourn.types import Batch, Credit, Group, Streams
@@ -27,8 +25,3 @@ def to_batch(
         weight=gather(weights, places, len(batch)),
         streams={name: gather(values, places, len(batch)) for name, values in streams.items()},
     )
-
-
-def signal(credit: Sequence[Credit]) -> bool:
-    """Whether a group's credit can teach anything: some token has an advantage."""
-    return any(bool(np.any(tokens)) for c in credit for tokens in c.tokens)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sojourn.errors import ConfigError
 from sojourn.types import Group
@@ -51,12 +50,6 @@ class LiveExperts:
         return kept
 
     async def close(self) -> None:
-        pass
-
-    def state(self) -> Mapping[str, Any]:
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
         pass
 
     async def _play(self, number: int) -> Group:

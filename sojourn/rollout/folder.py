@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sojourn.errors import ConfigError
 from sojourn.record.store import EpisodeStore
@@ -55,9 +54,3 @@ class RecordedGroups:
 
     async def close(self) -> None:
         """Nothing is open."""
-
-    def state(self) -> Mapping[str, Any]:
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """A step's groups follow from its number."""

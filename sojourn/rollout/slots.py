@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -57,6 +57,9 @@ def flat(scores: Sequence[Score]) -> bool:
 
 @dataclass
 class LiveSlots:
+    """The slots of one stage at work. It has no state to save: after a restart, groups that were not trained yet are
+    played again from their slots, with the same seeds."""
+
     config: Slots
     rig: Rig
     stage: str
@@ -89,13 +92,6 @@ class LiveSlots:
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
         self._running.clear()
-
-    def state(self) -> Mapping[str, Any]:
-        """Nothing: groups that were not trained yet are played again from their slots, with the same seeds."""
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        pass
 
     async def _fill(self, slot: int) -> Group:
         redraws = self.config.redraws if self.config.zero_signal == "redraw" else 0
