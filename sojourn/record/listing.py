@@ -32,4 +32,5 @@ def _row(run: RunFolder) -> tuple[str, str, str, str]:
     found = [f"{e['name']} {Summary.from_json(e['summary']).overall.success.percent}" for e in run.evaluations()]
     if last is None:
         return "-", "-", "-", "\n".join(found)
-    return last.stage, str(last.step + 1), f"{last.values.get('success', 0.0):.0%}", "\n".join(found)
+    success = last.values.get("success")  # demonstrations have none
+    return last.stage, str(last.step + 1), "-" if success is None else f"{success:.0%}", "\n".join(found)

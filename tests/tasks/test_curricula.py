@@ -1,0 +1,41 @@
+"""Curricula draw by slot alone, so a resumed run meets the same tasks; schedules at their corners."""
+
+import pytest
+
+from sojourn.schedules import Constant, Cosine, Linear
+from sojourn.tasks import Generated
+from sojourn.tasks.cycle import Cycle
+from sojourn.tasks.shuffle import Shuffle
+from sojourn.types import Task
+
+TASKS = Generated(lambda index: Task("made", {}, index, "train"), 10)
+
+
+def test_generated_tasks_are_a_sequence():
+    assert [t.seed for t in TASKS] == list(range(10))
+    assert TASKS[-1].seed == 9
+    assert [t.seed for t in TASKS[2:5]] == [2, 3, 4]
+    with pytest.raises(IndexError):
+        TASKS[10]
+
+
+def test_cycle_goes_round_and_redraws_another_task():
+    curriculum = Cycle().bind(TASKS, seed=0)
+    assert [curriculum.draw(slot).seed for slot in (0, 9, 10, 13)] == [0, 9, 0, 3]
+    assert curriculum.draw(3, redraw=1) != curriculum.draw(3)
+
+
+def test_shuffle_draws_every_task_once_per_pass_in_an_order_of_the_seed():
+    curriculum = Shuffle().bind(TASKS, seed=1)
+    first, second = ([curriculum.draw(s).seed for s in range(start, start + 10)] for start in (0, 10))
+    assert sorted(first) == sorted(second) == list(range(10))
+    assert first != second
+    assert first == [Shuffle().bind(TASKS, seed=1).draw(s).seed for s in range(10)]
+    assert first != [Shuffle().bind(TASKS, seed=2).draw(s).seed for s in range(10)]
+    assert {Shuffle(tasks=3).bind(TASKS, seed=1).draw(s).seed for s in range(9)} == {0, 1, 2}
+
+
+def test_schedules():
+    assert [Constant(warmup=3)(step, 10) for step in (0, 1, 3, 9)] == [0.25, 0.5, 1, 1]
+    assert [Linear(final=0.5)(step, 10) for step in (0, 5, 10)] == pytest.approx([1, 0.75, 0.5])
+    assert [Cosine(final=0.2)(step, 10) for step in (0, 5, 10)] == pytest.approx([1, 0.6, 0.2])
