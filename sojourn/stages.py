@@ -78,7 +78,8 @@ class Session:
             trainer.version -= 1  # published again below, under the number it had
             await trainer.publish()
         self._forget(number, stage, start)
-        self._source = stage.groups.bind(self.rig, stage.name, stage.steps)
+        seen = sum(earlier.groups.tasks(earlier.steps) for earlier in self.recipe.stages[:number])
+        self._source = stage.groups.bind(self.rig, stage.name, stage.steps, seen)
         live = stage.groups.live
         expected = stage.groups.width * stage.groups.size if live else 0
         self.display.stage(stage.name, stage.steps, start=start, episodes=expected)

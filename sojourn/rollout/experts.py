@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Experts:
-    """`width` demonstrations a step, over and over from `distinct` tasks: the curriculum's first ones.
+    """`width` demonstrations a step, over and over from the curriculum's next `distinct` tasks.
 
     An expert plays through the same environment, agent and renderer as the model, so a demonstration has exactly the
     tokens that the model would have sampled. Only successful ones are kept when `success_only`.
@@ -27,8 +27,11 @@ class Experts:
 
     live = False
 
-    def bind(self, rig: Rig, stage: str, steps: int) -> LiveExperts:
-        return LiveExperts(self, rig, stage)
+    def tasks(self, steps: int) -> int:
+        return min(self.distinct, self.width * steps)
+
+    def bind(self, rig: Rig, stage: str, steps: int, first: int = 0) -> LiveExperts:
+        return LiveExperts(self, rig, stage, first)
 
 
 @dataclass
@@ -36,6 +39,7 @@ class LiveExperts:
     config: Experts
     rig: Rig
     stage: str
+    first: int = 0
     played: dict[int, Group] = field(default_factory=dict)
 
     async def take(self, step: int) -> list[Group]:
@@ -54,7 +58,7 @@ class LiveExperts:
 
     async def _play(self, number: int) -> Group:
         if number not in self.played:
-            task = self.rig.curriculum.draw(number)
+            task = self.rig.curriculum.draw(self.first + number)
             label = f"{self.stage}/{number}"
             self.played[number] = await self.rig.runner.group(
                 task, number, 1, self.rig.sampling.params(), label, expert=True

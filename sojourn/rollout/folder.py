@@ -28,7 +28,10 @@ class Folder:
 
     live = False
 
-    def bind(self, rig: Rig, stage: str, steps: int) -> RecordedGroups:
+    def tasks(self, steps: int) -> int:
+        return 0
+
+    def bind(self, rig: Rig, stage: str, steps: int, first: int = 0) -> RecordedGroups:
         if not (Path(self.path) / "episodes.sqlite").exists():
             raise ConfigError(f"groups.path = '{self.path}': no recorded episodes there; give a run folder")
         with EpisodeStore(self.path) as store:

@@ -41,13 +41,18 @@ class Slots:
         if self.max_lag < 0:
             raise ValueError(f"max_lag = {self.max_lag}: expected 0 (on-policy) or more")
 
-    def bind(self, rig: Rig, stage: str, steps: int) -> LiveSlots:
+    def tasks(self, steps: int) -> int:
+        """How many tasks of the curriculum so many steps take (redraws aside)."""
+        return self.width * steps
+
+    def bind(self, rig: Rig, stage: str, steps: int, first: int = 0) -> LiveSlots:
+        """Slot k plays what the curriculum draws for `first` + k: the tasks before it are those of earlier stages."""
         if rig.sampling.params().truncates or rig.sampling.temperature == 0:
             raise ConfigError(
                 "sampling: training needs the logprobs of the distribution that was sampled, so top_p = 1, top_k = 0, "
                 "min_p = 0 and temperature > 0 (evaluation may use its own)"
             )
-        return LiveSlots(self, rig, stage, steps)
+        return LiveSlots(self, rig, stage, steps, first)
 
 
 def flat(scores: Sequence[Score]) -> bool:
@@ -64,6 +69,7 @@ class LiveSlots:
     rig: Rig
     stage: str
     steps: int
+    first: int = 0
     _started: int = -1  # slots up to here have been started
     _running: dict[int, asyncio.Task[Group]] = field(default_factory=dict)
 
@@ -97,7 +103,7 @@ class LiveSlots:
         redraws = self.config.redraws if self.config.zero_signal == "redraw" else 0
         redraw = 0
         while True:
-            task = self.rig.curriculum.draw(slot, redraw)
+            task = self.rig.curriculum.draw(self.first + slot, redraw)
             label = f"{self.stage}/{slot}/{redraw}"
             group = await self.rig.runner.group(task, slot, self.config.size, self.rig.sampling.params(), label)
             if redraw == redraws or not flat(await self.rig.judge.one(group)):

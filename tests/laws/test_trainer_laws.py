@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 from made import batch as made_batch
-from made import group, trajectory
+from engine_models import build
+from made import group, sample, trajectory
 
 from sojourn.backends.torch import models
 from sojourn.backends.torch.trainer import TorchTrainer
@@ -23,8 +24,9 @@ async def nowhere(weights, version):
     """Takes published weights and forgets them."""
 
 
-def trainer(token_budget: int = 100_000) -> TorchTrainer:
-    made = TorchTrainer(models.load("tiny", "fp32", 0).model, nowhere, bf16=False, token_budget=token_budget)
+def trainer(token_budget: int = 100_000, model=None) -> TorchTrainer:
+    model = model or models.load("tiny", "fp32", 0).model
+    made = TorchTrainer(model, nowhere, bf16=False, token_budget=token_budget)
     made.begin(Optim(lr=1e-3), 10, reference=False)
     return made
 
@@ -56,6 +58,36 @@ async def test_packing_changes_nothing():
         alone = logp[:-1].gather(1, tokens[1:, None])[:, 0].numpy()
         where = batch.weight[span][1:] > 0
         np.testing.assert_allclose(packed[span][1:][where], alone[where], atol=1e-4)
+
+
+def sharing(rng: np.random.Generator):
+    """Two groups whose episodes begin alike: the same prompt, some the same first action, two the same throughout."""
+    made = []
+    for slot in range(2):
+        prompt, action = rng.integers(0, 97, 12), rng.integers(0, 97, 4).tolist()
+        episodes = [trajectory(rng, vocabulary=97) for _ in range(4)]
+        for n, t in enumerate(episodes):
+            first = replace(t.turns[0], context=prompt, sample=sample(action if n < 3 else action[:2] + [7]))
+            episodes[n] = replace(t, turns=(first, *t.turns[1:]))
+        made.append(group([*episodes, episodes[0]], slot))
+    credit = [[Credit.uniform(t, float(rng.normal())) for t in g.trajectories] for g in made]
+    return to_batch(made, credit, {}, aggregate=Aggregate())
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+@pytest.mark.parametrize("token_budget", [60, 100_000])
+async def test_sharing_a_prefix_changes_nothing(name, token_budget):
+    """The gradient is the sum of those of each sequence alone; the windowed layers of Gemma see the whole path."""
+    batch = sharing(np.random.default_rng(6))
+    losses = [PPO(), Entropy()]
+    alone = trainer(model=build(name))
+    for s in range(len(batch.starts) - 1):
+        await alone.forward_backward(batch.take(np.array([s])), losses)
+    shared = trainer(token_budget, model=build(name))
+    metrics = await shared.forward_backward(batch, losses)
+    for key, p in alone.trainable.items():
+        torch.testing.assert_close(shared.trainable[key].grad, p.grad, atol=1e-5, rtol=1e-4)
+    assert metrics["computed_tokens"] < metrics["trained_tokens"]
 
 
 async def test_sharing_a_turn_between_paths_trains_it_once():

@@ -1,55 +1,57 @@
-"""Attention over packed sequences, through transformers' own attention interface: no padding, no forked model code."""
+"""Attention over a tree of packed sequences, through transformers' own attention interface.
+
+No padding, no forked model code, and a prefix that sequences share passes through the model once.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
+from sojourn.batch.share import Run
+
 NAME = "sojourn_packed"
-
-
-class Packing(NamedTuple):
-    """The sequences of a packed row: where each starts, and where the last one ends."""
-
-    starts: tuple[int, ...]
 
 
 def attend(
     module: Any,
-    query: torch.Tensor,  # (1, heads, N, head)
-    key: torch.Tensor,  # (1, kv_heads, N, head)
+    query: torch.Tensor,  # (1, heads, M, head)
+    key: torch.Tensor,  # (1, kv_heads, M, head)
     value: torch.Tensor,
     attention_mask: None,
     *,
-    packing: Packing,
+    runs: tuple[Run, ...],
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
     **unused: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Causal attention within each sequence. Returns (1, N, heads, head)."""
+    """Each node looks at itself and at the nodes before it on its path. Returns (1, M, heads, head)."""
     parts = []
-    for start, stop in zip(packing.starts, packing.starts[1:], strict=False):
-        q, k, v = (t[:, :, start:stop] for t in (query, key, value))
-        length = stop - start
+    for run in runs:
+        spans = (*run.before, (run.start, run.stop))
+        q = query[:, :, run.start : run.stop]
+        k, v = (torch.cat([t[:, :, a:b] for a, b in spans], dim=2) for t in (key, value))
         if softcap is not None:
             parts.append(_capped(q, k, v, scaling, sliding_window, softcap))
-        elif sliding_window is not None and length > sliding_window:
-            mask = _band(length, sliding_window, q.device)
+        elif run.before or (sliding_window is not None and k.shape[2] > sliding_window):
+            mask = _band(q, k, sliding_window)
             parts.append(sdpa(q, k, v, attn_mask=mask, scale=scaling, enable_gqa=True))
         else:
             parts.append(sdpa(q, k, v, is_causal=True, scale=scaling, enable_gqa=True))
     return torch.cat(parts, dim=2).transpose(1, 2), None
 
 
-def _band(length: int, window: int | None, device: torch.device) -> torch.Tensor:
-    """True where a position may look: itself and the `window - 1` before it."""
-    gap = torch.arange(length, device=device)[:, None] - torch.arange(length, device=device)
-    return (gap >= 0) & (gap < (window or length))
+def _band(q: torch.Tensor, k: torch.Tensor, window: int | None) -> torch.Tensor:
+    """True where a query, one of the last positions, may look: itself and the `window - 1` before it."""
+    queries, keys = q.shape[2], k.shape[2]
+    positions = torch.arange(keys, device=q.device)
+    gap = positions[keys - queries :, None] - positions
+    return (gap >= 0) & (gap < (window or keys))
 
 
 def _capped(
@@ -59,12 +61,12 @@ def _capped(
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     scores = q @ k.transpose(-1, -2) * (scaling if scaling is not None else q.shape[-1] ** -0.5)
     scores = softcap * torch.tanh(scores / softcap)
-    scores = scores.masked_fill(~_band(q.shape[2], window, q.device), float("-inf"))
+    scores = scores.masked_fill(~_band(q, k, window), float("-inf"))
     return scores.softmax(-1) @ v
 
 
 def use_packed(model: Any) -> None:
-    """Makes a transformers model attend by `packing=`; its forward then takes one packed row at a time."""
+    """Makes a transformers model attend by `runs=`; its forward then takes one packed row at a time."""
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, lambda *args, **kwargs: None)
     model.set_attn_implementation(NAME)

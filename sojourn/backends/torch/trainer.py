@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sojourn.backends.torch import packed
+from sojourn.batch import share
 from sojourn.errors import RecordError
 from sojourn.protocols import Loss
 from sojourn.types import Batch, FloatArray, IntArray
@@ -24,10 +25,11 @@ Weights = Iterator[tuple[str, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Out:
-    """For the n tokens that carry weight, in order (see `protocols.Output`)."""
+    """For the n tokens that carry weight, in order (see `protocols.Output`), from a pass over `computed` tokens."""
 
     logprobs: torch.Tensor
     entropy: torch.Tensor
+    computed: int
 
 
 @dataclass(frozen=True)
@@ -159,10 +161,9 @@ class TorchTrainer:
                 raise ValueError("no reference weights: call begin(reference=True) at the start of the stage")
             self._copy_weights(self._reference, Path("reference"))
         try:
-            for spans in self._micro_batches(batch):
-                part = batch.pick(spans)
+            for part, index in self._micro_batches(batch):
                 where = np.flatnonzero(part.weight)
-                out[np.concatenate(spans)[where]] = self._forward(part, where, frozenset()).logprobs.float().numpy()
+                out[index[where]] = self._forward(part, where, frozenset()).logprobs.float().numpy()
         finally:
             if reference:
                 self._copy_weights(kept, Path("policy"))
@@ -173,9 +174,8 @@ class TorchTrainer:
         if all(loss.proportional for loss in losses):
             batch = _without_idle(batch)
         sums: dict[str, float] = {}
-        objective = mass = trained = 0.0
-        for spans in self._micro_batches(batch):
-            part = batch.pick(spans)
+        objective = mass = trained = computed = 0.0
+        for part, _ in self._micro_batches(batch):
             where = np.flatnonzero(part.weight)
             chosen = Chosen.of(part, where)
             out = self._forward(part, where, needs)
@@ -190,46 +190,38 @@ class TorchTrainer:
             for name, values in observed.items():
                 sums[name] = sums.get(name, 0.0) + float((values.detach() * chosen.weight).sum())
             mass += float(chosen.weight.sum())
-            trained += len(part)
+            trained, computed = trained + len(part), computed + out.computed
         means = {name: value / mass for name, value in sums.items()}
-        return {"loss": objective, "trained_tokens": trained, **means}
+        return {"loss": objective, "trained_tokens": trained, "computed_tokens": computed, **means}
 
-    def _micro_batches(self, batch: Batch) -> Iterator[list[IntArray]]:
-        """The sequences that carry weight, cut after their last such token, packed up to the token budget."""
-        keep: list[IntArray] = []
-        held = 0
-        for start, stop in zip(batch.starts, batch.starts[1:], strict=False):
-            weighed = np.flatnonzero(batch.weight[start:stop])
-            if not len(weighed):
-                continue
-            span = np.arange(start, start + weighed[-1] + 1)
-            if keep and held + len(span) > self._token_budget:
-                yield keep
-                keep, held = [], 0
-            keep.append(span)
-            held += len(span)
-        if keep:
-            yield keep
+    def _micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, IntArray]]:
+        """The sequences that carry weight, cut after their last such token, in parts of at most the token budget,
+        shared prefixes counted once; with where each part's tokens stand in the batch."""
+        weighed = [np.flatnonzero(batch.weight[a:b]) for a, b in zip(batch.starts, batch.starts[1:], strict=False)]
+        spans = [a + np.arange(w[-1] + 1) for a, w in zip(batch.starts, weighed, strict=False) if len(w)]
+        cut = batch.pick(spans)
+        for numbers in share.parts(cut, self._token_budget):
+            yield cut.take(numbers), np.concatenate([spans[s] for s in numbers])
 
     def _forward(self, batch: Batch, where: IntArray, needs: frozenset[str]) -> Out:
-        """Only the hidden states that predict a weighed token go through the vocabulary head."""
-        starts = batch.starts
-        positions = np.arange(len(batch)) - np.repeat(starts[:-1], np.diff(starts))
-        if len(where) and positions[where].min() == 0:
+        """Each distinct prefix passes once; only hidden states that predict a weighed token go through the head."""
+        if np.isin(where, batch.starts).any():
             raise ValueError("a sequence begins with a trained token: its context must hold at least one token")
+        tree = share.merge(batch)
         base = base_of(self.model)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16):
             hidden = base.get_decoder()(
-                input_ids=torch.from_numpy(batch.tokens)[None],
-                position_ids=torch.from_numpy(positions)[None],
+                input_ids=torch.from_numpy(tree.tokens)[None],
+                position_ids=torch.from_numpy(tree.positions)[None],
                 use_cache=False,
-                packing=packed.Packing(tuple(int(s) for s in starts)),
+                runs=tree.runs,
             ).last_hidden_state[0]
-            logits = _logits(base, hidden[torch.from_numpy(where - 1)])
+            logits = _logits(base, hidden[torch.from_numpy(tree.node[where - 1])])
         logits = logits.float() / torch.from_numpy(batch.temperature[where])[:, None]
         logits = _constrained(logits, batch, where)
         logprobs = torch.gather(logits, 1, torch.from_numpy(batch.tokens[where])[:, None])[:, 0] - logits.logsumexp(1)
-        return Out(logprobs, _entropy(logits if "entropy" in needs else logits.detach()))
+        entropy = _entropy(logits if "entropy" in needs else logits.detach())
+        return Out(logprobs, entropy, len(tree.tokens))
 
     def _update(self) -> Mapping[str, float]:
         assert self._optimizer is not None, "call begin() before the first step"

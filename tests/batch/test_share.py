@@ -1,0 +1,62 @@
+"""The tree of a batch: every token keeps its own past, and no past stands twice."""
+
+import numpy as np
+import pytest
+
+from sojourn.batch import share
+from sojourn.types import Batch
+
+
+def batch(*sequences: list[int], images: tuple[tuple[str, ...], ...] = ()) -> Batch:
+    tokens = np.array([token for sequence in sequences for token in sequence])
+    numbers = np.repeat(np.arange(len(sequences)), [len(s) for s in sequences])
+    ones = np.ones(len(tokens), dtype=np.float32)
+    return Batch(tokens, numbers, ones, ones, ones, ones, numbers, images=images)
+
+
+def path(tree: share.Tree, node: int) -> list[int]:
+    """The tokens from the root to a node, read from the runs alone."""
+    run = next(run for run in tree.runs if run.start <= node < run.stop)
+    before = [n for start, stop in run.before for n in range(start, stop)]
+    return tree.tokens[[*before, *range(run.start, node + 1)]].tolist()
+
+
+CASES = [
+    [[1, 2, 3], [1, 2, 4], [1, 5], [6]],
+    [[1, 2], [1, 2], [1, 2, 3]],
+    [[9, 1, 2, 3, 4], [9, 1, 2, 5, 6], [9, 1, 2, 5, 7], [9, 1, 8]],
+    [[300, 1], [2, 1], [300, 2]],
+]
+
+
+@pytest.mark.parametrize("sequences", CASES)
+def test_every_token_stands_after_its_own_past(sequences):
+    made = batch(*sequences)
+    tree = share.merge(made)
+    for s, sequence in enumerate(sequences):
+        for position in range(len(sequence)):
+            node = int(tree.node[made.starts[s] + position])
+            assert path(tree, node) == sequence[: position + 1]
+            assert tree.positions[node] == position
+
+
+@pytest.mark.parametrize("sequences", CASES)
+def test_no_past_stands_twice(sequences):
+    pasts = {tuple(s[: n + 1]) for s in sequences for n in range(len(s))}
+    assert len(share.merge(batch(*sequences)).tokens) == len(pasts)
+
+
+def test_sequences_with_different_images_share_nothing():
+    alike = share.merge(batch([1, 2], [1, 2], images=(("a",), ("a",))))
+    unlike = share.merge(batch([1, 2], [1, 2], images=(("a",), ("b",))))
+    assert (len(alike.tokens), len(unlike.tokens)) == (2, 4)
+
+
+@pytest.mark.parametrize("budget", [1, 4, 6, 100])
+def test_parts_hold_every_sequence_once_and_keep_to_the_budget(budget):
+    made = batch([1, 2, 3], [1, 2, 4], [7, 8], [1, 2, 3, 5])
+    found = list(share.parts(made, budget))
+    assert sorted(np.concatenate(found)) == [0, 1, 2, 3]
+    for numbers in found:
+        assert len(numbers) == 1 or len(share.merge(made.take(numbers)).tokens) <= budget
+    assert len(found) == {1: 4, 4: 3, 6: 2, 100: 1}[budget]
