@@ -124,7 +124,13 @@ class Display:
     def _line(self) -> str:
         stage, values = self._stage, self._stage.values
         parts = [f"{stage.name} {stage.done}/{stage.steps}", f"success {self._success()}"]
-        for name, label in (("reward", "reward"), ("loss", "loss"), ("entropy", "entropy"), ("kl", "kl")):
+        for name, label in (
+            ("reward", "reward"),
+            ("loss", "loss"),
+            ("entropy", "entropy"),
+            ("kl", "kl"),
+            ("drift", "drift"),
+        ):
             if name in values:
                 parts.append(f"{label} {_number(values[name])}")
         if "lag_mean" in values:
@@ -172,8 +178,9 @@ class Display:
             ("loss", _of(values, "loss"), "grad norm", _of(values, "grad_norm")),
             ("entropy", _of(values, "entropy"), "kl", _of(values, "kl")),
             ("lag", lag, "no signal", _of(values, "zero_signal")),
-            ("speed", self._speed() or "-", "errors", _of(values, "errors")),
+            ("speed", self._speed() or "-", "drift", _of(values, "drift")),
             ("time", self._split() or "-", "lr", _of(values, "lr")),
+            ("version", _of(values, "version"), "errors", _of(values, "errors")),
         ]
         for row in rows:
             grid.add_row(*row)
@@ -196,8 +203,8 @@ class Display:
         names = (
             ("seconds_env", "env"),
             ("seconds_sample", "sampling"),
-            ("seconds_rollout", "rollout"),
             ("seconds_train", "train"),
+            ("seconds_other", "other"),
         )
         shares = [f"{label} {100 * values[name] / whole:.0f}%" for name, label in names if whole and name in values]
         return " ".join(shares)

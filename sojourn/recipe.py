@@ -80,11 +80,17 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Where and what is kept. `checkpoint_every` counts steps (0: only at the end of a stage)."""
+    """Where and what is kept. `checkpoint_every` counts steps (0: only at the end of a stage).
+
+    `drift_groups` of each step's groups are scored by the weights that the stage began with, and how far the policy
+    has gone is recorded as `drift`, its KL from there (0: not measured). The metric `kl` is the KL between the policy
+    that sampled and the one that trained: 0 on-policy.
+    """
 
     folder: str = "runs"
     checkpoint_every: int = 10
     keep: int = 2
+    drift_groups: int = 0
     sinks: Annotated[tuple[Any, ...], Kind("sink")] = ()
 
 

@@ -11,6 +11,7 @@ from sojourn.protocols import Curriculum, EnvFamily, Renderer
 from sojourn.recipe import Recipe, Sampling
 from sojourn.rewards.judge import Judge
 from sojourn.rollout.runner import Runner
+from sojourn.timeline import Timeline
 
 
 @dataclass
@@ -23,6 +24,7 @@ class Rig:
     runner: Runner
     judge: Judge
     curriculum: Curriculum
+    timeline: Timeline
 
     @property
     def sampling(self) -> Sampling:
@@ -32,7 +34,8 @@ class Rig:
 @asynccontextmanager
 async def assemble(recipe: Recipe) -> AsyncIterator[Rig]:
     """Opens the backend and the world, and closes both whatever happens."""
-    backend = recipe.backend.open(recipe.model, recipe.renderer, recipe.seed)
+    timeline = Timeline()
+    backend = recipe.backend.open(recipe.model, recipe.renderer, recipe.seed, timeline)
     opener, closer = getattr(recipe.env, "open", None), getattr(recipe.env, "close", None)
     try:
         if opener is not None:
@@ -45,6 +48,7 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Rig]:
             backend.sampler,
             backend.max_context,
             recipe.seed,
+            timeline=timeline,
         )
         curriculum = recipe.curriculum.bind(recipe.env.tasks(recipe.curriculum.split), recipe.seed)
         yield Rig(
@@ -56,6 +60,7 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Rig]:
             runner,
             Judge(recipe.reward),
             curriculum,
+            timeline,
         )
     finally:
         if closer is not None:

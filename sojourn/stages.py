@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sojourn.batch.flatten import flatten
 from sojourn.display import Display
 from sojourn.errors import RecordError
 from sojourn.evaluate import evaluate
@@ -23,7 +24,7 @@ from sojourn.record.store import EpisodeStore
 from sojourn.rewards.judge import Judged
 from sojourn.rig import Rig, assemble
 from sojourn.train import Run, StepResult, train
-from sojourn.types import Episode
+from sojourn.types import Episode, Group
 
 BEFORE = "before"
 
@@ -40,8 +41,6 @@ class Session:
     sinks: metrics.Sinks
     recorded: set[str] = field(default_factory=set)  # episodes of demonstrations that the store holds already
     _source: Any = None
-    _began: float = field(default_factory=time.monotonic)
-    _sampled: int = 0
 
     async def run(self, resumed: Checkpoint | None) -> dict[str, Summary]:
         """All stages that are not done yet; returns every evaluation of the run by its name."""
@@ -67,7 +66,7 @@ class Session:
 
     async def _stage(self, number: int, stage: Stage, resumed: Checkpoint | None, position: Any) -> None:
         trainer = self.rig.trainer
-        wants_reference = any(stream.provides == "ref_logprobs" for stream in stage.streams)
+        wants_reference = any(stream.provides == "ref_logprobs" for stream in stage.streams) or self._watches(stage)
         trainer.begin(stage.optim, stage.steps, reference=wants_reference)
         start = 0
         if resumed is not None:
@@ -83,7 +82,6 @@ class Session:
         live = stage.groups.live
         expected = stage.groups.width * stage.groups.size if live else 0
         self.display.stage(stage.name, stage.steps, start=start, episodes=expected)
-        self._began, self._sampled = time.monotonic(), self.rig.sampler.stats().sampled_tokens
         run = Run(
             stage.steps,
             self._source,
@@ -98,6 +96,7 @@ class Session:
             stage.minibatches,
             start,
         )
+        self.rig.timeline.take()
         try:
             await train(run)
         finally:
@@ -137,6 +136,8 @@ class Session:
         if not live:
             self.recorded |= {group.episodes[0].id for group in result.groups}
         values = self._values(stage, result, others)
+        if self._watches(stage):
+            values["drift"] = await self._drift(step, result.groups)
         self.sinks.write(step, stage.name, values)
         self.display.step(step, values)
         every = self.recipe.evaluation.every
@@ -145,6 +146,20 @@ class Session:
         due = self.recipe.record.checkpoint_every
         if due and (step + 1) % due == 0 and step + 1 < stage.steps:
             self._checkpoint(number, step + 1)
+        self.rig.timeline.take()  # what was spent since the step is not the next one's
+
+    def _watches(self, stage: Stage) -> bool:
+        return stage.groups.live and self.recipe.record.drift_groups > 0
+
+    async def _drift(self, step: int, groups: Sequence[Group]) -> float:
+        """KL of the policy that sampled a few groups from the stage's first weights, in nats per token: the k3 estimate
+        (Schulman 2020, "Approximating KL divergence")."""
+        if not groups:
+            return math.nan
+        count = min(self.recipe.record.drift_groups, len(groups))
+        batch, _ = flatten([groups[(step * count + n) % len(groups)] for n in range(count)])
+        gap = (await self.rig.trainer.forward(batch, reference=True) - batch.logprobs)[batch.weight > 0]
+        return float(np.mean(np.expm1(gap) - gap))
 
     def _values(self, stage: Stage, result: StepResult, others: Sequence[Judged]) -> dict[str, float]:
         """The step's metrics: over everything played for it, redrawn and dropped groups included."""
@@ -158,7 +173,8 @@ class Session:
             if turn.sample.versions.oldest >= 0
         ]  # fmt: skip
         totals = [[s.total for s in judged] for judged in [*result.scores, *(j.scores for j in others)]]
-        seconds = sum(result.seconds.values())
+        spent = self.rig.timeline.take()
+        seconds = sum(spent.values())
         sampled = sum(len(turn.sample.tokens) for turn in turns)
         policy = {
             "success": _mean([float(t.success) for t in trajectories]),
@@ -172,7 +188,7 @@ class Session:
             **(policy if stage.groups.live else {}),  # demonstrations say nothing about the policy
             "groups": len(groups), "episodes": len(trajectories), "turns": len(turns) / max(1, len(trajectories)),
             "sampled_tokens": sampled, "errors": self.rig.runner.errors,
-            **{f"seconds_{phase}": spent for phase, spent in result.seconds.items()},
+            **{f"seconds_{activity}": part for activity, part in spent.items()},
             "seconds_step": seconds,
             "tokens_per_s": (sampled + result.metrics.get("trained_tokens", 0.0)) / max(seconds, 1e-9),
             "episodes_per_s": len(trajectories) / max(seconds, 1e-9),

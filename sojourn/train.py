@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from sojourn.batch import Aggregate, to_batch
 from sojourn.protocols import Curriculum, Estimator, GroupSource, Loss, Stream, Trainer
@@ -21,7 +19,6 @@ class StepResult:
     scores: Sequence[Sequence[Score]]
     credit: Sequence[Sequence[Credit]]
     metrics: Mapping[str, float]
-    seconds: Mapping[str, float]
 
 
 @dataclass
@@ -40,35 +37,31 @@ class Run:
     after: Callable[[int, StepResult], Awaitable[None]]  # records, evaluates and checkpoints when due
     minibatches: int = 1
     start: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
 
     async def streams(self, groups: Sequence[Group]) -> Streams:
         """Only what the estimator and the losses declared they need; the recipe was refused otherwise."""
         return {stream.provides: await stream(groups, self.trainer) for stream in self.providers}
 
-    @contextmanager
-    def clock(self, phase: str) -> Iterator[None]:
-        began = time.monotonic()
-        yield
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - began
-
 
 async def train(run: Run) -> None:
     """Trains steps `run.start` to `run.steps`. Each step: take, judge, credit, batch, update, publish, record."""
     for step in range(run.start, run.steps):
-        run.seconds = {}
-        metrics: dict[str, float] = {}
-        with run.clock("rollout"):
-            groups = await run.groups.take(step)
-        with run.clock("train"):
-            scores = await run.judge(groups)
-            streams = await run.streams(groups)
-            credit = run.estimator(groups, scores, streams)
-            batch = to_batch(groups, credit, streams, aggregate=run.aggregate)
-            for part in batch.minibatches(run.minibatches):
-                metrics |= await run.trainer.forward_backward(part, run.losses)
-                metrics |= await run.trainer.optim_step()
-        with run.clock("publish"):
-            metrics["version"] = await run.trainer.publish()
+        updates: list[Mapping[str, float]] = []
+        groups = await run.groups.take(step)
+        scores = await run.judge(groups)
+        streams = await run.streams(groups)
+        credit = run.estimator(groups, scores, streams)
+        batch = to_batch(groups, credit, streams, aggregate=run.aggregate)
+        for part in batch.minibatches(run.minibatches):
+            observed = await run.trainer.forward_backward(part, run.losses)
+            updates.append({**observed, **await run.trainer.optim_step()})
+        metrics = {**_together(updates), "version": await run.trainer.publish()}
         run.curriculum.observe(groups, scores)
-        await run.after(step, StepResult(groups, scores, credit, metrics, run.seconds))
+        await run.after(step, StepResult(groups, scores, credit, metrics))
+
+
+def _together(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The metrics of a step's updates as one: counts of tokens added up, the rest averaged."""
+    names = dict.fromkeys(name for update in updates for name in update)
+    found = {name: [update[name] for update in updates if name in update] for name in names}
+    return {n: sum(values) / (1 if n.endswith("_tokens") else len(values)) for n, values in found.items()}

@@ -22,7 +22,7 @@ VALUES = {
     "episodes": 64,
     "trained_tokens": 3100,
     "errors": 1,
-    "seconds_rollout": 9.0,
+    "seconds_sample": 9.0,
     "seconds_train": 5.0,
     "seconds_step": 15.0,
     "tokens_per_s": 1351.3,
@@ -65,7 +65,7 @@ def test_a_log_has_one_line_per_step():
         "lag 0.8/2",
         "1,351 tok/s",
         "620 trained/s",
-        "rollout 60% train 33%",
+        "sampling 60% train 33%",
         "15.0 s",
         "left 12:15",
     ):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
@@ -69,43 +69,55 @@ class Layout:
 
     def moves(self, state: State) -> dict[str, State]:
         """Every possible action, and where it leads."""
-        moves: dict[str, State] = {}
-        shut = self.shut(state)
-        for way, exit in self.exits[state.room].items():
-            if way not in shut:
-                moves[f"go {way}"] = state._replace(room=exit.room)
-            elif f"{exit.colour} key" in state.carried:
-                moves[f"open {exit.colour} door"] = state._replace(opened=state.opened | {exit.colour})
-        for item in self.here(state):
-            moves[f"take {item}"] = state._replace(carried=state.carried | {item})
-        return moves
+        shut, exits = self.shut(state), self.exits[state.room]
+        moves = {f"take {item}": state._replace(carried=state.carried | {item}) for item in self.here(state)}
+        for colour in shut.values():
+            if f"{colour} key" in state.carried:
+                moves[f"open {colour} door"] = state._replace(opened=state.opened | {colour})
+        return moves | {f"go {way}": state._replace(room=exits[way].room) for way in exits if way not in shut}
 
     def plan(self, state: State) -> list[str]:
-        """A shortest way to the treasure, by breadth-first search; what opens nothing is left lying."""
-        colours = {exit.colour for exits in self.exits.values() for exit in exits.values() if exit.colour}
-        idle = {item for items in self.items.values() for item in items}
-        idle -= {TREASURE, *(f"{colour} key" for colour in colours)}
+        """A shortest way to the treasure, for one who knows the map."""
+        return self._search(state, lambda now: TREASURE in now.carried)
+
+    def explore(self, state: State, seen: Collection[str]) -> list[str]:
+        """A shortest way to something new, a key, an open door or a room not yet `seen`, for one who knows no more;
+        to a room behind a door rather than to another."""
+        behind = {exit.room for exits in self.exits.values() for exit in exits.values() if exit.colour in state.opened}
+
+        def new(now: State) -> bool:
+            return now.room not in seen or len(now.carried | now.opened) > len(state.carried | state.opened)
+
+        if TREASURE not in self.here(state) and behind - set(seen):
+            return self._search(state, lambda now: now.room in behind - set(seen))
+        return self._search(state, new)
+
+    def _search(self, state: State, ends: Callable[[State], bool]) -> list[str]:
+        """The first actions that lead to an end, breadth-first; objects good for nothing are left lying."""
         before: dict[State, tuple[State, str] | None] = {state: None}
         queue = deque([state])
         while queue:
             now = queue.popleft()
-            if TREASURE in now.carried:
+            if ends(now):
                 return _steps(before, now)
             for action, then in self.moves(now).items():
-                if then not in before and action.removeprefix("take ") not in idle:
+                if then not in before and action.removeprefix("take ") not in OBJECTS:
                     before[then] = (now, action)
                     queue.append(then)
-        raise InfrastructureError(f"the treasure cannot be reached from {state}: this is a bug in the toy's layouts")
+        raise InfrastructureError(f"nothing new can be reached from {state}: this is a bug in the toy's layouts")
 
-    def describe(self, state: State) -> str:
-        ways = [way for way in self.exits[state.room] if way not in self.shut(state)]
-        lines = [f"You are in the {state.room}."]
+    def describe(self, state: State, seen: Collection[str]) -> str:
+        """What one sees, and where the ways lead to that one has been to."""
+        shut, exits = self.shut(state), self.exits[state.room]
+        ways = [f"{w} to {e.room}" if e.room in seen else w for w, e in exits.items() if w not in shut]
+        lines = [f"The {state.room}."]
         if here := self.here(state):
-            lines.append(f"You see: {', '.join(here)}.")
+            lines.append(f"Here: {', '.join(here)}.")
         if ways:
-            lines.append(f"You can go: {', '.join(ways)}.")
-        lines += [f"The {colour} door is {way}." for way, colour in self.shut(state).items()]
-        lines.append(f"You carry: {', '.join(sorted(state.carried)) or 'nothing'}.")
+            lines.append(f"Ways: {', '.join(ways)}.")
+        lines += [f"Shut: {colour} door {way}." for way, colour in shut.items()]
+        if state.carried:
+            lines.append(f"You carry: {', '.join(sorted(state.carried))}.")
         return " ".join(lines)
 
     def refusal(self, state: State, words: Sequence[str]) -> str:
@@ -134,6 +146,7 @@ def _steps(before: Mapping[State, tuple[State, str] | None], last: State) -> lis
 @dataclass(frozen=True, kw_only=True)
 class Toy:
     """Worlds of keys and doors. The defaults take 5 to 9 actions; 8 rooms, 6 side rooms and 5 doors take 18 to 28.
+    Who does not know the map needs up to half as many again.
 
     `rooms` on the way to the treasure, `side_rooms` off it, `doors` locked on the way (the last before the treasure),
     `decoys` keys that open nothing, `objects` good for nothing. `turns` ends the play, lost, after so many actions
@@ -189,9 +202,11 @@ class ToyEnv:
     choices: bool = False
     used: int = 0
     state: State = field(init=False)
+    seen: frozenset[str] = field(init=False)  # rooms
 
     def __post_init__(self) -> None:
         self.state = State(self.layout.start)
+        self.seen = frozenset({self.layout.start})
 
     @property
     def done(self) -> bool:
@@ -209,6 +224,7 @@ class ToyEnv:
         if said not in moves or len(action.text) > 200:
             raise ActionError(self.layout.refusal(self.state, words))
         self.state = moves[said]
+        self.seen |= {self.state.room}
         self.used += 1
         won = TREASURE in self.state.carried
         if self.done:
@@ -220,19 +236,21 @@ class ToyEnv:
 
     async def fork(self) -> ToyEnv:
         copy = ToyEnv(self.layout, self.turns, self.choices, self.used)
-        copy.state = self.state
+        copy.state, copy.seen = self.state, self.seen
         return copy
 
     def state_key(self) -> str:
         left = f"/{self.turns - self.used}" if self.turns else ""
-        carried, opened = (",".join(sorted(names)) for names in (self.state.carried, self.state.opened))
-        return f"{self.layout.digest[:12]}/{self.state.room}/{carried}/{opened}{left}"
+        state = self.state
+        carried, opened, seen = (",".join(sorted(names)) for names in (state.carried, state.opened, self.seen))
+        return f"{self.layout.digest[:12]}/{state.room}/{carried}/{opened}/{seen}{left}"
 
     def expert(self) -> str:
-        return self.layout.plan(self.state)[0]
+        """Knows no more than the player: takes every key, opens what it can, and looks into what it has not seen."""
+        return self.layout.explore(self.state, self.seen)[0]
 
     def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
-        said = Message(Role.USER, self.layout.describe(self.state))
+        said = Message(Role.USER, self.layout.describe(self.state, self.seen))
         choices = tuple(self.layout.moves(self.state)) if self.choices else ()
         return Observation((said,), brief=brief, choices=choices)
 

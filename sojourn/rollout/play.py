@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from sojourn.errors import ActionError, BudgetError, InfrastructureError
 from sojourn.protocols import Env
+from sojourn.timeline import Timeline
 from sojourn.types import Ending, Observation, Step, Trajectory
 
 T = TypeVar("T")
@@ -26,10 +27,10 @@ class Limits:
     stall_s: float = 60.0
 
 
-async def play(env: Env, seats: Mapping[str, Any], limits: Limits) -> tuple[Trajectory, ...]:
+async def play(env: Env, seats: Mapping[str, Any], limits: Limits, timeline: Timeline) -> tuple[Trajectory, ...]:
     """Plays until the world is done or a budget is spent; the caller closes the world."""
     began = time.monotonic()
-    observation = await _call(env.start, limits.stall_s)
+    observation = await _call(env.start, limits, timeline)
     ending = Ending.TURNS
     for _ in range(limits.turns):
         if limits.seconds and time.monotonic() - began > limits.seconds:
@@ -38,7 +39,7 @@ async def play(env: Env, seats: Mapping[str, Any], limits: Limits) -> tuple[Traj
         seat = _seat(seats, observation)
         try:
             message = await seat.act(observation, _state(env))
-            step = await _call(lambda o=observation, m=message: env.step(o.agent, m), limits.stall_s)
+            step = await _call(lambda o=observation, m=message: env.step(o.agent, m), limits, timeline)
         except BudgetError:
             ending = Ending.TOKENS
             break
@@ -80,12 +81,15 @@ def _pay(seats: Mapping[str, Any], actor: str, step: Step) -> None:
             seats[name].pay(float(reward), {} if step.success is None else {"success": float(step.success)})
 
 
-async def _call(call: Callable[[], Awaitable[T]], stall_s: float) -> T:
+async def _call(call: Callable[[], Awaitable[T]], limits: Limits, timeline: Timeline) -> T:
     try:
-        async with asyncio.timeout(stall_s):
-            return await call()
+        async with asyncio.timeout(limits.stall_s):
+            with timeline.during("env"):
+                return await call()
     except TimeoutError:
-        raise InfrastructureError(f"the world did not answer within {stall_s:g} s (rollout.limits.stall_s)") from None
+        raise InfrastructureError(
+            f"the world did not answer within {limits.stall_s:g} s (rollout.limits.stall_s)"
+        ) from None
 
 
 async def expert_action(env: Any) -> str:

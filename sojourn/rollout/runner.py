@@ -14,6 +14,7 @@ from sojourn.agents.plain import Chair
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.protocols import EnvFamily, Renderer, Sampler
 from sojourn.rollout.play import Limits, expert_action, play
+from sojourn.timeline import Timeline
 from sojourn.types import Episode, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Task, Versions
 
 
@@ -50,7 +51,7 @@ class Runner:
     seed: int
     on_episode: Callable[[Episode], None] = lambda episode: None
     errors: int = 0
-    waiting_s: float = 0.0  # summed over episodes: time spent in the world
+    timeline: Timeline = field(default_factory=Timeline)
     _recent: deque[str | None] = field(default_factory=lambda: deque(maxlen=100))
 
     def __post_init__(self) -> None:
@@ -94,9 +95,10 @@ class Runner:
             name="agent", renderer=self.renderer, sampler=sampler, params=params, max_context=self.max_context
         )
         try:
-            return await play(env, {"agent": self.agent.seat(chair)}, self.config.limits)
+            return await play(env, {"agent": self.agent.seat(chair)}, self.config.limits, self.timeline)
         finally:
-            await env.close()
+            with self.timeline.during("env"):
+                await env.close()
 
     def _count(self, episode: Episode) -> None:
         self._recent.append(episode.error)

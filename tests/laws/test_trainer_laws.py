@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from made import batch as made_batch
 from engine_models import build
+from made import batch as made_batch
 from made import group, sample, trajectory
 
 from sojourn.backends.torch import models
@@ -67,7 +67,7 @@ def sharing(rng: np.random.Generator):
         prompt, action = rng.integers(0, 97, 12), rng.integers(0, 97, 4).tolist()
         episodes = [trajectory(rng, vocabulary=97) for _ in range(4)]
         for n, t in enumerate(episodes):
-            first = replace(t.turns[0], context=prompt, sample=sample(action if n < 3 else action[:2] + [7]))
+            first = replace(t.turns[0], context=prompt, sample=sample(action if n < 3 else [*action[:2], 7]))
             episodes[n] = replace(t, turns=(first, *t.turns[1:]))
         made.append(group([*episodes, episodes[0]], slot))
     credit = [[Credit.uniform(t, float(rng.normal())) for t in g.trajectories] for g in made]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sojourn.protocols import Renderer
+from sojourn.timeline import Timeline
 
 if TYPE_CHECKING:
     from sojourn.recipe import Model
@@ -42,7 +43,7 @@ class Torch:
 
         models.resolve(model.name)
 
-    def open(self, model: Model, renderer: Any, seed: int) -> Opened:
+    def open(self, model: Model, renderer: Any, seed: int, timeline: Timeline | None = None) -> Opened:
         import torch
 
         from sojourn.backends.torch import models
@@ -63,10 +64,11 @@ class Torch:
             memory_bytes=int(self.memory_gb * 2**30),
             prefill_chunk=self.prefill_chunk,
             max_batch=self.max_batch,
+            timeline=timeline,
         )
         trained = loaded.model if model.lora is None else _adapted(loaded.model, model.lora, dtype)
         bf16 = dtype == torch.bfloat16
-        trainer = TorchTrainer(trained, engine.publish, bf16=bf16, token_budget=self.token_budget)
+        trainer = TorchTrainer(trained, engine.publish, bf16=bf16, token_budget=self.token_budget, timeline=timeline)
         return Opened(trainer, engine, bound, context)
 
 

@@ -23,6 +23,7 @@ from sojourn.backends.torch.request import Request
 from sojourn.backends.torch.sampling import Choices
 from sojourn.backends.torch.stepper import Outcome, Stepper, Weights
 from sojourn.errors import BudgetError, InfrastructureError, ModelError
+from sojourn.timeline import Timeline
 from sojourn.types import FloatArray, IntArray, Prompt, Sample, SamplingParams
 
 QUIET = 16  # passes of the event loop without a new request, after which it has settled
@@ -79,6 +80,7 @@ class Engine:
         memory_bytes: int = 2 << 30,
         prefill_chunk: int = 512,
         max_batch: int = 64,
+        timeline: Timeline | None = None,
     ) -> None:
         self.version = 0
         self.max_context = max_context
@@ -92,6 +94,7 @@ class Engine:
         self._publications: list[Publication] = []
         self._pump: asyncio.Task[None] | None = None
         self._arrivals = 0
+        self._timeline = timeline or Timeline()
         self._closed = False
         self._totals = EngineStats()
 
@@ -188,7 +191,8 @@ class Engine:
                 try:
                     pieces, copies = self._admit()
                     if pieces:
-                        outcomes = await loop.run_in_executor(self._thread, self._stepper.step, pieces, copies)
+                        with self._timeline.during("sample"):
+                            outcomes = await loop.run_in_executor(self._thread, self._stepper.step, pieces, copies)
                         self._deliver(outcomes)
                 except Exception as error:  # whatever a model raises: its requests fail, and the engine goes on
                     self._fail(self._active or self._waiting, f"a step failed: {error or repr(error)}", error)
@@ -294,7 +298,8 @@ class Engine:
         """Between steps: the new weights, and nothing that the old ones left."""
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._thread, self._stepper.load, publication.weights)
+            with self._timeline.during("publish"):
+                await loop.run_in_executor(self._thread, self._stepper.load, publication.weights)
             self.version = publication.version
             if not publication.future.done():
                 publication.future.set_result(None)

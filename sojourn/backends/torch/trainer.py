@@ -17,6 +17,7 @@ from sojourn.backends.torch import packed
 from sojourn.batch import share
 from sojourn.errors import RecordError
 from sojourn.protocols import Loss
+from sojourn.timeline import Timeline
 from sojourn.types import Batch, FloatArray, IntArray
 
 T = TypeVar("T")
@@ -54,11 +55,18 @@ class TorchTrainer:
     """One process, one model. Work happens in one thread of its own, so that rollouts can go on beside it."""
 
     def __init__(
-        self, model: Any, send: Callable[[Weights, int], Awaitable[None]], *, bf16: bool, token_budget: int
+        self,
+        model: Any,
+        send: Callable[[Weights, int], Awaitable[None]],
+        *,
+        bf16: bool,
+        token_budget: int,
+        timeline: Timeline | None = None,
     ) -> None:
         self.model, self.version = model, 0
         self._send, self._bf16, self._token_budget = send, bf16, token_budget
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
+        self._timeline = timeline or Timeline()
         self._optimizer: torch.optim.AdamW | None = None
         self._optim: Any = None
         self._step, self._steps = 0, 1
@@ -138,7 +146,8 @@ class TorchTrainer:
     # -- inside
 
     async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        with self._timeline.during("train"):
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     @torch.no_grad()
     def _copy_weights(self, weights: Mapping[str, torch.Tensor], folder: Path) -> None:

@@ -151,7 +151,9 @@ class Visit:
 
     def _brief(self, page: Page) -> str:
         named = "NAME" if self._config.refs == "name" else "NUMBER"
-        drawn = self._config.observation == "screenshot" or any(re.fullmatch(r"\d+,\d+", element.label) for element in page.elements)
+        drawn = self._config.observation == "screenshot" or any(
+            re.fullmatch(r"\d+,\d+", element.label) for element in page.elements
+        )
         places = PLACES.format(named) if drawn or "drag" in self._name else ""
         return INSTRUCTION.format(named, places, page.goal)
 

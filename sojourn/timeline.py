@@ -1,0 +1,52 @@
+"""Where a run's time goes, when several things go on at once."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Timeline:
+    """Gives every moment to the first of `activities` that is going on in it, or to "other": the shares add up.
+
+    So "env" is the time in which the run waits for its worlds and for nothing else. Belongs to one thread, the event
+    loop's: enter an activity there, around what is awaited.
+    """
+
+    activities: tuple[str, ...] = ("train", "publish", "sample", "env")
+    now: Callable[[], float] = time.monotonic
+    _going_on: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    _spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    _last: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._last = self.now()
+
+    @contextmanager
+    def during(self, activity: str) -> Iterator[None]:
+        if activity not in self.activities:
+            raise ValueError(f"there is no activity '{activity}': it must be one of {', '.join(self.activities)}")
+        self._advance()
+        self._going_on[activity] += 1
+        try:
+            yield
+        finally:
+            self._advance()
+            self._going_on[activity] -= 1
+
+    def take(self) -> Mapping[str, float]:
+        """The seconds of each activity, and of "other", since the last call."""
+        self._advance()
+        spent = {name: self._spent[name] for name in (*self.activities, "other")}
+        self._spent.clear()
+        return spent
+
+    def _advance(self) -> None:
+        now = self.now()
+        first = next((name for name in self.activities if self._going_on[name]), "other")
+        self._spent[first] += now - self._last
+        self._last = now
