@@ -124,15 +124,9 @@ class Display:
     def _line(self) -> str:
         stage, values = self._stage, self._stage.values
         parts = [f"{stage.name} {stage.done}/{stage.steps}", f"success {self._success()}"]
-        for name, label in (
-            ("reward", "reward"),
-            ("loss", "loss"),
-            ("entropy", "entropy"),
-            ("kl", "kl"),
-            ("drift", "drift"),
-        ):
+        for name in ("reward", "loss", "entropy", "kl", "drift"):
             if name in values:
-                parts.append(f"{label} {_number(values[name])}")
+                parts.append(f"{name} {_number(values[name])}")
         if "lag_mean" in values:
             parts.append(f"lag {values['lag_mean']:.1f}/{values.get('lag_max', math.nan):.0f}")
         if values.get("errors"):

@@ -12,8 +12,8 @@ from sojourn.registry import COMPONENTS, find
 ROOT = Path(__file__).parent.parent / "sojourn"
 ORDER = [
     "types", "protocols", "errors", "registry", "config", "threads", "timeline", "schedules", "tasks", "record", "envs",
-    "render", "agents", "rollout", "rewards", "credit", "batch", "streams", "losses", "backends", "recipe", "display", "rig",
-    "train", "evaluate", "stages", "checks", "cli",
+    "render", "agents", "rollout", "rewards", "credit", "batch", "streams", "losses", "backends", "recipe", "display",
+    "rig", "train", "evaluate", "stages", "checks", "cli",
 ]  # fmt: skip
 LAZY = {("registry", "envs")}  # a plain class becomes a world where a config names one
 

@@ -66,7 +66,10 @@ def parts(batch: Batch, budget: int) -> Iterator[IntArray]:
 
 
 def merge(batch: Batch) -> Tree:
-    """Merges equal prefixes of at least one sequence. Sequences with different images share nothing: equal placeholders hide unequal pixels."""
+    """Merges the equal prefixes of one sequence or more.
+
+    Sequences with different images share nothing: equal placeholders hide unequal pixels.
+    """
     node = np.zeros(len(batch), dtype=np.int64)
     runs: list[Run] = []
     columns: list[tuple[IntArray, IntArray]] = []

@@ -67,7 +67,11 @@ class Codec:
         return np.asarray(tokens, dtype=np.int64)
 
     def control(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens=False, verbose=False) if text else []
+        if not text:
+            return []
+        if (fast := getattr(self.tokenizer, "backend_tokenizer", None)) is not None:  # a tenth of the wrapper's time
+            return fast.encode(text, add_special_tokens=False).ids
+        return self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
 
     def plain(self, text: str) -> list[int]:
         tokens: list[int] = []

@@ -42,7 +42,9 @@ zero three four five six seven eight nine ten
 """.split()  # noqa: SIM905
 
 # Only what sentences often begin with, so that the vocabulary stays small.
-OPENINGS = "A An And Answer Go I If Here In It No Now Open Say Shut Take That The There They This To Ways What Yes You Your".split()  # noqa: SIM905
+OPENINGS = """
+A An And Answer Go Here I If In It No Now Open Say Shut Take That The There They This To Ways What Yes You Your
+""".split()  # noqa: SIM905
 CONTEXT = 4096
 HEAD = 32
 

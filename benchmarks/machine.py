@@ -1,0 +1,47 @@
+"""What every result file says about where it comes from."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def write(name: str, figures: Mapping[str, Any]) -> Path:
+    """Writes `results/<name>.json`: the figures, the command, the machine, versions, the date."""
+    import torch
+
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    record = {
+        "figures": figures,
+        "command": f"python benchmarks/{' '.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
+        "machine": {
+            "processor": processor(),
+            "cores": os.cpu_count(),
+            "load_at_end": os.getloadavg()[0],
+            "bf16_instructions": torch.cpu._is_avx512_bf16_supported(),
+        },
+        "versions": {"python": platform.python_version(), **{p: version(p) for p in ("torch", "transformers")}},
+        "commit": commit.stdout.strip(),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(record, indent=2) + "\n")
+    return path

@@ -1,0 +1,3 @@
+from sojourn.cli import main
+
+main()
