@@ -196,11 +196,21 @@ def envs() -> None:
 
 
 @app.command()
-def runs(folder: Annotated[Path, typer.Argument(help="where run folders are")] = Path("runs")) -> None:
-    """List runs: their evaluations, steps and episodes."""
+def runs(
+    folders: Annotated[list[Path] | None, typer.Argument(help="where run folders are, by default runs/")] = None,
+    curve: Annotated[Path | None, typer.Option(help="draw the run folders, seeds of one recipe, to this PNG")] = None,
+) -> None:
+    """List runs: their evaluations, steps and episodes; or draw their learning curve."""
+    if curve is not None:
+        from sojourn.record import plot
+
+        if not folders:
+            raise ConfigError("--curve needs the run folders to draw: sojourn runs runs/a runs/b --curve curve.png")
+        return plot.curve(folders, curve)
     from sojourn.record.listing import listing
 
-    Console().print(listing(folder))
+    for folder in folders or [Path("runs")]:
+        Console().print(listing(folder))
 
 
 def _family(name: str, overrides: list[str] | None) -> Any:
@@ -243,6 +253,3 @@ def _fail(error: BaseException) -> None:
     print(f"sojourn: {error}", file=sys.stderr)
     sys.exit(2)
 
-
-if __name__ == "__main__":
-    main()

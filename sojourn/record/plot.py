@@ -18,7 +18,7 @@ from sojourn.record.intervals import Estimate, Summary
 from sojourn.record.run import RunFolder
 
 TRAINING, EVALUATION = "#2b6cb0", "#c05621"
-LOWER = (("entropy", "entropy (nats)"), ("kl", "KL (nats)"))
+KL = {"drift": "KL from the\nstage's start", "kl": "KL (nats)"}  # the first that was recorded is drawn
 
 
 class Series(NamedTuple):
@@ -62,16 +62,17 @@ def curve(run_folders: Sequence[Path], out: Path) -> None:
     figure = Figure(figsize=(8, 6), dpi=120, layout="constrained")
     panels = figure.subplots(3, 1, sharex=True, height_ratios=[3.2, 1, 1])
     _success(panels[0], curves, starts)
-    for panel, (name, label) in zip(panels[1:], LOWER, strict=True):
-        _lower(panel, curves, starts, name, label)
+    seen = {name for one in curves for line in one.lines for name in line.values}
+    kl = next((name for name in KL if name in seen), "kl")
+    _lower(panels[1], curves, starts, "entropy", "entropy (nats)")
+    _lower(panels[2], curves, starts, kl, KL[kl])
     for panel in panels:
         _frame(panel, starts)
     for stage, start in starts.items():
         panels[0].annotate(stage, (start, 1.01), xycoords=("data", "axes fraction"), fontsize=8, color="0.35")
-    panels[-1].set_xlabel("step")
-    panels[-1].set_xlim(-0.02 * end - 0.5, 1.02 * end + 0.5)
     names = curves[0].name if len(curves) == 1 else f"{curves[0].name} and {len(curves) - 1} more"
-    panels[0].set_title(names, loc="right", fontsize=9, color="0.35")
+    panels[-1].set_xlabel(f"step ({names})")
+    panels[-1].set_xlim(-0.02 * end - 0.5, 1.02 * end + 0.5)
     figure.savefig(out, format="png")
 
 
