@@ -14,6 +14,7 @@ from sojourn import threads
 from sojourn.errors import ConfigError, SojournError
 
 if TYPE_CHECKING:
+    from sojourn.checks.report import Report
     from sojourn.recipe import Resolved
 
 app = typer.Typer(
@@ -164,18 +165,54 @@ def play(
 
 @app.command()
 def check(
-    env: Annotated[str, typer.Argument(help="a world (see `sojourn envs`), 'module:Class', or a recipe")],
+    name: Annotated[str, typer.Argument(help="a registered name, 'module:Class', or a recipe (its world)")],
     overrides: Overrides = None,
-    episodes: Annotated[int, typer.Option(help="tasks to try each promise on")] = 4,
+    kind: Annotated[str, typer.Option(help="env, estimator, loss or backend; by default what the name is of")] = "",
+    episodes: Annotated[int | None, typer.Option(help="tasks to try each promise of a world on [default: 4]")] = None,
 ) -> None:
-    """Check that a world keeps its promises: determinism, isolation, honest rewards, clean closing."""
-    from sojourn.checks.env import check_env
-
-    family = _family(env, overrides)
-    report = asyncio.run(check_env(family, episodes=episodes))
+    """Check that a component keeps its promises: a world, an estimator, a loss or a backend."""
+    report = _report(kind or _kind_of(name), name, overrides, episodes)
     report.print(Console())
     if not report.passed:
         raise typer.Exit(1)
+
+
+SUITES = {
+    "env": "sojourn.checks.env:check_env",
+    "estimator": "sojourn.checks.estimator:check_estimator",
+    "loss": "sojourn.checks.loss:check_loss",
+    "backend": "sojourn.checks.backend:check_backend",
+}
+
+
+def _kind_of(name: str) -> str:
+    """What a name is of; one's own class and a recipe are taken for worlds."""
+    from sojourn.registry import COMPONENTS, nearest
+
+    if ":" in name or Path(name).exists():
+        return "env"
+    kinds = [kind for kind in SUITES if name in COMPONENTS[kind]]
+    if len(kinds) > 1:
+        raise ConfigError(f"'{name}' is the name of several components: add --kind {' or --kind '.join(kinds)}")
+    if not kinds:
+        names = {known for kind in SUITES for known in COMPONENTS[kind]}
+        raise ConfigError(f"unknown component '{name}': {nearest(name, names)} (or your own 'module:Class')")
+    return kinds[0]
+
+
+def _report(kind: str, name: str, overrides: list[str] | None, episodes: int | None) -> Report:
+    import importlib
+    import inspect
+
+    if kind not in SUITES:
+        raise ConfigError(f"--kind {kind}: use one of {', '.join(SUITES)}")
+    if episodes is not None and kind != "env":
+        raise ConfigError(f"--episodes {episodes}: only a world is played, and '{name}' is to be checked as {kind}")
+    component = _family(name, overrides) if kind == "env" else _component(kind, name, overrides)
+    module, _, suite = SUITES[kind].partition(":")
+    options = {"episodes": 4 if episodes is None else episodes} if kind == "env" else {}
+    found = getattr(importlib.import_module(module), suite)(component, **options)
+    return asyncio.run(found) if inspect.iscoroutine(found) else found
 
 
 @app.command()
@@ -214,16 +251,19 @@ def runs(
 
 
 def _family(name: str, overrides: list[str] | None) -> Any:
+    threads.prepare()
+    return _load(Path(name), overrides).recipe.env if Path(name).exists() else _component("env", name, overrides)
+
+
+def _component(kind: str, name: str, overrides: list[str] | None) -> Any:
     from sojourn import config
     from sojourn.registry import build
 
     threads.prepare()
-    if Path(name).exists():
-        return _load(Path(name), overrides).recipe.env
     tables = config.Tables({"name": name})
     for override in overrides or []:
-        tables.override(override.removeprefix("env."))
-    return build("env", tables.data, "env").value
+        tables.override(override.removeprefix(f"{kind}."))
+    return build(kind, tables.data, kind).value
 
 
 def main() -> None:
@@ -252,4 +292,3 @@ def _leaf(group: BaseException) -> BaseException:
 def _fail(error: BaseException) -> None:
     print(f"sojourn: {error}", file=sys.stderr)
     sys.exit(2)
-

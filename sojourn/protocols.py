@@ -37,7 +37,8 @@ class Env(Protocol):
     Optional, found by name: `async fork() -> Env` (an independent copy in the same state), `state_key() -> str`
     (what counts as the same state), `expert() -> str` (the next action of a scripted expert, or a coroutine of it,
     as the agent would say it; every action has an effect, and following it from any state reaches success where that
-    is still possible).
+    is still possible), `blobs: Mapping[str, bytes]` (the images that its messages name, by SHA-256 in hexadecimal;
+    a run keeps them beside its episodes).
 
     `step` raises `ActionError` when the action is malformed or impossible, with the world unchanged, and anything else
     only for failures that are not the agent's fault.

@@ -186,9 +186,10 @@ def _stage(shared: Mapping[str, Any], own: Mapping[str, Any], origins: Mapping[s
 def check_needs(recipe: Recipe) -> None:
     """Refuses a stage whose estimator or losses need a stream that nothing provides."""
     for stage in recipe.stages:
-        provided = {stream.provides for stream in stage.streams} | {"entropy"}
+        provided = {stream.provides for stream in stage.streams}
         for part in (stage.estimator, *stage.losses):
-            for need in sorted(part.needs - provided):
+            own = {"entropy"} if part in stage.losses else set()  # a loss gets it from the same pass
+            for need in sorted(part.needs - provided - own):
                 raise ConfigError(
                     f"stage '{stage.name}': {type(part).__name__} needs the stream '{need}', which nothing provides: "
                     f"add streams = [{{name = '{need}'}}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ class Session:
     store: EpisodeStore
     sinks: metrics.Sinks
     recorded: set[str] = field(default_factory=set)  # episodes of demonstrations that the store holds already
+    blobs: dict[str, bytes] = field(default_factory=dict)  # what worlds showed and the run folder does not hold yet
     _source: Any = None
 
     async def run(self, resumed: Checkpoint | None) -> dict[str, Summary]:
@@ -72,7 +74,7 @@ class Session:
         if resumed is not None:
             start = position["step"]
             trainer.load(resumed.weights)
-            for name, part in self._stateful().items():
+            for name, part in self._stateful(stage).items():
                 part.restore(position["parts"][name])
             trainer.version -= 1  # published again below, under the number it had
             await trainer.publish()
@@ -106,10 +108,11 @@ class Session:
         if not any(e["name"] == stage.name for e in self.folder.evaluations()):
             await self._evaluate(stage.name, stage.name, stage.steps)
 
-    def _stateful(self) -> dict[str, Stateful]:
+    def _stateful(self, stage: Stage) -> dict[str, Stateful]:
         """Every part of the run that has a memory."""
         rig = self.rig
         parts = {"trainer": rig.trainer, "curriculum": rig.curriculum, "reward": rig.judge.reward}
+        parts |= {"estimator": stage.estimator, **{f"streams.{s.provides}": s for s in stage.streams}}
         return {name: part for name, part in parts.items() if isinstance(part, Stateful)}
 
     def _forget(self, number: int, stage: Stage, start: int) -> None:
@@ -125,6 +128,7 @@ class Session:
         trained = {id(group) for group in result.groups}
         others = [j for j in judged if id(j.group) not in trained]
         new = [n for n, group in enumerate(result.groups) if live or group.episodes[0].id not in self.recorded]
+        await self._keep_blobs()
         self.store.append(
             stage.name,
             step,
@@ -197,15 +201,22 @@ class Session:
     async def _evaluate(self, name: str, stage: str, step: int) -> None:
         """Plays the panel, between steps: with rollouts running ahead, they share the engine meanwhile."""
         done = await evaluate(self.rig, f"evaluation-{name}")
+        await self._keep_blobs()
         self.store.truncate(f"evaluation-{name}", 0)
         self.store.append(f"evaluation-{name}", step, done.groups, done.scores)
         summary = summarise(done.groups, done.scores)
         self.folder.add_evaluation(name, stage, step, summary)
         self.display.evaluation(name, summary)
 
+    async def _keep_blobs(self) -> None:
+        """Before the episodes that name them are recorded; in a thread, as each file waits for the disk."""
+        shown, self.blobs = self.blobs, {}
+        if shown:
+            await asyncio.to_thread(self.folder.blobs.keep, shown)
+
     def _checkpoint(self, number: int, step: int, *, mark: bool = False) -> None:
         done = sum(stage.steps for stage in self.recipe.stages[:number])
-        parts = {name: part.state() for name, part in self._stateful().items()}
+        parts = {name: part.state() for name, part in self._stateful(self.recipe.stages[number]).items()}
         state = {"stage": number, "step": step, "parts": parts}
         checkpoint.save(
             self.folder.checkpoints, done + step, self.rig.trainer.save, state, keep=self.recipe.record.keep, mark=mark
@@ -231,6 +242,7 @@ async def run_recipe(
             with EpisodeStore(folder.path, write=True) as store:
                 session = Session(recipe, folder, display, rig, store, sinks)
                 rig.runner.on_episode = lambda episode: _show(display, episode)
+                rig.runner.on_blobs = lambda blobs: session.blobs.update(blobs)
                 return await session.run(found)
     finally:
         sinks.close()

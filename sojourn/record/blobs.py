@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,17 @@ class Blobs:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_bytes(path, data)
         return digest
+
+    def keep(self, named: Mapping[str, bytes]) -> None:
+        """Keeps what a world named; raises RecordError where a name is not the digest, as no record would find it."""
+        for name, data in named.items():
+            digest = hashlib.sha256(data).hexdigest()
+            if name != digest:
+                raise RecordError(
+                    f"the world names a blob of {len(data)} bytes {name[:64]!r}, but its SHA-256 is {digest}: "
+                    "name the entries of `Env.blobs`, and images in messages, by the SHA-256 of their bytes"
+                )
+            self.put(data)
 
     def get(self, digest: str) -> bytes:
         path = self.path(digest)

@@ -46,7 +46,8 @@ class LiveExperts:
         width, distinct = self.config.width, self.config.distinct
         numbers = [(step * width + n) % distinct for n in range(width)]
         groups = await asyncio.gather(*(self._play(number) for number in dict.fromkeys(numbers)))
-        kept = [g for g in groups if not self.config.success_only or all(t.success for t in g.trajectories)]
+        played = [g for g in groups if g.trajectories]  # those of a world that failed are empty
+        kept = [g for g in played if not self.config.success_only or all(t.success for t in g.trajectories)]
         if not kept:
             errors = [e.error for g in groups for e in g.episodes if e.error]
             cause = errors[0] if errors else "the experts did not succeed"

@@ -30,7 +30,7 @@ class Limits:
 async def play(env: Env, seats: Mapping[str, Any], limits: Limits, timeline: Timeline) -> tuple[Trajectory, ...]:
     """Plays until the world is done or a budget is spent; the caller closes the world."""
     began = time.monotonic()
-    observation = await _call(env.start, limits, timeline)
+    shown = observation = await _call(env.start, limits, timeline)
     ending = Ending.TURNS
     for _ in range(limits.turns):
         if limits.seconds and time.monotonic() - began > limits.seconds:
@@ -38,7 +38,7 @@ async def play(env: Env, seats: Mapping[str, Any], limits: Limits, timeline: Tim
             break
         seat = _seat(seats, observation)
         try:
-            message = await seat.act(observation, _state(env))
+            message = await seat.act(shown, _state(env))
             step = await _call(lambda o=observation, m=message: env.step(o.agent, m), limits, timeline)
         except BudgetError:
             ending = Ending.TOKENS
@@ -48,13 +48,13 @@ async def play(env: Env, seats: Mapping[str, Any], limits: Limits, timeline: Tim
             if seat.ends_when_malformed:
                 ending = Ending.MALFORMED
                 break
-            observation = seat.refused(error, observation)
+            shown = seat.refused(error, observation)
             continue
         _pay(seats, observation.agent, step)
         if step.done or step.observation is None:
             ending = Ending.DONE
             break
-        observation = step.observation
+        shown = observation = step.observation
     return tuple(seat.finish(ending) for seat in seats.values())
 
 

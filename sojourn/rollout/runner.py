@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,6 +50,7 @@ class Runner:
     max_context: int
     seed: int
     on_episode: Callable[[Episode], None] = lambda episode: None
+    on_blobs: Callable[[Mapping[str, bytes]], None] = lambda blobs: None  # what a world showed, before `on_episode`
     errors: int = 0
     timeline: Timeline = field(default_factory=Timeline)
     _recent: deque[str | None] = field(default_factory=lambda: deque(maxlen=100))
@@ -95,7 +96,10 @@ class Runner:
             name="agent", renderer=self.renderer, sampler=sampler, params=params, max_context=self.max_context
         )
         try:
-            return await play(env, {"agent": self.agent.seat(chair)}, self.config.limits, self.timeline)
+            played = await play(env, {"agent": self.agent.seat(chair)}, self.config.limits, self.timeline)
+            if blobs := getattr(env, "blobs", None):
+                self.on_blobs(blobs)
+            return played
         finally:
             with self.timeline.during("env"):
                 await env.close()

@@ -160,7 +160,7 @@ async def test_cancelling_while_a_line_is_awaited_closes_the_world():
     console = Console(file=io.StringIO())
     with os.fdopen(read) as terminal, os.fdopen(write, "w") as keyboard:
         task = asyncio.ensure_future(play_in_terminal(family, TASK, console, stream=terminal))
-        while "You are in" not in console.file.getvalue() or ">" not in console.file.getvalue():  # noqa: ASYNC110
+        while "Take the treasure." not in console.file.getvalue() or ">" not in console.file.getvalue():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

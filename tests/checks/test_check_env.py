@@ -391,7 +391,7 @@ async def test_the_family_is_opened_and_closed():
     assert opened == ["open", "close"]
 
 
-@pytest.mark.parametrize("toy", [Toy(choices=True), Toy(), Toy(turns=12, rooms=4, doors=2)])
+@pytest.mark.parametrize("toy", [Toy(choices=True), Toy(), Toy(turns=24, rooms=4, doors=2)])
 async def test_the_toy_keeps_its_promises(toy):
     report = await check_env(toy, episodes=4)
     assert report.passed

@@ -26,8 +26,9 @@ dtype = "fp32"
 [env]
 name = "toy"
 rooms = 2
-side_rooms = 1
-decoys = 0
+side_rooms = 0
+decoys = 2
+objects = 0
 choices = true
 [agent]
 name = "plain"
@@ -37,12 +38,12 @@ max_tokens = 8
 [rollout]
 concurrency = 128
 [rollout.limits]
-turns = 8
+turns = 5
 [evaluation]
 tasks = 192
 [[stages]]
 name = "rl"
-steps = 12
+steps = 10
 groups = { name = "slots", width = 16, size = 8 }
 losses = [{ name = "ppo", clip_high = 0.28 }]
 optim = { lr = 3e-4 }

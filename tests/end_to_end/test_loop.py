@@ -129,7 +129,7 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path):
     resolved = recipe(tmp_path)
     whole = run(resolved, tmp_path / "whole")
     killed = tmp_path / "killed"
-    command = [sys.executable, "-m", "sojourn.cli", "train"]
+    command = [sys.executable, "-m", "sojourn", "train"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     process = subprocess.Popen(
         [*command, str(tmp_path / "recipe.toml"), "--out", str(killed)], env=environment, stdout=subprocess.DEVNULL

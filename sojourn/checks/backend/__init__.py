@@ -1,0 +1,56 @@
+"""Does a backend keep its promises? `check_backend` samples from a tiny model, trains it, and says, promise by promise.
+
+The sampler and the trainer must be two views of one model, and `publish` the only way from one to the other. What it
+cannot see: models of other architectures, long contexts, and what happens under load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from sojourn.checks.backend import sampling, training
+from sojourn.checks.backend.opened import Case
+from sojourn.checks.promise import BrokenError, Promise, judge_all_awaited
+from sojourn.checks.report import Report
+from sojourn.checks.running import left_running, running
+from sojourn.recipe import Model
+
+
+async def check_backend(backend: Any, model: Model | None = None, *, timeout_s: float = 120.0) -> Report:
+    """The verdicts on a backend component, such as `Torch()`; `timeout_s` is granted to each promise.
+
+    The model must compute in fp32: what is compared is compared closely.
+    """
+    case = Case(backend, model or Model(name="tiny:layers=1,hidden=64", dtype="fp32"), running())
+    try:
+        return Report(type(backend).__name__, await judge_all_awaited(PROMISES, case, timeout_s))
+    finally:
+        await case.close()
+
+
+async def _opens(case: Case) -> str:
+    case.open()
+    return case.model.name
+
+
+async def _closes(case: Case) -> str:
+    await case.close()
+    if left := await left_running({*case.before, asyncio.current_task()}):
+        raise BrokenError(f"after close() there still runs {left[0]} ({len(left)} in all)")
+    return "nothing is left running"
+
+
+OPEN = ("it opens",)
+SOUND = (*OPEN, "samples are what was asked for")
+PROMISES = (
+    Promise(OPEN[0], (), _opens),
+    Promise(SOUND[1], OPEN, sampling.samples),
+    Promise("the same seed gives the same tokens", SOUND, sampling.seeded),
+    Promise("sampler and trainer agree", SOUND, sampling.agrees),
+    Promise("a score is what sampling says", SOUND, sampling.scores),
+    Promise("only publish changes the sampler", (*SOUND, "the same seed gives the same tokens"), training.publishes),
+    Promise("a batch in parts gives the same update", SOUND, training.splits),
+    Promise("what is saved comes back", SOUND, training.saves),
+    Promise("it closes", (), _closes),
+)

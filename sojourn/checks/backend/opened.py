@@ -1,0 +1,133 @@
+"""An open backend: what is sampled from it, and the batches that are made of that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sojourn.batch import Aggregate, to_batch
+from sojourn.checks.promise import BrokenError
+from sojourn.losses.reinforce import Reinforce
+from sojourn.recipe import Model, Optim
+from sojourn.render.auto import Auto
+from sojourn.types import (
+    Batch,
+    Credit,
+    Ending,
+    Episode,
+    Group,
+    Message,
+    Prompt,
+    Role,
+    Sample,
+    SamplingParams,
+    Task,
+    Trajectory,
+    Turn,
+)
+
+AGREE = 1e-3  # nats a token, in fp32
+MOST = 12  # tokens of a sample
+TASK = Task("made", {}, 0, "train")
+ASKED = ("Where to?", "Which door is open, and what lies behind it?")
+LEFT = (Message(Role.USER, "A wall. And now?"),)
+GOES = tuple(Message(Role.ASSISTANT, text) for text in ("go north", "go south", "stay"))
+
+
+@dataclass
+class Open:
+    """A backend at work, ready to be trained."""
+
+    trainer: Any
+    sampler: Any
+    renderer: Any
+
+    def prompt(self, text: str) -> Prompt:
+        return self.renderer.open([Message(Role.USER, text)])
+
+    def choices(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(self.renderer.encode_reply(message)) for message in GOES)
+
+    async def sample(self, text: str, seed: int, **params: Any) -> Sample:
+        return await self.sampler.sample(self.prompt(text), SamplingParams(MOST, seed=seed, **params))
+
+    async def play(self, text: str, seed: int, **params: Any) -> Trajectory:
+        """Two turns in one context, or one where the format cannot be extended."""
+        prompt = self.prompt(text)
+        first = await self.sample(text, seed, **params)
+        turns = [Turn(-1, prompt.tokens, first, None)]
+        more = self.renderer.extend(first, LEFT)
+        if more is not None:
+            context = Prompt(np.concatenate([prompt.tokens, first.tokens, more.tokens]))
+            second = await self.sampler.sample(context, SamplingParams(MOST, seed=seed, **params))
+            turns.append(Turn(0, more.tokens, second, None))
+        return Trajectory("agent", tuple(turns), Ending.TURNS)
+
+    async def update(self, *batches: Batch) -> None:
+        """One step on the sum of the batches."""
+        for batch in batches:
+            await self.trainer.forward_backward(batch, [Reinforce()])
+        await self.trainer.optim_step()
+
+
+@dataclass
+class Case:
+    backend: Any
+    model: Model
+    before: set[Any]
+    opened: list[Open] = field(default_factory=list)
+
+    def open(self, seed: int = 0) -> Open:
+        """A new one; the same seed gives the same weights."""
+        found = self.backend.open(self.model, Auto(), seed)
+        self.opened.append(Open(found.trainer, found.sampler, found.renderer))
+        found.trainer.begin(Optim(lr=3e-3, clip_norm=0.0), 100, reference=False)
+        return self.opened[-1]
+
+    async def close(self) -> None:
+        """All of them, also after one that fails to."""
+        failed: list[Exception] = []
+        while self.opened:
+            one = self.opened.pop()
+            try:
+                await one.sampler.close()
+                one.trainer.close()
+            except Exception as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+
+
+async def lesson(one: Open) -> Batch:
+    """Four plays of the present weights, praised and blamed by turns."""
+    return batch_of([await one.play(text, seed) for seed in (1, 2) for text in ASKED])
+
+
+def batch_of(played: Sequence[Trajectory]) -> Batch:
+    group = Group(0, TASK, tuple(Episode(str(n), TASK, (t,)) for n, t in enumerate(played)))
+    credit = [Credit.uniform(t, (1.0, -0.5, 0.25)[n % 3]) for n, t in enumerate(played)]
+    return to_batch([group], [credit], {}, aggregate=Aggregate())
+
+
+async def gap_between(one: Open, batch: Batch, when: str) -> float:
+    """How far the trainer is from what the sampler said of its own tokens, at most, in nats."""
+    trained = batch.weight > 0
+    scored = np.asarray(await one.trainer.forward(batch))
+    if scored.shape != batch.logprobs.shape:
+        raise BrokenError(f"forward() gave {scored.shape} logprobs for a batch of {batch.logprobs.shape} tokens")
+    gap = float(np.abs(scored - batch.logprobs)[trained].max())
+    if not gap < AGREE:
+        raise BrokenError(
+            f"{when}, sampler and trainer differ by {gap:.3g} nats on a token: expected less than {AGREE:g} on-policy"
+        )
+    return gap
+
+
+def require_same_sample(was: Sample, now: Sample, when: str) -> None:
+    if was.tokens.tolist() != now.tokens.tolist():
+        raise BrokenError(f"{when} gave the tokens {now.tokens.tolist()}, but they were {was.tokens.tolist()}")
+    if not np.abs(was.logprobs - now.logprobs).max() < AGREE:
+        raise BrokenError(f"{when} gave other logprobs for the same tokens: expected the same within {AGREE:g}")

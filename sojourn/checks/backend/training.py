@@ -1,0 +1,80 @@
+"""Training: steps that add up, weights that reach the sampler by `publish` alone, and come back when saved."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from sojourn.checks.backend.opened import AGREE, ASKED, Case, batch_of, gap_between, lesson, require_same_sample
+from sojourn.checks.promise import BrokenError, NotOfferedError
+from sojourn.types import FloatArray
+
+SPLIT = 0.02  # of how far the update moved: AdamW magnifies what rounding leaves of a gradient of 0
+
+
+async def publishes(case: Case) -> str:
+    one = case.open()
+    batch = await lesson(one)
+    was = [await one.sample(ASKED[0], seed) for seed in range(3)]
+    scored = await one.trainer.forward(batch)
+    await one.update(batch)
+    if not np.abs(await one.trainer.forward(batch) - scored).max() > AGREE:
+        raise BrokenError("forward() gives the same after optim_step(): expected that the step changes the weights")
+    for seed, sample in enumerate(was):
+        require_same_sample(sample, await one.sample(ASKED[0], seed), f"after optim_step(), seed {seed}, unpublished,")
+    version = await one.trainer.publish()
+    again = [await one.play(text, 7) for text in ASKED]
+    for turn in (turn for t in again for turn in t.turns):
+        if tuple(turn.sample.versions) != (version, version) or version == was[0].versions.newest:
+            raise BrokenError(
+                f"publish() gave version {version} after {was[0].versions.newest}, a later sample has the versions "
+                f"{tuple(turn.sample.versions)}: expected the new one"
+            )
+    await gap_between(one, batch_of(again), "after publish()")
+    return f"version {version}"
+
+
+async def splits(case: Case) -> str:
+    """The first of two steps is on parts; the second shows if their sum was scaled, which AdamW hides at first."""
+    whole, parted = case.open(), case.open()
+    batch = await lesson(whole)
+    before = await whole.trainer.forward(batch)
+    count = len(batch.starts) - 1
+    await whole.update(batch)
+    await parted.update(batch.take(np.array([0])), batch.take(np.arange(1, count)))
+    for one in (whole, parted):
+        await one.update(batch.take(np.arange(count // 2)))
+    together, apart = [await one.trainer.forward(batch) for one in (whole, parted)]
+    moved, gap = float(np.abs(together - before).max()), float(np.abs(together - apart).max())
+    if not gap < SPLIT * moved:
+        raise BrokenError(
+            f"two steps moved a logprob by {moved:.3g}; with the first batch given in two parts it ended {gap:.3g} "
+            "elsewhere: parts must add up, every normalisation being in the weights"
+        )
+    return f"a step on 1 + {count - 1} sequences is the step on {count}"
+
+
+async def saves(case: Case) -> str:
+    one, other = case.open(), case.open(seed=1)
+    batch = await lesson(one)
+    if not np.abs(await other.trainer.forward(batch) - await one.trainer.forward(batch)).max() > AGREE:
+        raise NotOfferedError("the model has the same weights for every seed: nothing can be told apart")
+    await one.update(batch)
+    with tempfile.TemporaryDirectory() as folder:
+        one.trainer.save(Path(folder))
+        kept = one.trainer.state() if hasattr(one.trainer, "state") else None
+        other.trainer.load(Path(folder))
+        if kept is not None:
+            other.trainer.restore(kept)
+    require_equal(await one.trainer.forward(batch), await other.trainer.forward(batch), "loaded into another backend")
+    for trained in (one, other):
+        await trained.update(batch)
+    require_equal(await one.trainer.forward(batch), await other.trainer.forward(batch), "a step later")
+    return "weights, and the optimiser's memory"
+
+
+def require_equal(one: FloatArray, other: FloatArray, when: str) -> None:
+    if not (gap := float(np.abs(one - other).max())) < 1e-5:
+        raise BrokenError(f"{when}, a logprob differs by {gap:.3g} nats: expected what was saved")

@@ -1,0 +1,59 @@
+"""Does an environment keep its promises? `check_env` plays it and says, promise by promise.
+
+A failure of the code under test is a verdict, never an exception. What it cannot see: a world that leaks through files
+or servers of its own, a call that blocks the event loop for ever, and whatever its few random plays do not reach.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sojourn.checks.env import actions, closing, listing, replays
+from sojourn.checks.env.play import Case
+from sojourn.checks.promise import Promise, judge_all_awaited, judge_awaited
+from sojourn.checks.report import Report
+
+WORKS = ("it is an environment", "it gives tasks", "it can be played")
+COMPARED = (*WORKS, "it is deterministic")
+PROMISES = (
+    Promise("it is an environment", (), listing.opens),
+    Promise("it gives tasks", WORKS[:1], listing.gives_tasks),
+    Promise("its splits share no task", WORKS[:2], listing.splits_disjoint),
+    Promise("its task ids are stable", WORKS[:2], listing.ids_stable),
+    Promise("it can be played", WORKS[:2], replays.plays),
+    Promise("it is deterministic", WORKS, replays.deterministic),
+    Promise("plays are isolated", COMPARED, replays.isolated),
+    Promise("forks are equal and apart", COMPARED, replays.forks),
+    Promise("state keys are stable", COMPARED, replays.state_key),
+    Promise("malformed actions earn nothing", WORKS, actions.malformed),
+    Promise("a refusal changes nothing", (*COMPARED, "malformed actions earn nothing"), actions.refusals),
+    Promise("choices are possible", WORKS, actions.choices),
+    Promise("the expert succeeds", WORKS, actions.expert),
+    Promise("rewards are finite and small", WORKS, actions.rewards_small),
+    Promise("it closes", WORKS, closing.closes),
+    Promise("it can be cancelled", (*COMPARED, "it closes"), closing.cancellable),
+    Promise("its plays end", WORKS, actions.ends),
+)
+
+
+async def check_env(
+    family: Any,
+    *,
+    split: str = "train",
+    episodes: int = 3,
+    seed: int = 0,
+    max_turns: int = 100,
+    timeout_s: float = 120.0,
+) -> Report:
+    """Plays `episodes` tasks of a family (or of a plain class, see `as_family`) and judges each promise.
+
+    Plays choose at random among the choices; where there are none, between the expert's action and invented calls.
+    `timeout_s` is granted to each promise.
+    """
+    subject = family if isinstance(family, str) else getattr(family, "__qualname__", type(family).__qualname__)
+    case = Case(family, split, episodes, seed, max_turns)
+    verdicts = await judge_all_awaited(PROMISES, case, timeout_s)
+    if (shut := getattr(case.family, "close", None)) and not isinstance(case.family, (str, type)):
+        closes = Promise("the family closes", (), lambda case: listing.closed(shut))
+        verdicts = (*verdicts, await judge_awaited(closes, case, timeout_s))
+    return Report(str(subject), verdicts)

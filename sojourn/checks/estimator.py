@@ -1,0 +1,250 @@
+"""Does an estimator keep its promises? `check_estimator` gives it made-up steps and says, promise by promise.
+
+What it cannot see: whether the credit is that of the paper (each estimator's own tests compare it to the equation).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sojourn.checks import made
+from sojourn.checks.made import FORKED, FORKED_WINDOWS, UNSTARTED, WINDOWED, Declared, Made, Shape, content
+from sojourn.checks.promise import BrokenError, DoubtfulError, NotOfferedError, Promise, judge_all, require_declared
+from sojourn.checks.report import Report
+from sojourn.protocols import Stateful
+from sojourn.types import Credit, Ending, FloatArray, Group, Score
+
+TOLERANCE = 1e-4  # of the greatest advantage, or of 1
+CONSTANTS = (0.5, -2.0, 8.0)
+LINES = (
+    (Shape(), Shape(turns=1), Shape(turns=4), Shape(turns=2)),
+    (Shape(turns=2),) * 3,
+    (Shape(), Shape(ending=Ending.MALFORMED)),
+)
+CUT = (
+    (Shape(ending=Ending.TURNS), Shape(ending=Ending.TOKENS), Shape(), Shape(turns=1, ending=Ending.TIME)),
+    (UNSTARTED, Shape(), Shape(turns=2)),
+    (UNSTARTED, UNSTARTED),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    estimator: Any
+
+    def step(self, shapes: Sequence[Sequence[Shape]] = LINES) -> Made:
+        return made.step(shapes, self.estimator.needs)
+
+    def credit(self, step: Made) -> list[list[Credit]]:
+        """By a copy, so that what one promise makes it remember does not reach the next."""
+        return call(copy.deepcopy(self.estimator), step)
+
+
+def check_estimator(estimator: Any) -> Report:
+    """The verdicts on an estimator, or on an object that is called as one. Streams that it needs are made up."""
+    return Report(type(estimator).__name__, judge_all(PROMISES, Case(estimator)))
+
+
+def call(estimator: Any, step: Made) -> list[list[Credit]]:
+    return estimator(step.groups, step.scores, Declared(step.streams))
+
+
+def _declares(case: Case) -> str:
+    return require_declared(case.estimator, {"needs": frozenset})
+
+
+def _reads(case: Case) -> str:
+    step = case.step()
+    streams = Declared(step.streams)
+    copy.deepcopy(case.estimator)(step.groups, step.scores, streams)
+    if unread := sorted(case.estimator.needs - streams.read):
+        raise DoubtfulError(f"it declares the stream '{unread[0]}' and does not read it: it is computed for nothing")
+    return "and from nothing else"
+
+
+def _fits(case: Case) -> str:
+    return _sound(case, case.step())
+
+
+def _deterministic(case: Case) -> str:
+    step = case.step()
+    _require_same(case.credit(step), case.credit(step), "called again with the same step")
+    return "the same step, the same credit"
+
+
+def _leaves_inputs(case: Case) -> str:
+    step = case.step()
+    before = [content(part) for part in step]
+    case.credit(step)
+    for name, was, now in zip(step._fields, before, map(content, step), strict=True):
+        if was != now:
+            raise BrokenError(f"the {name} are not what they were before the call: give credit as a new value")
+    return "groups, scores and streams"
+
+
+def _permutes(case: Case) -> str:
+    return _permuted(case, case.step())
+
+
+def _alone(case: Case) -> str:
+    return _sound(case, case.step(((Shape(),), (Shape(turns=1),))))
+
+
+def _equals(case: Case) -> str:
+    for reward in (0.0, 1.0, 0.1):
+        step = case.step()
+        _sound(case, step.rewarded([_all_at_the_end(s, reward) for s in judged] for judged in step.scores))
+    return "all 0, all 1, all 0.1"
+
+
+def _cut(case: Case) -> str:
+    return _sound(case, case.step(CUT))
+
+
+def _forests(case: Case) -> str:
+    step = case.step(((FORKED, WINDOWED, Shape()), (FORKED_WINDOWS, FORKED_WINDOWS)))
+    return f"{_sound(case, step)}, in {_permuted(case, step)}"
+
+
+def _others(case: Case) -> str:
+    """Episodes with an error and seats that are not trained stand in the group, but have no score and get no credit."""
+    rng = np.random.default_rng(0)
+    plain = made.group(0, [made.trajectory(rng, Shape()) for _ in range(4)])
+    opponent, partner = made.trajectory(rng, Shape(), "opponent", False), made.trajectory(rng, Shape(), "partner")
+    first, second, third, fourth = plain.episodes
+    mixed = (
+        replace(first, error="the browser died"),
+        replace(second, trajectories=(opponent, *second.trajectories)),
+        replace(third, trajectories=(*third.trajectories, partner)),
+        fourth,
+    )
+    return _sound(case, made.of([replace(plain, episodes=mixed)], case.estimator.needs, rng))
+
+
+def _nothing(case: Case) -> str:
+    """A filter may drop every group of a step; every episode of a group may have failed."""
+    step = case.step()
+    failed = tuple(replace(e, error="the browser died") for e in step.groups[1].episodes)
+    groups: list[Group] = [step.groups[0], replace(step.groups[1], episodes=failed)]
+    _sound(case, made.of(groups, case.estimator.needs, np.random.default_rng(0)))
+    return _sound(case, case.step(()))
+
+
+def _relative(case: Case) -> str:
+    """A property, and a promise only of an estimator that says `group_relative = True`."""
+    step = case.step()
+    plain = case.credit(step)
+    for constant in CONSTANTS:
+        if difference := _difference(plain, case.credit(step.raised(constant))):
+            said = f"with {constant:+g} on every return, {difference}"
+            if getattr(case.estimator, "group_relative", False):
+                raise BrokenError(said)
+            raise NotOfferedError(f"not group-relative: {said}")
+    return f"{', '.join(f'{c:+g}' for c in CONSTANTS)} on every return"
+
+
+def _remembers(case: Case) -> str:
+    """What it remembers of a step must come back from `state()`, or a resumed run is another run."""
+    step = case.step()
+    source = copy.deepcopy(case.estimator)
+    first = call(source, step)
+    state = copy.deepcopy(source.state()) if isinstance(source, Stateful) else None
+    second = call(source, step)
+    if not _difference(first, second):
+        raise NotOfferedError("it remembers nothing from one step to the next")
+    if state is None:
+        raise BrokenError("its second step differs from its first: offer state() and restore() for what it remembers")
+    resumed = copy.deepcopy(case.estimator)
+    resumed.restore(state)
+    _require_same(second, call(resumed, step), "after state() and restore()")
+    return "by state() and restore()"
+
+
+def _sound(case: Case, step: Made) -> str:
+    """One `Credit` for every trajectory, one finite array for every turn, one number for every sampled token."""
+    given = case.credit(step)
+    if len(given) != len(step.groups):
+        raise BrokenError(f"{len(given)} lists of credit for {len(step.groups)} groups: expected one each")
+    for g, (group, credits) in enumerate(zip(step.groups, given, strict=True)):
+        if len(credits) != len(group.trajectories):
+            raise BrokenError(f"group {g} has {len(group.trajectories)} trajectories to train, {len(credits)} credits")
+        for t, (one, credit) in enumerate(zip(group.trajectories, credits, strict=True)):
+            lengths = [len(turn.sample.tokens) for turn in one.turns]
+            _require_fit(credit, lengths, f"trajectory {t} of group {g}")
+    return f"{sum(map(len, given))} trajectories"
+
+
+def _permuted(case: Case, step: Made) -> str:
+    rng = np.random.default_rng(0)
+    plain = case.credit(step)
+    for _ in range(4):
+        orders = [rng.permutation(len(g.episodes)).tolist() for g in step.groups]
+        expected = [[credits[i] for i in order] for credits, order in zip(plain, orders, strict=True)]
+        _require_same(expected, case.credit(step.permuted(orders)), "with the episodes of its group in another order")
+    return "4 orders"
+
+
+def _require_fit(credit: Any, lengths: list[int], where: str) -> None:
+    if not isinstance(credit, Credit):
+        raise BrokenError(f"{where}: {type(credit).__name__}: expected a Credit")
+    if (shapes := [np.shape(turn) for turn in credit.tokens]) != [(length,) for length in lengths]:
+        raise BrokenError(f"{where}: arrays of shape {shapes} for turns of {lengths} tokens: expected one number each")
+    if wrong := [turn.dtype for turn in credit.tokens if not np.issubdtype(turn.dtype, np.floating)]:
+        raise BrokenError(f"{where}: an array of {wrong[0]}: expected float32")
+    for turn, values in enumerate(credit.tokens):
+        if not np.isfinite(values).all():
+            raise BrokenError(f"{where}: turn {turn} has the advantages {values.tolist()}: expected finite numbers")
+
+
+def _all_at_the_end(score: Score, reward: float) -> Score:
+    turns = np.zeros_like(score.turns)
+    turns[-1:] = reward
+    return replace(score, turns=turns)
+
+
+def _require_same(then: list[list[Credit]], now: list[list[Credit]], when: str) -> None:
+    if difference := _difference(then, now):
+        raise BrokenError(f"{when}, {difference}")
+
+
+def _difference(then: list[list[Credit]], now: list[list[Credit]]) -> str:
+    """The greatest difference of two credits in words; empty where it is within tolerance."""
+    was, became = _flat(then), _flat(now)
+    if len(was) != len(became):
+        return f"credit has {len(became)} numbers, but it had {len(was)}"
+    gap = np.abs(was - became)
+    if not len(gap) or gap.max() <= TOLERANCE * max(1.0, float(np.abs(was).max())):
+        return ""
+    worst = int(gap.argmax())
+    return f"an advantage is {became[worst]:.6g}, but it was {was[worst]:.6g}"
+
+
+def _flat(credits: list[list[Credit]]) -> FloatArray:
+    turns = [turn for group in credits for credit in group for turn in credit.tokens]
+    return np.concatenate([np.zeros(0, dtype=np.float32), *turns])
+
+
+CALLED = ("it says what it needs", "it works from what it needs")
+SOUND = (*CALLED, "credit fits the turns and is finite")
+PERMUTES = "permuting episodes permutes credit"
+PROMISES = (
+    Promise(CALLED[0], (), _declares),
+    Promise(CALLED[1], CALLED[:1], _reads),
+    Promise(SOUND[2], CALLED, _fits),
+    Promise("it is deterministic", SOUND, _deterministic),
+    Promise("its inputs stay as they are", SOUND, _leaves_inputs),
+    Promise(PERMUTES, (*SOUND, "it is deterministic"), _permutes),
+    Promise("a group of one is finite", SOUND, _alone),
+    Promise("a group of equal rewards is finite", SOUND, _equals),
+    Promise("truncated trajectories are credited", SOUND, _cut),
+    Promise("forks and windows are credited", (*SOUND, PERMUTES), _forests),
+    Promise("failures and other seats are left out", SOUND, _others),
+    Promise("a step of nothing is nothing", SOUND, _nothing),
+    Promise("a constant on all rewards changes nothing", (*SOUND, "it is deterministic"), _relative),
+    Promise("what it remembers is saved", (*SOUND, "it is deterministic"), _remembers),
+)

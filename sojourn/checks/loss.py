@@ -1,0 +1,253 @@
+"""Does a loss keep its promises? `check_loss` gives it made-up tokens and says, promise by promise.
+
+The tokens come as the trainer's own records (`Out`, `Chosen`), so a loss sees what it sees in a run. What it cannot
+see: whether the loss is that of the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from sojourn.backends.torch.trainer import Chosen, Out
+from sojourn.batch import Aggregate, to_batch
+from sojourn.checks import made
+from sojourn.checks.made import Declared, Shape
+from sojourn.checks.promise import BrokenError, DoubtfulError, Promise, judge_all, require_declared
+from sojourn.checks.report import Report
+from sojourn.types import Batch, Credit, FloatArray
+
+SHAPES = ((Shape(), Shape(turns=1, tokens=1)), (Shape(turns=2), Shape(turns=1)))  # a sequence each
+NEAR = 0.1  # nats between the policy and the sampler, inside any clip
+FAR = 30.0  # what was likely to one of them has a probability of 1e-13 to the other
+ATOL, RTOL = 1e-6, 1e-4
+
+
+class Passed(NamedTuple):
+    """A batch, and what the model says of its tokens: (N,) each."""
+
+    batch: Batch
+    logprobs: FloatArray
+    entropy: FloatArray
+
+    def take(self, sequence: int) -> Passed:
+        span = np.arange(*self.batch.starts[sequence : sequence + 2])
+        return Passed(self.batch.pick([span]), self.logprobs[span], self.entropy[span])
+
+    def changed(self, **columns: FloatArray) -> Passed:
+        return self._replace(batch=replace(self.batch, **columns))
+
+
+class Answer(NamedTuple):
+    """What the loss gave for the n tokens that carry weight, and what it was given."""
+
+    per_token: Any
+    metrics: Any
+    logprobs: torch.Tensor
+    entropy: torch.Tensor
+    chosen: Chosen
+    streams: Declared
+
+    def gradient(self) -> torch.Tensor:
+        """Of the sum of the per-token losses, by logprobs and by entropy: (2, n), 0 where none flows."""
+        inputs = [t for t in (self.logprobs, self.entropy) if t.requires_grad]
+        if not self.per_token.requires_grad:
+            return torch.zeros(2, len(self.logprobs))
+        flown = torch.autograd.grad(self.per_token.sum(), inputs, allow_unused=True)
+        found = {id(t): g for t, g in zip(inputs, flown, strict=True) if g is not None}
+        return torch.stack([found.get(id(t), torch.zeros_like(t)) for t in (self.logprobs, self.entropy)])
+
+
+@dataclass(frozen=True)
+class Case:
+    loss: Any
+
+    @property
+    def near(self) -> Passed:
+        """The policy is almost the sampler's."""
+        rng = np.random.default_rng(0)
+        step = made.step(SHAPES, self.loss.needs - {"entropy"})
+        credit = [[Credit.per_turn(t, rng.normal(size=len(t.turns))) for t in g.trajectories] for g in step.groups]
+        batch = to_batch(step.groups, credit, step.streams, aggregate=Aggregate())
+        gap = rng.uniform(-NEAR, NEAR, len(batch))
+        return Passed(batch, (batch.logprobs + gap).astype(np.float32), rng.uniform(0, 4, len(batch)).astype("f4"))
+
+    @property
+    def far(self) -> Passed:
+        """Of every two tokens, the policy is almost sure of one, and of the other the sampler was."""
+        near = self.near
+        even = np.arange(len(near.batch)) % 2 == 0
+        certain, impossible = np.float32(-0.1), np.float32(-0.1 - FAR)
+        return near.changed(logprobs=np.where(even, certain, impossible))._replace(
+            logprobs=np.where(even, impossible, certain)
+        )
+
+    def call(self, passed: Passed) -> Answer:
+        """As the trainer calls it: the entropy has a gradient only where it is needed."""
+        where = np.flatnonzero(passed.batch.weight)
+        whole = Chosen.of(passed.batch, where)
+        streams = Declared(whole.streams)
+        chosen = replace(whole, streams=streams)
+        logprobs = torch.from_numpy(passed.logprobs[where]).requires_grad_()
+        entropy = torch.from_numpy(passed.entropy[where]).requires_grad_("entropy" in self.loss.needs)
+        answer = self.loss(Out(logprobs, entropy, len(passed.batch)), chosen)
+        if not (isinstance(answer, tuple) and len(answer) == 2):
+            raise BrokenError(f"it gave a {type(answer).__name__}: expected the per-token losses and the metrics")
+        return Answer(*answer, logprobs, entropy, whole, streams)
+
+
+def check_loss(loss: Any) -> Report:
+    """The verdicts on a loss, or on an object that is called as one. Streams that it needs are made up."""
+    return Report(type(loss).__name__, judge_all(PROMISES, Case(loss)))
+
+
+def _declares(case: Case) -> str:
+    said = require_declared(case.loss, {"needs": frozenset, "proportional": bool})
+    return f"{said}, proportional = {case.loss.proportional}"
+
+
+def _reads(case: Case) -> str:
+    near, needs = case.near, case.loss.needs
+    answer = case.call(near)
+    if unread := sorted(needs - {"entropy"} - answer.streams.read):
+        raise DoubtfulError(f"it declares the stream '{unread[0]}' and does not read it: it is computed for nothing")
+    if not isinstance(answer.per_token, torch.Tensor):
+        return "and from nothing else"
+    follows = _differ(answer.per_token, case.call(near._replace(entropy=near.entropy + 1)).per_token)
+    if follows and "entropy" not in needs:
+        raise DoubtfulError("its value follows the entropy, its gradient does not: to train on it, name it in needs")
+    if "entropy" in needs and not answer.gradient()[1].any():
+        raise DoubtfulError("it declares 'entropy', but no gradient flows to it: not declared, it costs less")
+    return "and from nothing else"
+
+
+def _per_token(case: Case) -> str:
+    for passed in (case.near, case.near.take(1)):
+        answer = case.call(passed)
+        _require_tensor(answer.per_token, len(answer.logprobs), "the loss")
+        _require_finite(answer.per_token, "the loss")
+    return "one value for each token, one token too"
+
+
+def _metrics(case: Case) -> str:
+    answer = case.call(case.near)
+    if not isinstance(answer.metrics, Mapping):
+        raise BrokenError(f"its metrics are a {type(answer.metrics).__name__}: expected names and per-token values")
+    for name, values in answer.metrics.items():
+        _require_tensor(values, len(answer.logprobs), f"the metric '{name}'")
+        _require_finite(values, f"the metric '{name}'")
+        if values.requires_grad:
+            raise BrokenError(f"the metric '{name}' holds the graph in memory: detach() it")
+    return ", ".join(answer.metrics) or "none"
+
+
+def _flows(case: Case) -> str:
+    near = case.near
+    on_policy = near._replace(logprobs=near.batch.logprobs)  # some losses clip all of the one, some rest on the other
+    by_logprobs, by_entropy = torch.cat([case.call(p).gradient() for p in (near, on_policy)], 1)
+    if not (by_logprobs.any() or by_entropy.any()):
+        raise BrokenError("no gradient flows to the logprobs, nor to an entropy that needs names: nothing is learnt")
+    _require_finite(torch.stack([by_logprobs, by_entropy]), "its gradient")
+    return "to the logprobs" if by_logprobs.any() else "to the entropy"
+
+
+def _extremes(case: Case) -> str:
+    answer = case.call(case.far)
+    _require_finite(answer.per_token, f"at ratios of e^{FAR:g} and e^-{FAR:g} the loss")
+    _require_finite(answer.gradient(), f"at ratios of e^{FAR:g} and e^-{FAR:g} the gradient")
+    return f"at ratios of e^{FAR:g} and e^-{FAR:g}"
+
+
+def _proportional(case: Case) -> str:
+    idle = [p.changed(advantages=np.zeros_like(p.batch.advantages)) for p in (case.near, case.far)]
+    answers = [case.call(passed) for passed in idle]
+    silent = not any(answer.per_token.any() or answer.gradient().any() for answer in answers)
+    if case.loss.proportional and not silent:
+        worst = max(float(answer.per_token.detach().abs().max()) for answer in answers)
+        raise BrokenError(
+            f"proportional = True, but without advantage the loss is up to {worst:.3g}, or has a gradient: "
+            "sequences that are skipped would have taught something"
+        )
+    if silent and not case.loss.proportional:
+        raise DoubtfulError("without advantage there is no loss: with proportional = True such sequences are skipped")
+    return "no advantage, no loss" if silent else "it teaches without advantage, and says so"
+
+
+def _parts(case: Case) -> str:
+    for passed in (case.near, case.far):
+        whole = case.call(passed)
+        parts = [case.call(passed.take(s)) for s in range(len(passed.batch.starts) - 1)]
+        values, gradients = [p.per_token for p in parts], [p.gradient() for p in parts]
+        _require_same(whole.per_token, torch.cat(values), "with each sequence in a batch alone, the loss")
+        _require_same(whole.gradient(), torch.cat(gradients, 1), "with each sequence in a batch alone, the gradient")
+    return f"{len(parts)} sequences together, and each alone"
+
+
+def _weights(case: Case) -> str:
+    near = case.near
+    heavier = near.changed(weight=near.batch.weight * np.float32(3))
+    _require_same(case.call(near).per_token, case.call(heavier).per_token, "with three times the weight, the loss")
+    return "it does not weigh what the trainer weighs"
+
+
+def _leaves_inputs(case: Case) -> str:
+    near = case.near
+    first = case.call(near)
+    untouched = Chosen.of(near.batch, np.flatnonzero(near.batch.weight))
+    columns = {**vars(first.chosen), **first.chosen.streams}
+    for name, column in {**vars(untouched), **untouched.streams}.items():
+        if isinstance(column, torch.Tensor) and not torch.equal(column, columns[name]):
+            raise BrokenError(f"the batch's {name} are not what they were before the call: give new tensors")
+    _require_same(first.per_token, case.call(near).per_token, "called again with the same batch, the loss")
+    return "the same batch, the same loss"
+
+
+def _require_tensor(value: Any, count: int, what: str) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise BrokenError(f"{what} is a {type(value).__name__}: expected a tensor of ({count},)")
+    if value.shape != (count,):
+        raise BrokenError(
+            f"{what} has the shape {tuple(value.shape)}: expected ({count},), one value per token and never a mean"
+        )
+
+
+def _require_finite(values: torch.Tensor, what: str) -> None:
+    values = values.detach()
+    if wrong := values[~torch.isfinite(values)].tolist():
+        raise BrokenError(f"{what} is {wrong[0]} for {len(wrong)} of {values.numel()} values: expected finite numbers")
+
+
+def _require_same(then: torch.Tensor, now: torch.Tensor, what: str) -> None:
+    if difference := _differ(then, now):
+        raise BrokenError(f"{what} {difference}")
+
+
+def _differ(then: torch.Tensor, now: torch.Tensor) -> str:
+    """The greatest difference in words; empty where it is within tolerance."""
+    then, now = then.detach(), now.detach()
+    if then.shape != now.shape:
+        return f"has the shape {tuple(now.shape)}, but it had {tuple(then.shape)}"
+    if torch.allclose(then, now, atol=ATOL, rtol=RTOL, equal_nan=True):
+        return ""
+    worst = int((then - now).abs().argmax())
+    return f"is {now.flatten()[worst]:.6g}, but it was {then.flatten()[worst]:.6g}"
+
+
+CALLED = ("it says what it needs", "it works from what it needs")
+SOUND = (*CALLED, "one value per token, never a mean")
+PROMISES = (
+    Promise(CALLED[0], (), _declares),
+    Promise(CALLED[1], CALLED[:1], _reads),
+    Promise(SOUND[2], CALLED, _per_token),
+    Promise("metrics are per token, without a graph", SOUND, _metrics),
+    Promise("the gradient reaches the policy", SOUND, _flows),
+    Promise("it is finite at extreme ratios", SOUND, _extremes),
+    Promise("proportional says the truth", SOUND, _proportional),
+    Promise("a batch in parts gives the same", SOUND, _parts),
+    Promise("weights are left to the trainer", SOUND, _weights),
+    Promise("its inputs stay as they are", SOUND, _leaves_inputs),
+)

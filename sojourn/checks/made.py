@@ -1,0 +1,140 @@
+"""Groups made up for the suites: lines, forks, windows, truncations, other seats, failures. Numbers only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from sojourn.checks.promise import BrokenError
+from sojourn.types import Ending, Episode, FloatArray, Group, Sample, Score, Stop, Task, Trajectory, Turn, Versions
+
+REWARDS = (-1.0, -0.25, 0.0, 0.5, 1.0)  # exact in float32, also with what is added to them
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One trajectory to make: the parent of each turn (a line by default), how it ends, how much is sampled a turn."""
+
+    turns: int = 3
+    parents: tuple[int, ...] = ()
+    ending: Ending = Ending.DONE
+    tokens: int = 5
+
+
+FORKED = Shape(parents=(-1, 0, 0, 1, 2))
+WINDOWED = Shape(parents=(-1, -1, 1, -1))
+FORKED_WINDOWS = Shape(parents=(-1, 0, 0, -1, 3, 3))
+UNSTARTED = Shape(turns=0, ending=Ending.TOKENS)  # its first prompt left no room to act
+
+
+class Made(NamedTuple):
+    """A step as an estimator sees it."""
+
+    groups: list[Group]
+    scores: list[list[Score]]
+    streams: Mapping[str, list[list[tuple[FloatArray, ...]]]]
+
+    def rewarded(self, scores: Iterable[Iterable[Score]]) -> Made:
+        return self._replace(scores=[list(judged) for judged in scores])
+
+    def raised(self, constant: float) -> Made:
+        """With the constant added to every return, at the last turn."""
+        return self.rewarded([_raised(score, constant) for score in judged] for judged in self.scores)
+
+    def permuted(self, orders: Sequence[Sequence[int]]) -> Made:
+        """With the episodes of each group in another order; only for episodes of one trainable trajectory each."""
+        return Made(
+            [replace(g, episodes=tuple(g.episodes[i] for i in o)) for g, o in zip(self.groups, orders, strict=True)],
+            [[judged[i] for i in o] for judged, o in zip(self.scores, orders, strict=True)],
+            {n: [[v[i] for i in o] for v, o in zip(vs, orders, strict=True)] for n, vs in self.streams.items()},
+        )
+
+
+class Declared(Mapping[str, Any]):
+    """The streams that a component declared. It remembers which were read, and refuses to be asked for others."""
+
+    def __init__(self, streams: Mapping[str, Any]) -> None:
+        self._streams = dict(streams)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._streams:
+            raise BrokenError(f"it asks for the stream '{name}', which its needs do not name: a run would not have it")
+        self.read.add(name)
+        return self._streams[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._streams)
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+
+def step(shapes: Sequence[Sequence[Shape]], needs: frozenset[str], seed: int = 0) -> Made:
+    """One group for each list of shapes, one episode for each shape, rewarded at random."""
+    rng = np.random.default_rng(seed)
+    return of([group(slot, [trajectory(rng, shape) for shape in some]) for slot, some in enumerate(shapes)], needs, rng)
+
+
+def of(groups: list[Group], needs: frozenset[str], rng: np.random.Generator) -> Made:
+    """The groups, with random scores and streams."""
+    scores = [[_score(rng, t) for t in g.trajectories] for g in groups]
+    return Made(groups, scores, {name: _stream(name, groups) for name in sorted(needs)})
+
+
+def trajectory(rng: np.random.Generator, shape: Shape, agent: str = "agent", trainable: bool = True) -> Trajectory:
+    parents = shape.parents or range(-1, shape.turns - 1)
+    return Trajectory(agent, tuple(_turn(rng, parent, shape) for parent in parents), shape.ending, trainable)
+
+
+def group(slot: int, trajectories: Iterable[Trajectory]) -> Group:
+    task = Task("made", {"number": slot}, slot, "train")
+    return Group(slot, task, tuple(Episode(f"{slot}-{n}", task, (t,)) for n, t in enumerate(trajectories)))
+
+
+def content(value: Any) -> Any:
+    """What a value holds, comparable and independent of it: two values are the same where their contents are equal."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return (type(value).__name__, *(content(getattr(value, f.name)) for f in fields(value)))
+    if isinstance(value, Mapping):
+        return tuple((key, content(value[key])) for key in sorted(value))
+    if isinstance(value, (list, tuple)):
+        return tuple(map(content, value))
+    if isinstance(value, np.ndarray):
+        return (value.dtype.str, value.shape, value.tobytes())
+    return value
+
+
+def _turn(rng: np.random.Generator, parent: int, shape: Shape) -> Turn:
+    tokens = rng.integers(0, 300, int(rng.integers(1, shape.tokens + 1)))
+    logprobs = -rng.uniform(0.5, 5, len(tokens)).astype(np.float32)
+    sample = Sample(tokens, logprobs, Versions(0, 0), Stop.END)
+    context = rng.integers(0, 300, int(rng.integers(2, 6)))
+    return Turn(parent, context, sample, None, state=f"state {rng.integers(3)}")
+
+
+def _score(rng: np.random.Generator, t: Trajectory) -> Score:
+    """A little on the way now and then, most at the end."""
+    turns = rng.choice((0.0, 0.0, 0.25), len(t.turns)).astype(np.float32)
+    turns[-1:] += np.float32(rng.choice(REWARDS))
+    return Score(turns)
+
+
+def _raised(score: Score, constant: float) -> Score:
+    turns = score.turns.copy()
+    turns[-1:] += np.float32(constant)
+    return replace(score, turns=turns)
+
+
+def _stream(name: str, groups: Sequence[Group]) -> list[list[tuple[FloatArray, ...]]]:
+    """Values of a plausible sign: logprobs are negative, everything else (values, entropies, gains) positive."""
+    rng, sign = np.random.default_rng(crc32(name.encode())), -1 if name.endswith("logprobs") else 1
+
+    def column(turn: Turn) -> FloatArray:
+        return (sign * rng.uniform(0.1, 1, len(turn.sample.tokens))).astype(np.float32)
+
+    return [[tuple(column(turn) for turn in t.turns) for t in g.trajectories] for g in groups]

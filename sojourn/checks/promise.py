@@ -1,0 +1,103 @@
+"""A promise, its judgement, and the boundary to strangers' code: whatever that raises is a verdict.
+
+Each promise is judged alone: where a broken one takes the meaning from others, those are not judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sojourn.checks.report import Outcome, Verdict
+
+
+class JudgedError(Exception):
+    """Ends a judgement early; the message is the verdict's detail."""
+
+    outcome = Outcome.FAILED
+
+
+class BrokenError(JudgedError):
+    """The promise is broken."""
+
+
+class NotOfferedError(JudgedError):
+    """The promise is about something optional that is not there."""
+
+    outcome = Outcome.NOT_OFFERED
+
+
+class DoubtfulError(JudgedError):
+    """The promise is kept, but something is worth knowing."""
+
+    outcome = Outcome.WARNED
+
+
+class Promise(NamedTuple):
+    name: str
+    needs: tuple[str, ...]
+    judge: Callable[[Any], Any]  # takes the suite's case; returns a detail (or awaits to one), or raises JudgedError
+
+
+def judge_all(promises: Sequence[Promise], case: Any) -> tuple[Verdict, ...]:
+    """The verdicts on a component that is called and answers at once."""
+    verdicts: dict[str, Verdict] = {}
+    for promise in promises:
+        verdicts[promise.name] = _meaningless(promise, verdicts) or _verdict(promise, lambda p=promise: p.judge(case))
+    return tuple(verdicts.values())
+
+
+async def judge_all_awaited(promises: Sequence[Promise], case: Any, timeout_s: float) -> tuple[Verdict, ...]:
+    """The verdicts on a component that is waited for, each promise for at most `timeout_s`."""
+    verdicts: dict[str, Verdict] = {}
+    for promise in promises:
+        verdicts[promise.name] = _meaningless(promise, verdicts) or await judge_awaited(promise, case, timeout_s)
+    return tuple(verdicts.values())
+
+
+async def judge_awaited(promise: Promise, case: Any, timeout_s: float) -> Verdict:
+    """One verdict; the promise cannot hold the suite by waiting."""
+    task = asyncio.ensure_future(promise.judge(case))
+    try:
+        await asyncio.wait({task}, timeout=timeout_s)
+    finally:
+        task.cancel()
+    if not task.done():
+        return Verdict(promise.name, Outcome.FAILED, f"not finished after {timeout_s:g} s")
+    return _verdict(promise, task.result)
+
+
+def require_declared(component: Any, forms: Mapping[str, type]) -> str:
+    """That a component says what its role asks it to say, each in its form, and that a config can name it."""
+    for name, form in forms.items():
+        value = getattr(component, name, None)
+        if not isinstance(value, form):
+            raise BrokenError(f"{name} = {value!r}: expected a {form.__name__}, such as {form()!r}")
+    needs = component.needs
+    if odd := [need for need in needs if not isinstance(need, str)]:
+        raise BrokenError(f"needs has {odd[0]!r}: expected the names of streams")
+    settings = getattr(component, "__dataclass_params__", None)
+    if settings is None or not settings.frozen:
+        raise DoubtfulError(f"{type(component).__name__} is not a frozen dataclass: a config cannot name it")
+    return f"needs {', '.join(sorted(needs)) or 'no stream'}"
+
+
+def _meaningless(promise: Promise, verdicts: dict[str, Verdict]) -> Verdict | None:
+    lost = [name for name in promise.needs if verdicts[name].outcome in (Outcome.FAILED, Outcome.NOT_JUDGED)]
+    return Verdict(promise.name, Outcome.NOT_JUDGED, f"needs: {lost[0]}") if lost else None
+
+
+def _verdict(promise: Promise, result: Callable[[], str]) -> Verdict:
+    try:
+        return Verdict(promise.name, Outcome.PASSED, result())
+    except JudgedError as judged:
+        return Verdict(promise.name, judged.outcome, str(judged))
+    except asyncio.CancelledError:
+        return Verdict(promise.name, Outcome.FAILED, "it cancelled the task that played it")
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        detail = f"raised {type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})"
+        return Verdict(promise.name, Outcome.FAILED, detail)

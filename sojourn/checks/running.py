@@ -1,0 +1,31 @@
+"""The tasks and threads that something leaves running."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+
+def running() -> set[Any]:
+    return {*asyncio.all_tasks(), *threading.enumerate()}
+
+
+async def left_running(before: set[Any]) -> list[str]:
+    """What has started since and does not end within a second, cancelled where it can be; shared pools excepted."""
+    started: list[Any] = []
+    for _ in range(50):
+        started = [r for r in running() - before if not _name(r).startswith("asyncio_")]
+        if not started:
+            return []
+        await asyncio.sleep(0.02)
+    for one in started:
+        if isinstance(one, asyncio.Task):
+            one.cancel()
+    return [f"the {'task' if isinstance(r, asyncio.Task) else 'thread'} {_name(r)}" for r in started]
+
+
+def _name(one: Any) -> str:
+    if isinstance(one, asyncio.Task):
+        return getattr(one.get_coro(), "__qualname__", one.get_name())
+    return one.name

@@ -1,0 +1,62 @@
+"""`sojourn check` finds out what a name is of, and prints the report of the right suite."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MINE = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+@dataclass(frozen=True)
+class Mean:
+    needs: ClassVar[frozenset] = frozenset()
+    proportional: ClassVar[bool] = True
+
+    def __call__(self, out, batch):
+        return -(batch.advantages * out.logprobs).mean(), {}
+"""
+
+
+def check(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    command = [sys.executable, "-m", "sojourn", "check", *words]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_a_name_is_enough_where_it_is_of_one_kind(tmp_path):
+    done = check(tmp_path, "grpo", "deviation=false")
+    assert done.returncode == 0, done.stderr
+    assert "GRPO" in done.stdout
+    assert "permuting episodes permutes credit" in done.stdout
+
+
+def test_ones_own_loss_that_averages_fails(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    done = check(tmp_path, "mine:Mean", "--kind", "loss")
+    assert done.returncode == 1, done.stderr
+    assert "one value per token, never a mean" in done.stdout
+    assert "1 broken" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["grop"], "unknown component 'grop': did you mean 'grpo'?"),
+        (["reinforce"], "add --kind estimator or --kind loss"),
+        (["grop", "--kind", "estimator"], "unknown estimator 'grop'"),
+        (["grpo", "--kind", "loss"], "unknown loss 'grpo'"),
+        (["grpo", "--kind", "curriculum"], "use one of env, estimator, loss, backend"),
+        (["grpo", "deviaton=false"], "did you mean 'deviation'?"),
+        (["grpo", "--episodes", "3"], "only a world is played"),
+    ],
+)
+def test_one_sentence_and_exit_code_2(tmp_path, words, sentence):
+    done = check(tmp_path, *words)
+    assert done.returncode == 2, done.stderr
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

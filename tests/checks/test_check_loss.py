@@ -1,0 +1,200 @@
+"""Every loss of ours keeps its promises; every broken one here breaks one, and that one is reported."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+
+from sojourn.checks.loss import PROMISES, check_loss
+from sojourn.checks.report import Outcome
+from sojourn.losses.ppo import PPO
+from sojourn.registry import COMPONENTS, build
+
+
+@pytest.mark.parametrize("name", COMPONENTS["loss"])
+def test_ours_keep_every_promise(name):
+    report = check_loss(build("loss", {"name": name}).value)
+    assert {v.outcome for v in report.verdicts} == {Outcome.PASSED}, report.verdicts
+    assert len(report.verdicts) == len(PROMISES)
+
+
+@pytest.mark.parametrize("loss", [PPO(clip_low=0.0, clip_high=0.0), PPO(clip_low=0.01, clip_high=0.5)])
+def test_tight_clips_still_let_a_gradient_through(loss):
+    assert check_loss(loss).passed
+
+
+@dataclass(frozen=True)
+class Sound:
+    """The ratio times the advantage; the broken ones change one thing."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    proportional: ClassVar[bool] = True
+
+    def __call__(self, out, batch):
+        ratio = (out.logprobs - batch.logprobs).exp()
+        return self.loss(ratio, out, batch), self.metrics(ratio)
+
+    def loss(self, ratio, out, batch):
+        return -ratio * batch.advantages
+
+    def metrics(self, ratio):
+        return {"ratio": ratio.detach()}
+
+
+class Averages(Sound):
+    def loss(self, ratio, out, batch):
+        return super().loss(ratio, out, batch).mean()
+
+
+class Squeezes(Sound):
+    def loss(self, ratio, out, batch):
+        return super().loss(ratio, out, batch).squeeze()
+
+
+class Spreads(Sound):
+    """The mean again, hidden in the right shape."""
+
+    def loss(self, ratio, out, batch):
+        return super().loss(ratio, out, batch).mean().expand(len(ratio))
+
+
+class Whitens(Sound):
+    def loss(self, ratio, out, batch):
+        return -ratio * (batch.advantages - batch.advantages.mean())
+
+
+class Weighs(Sound):
+    def loss(self, ratio, out, batch):
+        return super().loss(ratio, out, batch) * batch.weight
+
+
+class Undeclared(Sound):
+    def loss(self, ratio, out, batch):
+        return super().loss(ratio, out, batch) + batch.streams["ref_logprobs"]
+
+
+class MeanMetric(Sound):
+    def metrics(self, ratio):
+        return {"ratio": ratio.detach().mean()}
+
+
+class Graph(Sound):
+    def metrics(self, ratio):
+        return {"ratio": ratio}
+
+
+class Number(Sound):
+    def metrics(self, ratio):
+        return {"ratio": 1.0}
+
+
+class Bare(Sound):
+    def __call__(self, out, batch):
+        return -batch.advantages * out.logprobs
+
+
+class Detached(Sound):
+    def loss(self, ratio, out, batch):
+        return -batch.advantages * out.logprobs.detach()
+
+
+class Overflows(Sound):
+    def loss(self, ratio, out, batch):
+        return -(ratio**4) * batch.advantages
+
+
+class NoGradientAtOverflow(Sound):
+    """Its values are finite, the gradient of what is not chosen is not: 0 * inf."""
+
+    def loss(self, ratio, out, batch):
+        return torch.where(ratio < 2, ratio**4, ratio.detach().clamp(max=2)) * -batch.advantages
+
+
+class NotProportional(Sound):
+    def loss(self, ratio, out, batch):
+        return super().loss(ratio, out, batch) + 0.01 * ratio
+
+
+class Mutates(Sound):
+    def loss(self, ratio, out, batch):
+        batch.advantages.clamp_(-1, 1)
+        return super().loss(ratio, out, batch)
+
+
+class SaysNothing(Sound):
+    proportional = None  # type: ignore[assignment]
+
+
+BROKEN = {
+    Averages: "one value per token, never a mean",
+    Squeezes: "one value per token, never a mean",
+    Spreads: "a batch in parts gives the same",
+    Whitens: "a batch in parts gives the same",
+    Weighs: "weights are left to the trainer",
+    Undeclared: "it works from what it needs",
+    Bare: "it works from what it needs",
+    MeanMetric: "metrics are per token, without a graph",
+    Graph: "metrics are per token, without a graph",
+    Number: "metrics are per token, without a graph",
+    Detached: "the gradient reaches the policy",
+    Overflows: "it is finite at extreme ratios",
+    NoGradientAtOverflow: "it is finite at extreme ratios",
+    NotProportional: "proportional says the truth",
+    Mutates: "its inputs stay as they are",
+    SaysNothing: "it says what it needs",
+}
+ALSO = {
+    Overflows: {"a batch in parts gives the same", "proportional says the truth"},  # infinities have no difference
+    NoGradientAtOverflow: {"a batch in parts gives the same", "proportional says the truth"},
+    Weighs: {"a batch in parts gives the same"},
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN, ids=lambda kind: kind.__name__)
+def test_a_broken_loss_is_caught_by_the_promise_it_breaks(kind):
+    report = check_loss(kind())
+    assert BROKEN[kind] in report.failed, report.verdicts
+    assert report[BROKEN[kind]].detail
+    assert set(report.failed) <= {BROKEN[kind]} | ALSO.get(kind, set()), report.verdicts
+
+
+def test_a_sound_one_passes_and_the_details_say_what_happened():
+    assert check_loss(Sound()).passed
+    assert "expected (" in check_loss(Averages())["one value per token, never a mean"].detail
+    detail = check_loss(Undeclared())["it works from what it needs"].detail
+    assert "'ref_logprobs', which its needs do not name" in detail
+    assert check_loss(Averages())["weights are left to the trainer"].outcome is Outcome.NOT_JUDGED
+
+
+class Unread(Sound):
+    needs = frozenset({"ref_logprobs"})
+
+
+class FollowsEntropy(Sound):
+    def loss(self, ratio, out, batch):
+        return super().loss(ratio, out, batch) * out.entropy
+
+
+class IdleEntropy(Sound):
+    needs = frozenset({"entropy"})
+
+
+class Modest(Sound):
+    proportional = False
+
+
+@pytest.mark.parametrize(
+    ("kind", "promise", "detail"),
+    [
+        (Unread, "it works from what it needs", "'ref_logprobs'"),
+        (FollowsEntropy, "it works from what it needs", "name it in needs"),
+        (IdleEntropy, "it works from what it needs", "no gradient flows to it"),
+        (Modest, "proportional says the truth", "proportional = True"),
+    ],
+)
+def test_what_is_kept_but_costs_is_a_warning(kind, promise, detail):
+    report = check_loss(kind())
+    assert report.passed
+    assert report[promise].outcome is Outcome.WARNED
+    assert detail in report[promise].detail

@@ -1,0 +1,119 @@
+"""A world whose outcomes are certain whatever is said, and the real renderer, runner and judge to play it with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+
+from sojourn.backends.torch.tiny import build_tokenizer
+from sojourn.protocols import Renderer
+from sojourn.recipe import Recipe, Sampling
+from sojourn.render.chatml import ChatML
+from sojourn.rewards.judge import Judge
+from sojourn.rewards.native import Native
+from sojourn.rig import Rig
+from sojourn.rollout.runner import Rollout, Runner
+from sojourn.tasks import Generated
+from sojourn.tasks.cycle import Cycle
+from sojourn.timeline import Timeline
+from sojourn.types import (
+    Message,
+    Observation,
+    Prompt,
+    Role,
+    Sample,
+    SamplingParams,
+    Step,
+    Stop,
+    Task,
+    Trajectory,
+    Versions,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odd:
+    """One turn. The plays of a task whose seed is odd pay 1, 0, 1, 0 ...; those of an even one pay 0.
+
+    `paying = false` pays 0 always. `mute` has no expert, `lost` one that fails. `plays` counts them by task seed.
+    """
+
+    count: int = 100
+    paying: bool = True
+    mute: bool = False
+    lost: bool = False
+    plays: Counter[int] = field(default_factory=Counter, init=False, compare=False)
+
+    def tasks(self, split: str):
+        first = 0 if split == "train" else 1_000
+        return Generated(lambda index: Task("odd", {}, first + index, split), self.count)
+
+    def make(self, task: Task) -> Play:
+        before = self.plays[task.seed]
+        self.plays[task.seed] += 1
+        kind = Play if self.mute else PlayWithExpert
+        return kind(self, float(self.paying and task.seed % 2 == 1 and before % 2 == 0))
+
+
+@dataclass
+class Play:
+    family: Odd
+    pays: float
+
+    async def start(self) -> Observation:
+        return Observation((Message(Role.USER, "Say yes."),), brief=(Message(Role.SYSTEM, "Play."),))
+
+    async def step(self, agent: str, action: Message) -> Step:
+        return Step(None, {agent: self.pays}, done=True, success=self.pays > 0)
+
+    async def close(self) -> None: ...
+
+
+class PlayWithExpert(Play):
+    def expert(self) -> str:
+        if self.family.lost:
+            raise RuntimeError("the expert lost its way")
+        return "yes"
+
+
+@cache
+def renderer() -> Renderer:
+    return ChatML().bind(build_tokenizer())
+
+
+@dataclass
+class Says:
+    """In the engine's place: says the same each time, and remembers what it was asked."""
+
+    text: str = "yes"
+    asked: list[SamplingParams] = field(default_factory=list)
+
+    async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
+        self.asked.append(params)
+        tokens = np.asarray(renderer().encode_reply(Message(Role.ASSISTANT, self.text)), dtype=np.int64)
+        return Sample(tokens, np.full(len(tokens), -0.5, dtype=np.float32), Versions(0, 0), Stop.END)
+
+    async def score(self, prompt: Prompt) -> Any:
+        raise NotImplementedError
+
+
+def rig(world: Any, sampler: Any = None) -> Rig:
+    """Everything but a trainer."""
+    recipe = Recipe(name="made", env=world, stages=(), sampling=Sampling(max_tokens=8))
+    said = sampler or Says()
+    timeline = Timeline()
+    runner = Runner(Rollout(), world, recipe.agent, renderer(), said, 256, 0, timeline=timeline)
+    curriculum = Cycle().bind(world.tasks("train"), 0)
+    return Rig(recipe, world, renderer(), cast(Any, None), said, runner, Judge(Native()), curriculum, timeline)
+
+
+def seeds(groups: Any) -> list[int]:
+    return [group.task.seed for group in groups]
+
+
+def sampled(trajectory: Trajectory) -> list[list[int]]:
+    return [turn.sample.tokens.tolist() for turn in trajectory.turns]

@@ -1,0 +1,64 @@
+"""Demonstrations: how many distinct ones, which are kept, and what is said where there are none."""
+
+import pytest
+from made_world import Odd, renderer, rig, sampled, seeds
+
+from sojourn.errors import ConfigError
+from sojourn.rollout.experts import Experts
+from sojourn.types import Message, Role
+
+
+async def test_distinct_demonstrations_are_played_once_and_come_round_again():
+    world = Odd()
+    experts = Experts(width=2, distinct=3, success_only=False)
+    source = experts.bind(rig(world), "warmup", 3)
+    taken = [await source.take(step) for step in range(3)]
+    assert [seeds(groups) for groups in taken] == [[0, 1], [2, 0], [1, 2]]
+    assert taken[1][1] is taken[0][0]
+    assert world.plays == {0: 1, 1: 1, 2: 1}
+    assert (experts.tasks(1), experts.tasks(9)) == (2, 3)
+
+
+async def test_a_step_wider_than_the_distinct_ones_has_each_once():
+    source = Experts(width=8, distinct=3, success_only=False).bind(rig(Odd()), "warmup", 1)
+    assert seeds(await source.take(0)) == [0, 1, 2]
+
+
+async def test_a_later_stage_has_other_tasks():
+    source = Experts(width=2, distinct=3, success_only=False).bind(rig(Odd()), "warmup", 2, first=40)
+    assert [seeds(await source.take(step)) for step in range(2)] == [[40, 41], [42, 40]]
+
+
+async def test_a_demonstration_is_what_the_model_would_have_sampled():
+    [group] = await Experts(width=1, success_only=False).bind(rig(Odd()), "warmup", 1).take(0)
+    [trajectory] = group.trajectories
+    assert sampled(trajectory) == [list(renderer().encode_reply(Message(Role.ASSISTANT, "yes")))]
+    assert trajectory.turns[0].sample.versions == (-1, -1)
+
+
+async def test_only_successful_ones_are_kept_when_asked():
+    source = Experts(width=4, success_only=True).bind(rig(Odd()), "warmup", 1)
+    assert seeds(await source.take(0)) == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("world", "said"),
+    [
+        (Odd(paying=False), "none of 4 demonstrations can be used: the experts did not succeed"),
+        (Odd(lost=True), "none of 4 demonstrations can be used: RuntimeError: the expert lost its way"),
+    ],
+)
+async def test_where_none_can_be_used_the_cause_is_said(world: Odd, said: str):
+    with pytest.raises(ConfigError, match=said):
+        await Experts(width=4).bind(rig(world), "warmup", 1).take(0)
+
+
+async def test_a_demonstration_that_failed_is_left_out_even_when_all_are_wanted():
+    with pytest.raises(ConfigError, match="the expert lost its way"):
+        await Experts(width=1, success_only=False).bind(rig(Odd(lost=True)), "warmup", 1).take(0)
+
+
+async def test_a_world_without_an_expert_is_refused():
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await Experts(width=2).bind(rig(Odd(mute=True)), "warmup", 1).take(0)
+    assert caught.group_contains(ConfigError, match=r"Play has no expert\(\): demonstrations need one")

@@ -1,0 +1,146 @@
+"""Recorded runs, as a tiny real model made them: what a run folder holds, and training from one."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_world import Odd, rig, sampled, seeds
+
+from sojourn import config
+from sojourn.display import Display
+from sojourn.errors import ConfigError
+from sojourn.recipe import resolve
+from sojourn.record import metrics
+from sojourn.record.run import RunFolder
+from sojourn.record.store import EpisodeStore
+from sojourn.rollout.folder import Folder
+from sojourn.stages import run_recipe
+
+HEAD = """
+name = "recorded"
+model = { name = "tiny:layers=1,hidden=64", dtype = "fp32" }
+env.name = "made_world:Odd"
+sampling = { max_tokens = 2 }
+evaluation = { tasks = 1 }
+"""
+RECORDED = f"""{HEAD}
+[[stages]]
+name = "warmup"
+steps = 2
+groups = {{ name = "experts", width = 4, distinct = 6 }}
+estimator = {{ name = "constant" }}
+losses = [{{ name = "nll" }}]
+[[stages]]
+name = "rl"
+steps = 2
+groups = {{ name = "slots", width = 3, size = 2, zero_signal = "drop" }}
+losses = [{{ name = "ppo" }}]
+"""
+AGAIN = f"""{HEAD}
+[[stages]]
+name = "again"
+steps = 3
+groups = {{ name = "folder", path = "%s", stage = "rl", width = 4, success_only = true }}
+estimator = {{ name = "constant" }}
+losses = [{{ name = "nll" }}]
+optim = {{ lr = 1e-3 }}
+"""
+NOTHING = f"""{HEAD}
+env.paying = false
+[[stages]]
+name = "rl"
+steps = 2
+groups = {{ name = "slots", width = 2, size = 2, zero_signal = "drop" }}
+losses = [{{ name = "ppo" }}]
+"""
+
+
+def run(folder: Path, text: str) -> Path:
+    path = folder / "recipe.toml"
+    path.write_text(text)
+    resolved = resolve(config.read(path))
+    with RunFolder.create(folder / "run", config.dump(resolved.table)) as made, Display(live=False) as display:
+        asyncio.run(run_recipe(resolved.recipe, made, display))
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("recorded"), RECORDED)
+
+
+def test_stages_draw_disjoint_tasks(recorded: Path):
+    with EpisodeStore(recorded) as store:
+        played = {stage: {entry.seed for entry in store.query(stage=stage)} for stage in ("warmup", "rl")}
+    assert played == {"warmup": {1, 3, 5}, "rl": {6, 7, 8, 9, 10, 11}}  # the experts fail on 0, 2 and 4
+
+
+def test_dropped_groups_are_recorded_without_credit(recorded: Path):
+    with EpisodeStore(recorded) as store:
+        records = {record.group.task.seed: record for record in store.records("rl")}
+    assert {seed: record.step for seed, record in records.items()} == {6: 0, 7: 0, 8: 0, 9: 1, 10: 1, 11: 1}
+    assert {seed for seed, record in records.items() if record.credits} == {7, 9, 11}
+    assert all(len(record.scores) == 2 for record in records.values())
+    lines = [line.values for line in metrics.read(recorded / "metrics.jsonl") if line.stage == "rl"]
+    assert [line["episodes"] for line in lines] == [6, 6]
+    assert [line["zero_signal"] for line in lines] == pytest.approx([2 / 3, 1 / 3])
+
+
+async def test_a_folder_gives_the_recorded_groups_in_order_over_and_over(recorded: Path):
+    with EpisodeStore(recorded) as store:
+        groups = list(store.groups("rl"))
+    source = Folder(path=str(recorded), stage="rl", width=4).bind(rig(Odd()), "again", 3)
+    taken = [await source.take(step) for step in range(3)]
+    order = [g.task.seed for g in groups]
+    assert [seeds(step) for step in taken] == [order[:4], order[4:] + order[:2], order[2:]]
+    for found, original in zip(taken[0], groups[:4], strict=True):
+        for one, other in zip(found.trajectories, original.trajectories, strict=True):
+            assert sampled(one) == sampled(other)
+            np.testing.assert_array_equal(one.prompt(0), other.prompt(0))
+    await source.close()
+
+
+async def test_experts_of_a_folder_can_be_imitated(recorded: Path):
+    source = Folder(path=str(recorded), stage="warmup", width=100).bind(rig(Odd()), "again", 1)
+    assert seeds(await source.take(0)) == seeds(await source.take(7)) == [1, 3, 5]
+    assert Folder(path=str(recorded), stage="warmup").tasks(9) == 0
+
+
+async def test_groups_without_any_success_are_left_out_when_asked(recorded: Path):
+    source = Folder(path=str(recorded), stage="rl", width=9, success_only=True).bind(rig(Odd()), "again", 1)
+    groups = await source.take(0)
+    assert sorted(seeds(groups)) == [7, 9, 11]
+    assert all(sorted(t.success for t in group.trajectories) == [False, True] for group in groups)
+
+
+async def test_what_is_not_there_is_said(recorded: Path, tmp_path: Path):
+    folder = Folder(path=str(tmp_path / "nowhere"), stage="rl")
+    with pytest.raises(ConfigError, match=r"groups\.path = '.*nowhere': no recorded episodes there; give a run folder"):
+        folder.bind(rig(Odd()), "again", 1)
+    unknown = dataclasses.replace(folder, path=str(recorded), stage="warmpu")
+    with pytest.raises(ConfigError, match=r"groups\.stage = 'warmpu': .* it holds .*evaluation-before.*, rl, warmup$"):
+        unknown.bind(rig(Odd()), "again", 1)
+    with pytest.raises(ConfigError, match=r"groups\.stage = 'evaluation-before': .* has no usable groups"):
+        dataclasses.replace(unknown, stage="evaluation-before", success_only=True).bind(rig(Odd()), "again", 1)
+
+
+def test_a_run_trains_from_a_folder_and_records_each_group_once(recorded: Path, tmp_path: Path):
+    path = run(tmp_path, AGAIN % recorded)
+    with EpisodeStore(path) as store:
+        assert sorted(seeds(store.groups("again"))) == [7, 9, 11]
+        assert {e.step for e in store.query(stage="again")} == {0}
+    lines = [line.values for line in metrics.read(path / "metrics.jsonl") if line.stage == "again"]
+    assert len(lines) == 3
+    assert all(line["groups"] == 3 and np.isfinite(line["loss"]) for line in lines)
+    assert lines[-1]["loss"] < lines[0]["loss"]
+
+
+def test_a_step_whose_groups_were_all_dropped_changes_nothing_and_the_run_goes_on(tmp_path: Path):
+    path = run(tmp_path, NOTHING)
+    with EpisodeStore(path) as store:
+        assert len(list(store.groups("rl"))) == 4
+    assert [line.values["zero_signal"] for line in metrics.read(path / "metrics.jsonl")] == [1, 1]
