@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
-from sojourn.protocols import Curriculum, EnvFamily, Renderer
+from sojourn.protocols import Curriculum, EnvFamily, Renderer, Sampler, Trainer
 from sojourn.recipe import Recipe, Sampling
 from sojourn.rewards.judge import Judge
 from sojourn.rollout.runner import Runner
@@ -19,8 +18,8 @@ class Rig:
     recipe: Recipe
     family: EnvFamily
     renderer: Renderer
-    trainer: Any
-    sampler: Any
+    trainer: Trainer
+    sampler: Sampler
     runner: Runner
     judge: Judge
     curriculum: Curriculum
