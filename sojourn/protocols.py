@@ -88,8 +88,6 @@ class Sampler(Protocol):
         """The log-probability of every token of the prompt but the first, given those before it: (P - 1,)."""
         ...
 
-    async def close(self) -> None: ...
-
 
 class Agent(Protocol):
     """One seat in one episode. `act` raises `BudgetError` when the context can take no further turn."""
