@@ -73,7 +73,8 @@ def measure(folder: Path, seed: int) -> dict[str, Any]:
     for _ in range(KILLS):
         process = start(killed, resume=(killed / "config.toml").exists())
         try:
-            process.wait(rng.uniform(0.05, 0.5) * duration)
+            if process.wait(rng.uniform(0.05, 0.5) * duration) != 0:
+                raise SystemExit("a resumed run failed: see its message above")
             moments.append("it had ended")
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)

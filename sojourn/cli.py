@@ -189,9 +189,9 @@ def _kind_of(name: str) -> str:
     """What a name is of; one's own class and a recipe are taken for worlds."""
     from sojourn.registry import COMPONENTS, nearest
 
-    if ":" in name or Path(name).exists():
-        return "env"
     kinds = [kind for kind in SUITES if name in COMPONENTS[kind]]
+    if not kinds and (":" in name or Path(name).exists()):
+        return "env"
     if len(kinds) > 1:
         raise ConfigError(f"'{name}' is the name of several components: add --kind {' or --kind '.join(kinds)}")
     if not kinds:
@@ -243,6 +243,8 @@ def runs(
 
         if not folders:
             raise ConfigError("--curve needs the run folders to draw: sojourn runs runs/a runs/b --curve curve.png")
+        if not curve.absolute().parent.is_dir():
+            raise ConfigError(f"--curve {curve}: there is no folder '{curve.parent}': make it first")
         return plot.curve(folders, curve)
     from sojourn.record.listing import listing
 

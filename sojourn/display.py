@@ -191,7 +191,7 @@ class Display:
         return ", ".join(parts)
 
     def _split(self) -> str:
-        """How the step's time divides; the parts may overlap, so each is shown against the step."""
+        """How the step's time divides (see `timeline.Timeline`)."""
         values = self._stage.values
         whole = values.get("seconds_step", 0.0)
         names = (

@@ -177,6 +177,21 @@ class Curriculum(Protocol):
     def observe(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> None: ...
 
 
+class Groups(Protocol):
+    """The config of a group source. `live`: its groups are played by the policy, not recorded or demonstrated."""
+
+    width: int  # groups of a step
+    live: ClassVar[bool]
+
+    def tasks(self, steps: int) -> int:
+        """How many tasks of the curriculum so many steps take: the next stage begins after them."""
+        ...
+
+    def bind(self, rig: Any, stage: str, steps: int, first: int = 0) -> GroupSource:
+        """Bound to a stage, drawing the curriculum's tasks from number `first` on."""
+        ...
+
+
 class GroupSource(Protocol):
     """Where a step's groups come from: live slots, demonstrations, a folder on disk."""
 

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: the factor on `lr` at a step of a stage, after a linear warm-up."""
+"""Learning-rate schedules: the factor on `lr` at an update of a stage, after a linear warm-up; all count updates."""
 
 from __future__ import annotations
 

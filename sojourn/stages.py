@@ -69,7 +69,7 @@ class Session:
     async def _stage(self, number: int, stage: Stage, resumed: Checkpoint | None, position: Any) -> None:
         trainer = self.rig.trainer
         wants_reference = any(stream.provides == "ref_logprobs" for stream in stage.streams) or self._watches(stage)
-        trainer.begin(stage.optim, stage.steps, reference=wants_reference)
+        trainer.begin(stage.optim, stage.steps * stage.minibatches, reference=wants_reference)
         start = 0
         if resumed is not None:
             start = position["step"]
@@ -139,9 +139,8 @@ class Session:
         self.store.append(stage.name, step, [j.group for j in others], [j.scores for j in others])
         if not live:
             self.recorded |= {group.episodes[0].id for group in result.groups}
-        values = self._values(stage, result, others)
-        if self._watches(stage):
-            values["drift"] = await self._drift(step, result.groups)
+        drift = {"drift": await self._drift(step, result.groups)} if self._watches(stage) else {}
+        values = {**self._values(stage, result, others), **drift}
         self.sinks.write(step, stage.name, values)
         self.display.step(step, values)
         every = self.recipe.evaluation.every
@@ -158,12 +157,10 @@ class Session:
     async def _drift(self, step: int, groups: Sequence[Group]) -> float:
         """KL of the policy that sampled a few groups from the stage's first weights, in nats per token: the k3 estimate
         (Schulman 2020, "Approximating KL divergence")."""
-        if not groups:
-            return math.nan
         count = min(self.recipe.record.drift_groups, len(groups))
         batch, _ = flatten([groups[(step * count + n) % len(groups)] for n in range(count)])
         gap = (await self.rig.trainer.forward(batch, reference=True) - batch.logprobs)[batch.weight > 0]
-        return float(np.mean(np.expm1(gap) - gap))
+        return float(np.mean(np.expm1(gap) - gap)) if len(gap) else math.nan
 
     def _values(self, stage: Stage, result: StepResult, others: Sequence[Judged]) -> dict[str, float]:
         """The step's metrics: over everything played for it, redrawn and dropped groups included."""

@@ -238,7 +238,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Group:
-    """Episodes that may be compared with each other: several plays of one task."""
+    """Episodes that may be compared with each other: several plays of one task. `slot` counts within its stage."""
 
     slot: int
     task: Task

@@ -42,50 +42,52 @@ def order(batch: Batch) -> list[int]:
     return sorted(range(len(batch.starts) - 1), key=key)
 
 
-def common(one: IntArray, other: IntArray) -> int:
-    """The length of the common prefix."""
-    length = min(len(one), len(other))
-    differs = np.flatnonzero(one[:length] != other[:length])
+def _shared(batch: Batch, one: int, other: int) -> int:
+    """The length of the common prefix of two sequences. Different images share nothing: equal placeholders hide
+    unequal pixels."""
+    if batch.images and batch.images[one] != batch.images[other]:
+        return 0
+    first, second = (batch.tokens[batch.starts[s] : batch.starts[s + 1]] for s in (one, other))
+    length = min(len(first), len(second))
+    differs = np.flatnonzero(first[:length] != second[:length])
     return int(differs[0]) if len(differs) else length
 
 
 def parts(batch: Batch, budget: int) -> Iterator[IntArray]:
-    """The batch's sequences in shares of at most `budget` nodes (or of one sequence), by their numbers."""
+    """The batch's sequences in shares, by their numbers: each of one sequence, or of at most `budget` nodes and
+    `budget` tokens that carry weight (a node serves many tokens, but each of these has logits of its own)."""
     held: list[int] = []
-    nodes, last = 0, np.zeros(0, dtype=np.int64)
+    nodes = weighed = 0
+    last: int | None = None
     for s in order(batch):
-        own = batch.tokens[batch.starts[s] : batch.starts[s + 1]]
-        fresh = len(own) - common(last, own)
-        if held and nodes + fresh > budget:
+        own = slice(int(batch.starts[s]), int(batch.starts[s + 1]))
+        heavy = int(np.count_nonzero(batch.weight[own]))
+        fresh = own.stop - own.start - (_shared(batch, last, s) if last is not None else 0)
+        if held and max(nodes + fresh, weighed + heavy) > budget:
             yield np.array(held)
-            held, nodes, fresh = [], 0, len(own)
+            held, nodes, weighed, fresh = [], 0, 0, own.stop - own.start
         held.append(s)
-        nodes, last = nodes + fresh, own
+        nodes, weighed, last = nodes + fresh, weighed + heavy, s
     if held:
         yield np.array(held)
 
 
 def merge(batch: Batch) -> Tree:
-    """Merges the equal prefixes of one sequence or more.
-
-    Sequences with different images share nothing: equal placeholders hide unequal pixels.
-    """
+    """Merges the equal prefixes of one sequence or more."""
     node = np.zeros(len(batch), dtype=np.int64)
     runs: list[Run] = []
     columns: list[tuple[IntArray, IntArray]] = []
-    count, last = 0, slice(0, 0)
-    images: tuple[str, ...] = ()
+    count, last = 0, None
     for s in order(batch):
-        own = slice(int(batch.starts[s]), int(batch.starts[s + 1]))
-        shown = batch.images[s] if batch.images else ()
-        shared = common(batch.tokens[last], batch.tokens[own]) if shown == images else 0
-        before, length = node[last][:shared], own.stop - own.start
-        fresh = np.arange(count, count + length - shared)
-        node[own] = np.concatenate([before, fresh])
+        start, stop = int(batch.starts[s]), int(batch.starts[s + 1])
+        shared = _shared(batch, last, s) if last is not None else 0
+        before = node[batch.starts[last] :][:shared] if last is not None else node[:0]
+        fresh = np.arange(count, count + stop - start - shared)
+        node[start:stop] = np.concatenate([before, fresh])
         if len(fresh):
             runs.append(Run(count, count + len(fresh), _spans(before)))
-            columns.append((batch.tokens[own][shared:], np.arange(shared, length)))
-        count, last, images = count + len(fresh), own, shown
+            columns.append((batch.tokens[start + shared : stop], np.arange(shared, stop - start)))
+        count, last = count + len(fresh), s
     tokens, positions = (np.concatenate(column) for column in zip(*columns, strict=True))
     return Tree(tokens, positions, node, tuple(runs))
 

@@ -146,7 +146,7 @@ def _steps(before: Mapping[State, tuple[State, str] | None], last: State) -> lis
 @dataclass(frozen=True, kw_only=True)
 class Toy:
     """Worlds of keys and doors. The defaults take 5 to 9 actions; 8 rooms, 6 side rooms and 5 doors take 18 to 28.
-    Who does not know the map needs up to half as many again.
+    Who does not know the map needs up to twice as many.
 
     `rooms` on the way to the treasure, `side_rooms` off it, `doors` locked on the way (the last before the treasure),
     `decoys` keys that open nothing, `objects` good for nothing. `turns` ends the play, lost, after so many actions

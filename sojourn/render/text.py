@@ -41,6 +41,10 @@ class Codec:
     def __post_init__(self) -> None:
         if self.tokenizer is None:
             raise RenderError("this model has no tokenizer: expected one beside its weights: add its tokenizer.json")
+        fast = getattr(self.tokenizer, "backend_tokenizer", None)
+        if fast is not None:  # as the wrapper's own encode does: a prompt is neither cut nor padded
+            fast.no_truncation()
+            fast.no_padding()
         added: dict[str, int] = self.tokenizer.get_added_vocab()
         wanted = {*self.tokenizer.all_special_tokens, *self.markers}
         wanted |= {token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special}

@@ -94,10 +94,10 @@ class Faulty:
     fault: str
     opened: list = field(default_factory=list)  # holds on to them: a thread that nothing refers to ends by itself
 
-    def open(self, model, renderer, seed):
+    def open(self, model, renderer, seed, timeline):
         if self.fault == "does not open":
             raise RuntimeError("no device")
-        opened = Torch().open(model, renderer, seed)
+        opened = Torch().open(model, renderer, seed, timeline)
         self.opened.append(opened)
         return opened._replace(trainer=Trainer(opened.trainer, self.fault), sampler=Sampler(opened.sampler, self.fault))
 

@@ -90,6 +90,30 @@ async def test_sharing_a_prefix_changes_nothing(name, token_budget):
     assert metrics["computed_tokens"] < metrics["trained_tokens"]
 
 
+async def test_a_shared_prefix_has_the_same_gradient_every_time_on_two_threads():
+    """Rows of the hidden states that many sequences read add up their gradients in one order."""
+    rng = np.random.default_rng(7)
+    prompt = rng.integers(0, 300, 20)
+    plays = [trajectory(rng, turns=1) for _ in range(48)]
+    plays = [
+        replace(t, turns=(replace(t.turns[0], context=prompt, sample=sample(rng.integers(0, 300, 8).tolist())),))
+        for t in plays
+    ]
+    credit = [[Credit.uniform(t, float(rng.normal())) for t in plays]]
+    batch = to_batch([group(plays)], credit, {}, aggregate=Aggregate())
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found = []
+        for _ in range(12):
+            made = trainer(model=models.load("tiny:layers=1,hidden=192", "fp32", 0).model)
+            await made.forward_backward(batch, [PPO()])
+            found.append(torch.cat([p.grad.flatten() for p in made.trainable.values()]))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(found[0], other) for other in found)
+
+
 async def test_sharing_a_turn_between_paths_trains_it_once():
     rng = np.random.default_rng(0)
     forked = trajectory(rng, parents=[-1, 0, 0])

@@ -5,6 +5,7 @@ No padding, no forked model code, and a prefix that sequences share passes throu
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -30,12 +31,19 @@ def attend(
     softcap: float | None = None,
     **unused: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Each node looks at itself and at the nodes before it on its path. Returns (1, M, heads, head)."""
+    """Each node looks at itself and at the nodes before it on its path. Returns (1, M, heads, head).
+
+    Keys and values are split once, at every border of a span: the gradient of a slice would be as long as the row.
+    """
+    paths = [(*run.before, (run.start, run.stop)) for run in runs]
+    borders = sorted({edge for path in paths for span in path for edge in span})
+    place = {border: number for number, border in enumerate(borders)}
+    keys, values = (t.split([b - a for a, b in pairwise(borders)], dim=2) for t in (key, value))
+    queries = query.split([run.stop - run.start for run in runs], dim=2)
     parts = []
-    for run in runs:
-        spans = (*run.before, (run.start, run.stop))
-        q = query[:, :, run.start : run.stop]
-        k, v = (torch.cat([t[:, :, a:b] for a, b in spans], dim=2) for t in (key, value))
+    for run, path, q in zip(runs, paths, queries, strict=True):
+        pieces = [number for a, b in path for number in range(place[a], place[b])]
+        k, v = (torch.cat([row[number] for number in pieces], dim=2) for row in (keys, values))
         if softcap is not None:
             parts.append(_capped(q, k, v, scaling, sliding_window, softcap))
         elif run.before or (sliding_window is not None and k.shape[2] > sliding_window):

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from sojourn.backends.torch import packed
 from sojourn.batch import share
-from sojourn.errors import RecordError
+from sojourn.errors import ConfigError, RecordError
 from sojourn.protocols import Loss
 from sojourn.timeline import Timeline
 from sojourn.types import Batch, FloatArray, IntArray
@@ -204,8 +204,8 @@ class TorchTrainer:
         return {"loss": objective, "trained_tokens": trained, "computed_tokens": computed, **means}
 
     def _micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, IntArray]]:
-        """The sequences that carry weight, cut after their last such token, in parts of at most the token budget,
-        shared prefixes counted once; with where each part's tokens stand in the batch."""
+        """The sequences that carry weight, cut after their last such token, in parts within the token budget; with
+        where each part's tokens stand in the batch."""
         weighed = [np.flatnonzero(batch.weight[a:b]) for a, b in zip(batch.starts, batch.starts[1:], strict=False)]
         spans = [a + np.arange(w[-1] + 1) for a, w in zip(batch.starts, weighed, strict=False) if len(w)]
         cut = batch.pick(spans)
@@ -216,6 +216,10 @@ class TorchTrainer:
         """Each distinct prefix passes once; only hidden states that predict a weighed token go through the head."""
         if np.isin(where, batch.starts).any():
             raise ValueError("a sequence begins with a trained token: its context must hold at least one token")
+        if any(batch.images):
+            raise ConfigError(
+                "a batch shows images, but this backend trains on text: use a model and a backend that see"
+            )
         tree = share.merge(batch)
         base = base_of(self.model)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16):
@@ -225,7 +229,8 @@ class TorchTrainer:
                 use_cache=False,
                 runs=tree.runs,
             ).last_hidden_state[0]
-            logits = _logits(base, hidden[torch.from_numpy(tree.node[where - 1])])
+            # index_select: its gradient adds up repeated rows in one order, that of indexing does not
+            logits = _logits(base, hidden.index_select(0, torch.from_numpy(tree.node[where - 1])))
         logits = logits.float() / torch.from_numpy(batch.temperature[where])[:, None]
         logits = _constrained(logits, batch, where)
         logprobs = torch.gather(logits, 1, torch.from_numpy(batch.tokens[where])[:, None])[:, 0] - logits.logsumexp(1)

@@ -13,6 +13,7 @@ from sojourn.checks.promise import BrokenError
 from sojourn.losses.reinforce import Reinforce
 from sojourn.recipe import Model, Optim
 from sojourn.render.auto import Auto
+from sojourn.timeline import Timeline
 from sojourn.types import (
     Batch,
     Credit,
@@ -82,7 +83,7 @@ class Case:
 
     def open(self, seed: int = 0) -> Open:
         """A new one; the same seed gives the same weights."""
-        found = self.backend.open(self.model, Auto(), seed)
+        found = self.backend.open(self.model, Auto(), seed, Timeline())
         self.opened.append(Open(found.trainer, found.sampler, found.renderer))
         found.trainer.begin(Optim(lr=3e-3, clip_norm=0.0), 100, reference=False)
         return self.opened[-1]
