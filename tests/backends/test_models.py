@@ -121,7 +121,9 @@ def env_text(index):
     family = toy.Toy()
     env = family.make(family.tasks("train")[index])
     refused = ["go north", "open red door", "take lamp", "open"]
-    return " ".join([env.layout.describe(env.state), *(env.layout.refusal(env.state, r.split()) for r in refused)])
+    return " ".join(
+        [env.layout.describe(env.state, toy.ROOMS), *(env.layout.refusal(env.state, r.split()) for r in refused)]
+    )
 
 
 @given(st.text(max_size=40))

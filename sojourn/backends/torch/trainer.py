@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from sojourn.backends.torch import packed
 from sojourn.batch import share
-from sojourn.errors import ConfigError, RecordError
+from sojourn.errors import RecordError
 from sojourn.protocols import Loss
 from sojourn.timeline import Timeline
 from sojourn.types import Batch, FloatArray, IntArray
@@ -216,10 +216,6 @@ class TorchTrainer:
         """Each distinct prefix passes once; only hidden states that predict a weighed token go through the head."""
         if np.isin(where, batch.starts).any():
             raise ValueError("a sequence begins with a trained token: its context must hold at least one token")
-        if any(batch.images):
-            raise ConfigError(
-                "a batch shows images, but this backend trains on text: use a model and a backend that see"
-            )
         tree = share.merge(batch)
         base = base_of(self.model)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16):
