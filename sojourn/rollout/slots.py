@@ -40,6 +40,11 @@ class Slots:
                 raise ValueError(f"{name} = {getattr(self, name)}: expected 1 or more")
         if self.max_lag < 0:
             raise ValueError(f"max_lag = {self.max_lag}: expected 0 (on-policy) or more")
+        if self.zero_signal != "keep" and self.size == 1:
+            raise ValueError(
+                f'zero_signal = "{self.zero_signal}" with size = 1: a lone episode always scores like its group; '
+                'use "keep", or a size of 2 or more'
+            )
 
     def tasks(self, steps: int) -> int:
         """How many tasks of the curriculum so many steps take (redraws aside)."""
