@@ -190,14 +190,14 @@ def _kind_of(name: str) -> str:
     from sojourn.registry import COMPONENTS, nearest
 
     kinds = [kind for kind in SUITES if name in COMPONENTS[kind]]
-    if not kinds and (":" in name or Path(name).exists()):
-        return "env"
-    if len(kinds) > 1:
+    if len(kinds) == 1:
+        return kinds[0]
+    if kinds:
         raise ConfigError(f"'{name}' is the name of several components: add --kind {' or --kind '.join(kinds)}")
-    if not kinds:
-        names = {known for kind in SUITES for known in COMPONENTS[kind]}
-        raise ConfigError(f"unknown component '{name}': {nearest(name, names)} (or your own 'module:Class')")
-    return kinds[0]
+    if ":" in name or Path(name).exists():
+        return "env"
+    names = {known for kind in SUITES for known in COMPONENTS[kind]}
+    raise ConfigError(f"unknown component '{name}': {nearest(name, names)} (or your own 'module:Class')")
 
 
 def _report(kind: str, name: str, overrides: list[str] | None, episodes: int | None) -> Report:

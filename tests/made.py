@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
+from sojourn.backends.torch.tiny import build_tokenizer
 from sojourn.batch import Aggregate, to_batch
+from sojourn.render.chatml import ChatML
 from sojourn.types import Batch, Credit, Ending, Episode, Group, Sample, Score, Stop, Task, Trajectory, Turn, Versions
+
+
+@cache
+def chatml():
+    """The real renderer of the tiny model."""
+    return ChatML().bind(build_tokenizer())
+
 
 TASK = Task("made", {}, 0, "train")
 

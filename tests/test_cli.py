@@ -65,6 +65,14 @@ def test_dry_shows_every_value_and_its_origin(folder):
     assert any("seed = 0" in line and "default" in line for line in lines)
 
 
+@pytest.mark.parametrize(("words", "told"), [([], "needs the run folders"), (["runs"], "there is no folder")])
+def test_a_curve_that_cannot_be_drawn_is_one_sentence(folder, words, told):
+    done = sojourn(folder, "runs", *words, "--curve", "nowhere/curve.png")
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_envs_lists_the_worlds(folder):
     done = sojourn(folder, "envs")
     assert done.returncode == 0

@@ -17,11 +17,6 @@ class Run(NamedTuple):
     stop: int
     before: tuple[tuple[int, int], ...]
 
-    @property
-    def depth(self) -> int:
-        """How many nodes come before."""
-        return sum(stop - start for start, stop in self.before)
-
 
 class Tree(NamedTuple):
     """M nodes for N tokens; a node's hidden state depends on nothing but its path from the root, so it serves all."""

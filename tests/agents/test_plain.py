@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+from made import chatml as renderer
 
 from sojourn.agents.plain import Chair, Plain, PlainSeat
-from sojourn.backends.torch.tiny import build_tokenizer
 from sojourn.batch.flatten import flatten
 from sojourn.errors import ActionError, BudgetError
-from sojourn.render.chatml import ChatML
 from sojourn.rewards.native import Native
 from sojourn.rollout.play import Limits, play
 from sojourn.timeline import Timeline
@@ -36,11 +34,6 @@ from sojourn.types import (
 
 TASK = Task("counting", {}, 0, "train")
 BRIEF = "<|im_start|>system\nPlay.<|im_end|>\n"
-
-
-@cache
-def renderer():
-    return ChatML().bind(build_tokenizer())
 
 
 def user(text: str) -> str:

@@ -147,3 +147,15 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path):
         assert [g.slot for g in store.groups("rl")] == list(range(6))
     lines = [(line.stage, line.step) for line in metrics.read(killed / "metrics.jsonl")]
     assert lines == [("warmup", 0), ("warmup", 1), *(("rl", s) for s in range(3))]
+
+
+def test_drift_starts_at_zero_and_minibatches_share_a_schedule(tmp_path):
+    """The first step's plays come from the stage's first weights; two updates a step end no schedule early."""
+    overrides = ["record.drift_groups=1", "stages.rl.minibatches=2", "stages.rl.optim.schedule={name='linear'}"]
+    lines = list(metrics.read(run(recipe(tmp_path, *overrides), tmp_path / "a") / "metrics.jsonl"))
+    rl = [line.values for line in lines if line.stage == "rl"]
+    assert not any("drift" in line.values for line in lines if line.stage == "warmup")
+    assert rl[0]["drift"] == pytest.approx(0.0, abs=1e-6)
+    assert rl[-1]["drift"] > 1e-5
+    assert all(values["lr"] > 0 for values in rl)
+    assert all(values["trained_tokens"] >= values["computed_tokens"] > 0 for values in rl)

@@ -168,3 +168,12 @@ def test_any_text_survives_and_never_structures_the_chat(name, texts):
     assert sum(int(token) in numbers for token in tokens) == 2 * len(texts) + 1
     grown = bound.extend(sample([*bound.codec.plain("go"), *bound.stops], Stop.END), told).tokens
     assert bound.decode(grown) == "\n" + expected
+
+
+def test_a_tokenizer_saved_with_truncation_and_padding_cuts_and_pads_nothing():
+    own = tiny.build_tokenizer()
+    own.backend_tokenizer.enable_truncation(max_length=3)
+    own.backend_tokenizer.enable_padding(length=32)
+    messages = [user("go north and open the red door")]
+    expected = ChatML().bind(tiny.build_tokenizer()).open(messages).tokens.tolist()
+    assert ChatML().bind(own).open(messages).tokens.tolist() == expected

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, cast
 
 import numpy as np
+from made import chatml as renderer
 
-from sojourn.backends.torch.tiny import build_tokenizer
-from sojourn.protocols import Renderer
 from sojourn.recipe import Recipe, Sampling
-from sojourn.render.chatml import ChatML
 from sojourn.rewards.judge import Judge
 from sojourn.rewards.native import Native
 from sojourn.rig import Rig
@@ -78,11 +75,6 @@ class PlayWithExpert(Play):
         if self.family.lost:
             raise RuntimeError("the expert lost its way")
         return "yes"
-
-
-@cache
-def renderer() -> Renderer:
-    return ChatML().bind(build_tokenizer())
 
 
 @dataclass

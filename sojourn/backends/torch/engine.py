@@ -40,7 +40,6 @@ class EngineStats:
     reused_tokens: int = 0  # prompt tokens that were in the cache
     steps: int = 0
     rows: int = 0  # contexts, summed over steps
-    busy_s: float = 0.0
     waiting: int = 0
 
     @property
@@ -147,7 +146,7 @@ class Engine:
         self._thread.shutdown()
 
     def stats(self) -> EngineStats:
-        return replace(self._totals, busy_s=self._stepper.busy_s, waiting=len(self._waiting))
+        return replace(self._totals, waiting=len(self._waiting))
 
     # -- on the event loop: who takes part in a step
 

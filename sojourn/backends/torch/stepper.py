@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -39,7 +38,6 @@ class Stepper:
     """A model, made to attend through a cache that fits into `memory_bytes`, of at most `slots` contexts."""
 
     def __init__(self, model: Any, length: int, memory_bytes: int, slots: int) -> None:
-        self.busy_s = 0.0
         self._model = model.eval().requires_grad_(False)
         shapes = Probe().run(self._model)
         first = next(self._model.parameters())
@@ -58,7 +56,6 @@ class Stepper:
 
     @torch.inference_mode()
     def step(self, pieces: dict[Piece, Request], claims: list[Claim]) -> list[Outcome]:
-        began = time.monotonic()
         for claim in claims:
             self._cache.open(claim.slot)
             if claim.donor is not None:
@@ -78,7 +75,6 @@ class Stepper:
         index = torch.from_numpy(np.concatenate(keep)).to(self._device)
         logits = self._logits(torch.from_numpy(tokens).to(self._device), plan, index)
         outcomes = self._read(logits, wanted)
-        self.busy_s += time.monotonic() - began
         return outcomes
 
     def _read(self, logits: torch.Tensor, wanted: list[tuple[Request, Piece, slice]]) -> list[Outcome]:
