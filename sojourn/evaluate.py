@@ -24,7 +24,7 @@ async def evaluate(rig: Rig, label: str, expert: bool = False) -> Evaluated:
     panel = rig.family.tasks(config.split)[: config.tasks]
     params = replace(rig.sampling.params(), temperature=config.temperature, top_p=config.top_p)
     plays = [
-        rig.runner.group(task, slot, config.samples, params, f"{label}/{slot}", expert)
+        rig.runner.group(task, slot, config.samples, params, f"{label}/{slot}", expert=expert)
         for slot, task in enumerate(panel)
     ]
     groups = await asyncio.gather(*plays)

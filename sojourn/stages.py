@@ -70,6 +70,8 @@ class Session:
         trainer = self.rig.trainer
         wants_reference = any(stream.provides == "ref_logprobs" for stream in stage.streams) or self._watches(stage)
         trainer.begin(stage.optim, stage.steps * stage.minibatches, reference=wants_reference)
+        seen = sum(earlier.groups.tasks(earlier.steps) for earlier in self.recipe.stages[:number])
+        self._source = stage.groups.bind(self.rig, stage.name, stage.steps, seen)
         start = 0
         if resumed is not None:
             start = position["step"]
@@ -79,8 +81,6 @@ class Session:
             trainer.version -= 1  # published again below, under the number it had
             await trainer.publish()
         self._forget(number, stage, start)
-        seen = sum(earlier.groups.tasks(earlier.steps) for earlier in self.recipe.stages[:number])
-        self._source = stage.groups.bind(self.rig, stage.name, stage.steps, seen)
         live = stage.groups.live
         expected = stage.groups.width * stage.groups.size if live else 0
         self.display.stage(stage.name, stage.steps, start=start, episodes=expected)
@@ -112,7 +112,8 @@ class Session:
         """Every part of the run that has a memory."""
         rig = self.rig
         parts = {"trainer": rig.trainer, "curriculum": rig.curriculum, "reward": rig.judge.reward}
-        parts |= {"estimator": stage.estimator, **{f"streams.{s.provides}": s for s in stage.streams}}
+        parts |= {"groups": self._source, "estimator": stage.estimator}
+        parts |= {f"streams.{stream.provides}": stream for stream in stage.streams}
         return {name: part for name, part in parts.items() if isinstance(part, Stateful)}
 
     def _forget(self, number: int, stage: Stage, start: int) -> None:

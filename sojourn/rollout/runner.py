@@ -14,6 +14,7 @@ from sojourn.agents.plain import Chair
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.protocols import EnvFamily, Renderer, Sampler
 from sojourn.rollout.play import Limits, expert_action, play
+from sojourn.rollout.tape import Tape
 from sojourn.timeline import Timeline
 from sojourn.types import Episode, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Task, Versions
 
@@ -60,25 +61,38 @@ class Runner:
         self._places = asyncio.Semaphore(min(capacity, self.config.concurrency))
 
     async def group(
-        self, task: Task, slot: int, size: int, params: SamplingParams, label: str, expert: bool = False
+        self,
+        task: Task,
+        slot: int,
+        size: int,
+        params: SamplingParams,
+        label: str,
+        *,
+        expert: bool = False,
+        tape: Tape | None = None,
     ) -> Group:
-        """`size` plays of one task; each is seeded by the run's seed, `label`, and its number."""
+        """`size` plays of one task; each is seeded by the run's seed, `label`, and its number. With a tape, what is on
+        it is played first, and what is sampled goes on it."""
+        seeds = [seed_of(self.seed, label, task.id, n) for n in range(size)]
         plays = [
-            self.episode(task, replace(params, seed=seed_of(self.seed, label, task.id, n)), f"{label}/{n}", expert)
-            for n in range(size)
+            self.episode(task, replace(params, seed=seed), f"{label}/{n}", expert=expert, tape=tape)
+            for n, seed in enumerate(seeds)
         ]
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(p) for p in plays]
         return Group(slot, task, tuple(t.result() for t in running))
 
-    async def episode(self, task: Task, params: SamplingParams, label: str, expert: bool = False) -> Episode:
+    async def episode(
+        self, task: Task, params: SamplingParams, label: str, *, expert: bool = False, tape: Tape | None = None
+    ) -> Episode:
         """One play. The only place where any exception of the world becomes data (`Episode.error`)."""
         async with self._places:
             for attempt in range(self.config.retries + 1):
                 began = time.monotonic()
                 failure = None
                 try:
-                    trajectories = await self._play(task, params, expert)
+                    sampler = self.sampler if tape is None else tape.sampler(self.sampler, label)
+                    trajectories = await self._play(task, params, sampler, expert)
                 except ConfigError:
                     raise
                 except Exception as error:
@@ -89,12 +103,10 @@ class Runner:
                     return episode
         raise AssertionError("unreachable: the last attempt returns")
 
-    async def _play(self, task: Task, params: SamplingParams, expert: bool) -> Any:
+    async def _play(self, task: Task, params: SamplingParams, sampler: Sampler, expert: bool) -> Any:
         env = self.family.make(task)
-        sampler = ExpertSampler(env, self.renderer) if expert else self.sampler
-        chair = Chair(
-            name="agent", renderer=self.renderer, sampler=sampler, params=params, max_context=self.max_context
-        )
+        says = ExpertSampler(env, self.renderer) if expert else sampler
+        chair = Chair(name="agent", renderer=self.renderer, sampler=says, params=params, max_context=self.max_context)
         try:
             played = await play(env, {"agent": self.agent.seat(chair)}, self.config.limits, self.timeline)
             if blobs := getattr(env, "blobs", None):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from sojourn.errors import ConfigError
+from sojourn.rollout.tape import Tape
 from sojourn.types import Group, Score
 
 if TYPE_CHECKING:
@@ -67,8 +69,12 @@ def flat(scores: Sequence[Score]) -> bool:
 
 @dataclass
 class LiveSlots:
-    """The slots of one stage at work. It has no state to save: after a restart, groups that were not trained yet are
-    played again from their slots, with the same seeds."""
+    """The slots of one stage at work.
+
+    Its state is what was drawn for groups that are not trained yet: after a restart their episodes go on from there,
+    and what the engine had not finished is drawn with the weights of the restart. On-policy there is never any, and a
+    resumed run is the same to the bit; with `max_lag` above 0, which weights a token is drawn with is a matter of time.
+    """
 
     config: Slots
     rig: Rig
@@ -77,6 +83,13 @@ class LiveSlots:
     first: int = 0
     _started: int = -1  # slots up to here have been started
     _running: dict[int, asyncio.Task[Group]] = field(default_factory=dict)
+    _tapes: defaultdict[int, Tape] = field(default_factory=lambda: defaultdict(Tape))
+
+    def state(self) -> Mapping[str, Any]:
+        return {str(slot): tape.state() for slot, tape in self._tapes.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._tapes.update({int(slot): Tape.of(tape) for slot, tape in state.items()})
 
     async def take(self, step: int) -> list[Group]:
         width = self.config.width
@@ -92,7 +105,7 @@ class LiveSlots:
             await self.close()
             raise
         for slot in wanted:
-            del self._running[slot]
+            del self._running[slot], self._tapes[slot]
         if self.config.zero_signal != "drop":
             return done
         return [group for group in done if not flat(await self.rig.judge.one(group))]
@@ -106,11 +119,12 @@ class LiveSlots:
 
     async def _fill(self, slot: int) -> Group:
         redraws = self.config.redraws if self.config.zero_signal == "redraw" else 0
-        redraw = 0
+        redraw, tape, params = 0, self._tapes[slot], self.rig.sampling.params()
         while True:
-            task = self.rig.curriculum.draw(self.first + slot, redraw)
+            if redraw == len(tape.tasks):
+                tape.tasks.append(self.rig.curriculum.draw(self.first + slot, redraw))
             label = f"{self.stage}/{slot}/{redraw}"
-            group = await self.rig.runner.group(task, slot, self.config.size, self.rig.sampling.params(), label)
+            group = await self.rig.runner.group(tape.tasks[redraw], slot, self.config.size, params, label, tape=tape)
             if redraw == redraws or not flat(await self.rig.judge.one(group)):
                 return group
             redraw += 1

@@ -1,0 +1,121 @@
+"""Checkpoint and resume, in-flight episodes included: what was sampled before a checkpoint is not sampled again."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from made_world import Odd, rig, sampled
+
+from sojourn.agents.plain import Plain
+from sojourn.envs.toy import Toy
+from sojourn.record import checkpoint
+from sojourn.rollout.slots import LiveSlots, Slots
+from sojourn.types import Prompt, Sample, SamplingParams, Stop, Versions
+
+TOY = Toy(rooms=2, side_rooms=1, choices=True, turns=6)
+
+
+@dataclass
+class Wanders:
+    """In the engine's place: one of the possible actions, by the seed; stalls after `limit` of them."""
+
+    version: int
+    limit: int = 10**9
+    asked: list[tuple[int, ...]] = field(default_factory=list)
+
+    async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
+        if len(self.asked) >= self.limit:
+            await asyncio.Event().wait()
+        self.asked.append((params.seed, *prompt.tokens.tolist()))
+        said = params.choices[np.random.default_rng(params.seed).integers(len(params.choices))]
+        tokens = np.array(said, dtype=np.int64)
+        allowed = tuple(None if n % 2 else tokens[: n + 1] for n in range(len(tokens)))
+        logprobs = np.full(len(tokens), -1.5, dtype=np.float32)
+        return Sample(tokens, logprobs, Versions(self.version, self.version), Stop.CHOICE, 0.7, allowed)
+
+    async def score(self, prompt: Prompt) -> None:
+        raise NotImplementedError
+
+
+def source(sampler: Wanders, world=TOY, **options) -> LiveSlots:
+    made = rig(world, sampler)
+    made.runner.agent, made.runner.max_context = Plain(choices=True), 4096
+    return Slots(width=2, size=3, max_lag=1, **options).bind(made, "rl", 2)
+
+
+async def interrupted(folder, sampler: Wanders, **options):
+    """What a checkpoint holds when the engine stalls in the middle of two steps' episodes."""
+    slots = source(sampler, **options)
+    waiting = asyncio.create_task(slots.take(0))
+    for _ in range(2000):
+        await asyncio.sleep(0)
+    saved = checkpoint.save(folder, 1, lambda path: None, {"groups": slots.state()})
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    return saved.state()["groups"]
+
+
+@pytest.mark.parametrize("limit", [0, 1, 30])
+async def test_samples_drawn_before_a_checkpoint_are_not_drawn_again(tmp_path, limit):
+    before, after, whole = Wanders(0, limit), Wanders(1), Wanders(2)
+    state = await interrupted(tmp_path, before)
+    assert len(before.asked) == limit
+    resumed, uninterrupted = source(after), source(whole)
+    resumed.restore(state)
+    for step in range(2):
+        for group, same in zip(await resumed.take(step), await uninterrupted.take(step), strict=True):
+            assert group.slot == same.slot
+            assert group.task == same.task
+            assert [sampled(t) for t in group.trajectories] == [sampled(t) for t in same.trajectories]
+            for turn in (turn for t in group.trajectories for turn in t.turns):
+                assert turn.sample.temperature == 0.7
+                assert turn.sample.stop is Stop.CHOICE
+                assert turn.sample.allowed is not None
+                for n, (allowed, token) in enumerate(zip(turn.sample.allowed, turn.sample.tokens, strict=True)):
+                    assert allowed is None if n % 2 else allowed is not None and allowed[-1] == token
+    for slots in (resumed, uninterrupted):
+        await slots.close()
+    assert not set(before.asked) & set(after.asked)
+    assert sorted(before.asked + after.asked) == sorted(whole.asked)
+
+
+async def test_resumed_samples_keep_the_versions_that_they_were_drawn_with(tmp_path):
+    before, after = Wanders(0, 30), Wanders(1)
+    resumed = source(after)
+    resumed.restore(await interrupted(tmp_path, before))
+    groups = [*await resumed.take(0), *await resumed.take(1)]
+    await resumed.close()
+    versions = [turn.sample.versions for g in groups for t in g.trajectories for turn in t.turns]
+    assert versions.count(Versions(0, 0)) == 30
+    assert set(versions) == {Versions(0, 0), Versions(1, 1)}
+
+
+async def test_a_world_that_answers_differently_is_sampled_afresh_from_there(tmp_path):
+    before, after = Wanders(0, 30), Wanders(1)
+    state = await interrupted(tmp_path, before)
+    other = Toy(rooms=2, side_rooms=1, choices=True, turns=6, decoys=0)  # other tasks, were they not saved
+    resumed = source(after, world=other)
+    for tape in state.values():
+        tape["tasks"] = []
+    resumed.restore(state)
+    groups = await resumed.take(0)
+    await resumed.close()
+    assert {turn.sample.versions for g in groups for t in g.trajectories for turn in t.turns} == {Versions(1, 1)}
+
+
+async def test_a_slot_keeps_the_tasks_it_was_given_redrawn_ones_included(tmp_path):
+    """Whatever the curriculum would draw by now."""
+    slots = Slots(width=2, size=2, max_lag=0, zero_signal="redraw", redraws=3)
+    world = Odd(paying=False)
+    first = slots.bind(rig(world), "rl", 1)
+    for slot in (0, 1):
+        first._tapes[slot].tasks.append(world.tasks("train")[40 + slot])
+    second = slots.bind(rig(world), "rl", 1)
+    second.restore(first.state())
+    groups = await second.take(0)
+    await second.close()
+    assert set(world.plays) >= {40, 41}
+    assert not set(world.plays) & {0, 1}
+    assert [g.task.seed for g in groups] == [(3 * 51) % 100, (3 * 51 + 1) % 100]
+    assert not second.state()
