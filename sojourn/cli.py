@@ -15,14 +15,15 @@ from sojourn.errors import ConfigError, SojournError
 
 if TYPE_CHECKING:
     from sojourn.checks.report import Report
-    from sojourn.recipe import Resolved
+    from sojourn.recipe import Recipe, Resolved
+    from sojourn.record.run import RunFolder
 
 app = typer.Typer(
     help="Train LLM agents by online reinforcement learning, in the environments they act in.",
     no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
 )  # fmt: skip
 
-Overrides = Annotated[list[str] | None, typer.Argument(help="dotted overrides, such as optim.lr=3e-6")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="dotted overrides, such as stages.rl.optim.lr=3e-6")]
 Dry = Annotated[bool, typer.Option("--dry", help="build and check everything, show where each value comes from, stop")]
 
 
@@ -41,34 +42,47 @@ def train(
         return
     if resume and (overrides or out):
         raise ConfigError("--resume goes on with a run exactly as it was: it takes no overrides and no --out")
-    asyncio.run(_train(resolved, recipe if resume else None, out))
+    with _run_folder(resolved, recipe if resume else None, out) as folder:
+        try:
+            asyncio.run(_train(resolved, folder, resume))
+        except KeyboardInterrupt:
+            kept = folder.path.exists()
+            advice = f"`sojourn train --resume {folder.path}` goes on from its last checkpoint"
+            print(f"stopped; {advice if kept else 'nothing was measured yet, so nothing is kept'}", file=sys.stderr)
+            raise typer.Exit(130) from None
 
 
-async def _train(resolved: Resolved, resumed: Path | None, out: Path | None) -> None:
+def _run_folder(resolved: Resolved, resumed: Path | None, out: Path | None) -> RunFolder:
     from sojourn import config
+    from sojourn.record.run import RunFolder
+
+    recipe = resolved.recipe
+    if resumed is not None:
+        return RunFolder.open(resumed)
+    _check_buildable(recipe)
+    path = out or RunFolder.next(recipe.name, recipe.record.folder)
+    return RunFolder.create(path, config.dump(resolved.table), seeds={"run": recipe.seed})
+
+
+async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
     from sojourn.display import Display
     from sojourn.record.plot import curve
-    from sojourn.record.run import RunFolder
     from sojourn.stages import run_recipe
 
     recipe, console = resolved.recipe, Console()
-    if resumed is not None:
-        folder = RunFolder.open(resumed)
-    else:
-        recipe.backend.check(recipe.model)
-        path = out or RunFolder.next(recipe.name, recipe.record.folder)
-        folder = RunFolder.create(path, config.dump(resolved.table), seeds={"run": recipe.seed})
-    with folder:
-        console.print(f"run folder: {folder.path}", soft_wrap=True)
-        try:
-            with Display(recipe.name, console=console) as display:
-                await run_recipe(recipe, folder, display, resume=resumed is not None)
-        except BaseException:
-            if resumed is None and not folder.evaluations():
-                folder.discard()  # it failed before anything was measured: nothing half-written stays behind
-            raise
-        curve([folder.path], folder.path / "curve.png")
-        console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
+    console.print(f"run folder: {folder.path}", soft_wrap=True)
+    if resume and {stage.name for stage in recipe.stages} <= {e["name"] for e in folder.evaluations()}:
+        console.print("it is finished: nothing is left to train")
+    try:
+        with Display(recipe.name, console=console) as display:
+            await run_recipe(recipe, folder, display, resume=resume)
+    except BaseException:
+        if not resume and not folder.evaluations():
+            folder.discard()  # it failed before anything was measured: nothing half-written stays behind
+        raise
+    curve([folder.path], folder.path / "curve.png")
+    console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
+    console.print(f"to read some: sojourn runs {folder.path} --episodes", soft_wrap=True)
 
 
 def _load(path: Path, overrides: list[str] | None) -> Resolved:
@@ -85,16 +99,32 @@ def _load(path: Path, overrides: list[str] | None) -> Resolved:
 
 
 def _dry(resolved: Resolved) -> None:
-    """Shows the resolved recipe; checks that the model can be found and that tasks and renderer can be made."""
+    """Shows the resolved recipe, and checks that everything can be built."""
     from sojourn.config import leaves
 
     console = Console()
     for path, value in leaves(resolved.table, ""):
         console.print(f"{path} = {value!r}", f"[dim]{_origin(resolved, path)}[/dim]", soft_wrap=True, highlight=False)
-    resolved.recipe.backend.check(resolved.recipe.model)
-    for split in ("train", resolved.recipe.evaluation.split):
-        resolved.recipe.env.tasks(split)[0]
+    _check_buildable(resolved.recipe)
+    asyncio.run(_enter(resolved.recipe))
     console.print(f"{resolved.recipe.name}: everything can be built")
+
+
+def _check_buildable(recipe: Recipe) -> None:
+    """Refuses a model that is not there and a split without tasks."""
+    recipe.backend.check(recipe.model)
+    for split in dict.fromkeys(("train", recipe.evaluation.split)):
+        if not len(recipe.env.tasks(split)):
+            raise ConfigError(f"the split '{split}' of the world has no tasks: give it some")
+
+
+async def _enter(recipe: Recipe) -> None:
+    """Opens the world, as training would, and asks its stages whether it serves them."""
+    from sojourn.rig import opened
+    from sojourn.stages import check_groups
+
+    async with opened(recipe.env):
+        await check_groups(recipe)
 
 
 def _origin(resolved: Resolved, path: str) -> str:
@@ -127,22 +157,27 @@ def evaluate(
 
 
 async def _evaluate(resolved: Resolved, run: Path | None, expert: bool) -> None:
+    from sojourn.display import Display
     from sojourn.errors import RecordError
     from sojourn.evaluate import evaluate as play_panel
+    from sojourn.evaluate import panel
     from sojourn.record import checkpoint
-    from sojourn.record.intervals import summarise, table
+    from sojourn.record.intervals import summarise
     from sojourn.rig import assemble
 
     found = checkpoint.latest(run / "checkpoints") if run is not None else None
     if run is not None and found is None:
         raise RecordError(f"'{run}' has no complete checkpoint yet: train it first, or evaluate its config.toml")
-    async with assemble(resolved.recipe) as rig:
-        if found is not None:
-            rig.trainer.load(found.weights, weights_only=True)
-        await rig.trainer.publish()
-        done = await play_panel(rig, "evaluation", expert)
     name = "expert" if expert else f"step {found.step}" if found is not None else "as it is"
-    Console().print(table({name: summarise(done.groups, done.scores)}))
+    with Display() as display:
+        async with assemble(resolved.recipe) as rig:
+            if found is not None:
+                rig.trainer.load(found.weights, weights_only=True)
+            await rig.trainer.publish()
+            rig.runner.on_episode = display.episode
+            display.evaluating(name, len(panel(rig)) * resolved.recipe.evaluation.samples)
+            done = await play_panel(rig, "evaluation", expert)
+        display.evaluation(name, summarise(done.groups, done.scores))
 
 
 @app.command()
@@ -186,18 +221,29 @@ SUITES = {
 
 
 def _kind_of(name: str) -> str:
-    """What a name is of; one's own class and a recipe are taken for worlds."""
-    from sojourn.registry import COMPONENTS, nearest
+    """What a name is of; a recipe is taken for its world, and one's own class for what it looks like."""
+    from sojourn.registry import COMPONENTS, find, nearest
 
     kinds = [kind for kind in SUITES if name in COMPONENTS[kind]]
     if len(kinds) == 1:
         return kinds[0]
     if kinds:
         raise ConfigError(f"'{name}' is the name of several components: add --kind {' or --kind '.join(kinds)}")
-    if ":" in name or Path(name).exists():
+    if ":" in name:
+        return _kind_of_class(find("env", name))
+    if Path(name).exists():
         return "env"
     names = {known for kind in SUITES for known in COMPONENTS[kind]}
     raise ConfigError(f"unknown component '{name}': {nearest(name, names)} (or your own 'module:Class')")
+
+
+def _kind_of_class(cls: Any) -> str:
+    """An estimator or a loss says what it needs, and is called with groups or with a batch; a backend opens a model."""
+    import inspect
+
+    if hasattr(cls, "needs") and callable(cls):
+        return "loss" if "batch" in inspect.signature(cls.__call__).parameters else "estimator"
+    return "backend" if hasattr(cls, "open") and "renderer" in inspect.signature(cls.open).parameters else "env"
 
 
 def _report(kind: str, name: str, overrides: list[str] | None, episodes: int | None) -> Report:
@@ -234,22 +280,34 @@ def envs() -> None:
 
 @app.command()
 def runs(
-    folders: Annotated[list[Path] | None, typer.Argument(help="where run folders are, by default runs/")] = None,
+    folders: Annotated[list[Path] | None, typer.Argument(help="runs, or folders of runs; by default runs/")] = None,
     curve: Annotated[Path | None, typer.Option(help="draw the run folders, seeds of one recipe, to this PNG")] = None,
+    episodes: Annotated[bool, typer.Option("--episodes", help="list the newest episodes of a run")] = False,
+    stage: Annotated[str, typer.Option(help="of which stage, by default the last that was trained")] = "",
+    episode: Annotated[str, typer.Option(help="read this episode of a run")] = "",
 ) -> None:
-    """List runs: their evaluations, steps and episodes; or draw their learning curve."""
+    """List runs: their evaluations, steps and episodes; read an episode; or draw a learning curve."""
+    from sojourn.record import listing
+
     if curve is not None:
-        from sojourn.record import plot
+        _draw(folders or [], curve)
+    elif not (episodes or stage or episode):
+        Console().print(listing.runs(folders or [Path("runs")]))
+    elif folders is None or len(folders) != 1:
+        raise ConfigError("--episodes, --stage and --episode read one run: sojourn runs runs/a --episodes")
+    else:
+        Console().print(listing.transcript(folders[0], episode) if episode else listing.episodes(folders[0], stage))
 
-        if not folders:
-            raise ConfigError("--curve needs the run folders to draw: sojourn runs runs/a runs/b --curve curve.png")
-        if not curve.absolute().parent.is_dir():
-            raise ConfigError(f"--curve {curve}: there is no folder '{curve.parent}': make it first")
-        return plot.curve(folders, curve)
-    from sojourn.record.listing import listing
 
-    for folder in folders or [Path("runs")]:
-        Console().print(listing(folder))
+def _draw(folders: list[Path], out: Path) -> None:
+    from sojourn.record import plot
+
+    if not folders:
+        raise ConfigError("--curve needs the run folders to draw: sojourn runs runs/a runs/b --curve curve.png")
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(f"--curve {out}: there is no folder '{out.parent}': make it first")
+    plot.curve(folders, out)
+    print(f"drawn: {out}")
 
 
 def _family(name: str, overrides: list[str] | None) -> Any:
@@ -280,9 +338,6 @@ def main() -> None:
         if not isinstance(found, SojournError):
             raise
         _fail(found)
-    except KeyboardInterrupt:
-        print("stopped; `sojourn train --resume <run folder>` goes on from the last checkpoint", file=sys.stderr)
-        sys.exit(130)
 
 
 def _leaf(group: BaseException) -> BaseException:

@@ -46,18 +46,17 @@ class Tables:
         """Applies `a.b.c=value`; the value is read as TOML, else as plain text. `stages.<name>.` finds a stage."""
         path, equals, raw = text.partition("=")
         if not equals or not path.strip():
-            raise ConfigError(f"override '{text}': expected key=value, such as optim.lr=3e-6")
+            raise ConfigError(f"override '{text}': expected key=value, such as stages.rl.optim.lr=3e-6")
         keys = path.strip().split(".")
         here: Any = self.data
         for depth, key in enumerate(keys[:-1]):
             here = self._enter(here, key, ".".join(keys[: depth + 1]))
-        if isinstance(here, list):
-            here[_index(here, keys[-1], path)] = _value(raw)
-        else:
-            here[keys[-1]] = _value(raw)
-        for stale in [p for p in self.origins if p.startswith(f"{path.strip()}.")]:
+        value = _value(raw)
+        here[_index(here, keys[-1], path) if isinstance(here, list) else keys[-1]] = value
+        whole = path.strip()
+        for stale in [p for p in self.origins if p == whole or p.startswith(f"{whole}.")]:
             del self.origins[stale]
-        self.origins[path.strip()] = "command line"
+        self.origins |= {leaf: "command line" for leaf, _ in leaves(value, whole)}
 
     def _enter(self, here: Any, key: str, path: str) -> Any:
         if isinstance(here, list):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sojourn.record.intervals import Summary, table, wilson
+from sojourn.types import Episode
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -32,7 +33,7 @@ class _Stage:
     values: Mapping[str, float] = field(default_factory=dict)
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=10))
     curve: deque[float] = field(default_factory=lambda: deque(maxlen=24))
-    playing: list[tuple[float, float]] = field(default_factory=list)  # success and reward of this step's episodes
+    playing: list[bool] = field(default_factory=list)  # success of this step's episodes so far
 
 
 class Display:
@@ -48,6 +49,7 @@ class Display:
         self.live = self.console.is_terminal if live is None else live
         self._stage = _Stage()
         self._evaluations: dict[str, Summary] = {}
+        self._evaluating = _Stage()  # the evaluation that runs now, if it has a name
         self._message = ""
         self._screen: Live | None = None
 
@@ -57,8 +59,15 @@ class Display:
         self._print(f"{name}: {steps} steps" + (f", from step {start}" if start else ""))
         self._refresh()
 
-    def episode_done(self, success: bool, reward: float) -> None:
-        self._stage.playing.append((float(success), float(reward)))
+    def evaluating(self, name: str, episodes: int) -> None:
+        """An evaluation of so many episodes begins."""
+        self._evaluating = _Stage(f"evaluating {name}", episodes=episodes)
+        self._refresh()
+
+    def episode(self, episode: Episode) -> None:
+        """An episode is done, of the evaluation if one runs."""
+        now = self._evaluating if self._evaluating.name else self._stage
+        now.playing += [trajectory.success for trajectory in episode.trajectories if trajectory.trainable]
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Step `step` (from 0) is done, with these metrics; what is absent is not shown."""
@@ -73,8 +82,8 @@ class Display:
 
     def evaluation(self, name: str, summary: Summary) -> None:
         """An evaluation is done; the last four are shown side by side."""
-        self._evaluations.pop(name, None)
-        self._evaluations[name] = summary
+        self._evaluating = _Stage()
+        self.recall(name, summary)
         overall = summary.overall
         self._print(
             f"evaluation {name}: success {overall.success.percent}, reward {_number(overall.reward.mean)}, "
@@ -83,6 +92,11 @@ class Display:
         )
         self._refresh()
 
+    def recall(self, name: str, summary: Summary) -> None:
+        """An evaluation of before a restart."""
+        self._evaluations.pop(name, None)
+        self._evaluations[name] = summary
+
     def message(self, text: str) -> None:
         self._message = text
         self._print(text)
@@ -90,7 +104,9 @@ class Display:
 
     def render(self) -> RenderableType:
         """The panel as it is now."""
-        parts: list[RenderableType] = [self._progress(), self._numbers()]
+        parts: list[RenderableType] = [self._progress()]
+        if self._stage.name:
+            parts.append(self._numbers())
         if self._evaluations:
             parts += [Text(), table(self._last_evaluations(), brief=True)]
         if self._message:
@@ -124,9 +140,12 @@ class Display:
     def _line(self) -> str:
         stage, values = self._stage, self._stage.values
         parts = [f"{stage.name} {stage.done}/{stage.steps}", f"success {self._success()}"]
-        for name in ("reward", "loss", "entropy", "kl", "drift"):
+        parts += [
+            f"{name} {_of(values, name)}" for name in ("reward", "loss", "entropy", "kl", "drift") if name in values
+        ]
+        for name, label in (("malformed", "malformed"), ("cut_off", "cut off"), ("zero_signal", "no signal")):
             if name in values:
-                parts.append(f"{name} {_number(values[name])}")
+                parts.append(f"{label} {_percent(values, name)}")
         if "lag_mean" in values:
             parts.append(f"lag {values['lag_mean']:.1f}/{values.get('lag_max', math.nan):.0f}")
         if values.get("errors"):
@@ -146,46 +165,43 @@ class Display:
         grid.add_column(no_wrap=True)
         grid.add_column(ratio=1)
         grid.add_column(no_wrap=True, justify="right")
-        left = f"left {self._left()}"
-        bar = ProgressBar(total=max(stage.steps, 1), completed=stage.done)
-        grid.add_row(Text(f"{stage.name} {stage.done}/{stage.steps}", style="bold"), bar, left)
-        if stage.playing:
-            count, (wins, rewards) = len(stage.playing), zip(*stage.playing, strict=True)
-            done = f"{count}/{stage.episodes}" if stage.episodes else str(count)
-            text = f"{wilson(sum(wins), count).percent}  reward {_number(sum(rewards) / count)}"
-            bar = ProgressBar(total=max(stage.episodes, count), completed=count, style="dim")
-            grid.add_row(f"episodes {done}", bar, text)
+        if stage.steps:
+            bar = ProgressBar(total=stage.steps, completed=stage.done)
+            grid.add_row(Text(f"{stage.name} {stage.done}/{stage.steps}", style="bold"), bar, f"left {self._left()}")
+        now = self._evaluating if self._evaluating.name else stage
+        if now.playing or self._evaluating.name:
+            count = len(now.playing)
+            done = f"{count}/{now.episodes}" if now.episodes else str(count)
+            bar = ProgressBar(total=max(now.episodes, count, 1), completed=count, style="dim")
+            won = f"{sum(now.playing)} won so far"  # no rate: those that are lost take longer
+            grid.add_row(f"{self._evaluating.name or 'episodes'} {done}", bar, won)
         return grid
 
     def _numbers(self) -> RenderableType:
         values = self._stage.values
-        grid = Table.grid(padding=(0, 2))
-        for _ in range(2):
-            grid.add_column(style="dim", no_wrap=True)
-            grid.add_column(no_wrap=True)
         lag = (
             f"{values['lag_mean']:.1f}, at most {values.get('lag_max', math.nan):.0f}" if "lag_mean" in values else "-"
         )
-        rows = [
-            ("success", f"{self._success()}", "trend", _spark(self._stage.curve) or "-"),
-            ("reward", _of(values, "reward"), "malformed", _percent(values, "malformed")),
-            ("loss", _of(values, "loss"), "grad norm", _of(values, "grad_norm")),
-            ("entropy", _of(values, "entropy"), "kl", _of(values, "kl")),
-            ("lag", lag, "no signal", _of(values, "zero_signal")),
-            ("speed", self._speed() or "-", "drift", _of(values, "drift")),
-            ("time", self._split() or "-", "lr", _of(values, "lr")),
-            ("version", _of(values, "version"), "errors", _of(values, "errors")),
-        ]
-        for row in rows:
-            grid.add_row(*row)
-        return grid
+        pairs = [
+            ("success", f"{self._success()}"), ("trend", _spark(self._stage.curve) or "-"),
+            ("reward", _of(values, "reward")), ("malformed", _percent(values, "malformed")),
+            ("loss", _of(values, "loss")), ("grad norm", _of(values, "grad_norm")),
+            ("entropy", _of(values, "entropy")), ("kl", _of(values, "kl")),
+            ("drift", _of(values, "drift")), ("cut off", _percent(values, "cut_off")),
+            ("lag", lag), ("no signal", _percent(values, "zero_signal")),
+            ("lr", _of(values, "lr")), ("errors", _of(values, "errors")),
+        ]  # fmt: skip
+        wide = 2 if self.console.width >= 72 else 1
+        rows = [pairs[n : n + wide] for n in range(0, len(pairs), wide)]
+        long = [[("speed", self._speed() or "-")], [("time", self._split() or "-")]]
+        return Group(_grid(rows), _grid(long))
 
     def _speed(self) -> str:
         values, parts = self._stage.values, []
-        if "tokens_per_s" in values:
-            parts.append(f"{_number(values['tokens_per_s'])} tok/s")
+        if values.get("seconds_sample") and "sampled_tokens" in values:
+            parts.append(f"{_number(values['sampled_tokens'] / values['seconds_sample'])} sampled tok/s")
         if values.get("seconds_train") and "trained_tokens" in values:
-            parts.append(f"{_number(values['trained_tokens'] / values['seconds_train'])} trained/s")
+            parts.append(f"{_number(values['trained_tokens'] / values['seconds_train'])} trained tok/s")
         if "episodes_per_s" in values:
             parts.append(f"{_number(values['episodes_per_s'])} ep/s")
         return ", ".join(parts)
@@ -208,6 +224,17 @@ class Display:
         if not stage.seconds:
             return "-"
         return _duration(sum(stage.seconds) / len(stage.seconds) * max(stage.steps - stage.done, 0))
+
+
+def _grid(rows: Sequence[Sequence[tuple[str, str]]]) -> Table:
+    """Rows of labels and their values."""
+    grid = Table.grid(padding=(0, 2))
+    for _ in rows[0]:
+        grid.add_column(style="dim", no_wrap=True, min_width=9)
+        grid.add_column(no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        grid.add_row(*(text for pair in row for text in pair))
+    return grid
 
 
 def _of(values: Mapping[str, float], name: str) -> str:

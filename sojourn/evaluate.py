@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sojourn.types import Group, Score
+from sojourn.types import Group, Score, Task
 
 if TYPE_CHECKING:
     from sojourn.rig import Rig
@@ -18,14 +19,19 @@ class Evaluated:
     scores: list[list[Score]]
 
 
-async def evaluate(rig: Rig, label: str, expert: bool = False) -> Evaluated:
-    """Plays the recipe's panel. The same seeds of sampling are used every time, so two policies meet the same luck."""
+def panel(rig: Rig) -> Sequence[Task]:
+    """The tasks that every evaluation of the recipe plays."""
     config = rig.recipe.evaluation
-    panel = rig.family.tasks(config.split)[: config.tasks]
+    return rig.family.tasks(config.split)[: config.tasks]
+
+
+async def evaluate(rig: Rig, label: str, expert: bool = False) -> Evaluated:
+    """Plays the recipe's panel; `label` begins the ids of its episodes, and seeds their sampling."""
+    config = rig.recipe.evaluation
     params = replace(rig.sampling.params(), temperature=config.temperature, top_p=config.top_p)
     plays = [
         rig.runner.group(task, slot, config.samples, params, f"{label}/{slot}", expert=expert)
-        for slot, task in enumerate(panel)
+        for slot, task in enumerate(panel(rig))
     ]
     groups = await asyncio.gather(*plays)
     scores = await asyncio.gather(*(rig.judge.reward(group) for group in groups))

@@ -12,7 +12,7 @@ from sojourn.agents.plain import Plain
 from sojourn.batch.weigh import Aggregate
 from sojourn.credit.grpo import GRPO
 from sojourn.errors import ConfigError
-from sojourn.registry import Built, Kind, build, construct, nearest
+from sojourn.registry import Kind, build, construct, nearest
 from sojourn.render.auto import Auto
 from sojourn.rewards.native import Native
 from sojourn.rollout.runner import Rollout
@@ -67,8 +67,8 @@ class Optim:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """A fixed panel: the first `tasks` of the split, `samples` plays each. `every` steps also inside a stage (0: only
-    between stages). `temperature = 0` is greedy."""
+    """A fixed panel: the first `tasks` of the split (all, where it has fewer), `samples` plays each: as many as the
+    greatest k of pass@k. `every` steps also inside a stage (0: only between stages). `temperature = 0` is greedy."""
 
     tasks: int = 64
     samples: int = 1
@@ -76,6 +76,11 @@ class Evaluation:
     temperature: float = 1.0
     top_p: float = 1.0
     every: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("tasks", 1), ("samples", 1), ("every", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} = {getattr(self, name)}: expected {least} or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +160,9 @@ def resolve(tables: config.Tables) -> Resolved:
         listed = [{"name": "train"}]
     if not isinstance(listed, list) or not all(isinstance(item, Mapping) for item in listed):
         raise ConfigError(f"stages = {listed!r}: expected an array of tables, [[stages]]")
-    stages = [_stage(shared, own, tables.origins, number) for number, own in enumerate(listed)]
+    merged = [_merged(shared, own) for own in listed]
+    _refuse_unused(shared, merged, tables.origins)
+    stages = [construct(Stage, m.data, f"stages.{m.data.get('name', number)}") for number, m in enumerate(merged)]
     names = [stage.value.name for stage in stages]
     if len(set(names)) < len(names):
         raise ConfigError(f"stages have the names {', '.join(names)}: give each its own")
@@ -176,11 +183,28 @@ def _known_tables(data: Mapping[str, Any]) -> None:
             raise ConfigError(f"unknown key '{key}': {nearest(key, known)}")
 
 
-def _stage(shared: Mapping[str, Any], own: Mapping[str, Any], origins: Mapping[str, str], number: int) -> Built:
+def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> config.Tables:
+    """A stage's own keys over those that all stages share."""
     merged = config.Tables()
     merged.merge(shared, "")
     merged.merge(own, "")
-    return construct(Stage, merged.data, f"stages.{own.get('name', number)}")
+    return merged
+
+
+def _refuse_unused(shared: Mapping[str, Any], stages: Sequence[config.Tables], origins: Mapping[str, str]) -> None:
+    """Refuses a key for all stages of which each has its own already (not one that was overridden since)."""
+    found = [dict(config.leaves(stage.data, "")) for stage in stages]
+    for path, value in config.leaves(shared, ""):
+        if value == {} or any(values.get(path) == value for values in found):
+            continue
+        names = [str(stage.data.get("name", number)) for number, stage in enumerate(stages)]
+        origin = origins.get(path, "")
+        own = {origins.get(f"stages.{where}.{path}") for where in (*names, *map(str, range(len(names))))} - {None}
+        if origin == "command line" or own <= {origin}:
+            raise ConfigError(
+                f"{path} = {value!r} ({origin}) would change nothing, as every stage has its own: "
+                f"say {' or '.join(f'stages.{name}.{path}' for name in names)}"
+            )
 
 
 def check_needs(recipe: Recipe) -> None:

@@ -31,38 +31,47 @@ class Rig:
 
 
 @asynccontextmanager
+async def opened(family: EnvFamily) -> AsyncIterator[None]:
+    """With the world's shared resources, where it has any; closed whatever happens."""
+    opener, closer = getattr(family, "open", None), getattr(family, "close", None)
+    try:
+        if opener is not None:
+            await opener()
+        yield
+    finally:
+        if closer is not None:
+            await closer()
+
+
+@asynccontextmanager
 async def assemble(recipe: Recipe) -> AsyncIterator[Rig]:
     """Opens the backend and the world, and closes both whatever happens."""
     timeline = Timeline()
     backend = recipe.backend.open(recipe.model, recipe.renderer, recipe.seed, timeline)
-    opener, closer = getattr(recipe.env, "open", None), getattr(recipe.env, "close", None)
     try:
-        if opener is not None:
-            await opener()
-        runner = Runner(
-            recipe.rollout,
-            recipe.env,
-            recipe.agent,
-            backend.renderer,
-            backend.sampler,
-            backend.max_context,
-            recipe.seed,
-            timeline=timeline,
-        )
-        curriculum = recipe.curriculum.bind(recipe.env.tasks(recipe.curriculum.split), recipe.seed)
-        yield Rig(
-            recipe,
-            recipe.env,
-            backend.renderer,
-            backend.trainer,
-            backend.sampler,
-            runner,
-            Judge(recipe.reward),
-            curriculum,
-            timeline,
-        )
+        async with opened(recipe.env):
+            runner = Runner(
+                recipe.rollout,
+                recipe.env,
+                recipe.agent,
+                backend.renderer,
+                backend.sampler,
+                backend.max_context,
+                recipe.seed,
+                timeline=timeline,
+            )
+            curriculum = recipe.curriculum.bind(recipe.env.tasks(recipe.curriculum.split), recipe.seed)
+            yield Rig(
+                recipe,
+                recipe.env,
+                backend.renderer,
+                backend.trainer,
+                backend.sampler,
+                runner,
+                Judge(recipe.reward),
+                curriculum,
+                timeline,
+            )
     finally:
-        if closer is not None:
-            await closer()
         await backend.sampler.close()
         backend.trainer.close()

@@ -14,7 +14,7 @@ import numpy as np
 from sojourn.batch.flatten import flatten
 from sojourn.display import Display
 from sojourn.errors import RecordError
-from sojourn.evaluate import evaluate
+from sojourn.evaluate import evaluate, panel
 from sojourn.protocols import Stateful
 from sojourn.recipe import Recipe, Stage
 from sojourn.record import checkpoint, metrics
@@ -25,7 +25,7 @@ from sojourn.record.store import EpisodeStore
 from sojourn.rewards.judge import Judged
 from sojourn.rig import Rig, assemble
 from sojourn.train import Run, StepResult, train
-from sojourn.types import Episode, Group
+from sojourn.types import Group, Stop
 
 BEFORE = "before"
 
@@ -48,8 +48,11 @@ class Session:
         """All stages that are not done yet; returns every evaluation of the run by its name."""
         position = resumed.state() if resumed is not None else None
         if position is None:
+            await check_groups(self.recipe)
             await self._initial_weights()
             await self._evaluate(BEFORE, BEFORE, 0)
+        for earlier in self.folder.evaluations() if position is not None else ():
+            self.display.recall(earlier["name"], Summary.from_json(earlier["summary"]))
         for number, stage in enumerate(self.recipe.stages):
             if position is not None and number < position["stage"]:
                 continue
@@ -177,11 +180,11 @@ class Session:
         totals = [[s.total for s in judged] for judged in [*result.scores, *(j.scores for j in others)]]
         spent = self.rig.timeline.take()
         seconds = sum(spent.values())
-        sampled = sum(len(turn.sample.tokens) for turn in turns)
         policy = {
             "success": _mean([float(t.success) for t in trajectories]),
             "reward": _mean([s.total for s in scores]),
             "malformed": _mean([turn.info.get("malformed", 0.0) for turn in turns]),
+            "cut_off": _mean([float(turn.sample.stop is Stop.LENGTH) for turn in turns]),
             "lag_mean": _mean(lags), "lag_max": float(max(lags, default=0)),
             "zero_signal": _mean([float(np.ptp(t) == 0) for t in totals if t]),
         }  # fmt: skip
@@ -189,15 +192,15 @@ class Session:
             **result.metrics,
             **(policy if stage.groups.live else {}),  # demonstrations say nothing about the policy
             "groups": len(groups), "episodes": len(trajectories), "turns": len(turns) / max(1, len(trajectories)),
-            "sampled_tokens": sampled, "errors": self.rig.runner.errors,
+            "sampled_tokens": sum(len(turn.sample.tokens) for turn in turns), "errors": self.rig.runner.errors,
             **{f"seconds_{activity}": part for activity, part in spent.items()},
             "seconds_step": seconds,
-            "tokens_per_s": (sampled + result.metrics.get("trained_tokens", 0.0)) / max(seconds, 1e-9),
             "episodes_per_s": len(trajectories) / max(seconds, 1e-9),
         }  # fmt: skip
 
     async def _evaluate(self, name: str, stage: str, step: int) -> None:
         """Plays the panel, between steps: with rollouts running ahead, they share the engine meanwhile."""
+        self.display.evaluating(name, len(panel(self.rig)) * self.recipe.evaluation.samples)
         done = await evaluate(self.rig, f"evaluation-{name}")
         await self._keep_blobs()
         self.store.truncate(f"evaluation-{name}", 0)
@@ -221,6 +224,13 @@ class Session:
         )
 
 
+async def check_groups(recipe: Recipe) -> None:
+    """Refuses a world that, once open, cannot give the groups of a stage."""
+    for stage in recipe.stages:
+        if (check := getattr(stage.groups, "check", None)) is not None:
+            await check(recipe.env, stage.name)
+
+
 def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if len(values) else 0.0
 
@@ -239,7 +249,7 @@ async def run_recipe(
         async with assemble(recipe) as rig:
             with EpisodeStore(folder.path, write=True) as store:
                 session = Session(recipe, folder, display, rig, store, sinks)
-                rig.runner.on_episode = lambda episode: _show(display, episode)
+                rig.runner.on_episode = display.episode
                 rig.runner.on_blobs = lambda blobs: session.blobs.update(blobs)
                 return await session.run(found)
     finally:
@@ -252,9 +262,3 @@ def _cut(recipe: Recipe, jsonl: metrics.Jsonl, found: Checkpoint | None) -> None
     jsonl.truncate(position["step"], recipe.stages[position["stage"]].name)
     for later in recipe.stages[position["stage"] + 1 :]:
         jsonl.truncate(0, later.name)
-
-
-def _show(display: Display, episode: Episode) -> None:
-    for trajectory in episode.trajectories:
-        if trajectory.trainable:
-            display.episode_done(trajectory.success, trajectory.reward)

@@ -86,6 +86,26 @@ def test_a_component_with_another_name_replaces_its_table(tmp_path):
     assert load(child).recipe.stages[0].groups.size == 2
 
 
+STAGES = "[[stages]]\nname = 'a'\noptim = {lr = 1e-3}\n[[stages]]\nname = 'b'\noptim = {lr = 2e-3}\n"
+
+
+@pytest.mark.parametrize("override", ["optim.lr=3e-6", "optim={lr=3e-6}", "optim.lr=1e-3 "])
+def test_a_key_that_every_stage_overrides_is_refused_on_the_command_line(tmp_path, override):
+    if override.endswith(" "):  # it happens to be what one stage has already
+        assert load(write(tmp_path, TOY + STAGES), [override]).recipe.stages[1].optim.lr == 2e-3
+        return
+    with pytest.raises(ConfigError, match=r"optim.lr = 3e-06 \(command line\) would change nothing.*stages.a.optim.lr"):
+        load(write(tmp_path, TOY + STAGES), [override])
+
+
+def test_a_key_that_every_stage_overrides_is_refused_in_one_file_but_not_where_a_later_one_overrides(tmp_path):
+    with pytest.raises(ConfigError, match=r"minibatches = 3 .* would change nothing"):
+        load(write(tmp_path, "minibatches = 3\n" + TOY + "[[stages]]\nname = 'a'\nminibatches = 2\n"))
+    write(tmp_path, "minibatches = 3\n" + TOY, "parent.toml")
+    child = write(tmp_path, "extends = 'parent.toml'\n[[stages]]\nname = 'a'\nminibatches = 2\n")
+    assert load(child).recipe.stages[0].minibatches == 2
+
+
 def test_stages_share_the_top_level_and_overrides_reach_them_by_name(tmp_path):
     text = TOY + "[optim]\nlr = 1e-3\n[[stages]]\nname = 'a'\n[[stages]]\nname = 'b'\n[stages.optim]\nlr = 2e-3\n"
     resolved = load(write(tmp_path, text), ["stages.b.steps=3", "stages.a.optim.lr=5e-3"])

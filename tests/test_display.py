@@ -25,18 +25,26 @@ VALUES = {
     "seconds_sample": 9.0,
     "seconds_train": 5.0,
     "seconds_step": 15.0,
-    "tokens_per_s": 1351.3,
+    "sampled_tokens": 1800,
+    "malformed": 0.125,
+    "zero_signal": 0.25,
+    "cut_off": 0.5,
     "episodes_per_s": 7.03,
 }
+
+
+def played(reward: float, number: int = 0) -> Episode:
+    task = Task("toy", {}, number, "test")
+    sample = Sample(np.arange(2), np.zeros(2, np.float32), Versions(0, 0), Stop.END)
+    turn = Turn(-1, np.arange(3), sample, Message(Role.ASSISTANT, "x"), reward)
+    return Episode(str(number), task, (Trajectory("a", (turn,), Ending.DONE),))
 
 
 def judged():
     groups, scores = [], []
     for number in range(4):
-        task = Task("toy", {}, number, "test")
-        sample = Sample(np.arange(2), np.zeros(2, np.float32), Versions(0, 0), Stop.END)
-        turn = Turn(-1, np.arange(3), sample, Message(Role.ASSISTANT, "x"), float(number % 2))
-        groups.append(Group(number, task, (Episode(str(number), task, (Trajectory("a", (turn,), Ending.DONE),)),)))
+        episode = played(float(number % 2), number)
+        groups.append(Group(number, episode.task, (episode,)))
         scores.append([Score(np.array([number % 2], np.float32))])
     return summarise(groups, scores)
 
@@ -45,12 +53,12 @@ def drive(display: Display) -> None:
     with display:
         display.stage("rl", 60, start=10, episodes=64)
         for step in range(10, 13):
-            display.episode_done(True, 1.0)
+            display.episode(played(1.0))
             display.step(step, VALUES)
         display.evaluation("base", judged())
         display.message("a [bracket] is not markup")
-        display.episode_done(True, 1.0)
-        display.episode_done(False, 0.0)
+        display.episode(played(1.0))
+        display.episode(played(0.0))
 
 
 def test_a_log_has_one_line_per_step():
@@ -63,8 +71,11 @@ def test_a_log_has_one_line_per_step():
     for text in (
         "kl 0.0031",
         "lag 0.8/2",
-        "1,351 tok/s",
-        "620 trained/s",
+        "200 sampled tok/s",
+        "620 trained tok/s",
+        "malformed 12.5%",
+        "cut off 50.0%",
+        "no signal 25.0%",
         "sampling 60% train 33%",
         "15.0 s",
         "left 12:15",
@@ -100,3 +111,29 @@ def test_an_empty_display_draws():
     display.stage("warm-up", 0)
     display.step(0, {})
     assert "warm-up 1/0" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_an_evaluation_shows_how_far_it_is_and_earlier_ones_stay():
+    console = Console(file=io.StringIO(), width=80)
+    display = Display(console=console)
+    display.recall("before", judged())
+    display.evaluating("rl", 4)
+    display.episode(played(1.0))
+    console.print(display.render())
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "evaluating rl 1/4" in shown
+    assert "1 won so far" in shown
+    assert "before" in shown
+    display.evaluation("rl", judged())
+    console.print(display.render())
+    assert "evaluating" not in console.file.getvalue()[len(shown) :]  # type: ignore[attr-defined]
+
+
+def test_a_narrow_terminal_keeps_the_labels():
+    console = Console(file=io.StringIO(), width=60)
+    display = Display(console=console)
+    drive(display)
+    console.print(display.render())
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    for label in ("success", "entropy", "malformed", "no signal", "grad norm", "speed"):
+        assert label in shown

@@ -19,6 +19,7 @@ from sojourn.types import (
     Role,
     Sample,
     SamplingParams,
+    Stop,
     Tool,
     Trajectory,
     Turn,
@@ -114,7 +115,9 @@ class PlainSeat:
 
     def refused(self, error: ActionError, observation: Observation) -> Observation:
         """What the seat sees after its action was refused: the reason, and the page again where it forgets pages."""
-        told = Message(Role.USER, str(error))
+        sample = self.turns[-1].sample
+        cut = f" (cut off after {len(sample.tokens)} tokens)" if sample.stop is Stop.LENGTH else ""
+        told = Message(Role.USER, f"{error}{cut}")
         messages = (told,) if self.config.history == "full" else (told, *observation.messages)
         return replace(observation, brief=(), messages=messages)
 

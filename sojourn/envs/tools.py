@@ -69,7 +69,7 @@ class Method:
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    """The environment that a plain class describes; see the module.
+    """Any plain class with typed methods, by its own name: `examples.guess:Guess`.
 
     `cls` is "module:Class" (or the class). `arguments` are given to its constructor in every task. `form` says how
     the tools are declared: in the brief ("text", for models without a tool format), as schemas ("native"), or "both".

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sojourn.config import leaves
 from sojourn.errors import MissingExtraError, RecordError
 from sojourn.record import intervals, metrics
 from sojourn.record.intervals import Estimate, Summary
@@ -55,6 +56,7 @@ def curve(run_folders: Sequence[Path], out: Path) -> None:
         raise MissingExtraError(
             "a curve needs matplotlib, which is not installed: pip install sojourn[torch]"
         ) from error
+    _require_seeds([RunFolder.read(Path(folder)) for folder in run_folders])
     curves = [_read(Path(folder)) for folder in run_folders]
     if not any(c.lines or c.evaluations for c in curves):
         raise RecordError(f"nothing to draw in {', '.join(map(str, run_folders))}: no step has been recorded yet")
@@ -74,6 +76,20 @@ def curve(run_folders: Sequence[Path], out: Path) -> None:
     panels[-1].set_xlabel(f"step ({names})")
     panels[-1].set_xlim(-0.02 * end - 0.5, 1.02 * end + 0.5)
     figure.savefig(out, format="png")
+
+
+def _require_seeds(runs: Sequence[RunFolder]) -> None:
+    """Raises `RecordError` unless the runs differ in their seeds, and in nothing else that matters."""
+    kept = [{k: v for k, v in run.config.items() if k not in ("name", "seed", "record", "backend")} for run in runs]
+    for run, values in zip(runs[1:], kept[1:], strict=True):
+        theirs, ours = dict(leaves(values, "")), dict(leaves(kept[0], ""))
+        if unlike := [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]:
+            raise RecordError(
+                f"{runs[0].path} and {run.path} differ in {unlike[0]}: one curve is drawn of the seeds of one recipe"
+            )
+    seeds = [run.config.get("seed") for run in runs]
+    if twice := [run.path for n, run in enumerate(runs) if seeds[n] in seeds[:n]]:
+        raise RecordError(f"{twice[0]} has a seed that another run has: give each run its own, such as seed=1")
 
 
 def smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sojourn.errors import ConfigError
+from sojourn.protocols import EnvFamily
 from sojourn.types import Group
 
 if TYPE_CHECKING:
@@ -29,6 +30,14 @@ class Experts:
 
     def tasks(self, steps: int) -> int:
         return min(self.distinct, self.width * steps)
+
+    async def check(self, family: EnvFamily, stage: str) -> None:
+        env = family.make(family.tasks("train")[0])
+        await env.close()
+        if not hasattr(env, "expert"):
+            raise ConfigError(
+                f"stage '{stage}' clones demonstrations, but the world has no expert(): define it, or drop the stage"
+            )
 
     def bind(self, rig: Rig, stage: str, steps: int, first: int = 0) -> LiveExperts:
         return LiveExperts(self, rig, stage, first)

@@ -139,9 +139,14 @@ class ExpertSampler:
         import numpy as np
 
         if not hasattr(self.env, "expert"):
-            raise ConfigError(f"{type(self.env).__name__} has no expert(): demonstrations need one")
+            raise ConfigError("the world has no expert(): demonstrations need one")
         text = await expert_action(self.env)
         tokens = np.asarray(self.renderer.encode_reply(Message(Role.ASSISTANT, text)), dtype=np.int64)
+        if len(tokens) > params.max_tokens:
+            raise ConfigError(
+                f"the expert says {len(tokens)} tokens, {text!r}, where sampling.max_tokens and the context allow "
+                f"{params.max_tokens}: a model that learnt it would be cut off: raise sampling.max_tokens"
+            )
         return Sample(tokens, np.zeros(len(tokens), dtype=np.float32), Versions(-1, -1), Stop.END)
 
     async def score(self, prompt: Prompt) -> Any:

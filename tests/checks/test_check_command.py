@@ -37,7 +37,7 @@ def test_a_name_is_enough_where_it_is_of_one_kind(tmp_path):
 
 def test_ones_own_loss_that_averages_fails(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
-    done = check(tmp_path, "mine:Mean", "--kind", "loss")
+    done = check(tmp_path, "mine:Mean")  # known as a loss by its call
     assert done.returncode == 1, done.stderr
     assert "one value per token, never a mean" in done.stdout
     assert "1 broken" in done.stdout

@@ -7,7 +7,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -203,7 +203,36 @@ class LeaksWhenCancelled(Counter):
         return self.show()
 
 
+class Coin(Counter):
+    """One turn, nearly always the same."""
+
+    async def step(self, agent: str, action: Message) -> Step:
+        if action.text not in ("more", "less"):
+            raise ActionError("say more or less")
+        return Step(None, {agent: float(random.random() < 0.25)}, done=True, success=True)
+
+
+class CountsRefusedCalls(Counter):
+    """Refuses a choice now and then, which is no choice, and moves on all the same."""
+
+    def show(self) -> Observation:
+        return Observation((Message(Role.USER, f"task {self.task.seed} count {self.count}"),))
+
+    async def step(self, agent: str, action: Message) -> Step:
+        if action.text == "yes":
+            self.count += 1
+            raise ActionError("not now")
+        return await super().step(agent, replace(action, text="more") if action.text in ("no", "1") else action)
+
+    def __getattribute__(self, name: str):
+        if name in ("expert", "fork", "state_key"):
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
 BROKEN = {
+    Coin: "it is deterministic",
+    CountsRefusedCalls: "a refusal changes nothing",
     Nondeterministic: "it is deterministic",
     Shared: "plays are isolated",
     SharedFork: "forks are equal and apart",
@@ -350,7 +379,7 @@ async def test_bad_lists_of_tasks_are_caught():
 
 
 HASHED = """
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from sojourn.types import Task
 
 @dataclass(frozen=True)

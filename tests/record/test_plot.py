@@ -22,9 +22,9 @@ def summary(success: float) -> Summary:
     return Summary(part, {}, {})
 
 
-def make_run(path: Path, seed: int) -> Path:
+def make_run(path: Path, seed: int, config: str = "") -> Path:
     rng = np.random.default_rng(seed)
-    with RunFolder.create(path, "") as run:
+    with RunFolder.create(path, f"seed = {seed}\n{config}") as run:
         sink = Jsonl(path / "metrics.jsonl")
         for step in range(5):
             sink.write(step, "warmup", {"loss": 1.0})
@@ -71,3 +71,14 @@ def test_smoothing_keeps_lines_and_means():
     noisy = rng.random(400)
     assert plot.smooth(noisy).std() < 0.4 * noisy.std()
     assert plot.smooth(np.zeros(0)).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [((1, "[optim]\nlr = 2.0"), "differ in optim.lr"), ((0, "[optim]\nlr = 1.0"), "has a seed that another run has")],
+)
+def test_unlike_runs_are_not_drawn_as_seeds(tmp_path: Path, second, told):
+    runs = [make_run(tmp_path / "a", 0, "[optim]\nlr = 1.0"), make_run(tmp_path / "b", *second)]
+    with pytest.raises(RecordError, match=told):
+        plot.curve(runs, tmp_path / "curve.png")
+    assert not (tmp_path / "curve.png").exists()

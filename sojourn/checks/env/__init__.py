@@ -50,7 +50,8 @@ async def check_env(
     Plays choose at random among the choices; where there are none, between the expert's action and invented calls.
     `timeout_s` is granted to each promise.
     """
-    subject = family if isinstance(family, str) else getattr(family, "__qualname__", type(family).__qualname__)
+    named = getattr(family, "name", None) if not isinstance(family, type) else None  # of a plain class: module:Class
+    subject = family if isinstance(family, str) else named or getattr(family, "__qualname__", type(family).__qualname__)
     case = Case(family, split, episodes, seed, max_turns)
     verdicts = await judge_all_awaited(PROMISES, case, timeout_s)
     if (shut := getattr(case.family, "close", None)) and not isinstance(case.family, (str, type)):

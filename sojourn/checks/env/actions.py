@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sojourn.checks.env.play import Case, Play, ask_expert, first_difference, short
+from sojourn.checks.env.play import Case, Play, ask_expert, first_difference, require_equal, short, whole
 from sojourn.checks.promise import BrokenError, DoubtfulError, NotOfferedError
 from sojourn.types import Message, Role, ToolCall
 
@@ -52,8 +52,16 @@ async def malformed(case: Case) -> str:
 
 
 async def refusals(case: Case) -> str:
+    """What hostile actions did; and every play again without the actions that were refused in it."""
     if case.refusals:
         raise BrokenError(case.refusals[0])
+    for number, play in enumerate(case.plays):
+        kept = [event for event in play.events if not event.refused]
+        if len(kept) < len(play.events):
+            again = Play(case.family.make(case.task_of(number)))
+            await whole(again, [event.action for event in kept if event.action is not None])
+            await again.env.close()
+            require_equal(kept, again.events, "without the actions that were refused")
     return "the play goes on as if the refused actions had not been"
 
 

@@ -30,7 +30,7 @@ class _Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class MiniWoB:
-    """Task pages, round-robin: task i is page i % len(pages). Random seeds decide what is asked.
+    """MiniWoB++ pages in Chromium, round-robin: task i is page i % len(pages); seeds decide what is asked.
 
     `observation`: "text" (a line per element), "aria" (the accessibility tree), "dom" (the page's own DOM reading) or
     "screenshot" (no text). `refs`: call elements by "name" or by "number"; the DOM has numbers only, and the tree and

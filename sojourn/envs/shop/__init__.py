@@ -40,8 +40,10 @@ class _Opened:
 
 @dataclass(frozen=True, kw_only=True)
 class Shop:
-    """Shopping goals in one shop. The defaults are hard; `products=200, attributes=1, options=0, price_limit=False,
-    results_per_page=3` is easy: search, open the first result that has the attribute in its title, buy.
+    """Shopping goals in one shop: find by search what is asked for, choose its options, buy it.
+
+    The defaults are hard; `products=200, attributes=1, options=0, price_limit=False, results_per_page=3` is easy:
+    search, open the first result that has the attribute in its title, buy.
 
     `products` are generated from `catalogue_seed`, or are the first so many of WebShop's own `data` (a products file,
     or a folder with one), whose instructions then are the goals; the seed then decides their order and prices. A goal
