@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,7 @@ from sojourn.errors import ConfigError, SojournError
 if TYPE_CHECKING:
     from sojourn.checks.report import Report
     from sojourn.recipe import Recipe, Resolved
+    from sojourn.record.checkpoint import Checkpoint
     from sojourn.record.run import RunFolder
 
 app = typer.Typer(
@@ -37,6 +39,8 @@ def train(
 ) -> None:
     """Train by a recipe; evaluates before, between and after its stages."""
     resolved = _load(recipe, overrides)
+    if dry and (resume or out):
+        raise ConfigError("--dry builds and checks a recipe and makes nothing: it takes no --resume and no --out")
     if dry:
         _dry(resolved)
         return
@@ -146,12 +150,12 @@ def _origin(resolved: Resolved, path: str) -> str:
 def evaluate(
     run: Annotated[Path, typer.Argument(help="a run folder (its newest checkpoint), or a recipe (its model as it is)")],
     overrides: Overrides = None,
-    split: Annotated[str, typer.Option(help="train or test")] = "test",
+    split: Annotated[str, typer.Option(help="train or test, by default what the recipe evaluates on")] = "",
     greedy: Annotated[bool, typer.Option("--greedy", help="temperature 0")] = False,
     expert: Annotated[bool, typer.Option("--expert", help="the world's scripted expert instead of the model")] = False,
 ) -> None:
     """Evaluate a run's newest checkpoint on a fixed panel of tasks."""
-    extra = [f"evaluation.split='{split}'"] + (["evaluation.temperature=0.0"] if greedy else [])
+    extra = [f"evaluation.split={split}"] * bool(split) + ["evaluation.temperature=0.0"] * greedy
     resolved = _load(run, [*extra, *(overrides or [])])
     asyncio.run(_evaluate(resolved, run if run.is_dir() else None, expert))
 
@@ -164,16 +168,26 @@ async def _evaluate(resolved: Resolved, run: Path | None, expert: bool) -> None:
     from sojourn.record import checkpoint
     from sojourn.record.intervals import summarise
     from sojourn.rig import assemble
+    from sojourn.stages import initial_weights
 
-    found = checkpoint.latest(run / "checkpoints") if run is not None else None
-    if run is not None and found is None:
-        raise RecordError(f"'{run}' has no complete checkpoint yet: train it first, or evaluate its config.toml")
-    name = "expert" if expert else f"step {found.step}" if found is not None else "as it is"
+    def newest(folder: Path) -> Checkpoint:
+        found = checkpoint.latest(folder / "checkpoints")
+        if found is None:
+            raise RecordError(f"'{folder}' has no complete checkpoint yet: train it first, or evaluate its config.toml")
+        return found
+
+    if run is not None:
+        newest(run)
     with Display() as display:
         async with assemble(resolved.recipe) as rig:
-            if found is not None:
+            name = "expert" if expert else "as it is"
+            if run is None:
+                await initial_weights(rig)
+            else:  # looked for again: a run that goes on drops old checkpoints
+                found = newest(run)
                 rig.trainer.load(found.weights, weights_only=True)
-            await rig.trainer.publish()
+                await rig.trainer.publish()
+                name = name if expert else f"step {found.step}"
             rig.runner.on_episode = display.episode
             display.evaluating(name, len(panel(rig)) * resolved.recipe.evaluation.samples)
             done = await play_panel(rig, "evaluation", expert)
@@ -203,7 +217,9 @@ def check(
     name: Annotated[str, typer.Argument(help="a registered name, 'module:Class', or a recipe (its world)")],
     overrides: Overrides = None,
     kind: Annotated[str, typer.Option(help="env, estimator, loss or backend; by default what the name is of")] = "",
-    episodes: Annotated[int | None, typer.Option(help="tasks to try each promise of a world on [default: 4]")] = None,
+    episodes: Annotated[
+        int | None, typer.Option(min=1, help="tasks to try each promise of a world on [default: 4]")
+    ] = None,
 ) -> None:
     """Check that a component keeps its promises: a world, an estimator, a loss or a backend."""
     report = _report(kind or _kind_of(name), name, overrides, episodes)
@@ -329,13 +345,18 @@ def _component(kind: str, name: str, overrides: list[str] | None) -> Any:
 def main() -> None:
     """The entry point: one sentence and exit code 2 for whatever the user can mend."""
     sys.path.insert(0, str(Path.cwd()))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows another
     try:
         app()
-    except SojournError as error:
+    except (SojournError, OSError) as error:
         _fail(error)
+    except KeyboardInterrupt:  # a second one, while the first is being obeyed
+        sys.exit(130)
     except BaseExceptionGroup as group:
         found = _leaf(group)
-        if not isinstance(found, SojournError):
+        if not isinstance(found, SojournError | OSError):
             raise
         _fail(found)
 

@@ -65,7 +65,9 @@ class Display:
         self._refresh()
 
     def episode(self, episode: Episode) -> None:
-        """An episode is done, of the evaluation if one runs."""
+        """An episode is done, of the evaluation if one runs; why it failed is shown, each cause once."""
+        if episode.error is not None and episode.error not in self._message:
+            self.message(f"an episode failed: {episode.error}")
         now = self._evaluating if self._evaluating.name else self._stage
         now.playing += [trajectory.success for trajectory in episode.trajectories if trajectory.trainable]
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from sojourn.errors import InfrastructureError
 from sojourn.types import Group, Score, Task
 
 if TYPE_CHECKING:
@@ -34,5 +35,18 @@ async def evaluate(rig: Rig, label: str, expert: bool = False) -> Evaluated:
         for slot, task in enumerate(panel(rig))
     ]
     groups = await asyncio.gather(*plays)
+    require_plays(groups)
     scores = await asyncio.gather(*(rig.judge.reward(group) for group in groups))
     return Evaluated(list(groups), list(scores))
+
+
+def require_plays(groups: Sequence[Group]) -> None:
+    """Raises `InfrastructureError` where no episode can be judged: all failed, or none had room for an action."""
+    episodes = [episode for group in groups for episode in group.episodes]
+    if all(episode.error is not None for episode in episodes):
+        raise InfrastructureError(f"all of {len(episodes)} episodes failed; the last cause: {episodes[-1].error}")
+    if not any(trajectory.turns for group in groups for trajectory in group.trajectories):
+        raise InfrastructureError(
+            f"none of {len(episodes)} episodes had room for a single action: raise backend.max_context, or "
+            "shorten what the world shows"
+        )

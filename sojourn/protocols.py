@@ -180,8 +180,8 @@ class Curriculum(Protocol):
 class Groups(Protocol):
     """The config of a group source. `live`: its groups are played by the policy, not recorded or demonstrated.
 
-    Optional: `async check(family, stage)`, asked before a run begins; raises `ConfigError` where the world, open by
-    then, cannot give such groups.
+    Optional: `async check(family, limits, stage)`, asked before a run begins; raises `ConfigError` where the world,
+    open by then, cannot give such groups.
     """
 
     width: int  # groups of a step

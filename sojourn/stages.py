@@ -49,7 +49,7 @@ class Session:
         position = resumed.state() if resumed is not None else None
         if position is None:
             await check_groups(self.recipe)
-            await self._initial_weights()
+            await initial_weights(self.rig)
             await self._evaluate(BEFORE, BEFORE, 0)
         for earlier in self.folder.evaluations() if position is not None else ():
             self.display.recall(earlier["name"], Summary.from_json(earlier["summary"]))
@@ -59,15 +59,6 @@ class Session:
             here = position if position is not None and number == position["stage"] else None
             await self._stage(number, stage, resumed if here else None, here)
         return {e["name"]: Summary.from_json(e["summary"]) for e in self.folder.evaluations()}
-
-    async def _initial_weights(self) -> None:
-        if self.recipe.model.weights:
-            found = checkpoint.latest(Path(self.recipe.model.weights) / "checkpoints")
-            if found is None:
-                raise RecordError(f"model.weights = '{self.recipe.model.weights}': no complete checkpoint there")
-            self.rig.trainer.load(found.weights, weights_only=True)
-        if self.recipe.model.weights or self.recipe.model.lora:
-            await self.rig.trainer.publish()
 
     async def _stage(self, number: int, stage: Stage, resumed: Checkpoint | None, position: Any) -> None:
         trainer = self.rig.trainer
@@ -224,11 +215,30 @@ class Session:
         )
 
 
+def found_weights(recipe: Recipe) -> Checkpoint | None:
+    """The checkpoint that `model.weights` names, or None where it names none."""
+    if not recipe.model.weights:
+        return None
+    found = checkpoint.latest(Path(recipe.model.weights) / "checkpoints")
+    if found is None:
+        raise RecordError(f"model.weights = '{recipe.model.weights}': there is no run with a complete checkpoint")
+    return found
+
+
+async def initial_weights(rig: Rig) -> None:
+    """Gives trainer and sampler the weights that the recipe starts from."""
+    found = found_weights(rig.recipe)
+    if found is not None:
+        rig.trainer.load(found.weights, weights_only=True)
+    if found is not None or rig.recipe.model.lora:
+        await rig.trainer.publish()
+
+
 async def check_groups(recipe: Recipe) -> None:
     """Refuses a world that, once open, cannot give the groups of a stage."""
     for stage in recipe.stages:
         if (check := getattr(stage.groups, "check", None)) is not None:
-            await check(recipe.env, stage.name)
+            await check(recipe.env, recipe.rollout.limits, stage.name)
 
 
 def _mean(values: Sequence[float]) -> float:

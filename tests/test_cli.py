@@ -21,7 +21,12 @@ name = "toy"
 def sojourn(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "200"}
     return subprocess.run(
-        [sys.executable, "-m", "sojourn", *words], cwd=folder, env=environment, capture_output=True, text=True
+        [sys.executable, "-m", "sojourn", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
 

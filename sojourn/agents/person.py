@@ -65,6 +65,8 @@ class _Table:
                 self.say(await _hint(self.env) or "there is no expert here", "yellow")
             elif said in ("", ":help"):
                 self.say(HELP, "dim")
+            elif said.startswith(":"):
+                self.say(f"there is no command {said}: {HELP}", "yellow")
             elif said not in observation.choices and said.isdecimal() and 0 < int(said) <= len(observation.choices):
                 return observation.choices[int(said) - 1]
             else:
@@ -155,8 +157,13 @@ async def _watched(table: _Table, pause_s: float) -> str:
 
 
 async def _hint(env: Any) -> str:
-    action = env.expert() if hasattr(env, "expert") else ""
-    return await action if inspect.isawaitable(action) else action
+    if not hasattr(env, "expert"):
+        return ""
+    action = env.expert()
+    action = await action if inspect.isawaitable(action) else action
+    if not isinstance(action, str):
+        raise ConfigError(f"the world's expert() gave {action!r}: expected the next action as text")
+    return action
 
 
 async def _in_thread(call: Callable[[], str | None]) -> str | None:

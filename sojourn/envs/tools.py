@@ -41,6 +41,7 @@ from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
 
 RESERVED = frozenset({"tasks", "goal", "reward", "expert", "choices", "state_key", "close"})
 LONGEST_ACTION = 10_000  # characters
+LARGEST = 1e30  # a reward; beyond it, what is made of rewards overflows in fp32
 SCALARS: dict[Any, str] = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
 
 
@@ -83,7 +84,7 @@ class Tools:
     test: int = 1_000
 
     def __post_init__(self) -> None:
-        reward = getattr(self.type, "reward", None)
+        reward = getattr(self.plain, "reward", None)
         if not callable(reward):
             raise ConfigError(f"{self.name} has no method reward(): define it, returning None while the play goes on")
         if not self.methods:
@@ -96,28 +97,28 @@ class Tools:
             )
 
     @cached_property
-    def type(self) -> type:
+    def plain(self) -> type:
         return _import(self.cls) if isinstance(self.cls, str) else self.cls
 
     @cached_property
     def name(self) -> str:
-        return f"{self.type.__module__}:{self.type.__qualname__}"
+        return f"{self.plain.__module__}:{self.plain.__qualname__}"
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
-        return tuple(inspect.signature(self.type).parameters)
+        return tuple(inspect.signature(self.plain).parameters)
 
     @cached_property
     def methods(self) -> dict[str, Method]:
         """The tools in the order in which they are written, those of parents first."""
-        names = dict.fromkeys(name for parent in reversed(self.type.__mro__) for name in vars(parent))
+        names = dict.fromkeys(name for parent in reversed(self.plain.__mro__) for name in vars(parent))
         public = [name for name in names if not name.startswith("_") and name not in RESERVED]
-        found = {name: inspect.getattr_static(self.type, name) for name in public}
+        found = {name: inspect.getattr_static(self.plain, name) for name in public}
         return {n: method_of(n, f, self.name) for n, f in found.items() if isinstance(f, types.FunctionType)}
 
     @cached_property
     def brief(self) -> str:
-        lines = [inspect.cleandoc(self.type.__doc__ or "")]
+        lines = [inspect.cleandoc(self.plain.__doc__ or "")]
         if self.form != "native":
             lines.append("Say one call:" if len(self.methods) == 1 else "Say one of these calls:")
             lines += [f"{m.signature}: {m.tool.description}".rstrip(": ") for m in self.methods.values()]
@@ -137,14 +138,14 @@ class Tools:
         if "seed" in self.parameters:
             arguments.setdefault("seed", task.seed)
         try:
-            inspect.signature(self.type).bind(**arguments)
+            inspect.signature(self.plain).bind(**arguments)
         except TypeError as error:
             raise ConfigError(f"{self.name} cannot be made from the task {arguments}: {error}") from None
-        return ToolsEnv(self, self.type(**arguments))
+        return ToolsEnv(self, self.plain(**arguments))
 
     def _listed(self, split: str) -> Sequence[Any] | None:
         """The class's own list of tasks for a split, or None where seeds are all there is to it."""
-        declared = getattr(self.type, "tasks", None)
+        declared = getattr(self.plain, "tasks", None)
         if declared is None and "seed" not in self.parameters:
             raise ConfigError(f"{self.name} has no tasks: list keyword arguments in `tasks`, or take a `seed: int`")
         if callable(declared):
@@ -230,8 +231,10 @@ class ToolsEnv:
         return method
 
     def _checked(self, reward: Any) -> float:
-        if not isinstance(reward, (int, float)) or not math.isfinite(reward):
-            raise InfrastructureError(f"{self.family.name}.reward() gave {reward!r}: return a finite number or None")
+        if not isinstance(reward, (int, float)) or not abs(reward) <= LARGEST:
+            raise InfrastructureError(
+                f"{self.family.name}.reward() gave {_short(reward)}: return a finite number or None"
+            )
         return float(reward)
 
 

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
+from sojourn.errors import ConfigError
 from sojourn.protocols import Reward
 from sojourn.types import Group, Score
 
@@ -31,9 +34,13 @@ class Judge:
         if key not in self._known:
             scores = await self.reward(group)
             if len(scores) != len(group.trajectories):
-                raise ValueError(
+                raise ConfigError(
                     f"the reward gave {len(scores)} scores for {len(group.trajectories)} trajectories of slot "
                     f"{group.slot}: a reward returns one score for each of group.trajectories"
+                )
+            if not all(np.isfinite(score.turns).all() for score in scores):
+                raise ConfigError(
+                    f"the reward of a trajectory of slot {group.slot} is not finite: give a finite number for each turn"
                 )
             self._known[key] = Judged(group, scores)
         return self._known[key].scores

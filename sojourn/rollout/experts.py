@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from sojourn.errors import ConfigError
 from sojourn.protocols import EnvFamily
+from sojourn.rollout.play import Limits
+from sojourn.rollout.runner import has_expert
 from sojourn.types import Group
 
 if TYPE_CHECKING:
@@ -31,10 +33,8 @@ class Experts:
     def tasks(self, steps: int) -> int:
         return min(self.distinct, self.width * steps)
 
-    async def check(self, family: EnvFamily, stage: str) -> None:
-        env = family.make(family.tasks("train")[0])
-        await env.close()
-        if not hasattr(env, "expert"):
+    async def check(self, family: EnvFamily, limits: Limits, stage: str) -> None:
+        if not await has_expert(family, limits):
             raise ConfigError(
                 f"stage '{stage}' clones demonstrations, but the world has no expert(): define it, or drop the stage"
             )

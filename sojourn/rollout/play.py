@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sojourn.errors import ActionError, BudgetError, InfrastructureError
+from sojourn.errors import ActionError, BudgetError, ConfigError, InfrastructureError
 from sojourn.protocols import Env
 from sojourn.timeline import Timeline
 from sojourn.types import Ending, Observation, Step, Trajectory
@@ -30,7 +30,7 @@ class Limits:
 async def play(env: Env, seats: Mapping[str, Any], limits: Limits, timeline: Timeline) -> tuple[Trajectory, ...]:
     """Plays until the world is done or a budget is spent; the caller closes the world."""
     began = time.monotonic()
-    shown = observation = await _call(env.start, limits, timeline)
+    shown = observation = await ask(env.start, limits, timeline)
     ending = Ending.TURNS
     for _ in range(limits.turns):
         if limits.seconds and time.monotonic() - began > limits.seconds:
@@ -39,7 +39,7 @@ async def play(env: Env, seats: Mapping[str, Any], limits: Limits, timeline: Tim
         seat = _seat(seats, observation)
         try:
             message = await seat.act(shown, _state(env))
-            step = await _call(lambda o=observation, m=message: env.step(o.agent, m), limits, timeline)
+            step = await ask(lambda o=observation, m=message: env.step(o.agent, m), limits, timeline)
         except BudgetError:
             ending = Ending.TOKENS
             break
@@ -81,7 +81,8 @@ def _pay(seats: Mapping[str, Any], actor: str, step: Step) -> None:
             seats[name].pay(float(reward), {} if step.success is None else {"success": float(step.success)})
 
 
-async def _call(call: Callable[[], Awaitable[T]], limits: Limits, timeline: Timeline) -> T:
+async def ask(call: Callable[[], Awaitable[T]], limits: Limits, timeline: Timeline) -> T:
+    """One call of the world, which may stall no longer than `limits.stall_s`."""
     try:
         async with asyncio.timeout(limits.stall_s):
             with timeline.during("env"):
@@ -93,6 +94,9 @@ async def _call(call: Callable[[], Awaitable[T]], limits: Limits, timeline: Time
 
 
 async def expert_action(env: Any) -> str:
-    """The next action of the world's scripted expert; `ConfigError` is the family's business."""
+    """The next action of the world's scripted expert."""
     said = env.expert()
-    return await said if inspect.isawaitable(said) else said
+    said = await said if inspect.isawaitable(said) else said
+    if not isinstance(said, str):
+        raise ConfigError(f"the world's expert() gave {said!r}: expected the next action as text")
+    return said

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sojourn.agents.plain import Chair
-from sojourn.errors import ConfigError, InfrastructureError
+from sojourn.errors import ConfigError, InfrastructureError, SojournError
 from sojourn.protocols import EnvFamily, Renderer, Sampler
-from sojourn.rollout.play import Limits, expert_action, play
+from sojourn.rollout.play import Limits, ask, expert_action, play
 from sojourn.rollout.tape import Tape
 from sojourn.timeline import Timeline
 from sojourn.types import Episode, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Task, Versions
@@ -30,7 +30,7 @@ class Rollout:
     """How episodes are run: how many at once, their budgets, and what is done when the world fails.
 
     A failed episode is tried again up to `retries` times. The run stops when more than `max_error_rate` of the last
-    100 episodes failed for good.
+    100 episodes (and more than three) failed for good.
     """
 
     concurrency: int = 64
@@ -95,7 +95,7 @@ class Runner:
                     trajectories = await self._play(task, params, sampler, expert)
                 except ConfigError:
                     raise
-                except Exception as error:
+                except (Exception, SystemExit) as error:  # a world that exits ends its own episode
                     trajectories, failure = (), f"{type(error).__name__}: {error}"
                 episode = Episode(f"{label}-{task.id}", task, trajectories, failure, time.monotonic() - began)
                 if failure is None or attempt == self.config.retries:
@@ -113,19 +113,30 @@ class Runner:
                 self.on_blobs(blobs)
             return played
         finally:
-            with self.timeline.during("env"):
-                await env.close()
+            await ask(env.close, self.config.limits, self.timeline)
 
     def _count(self, episode: Episode) -> None:
         self._recent.append(episode.error)
         failed = [error for error in self._recent if error is not None]
         self.errors += episode.error is not None
-        if len(failed) > max(3, self.config.max_error_rate * 100):
+        if len(failed) > max(3, self.config.max_error_rate * len(self._recent)):
             raise InfrastructureError(
                 f"{len(failed)} of the last {len(self._recent)} episodes failed, more than rollout.max_error_rate = "
                 f"{self.config.max_error_rate:g} allows; the last cause: {failed[-1]}"
             )
         self.on_episode(episode)
+
+
+async def has_expert(family: EnvFamily, limits: Limits) -> bool:
+    """Whether the plays of a world have an expert; `InfrastructureError` where there cannot even be one."""
+    try:
+        env = family.make(family.tasks("train")[0])
+        await ask(env.close, limits, Timeline())
+    except SojournError:
+        raise
+    except Exception as error:  # the world's own, which no user of it can mend by looking at where we called it
+        raise InfrastructureError(f"a play of the world cannot be made: {type(error).__name__}: {error}") from error
+    return hasattr(env, "expert")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.rollout.tape import Tape
 from sojourn.types import Group, Score
 
@@ -104,6 +104,11 @@ class LiveSlots:
         except BaseException:
             await self.close()
             raise
+        episodes = [episode for group in done for episode in group.episodes]
+        if all(episode.error is not None for episode in episodes):
+            raise InfrastructureError(
+                f"all {len(episodes)} episodes of step {step} failed; the last cause: {episodes[-1].error}"
+            )
         for slot in wanted:
             del self._running[slot], self._tapes[slot]
         if self.config.zero_signal != "drop":

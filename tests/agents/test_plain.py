@@ -181,7 +181,7 @@ async def test_page_shows_the_brief_and_the_present_page_only():
 async def test_a_reply_that_was_cut_off_is_closed_by_what_follows():
     script = Script(["go no...", "go north"])
     played = await episode(script, turns=2)
-    told = user("Not go no.")
+    told = user("Not go no. (cut off after 5 tokens)")
     assert script.seen[1] == BRIEF + user("page 1") + reply() + "go no<|im_end|>\n" + told + reply()
     assert renderer().decode(played.turns[1].context).startswith("<|im_end|>\n")  # not sampled, so not trained
 

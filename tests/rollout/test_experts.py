@@ -5,6 +5,7 @@ from made_world import Odd, renderer, rig, sampled, seeds
 
 from sojourn.errors import ConfigError
 from sojourn.rollout.experts import Experts
+from sojourn.rollout.play import Limits
 from sojourn.types import Message, Role
 
 
@@ -44,13 +45,13 @@ async def test_only_successful_ones_are_kept_when_asked():
 @pytest.mark.parametrize(
     ("world", "said"),
     [
-        (Odd(paying=False), "none of 4 demonstrations can be used: the experts did not succeed"),
-        (Odd(lost=True), "none of 4 demonstrations can be used: RuntimeError: the expert lost its way"),
+        (Odd(paying=False), "none of 3 demonstrations can be used: the experts did not succeed"),
+        (Odd(lost=True), "none of 3 demonstrations can be used: RuntimeError: the expert lost its way"),
     ],
 )
 async def test_where_none_can_be_used_the_cause_is_said(world: Odd, said: str):
     with pytest.raises(ConfigError, match=said):
-        await Experts(width=4).bind(rig(world), "warmup", 1).take(0)
+        await Experts(width=3).bind(rig(world), "warmup", 1).take(0)
 
 
 async def test_a_demonstration_that_failed_is_left_out_even_when_all_are_wanted():
@@ -60,7 +61,7 @@ async def test_a_demonstration_that_failed_is_left_out_even_when_all_are_wanted(
 
 async def test_a_world_without_an_expert_is_refused():
     with pytest.raises(ConfigError, match=r"stage 'warmup' clones demonstrations, but the world has no expert\(\)"):
-        await Experts(width=2).check(Odd(mute=True), "warmup")
+        await Experts(width=2).check(Odd(mute=True), Limits(), "warmup")
     with pytest.raises(BaseExceptionGroup) as caught:
         await Experts(width=2).bind(rig(Odd(mute=True)), "warmup", 1).take(0)
     assert caught.group_contains(ConfigError, match=r"the world has no expert\(\): demonstrations need one")

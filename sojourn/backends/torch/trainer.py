@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from sojourn.backends.torch import packed
 from sojourn.batch import share
-from sojourn.errors import RecordError
+from sojourn.errors import ModelError, RecordError
 from sojourn.protocols import Loss
 from sojourn.timeline import Timeline
 from sojourn.types import Batch, FloatArray, IntArray
@@ -88,7 +88,8 @@ class TorchTrainer:
         return await self._run(lambda: self._backward(batch, losses))
 
     async def optim_step(self) -> Mapping[str, float]:
-        """One AdamW step on the gradient so far, clipped; a step without any gradient changes nothing."""
+        """One AdamW step on the gradient so far, clipped; a step without any gradient changes nothing. Raises
+        `ModelError`, with the weights as they were, where the gradient is not finite."""
         return await self._run(self._update)
 
     async def publish(self) -> int:
@@ -158,6 +159,12 @@ class TorchTrainer:
                 f"the checkpoint '{folder}' holds {len(weights)} tensors, this model trains {len(own)} (the first that "
                 f"differs: {odd}): use the model and lora settings that it was made with"
             )
+        for name, value in weights.items():
+            if own[name].shape != value.shape:
+                raise RecordError(
+                    f"the checkpoint '{folder}' has '{name}' of shape {tuple(value.shape)}, this model "
+                    f"{tuple(own[name].shape)}: use the model that it was made with"
+                )
         for name, value in weights.items():
             own[name].copy_(value)
 
@@ -241,10 +248,14 @@ class TorchTrainer:
         if not parameters:
             return {"lr": lr, "grad_norm": 0.0}
         norm = torch.nn.utils.clip_grad_norm_(parameters, self._optim.clip_norm or float("inf"))
+        if not torch.isfinite(norm):
+            raise ModelError(
+                f"the gradient of update {self._step} of this stage is not finite: lower optim.lr, or look for huge "
+                "rewards, advantages or coefficients"
+            )
         for group in self._optimizer.param_groups:
             group["lr"] = lr
-        if torch.isfinite(norm):
-            self._optimizer.step()
+        self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return {"lr": lr, "grad_norm": float(norm)}
 

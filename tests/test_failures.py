@@ -1,0 +1,127 @@
+"""What breaks while a run goes on stops it with one sentence, and is never recorded as a success."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from test_cli import sojourn
+
+WORLDS = """
+import asyncio, sys
+
+class Sound:
+    '''Say go.'''
+    def __init__(self, seed: int): self.n = 0
+    def go(self) -> str:
+        '''Goes.'''
+        self.n += 1
+        return "gone"
+    def reward(self): return 1.0 if self.n else None
+    def expert(self): return "go()"
+
+class Broken(Sound):
+    def __init__(self, seed: int): raise RuntimeError("no such server")
+
+class Fails(Sound):
+    def goal(self): raise RuntimeError("gone")
+
+class Exits(Sound):
+    def go(self) -> str:
+        '''Goes.'''
+        sys.exit(7)
+
+class Huge(Sound):
+    def reward(self): return 1e300 if self.n else None
+
+class NeverCloses(Sound):
+    async def close(self): await asyncio.sleep(1e6)
+
+class OddExpert(Sound):
+    def expert(self): return None
+
+class NoExpert:
+    '''Say go.'''
+    def __init__(self, seed: int): pass
+    def go(self) -> str:
+        '''Goes.'''
+        return "gone"
+    def reward(self): return 1.0
+"""
+RECIPE = """
+name = "t"
+[model]
+name = "tiny:layers=1,hidden=64"
+dtype = "fp32"
+[env]
+name = "worlds:{world}"
+[evaluation]
+tasks = 2
+[rollout]
+retries = 0
+[rollout.limits]
+turns = 2
+stall_s = 0.5
+[[stages]]
+name = "warmup"
+steps = 2
+groups = {{ name = "experts", width = 2 }}
+estimator = {{ name = "constant" }}
+losses = [{{ name = "nll" }}]
+[[stages]]
+name = "rl"
+steps = 2
+groups = {{ name = "slots", width = 2, size = 2 }}
+losses = [{{ name = "ppo" }}]
+"""
+
+
+def run(folder: Path, world: str, *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "worlds.py").write_text(WORLDS)
+    (folder / "r.toml").write_text(RECIPE.format(world=world))
+    return sojourn(folder, *words)
+
+
+def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("world", "told"),
+    [
+        ("Broken", "a play of the world cannot be made: RuntimeError: no such server"),
+        ("Fails", "all of 2 episodes failed; the last cause: RuntimeError: gone"),
+        ("NeverCloses", "did not answer within 0.5 s"),
+        ("NoExpert", "has no expert()"),
+    ],
+)
+def test_a_run_that_cannot_play_is_refused_and_leaves_nothing(tmp_path, world, told):
+    assert told in one_sentence(run(tmp_path, world, "train", "r.toml"))
+    assert not list(tmp_path.glob("runs/*"))
+
+
+@pytest.mark.parametrize(
+    ("world", "words", "told"),
+    [
+        ("Exits", [], "SystemExit: 7"),
+        ("Huge", [], "1e+300: return a finite number"),
+        ("OddExpert", [], "expert() gave None"),
+        ("Sound", ["backend.max_context=8", "sampling.max_tokens=4"], "raise backend.max_context"),
+        ("Sound", ["stages.warmup.losses.0.coef=1e38", "stages.warmup.optim.lr=1e30"], "not finite"),
+        ("Sound", ["model.weights=nowhere"], "no run with a complete checkpoint"),
+    ],
+)
+def test_a_run_that_breaks_stops_with_the_cause(tmp_path, world, words, told):
+    assert told in one_sentence(run(tmp_path, world, "train", "r.toml", *words))
+
+
+def test_an_evaluation_starts_from_the_weights_that_are_named_and_refuses_those_that_are_not_there(tmp_path):
+    told = one_sentence(run(tmp_path, "Sound", "eval", "r.toml", "model.weights=nowhere"))
+    assert "model.weights = 'nowhere'" in told
+
+
+def test_a_plain_class_is_a_world_by_the_name_tools_too(tmp_path):
+    done = run(tmp_path, "Sound", "check", "tools", "cls=worlds:Sound")
+    assert done.returncode == 0, done.stdout + done.stderr
