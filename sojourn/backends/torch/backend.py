@@ -84,11 +84,15 @@ def compute_dtype(name: str) -> Any:
 
 def _adapted(model: Any, lora: Any, dtype: Any) -> Any:
     """Low-rank adapters in fp32 over frozen weights, which are kept in the compute dtype."""
+    import warnings
+
     import torch
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", bias="none")
-    adapted = get_peft_model(model.to(dtype), config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of peft's way with transformers: nobody here can mend it
+        adapted = get_peft_model(model.to(dtype), config)
     for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(torch.float32)
