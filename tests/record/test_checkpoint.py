@@ -207,8 +207,9 @@ def test_a_damaged_one_beyond_does_not_push_out_what_a_resumed_run_saves(tmp_pat
 
 
 def test_a_replacement_that_is_damaged_gives_way_to_what_it_replaced(tmp_path: Path):
-    checkpoint.save(tmp_path, 1, weights, {"n": 1}).path.rename(tmp_path / ".step-000001.old")
-    (tmp_path / "step-000001").mkdir()
+    checkpoint.save(tmp_path, 1, weights, {"n": 1}).path.rename(tmp_path / "aside")
+    garble(checkpoint.save(tmp_path, 1, weights, {"n": 2}).path / "state.json")
+    (tmp_path / "aside").rename(tmp_path / ".step-000001.old")
     found = checkpoint.latest(tmp_path)
     assert found is not None
     assert found.state() == {"n": 1}
