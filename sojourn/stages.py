@@ -268,7 +268,14 @@ async def run_recipe(
 
 def _cut(recipe: Recipe, jsonl: metrics.Jsonl, found: Checkpoint | None) -> None:
     """Drops the metrics that a killed run wrote after the checkpoint it is resumed from."""
-    position = found.state() if found is not None else {"stage": 0, "step": 0}
-    jsonl.truncate(position["step"], recipe.stages[position["stage"]].name)
-    for later in recipe.stages[position["stage"] + 1 :]:
-        jsonl.truncate(0, later.name)
+    position = found.state() if found is not None else {"stage": 0, "step": 0, "parts": {}}
+    match position:
+        case {"stage": int(number), "step": int(step), "parts": dict()} if 0 <= number < len(recipe.stages):
+            jsonl.truncate(step, recipe.stages[number].name)
+            for later in recipe.stages[number + 1 :]:
+                jsonl.truncate(0, later.name)
+        case _:
+            raise RecordError(
+                f"the state of {found and found.path} is of no step of the {len(recipe.stages)} stages of this run: "
+                "restore its config.toml, or delete this checkpoint to go on from an earlier one"
+            )

@@ -3,21 +3,44 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from sojourn.errors import RecordError
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Says in one sentence what the system has against writing `path`."""
+    try:
+        yield
+    except Exception as error:
+        # safetensors gives what the system said as text only
+        if not isinstance(error, OSError) and "(os error " not in str(error):
+            raise
+        reason = getattr(error, "strerror", None) or error
+        raise RecordError(
+            f"{path} cannot be written ({reason}): what was there before is whole; make room or give leave to write "
+            "there, then go on"
+        ) from error
 
 
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Lets `write` make a temporary file beside `path`, and moves it there once it is on the disk."""
+    """Lets `write` make a temporary file beside `path`, and moves it there once it is on the disk.
+
+    Raises RecordError where the system refuses, with `path` as it was.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write(temporary)
-        sync(temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
+    with writing(path):
+        try:
+            write(temporary)
+            sync(temporary)
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync(path.parent)
 
 
 def write_bytes(path: Path, data: bytes) -> None:

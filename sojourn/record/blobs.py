@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sojourn.errors import RecordError
-from sojourn.record.atomic import write_bytes
+from sojourn.record.atomic import write_bytes, writing
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Blobs:
         digest = hashlib.sha256(data).hexdigest()
         path = self.path(digest)
         if not path.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
+            with writing(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
             write_bytes(path, data)
         return digest
 

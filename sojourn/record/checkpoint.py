@@ -1,5 +1,7 @@
 """Checkpoints: a folder per step that is there complete or not at all; JSON, arrays and what the backend writes.
 
+A manifest holds the length and the CRC-32 of every file, so one that was damaged later is known before it is used.
+
 Nothing is pickled. The last `keep` are kept, and those that are marked. Names carry a step that only grows, so a run
 of several stages counts its steps through.
 """
@@ -10,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,9 +21,11 @@ from typing import Any
 import numpy as np
 
 from sojourn.errors import RecordError
-from sojourn.record.atomic import sync, sync_tree
+from sojourn.record.atomic import sync, sync_tree, writing
+from sojourn.record.step_file import UNREADABLE
 
 ARRAY = "__array__"
+MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a manifest may raise
 State = Mapping[str, Any]
 
 
@@ -45,10 +48,28 @@ class Checkpoint:
         """The state that was saved; tuples come back as lists."""
         try:
             data = json.loads((self.path / "state.json").read_text())
+            if not isinstance(data, dict):
+                raise TypeError(f"state.json holds {data!r:.40}, not an object")
             with (self.path / "state.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return _unpack(data, arrays)
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-            raise RecordError(f"{self.path} cannot be read ({error}): resume from an earlier checkpoint") from error
+        except (*UNREADABLE, TypeError) as error:
+            raise self._damaged(f"its state cannot be read: {error}") from error
+
+    def verify(self) -> None:
+        """Reads every file once; raises RecordError where one is missing or is not what was written."""
+        if not _complete(self.path):
+            raise self._damaged("a file is missing or has another length")
+        try:
+            digests = _manifest(self.path).get("crc32", {})  # older manifests hold lengths alone
+            changed = [name for name, digest in digests.items() if _crc32(self.path / name) != digest]
+        except MALFORMED as error:
+            raise self._damaged(str(error)) from error
+        if changed:
+            raise self._damaged(f"{changed[0]} is not what was written")
+        self.state()
+
+    def _damaged(self, why: str) -> RecordError:
+        return RecordError(f"{self.path} is damaged ({why}): restore it from a copy, or delete it to go on without it")
 
     def mark(self) -> None:
         """Keeps this checkpoint however many follow."""
@@ -62,48 +83,54 @@ def save(
 
     `state` may nest mappings, sequences, numbers, text, None and numpy arrays. Marked ones do not count in `keep`.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"step-{step:06d}"
-    temporary = folder / f".{target.name}.new"
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        (temporary / "weights").mkdir(parents=True)
-        write(temporary / "weights")
-        _write_state(temporary, state)
-        if mark:
-            (temporary / "marked").touch()
-        files = {str(p.relative_to(temporary)): p.stat().st_size for p in sorted(temporary.rglob("*")) if p.is_file()}
-        (temporary / "checkpoint.json").write_text(json.dumps({"step": step, "files": files}, indent=1))
-        sync_tree(temporary)
-        if target.exists():
-            os.rename(target, folder / f".{target.name}.old")
-        os.rename(temporary, target)
-        sync(folder)
-    except BaseException:
+    target = Path(folder) / f"step-{step:06d}"
+    temporary = target.with_name(f".{target.name}.new")
+    with writing(target):
         shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    for leftover in folder.glob(".step-*"):
-        shutil.rmtree(leftover)
-    _prune(folder, keep)
+        try:
+            (temporary / "weights").mkdir(parents=True)
+            write(temporary / "weights")
+            _write_state(temporary, state)
+            if mark:
+                (temporary / "marked").touch()
+            _write_manifest(temporary, step)
+            sync_tree(temporary)
+            if target.exists():
+                os.rename(target, target.with_name(f".{target.name}.old"))
+            os.rename(temporary, target)
+            sync(target.parent)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        for leftover in target.parent.glob(".step-*"):
+            shutil.rmtree(leftover)
+        _prune(target.parent, step, keep)
     return Checkpoint(target, step)
 
 
 def checkpoints(folder: str | Path) -> list[Checkpoint]:
-    """The complete checkpoints of a folder, oldest first."""
-    found: dict[int, Checkpoint] = {}
-    for path in sorted(Path(folder).glob("*step-*")):  # .step-N.old, left where a replacement was cut off, comes first
-        match = re.fullmatch(r"\.step-(\d+)\.old|step-(\d+)", path.name)
-        if match and _complete(path):
-            step = int(match[1] or match[2])
-            found[step] = Checkpoint(path, step)
-    return [found[step] for step in sorted(found)]
+    """The complete checkpoints of a folder, oldest first: by the lengths of their files, which are not read."""
+    found = {candidate.step: candidate for candidate in _candidates(Path(folder)) if _complete(candidate.path)}
+    return list(found.values())
 
 
 def latest(folder: str | Path) -> Checkpoint | None:
-    """The newest complete checkpoint; what is incomplete is skipped."""
-    found = checkpoints(folder)
-    return found[-1] if found else None
+    """The newest checkpoint that `verify` finds whole; what is incomplete or damaged is skipped.
+
+    None where there is none at all. Raises RecordError where there are only damaged ones: to start again over the
+    records of such a run is for its owner to decide.
+    """
+    newest: RecordError | None = None
+    for candidate in reversed(_candidates(Path(folder))):
+        try:
+            candidate.verify()
+        except RecordError as error:
+            newest = newest or error
+        else:
+            return candidate
+    if newest is not None:
+        raise newest
+    return None
 
 
 def truncate(folder: str | Path, step: int) -> None:
@@ -113,17 +140,48 @@ def truncate(folder: str | Path, step: int) -> None:
             shutil.rmtree(checkpoint.path)
 
 
+def _candidates(folder: Path) -> list[Checkpoint]:
+    """What looks like a checkpoint, oldest first; .step-N.old, left where a replacement was cut off, before step-N."""
+    if folder.exists() and not folder.is_dir():
+        raise RecordError(f"{folder} is a file, not a folder of checkpoints: move it away")
+    found: list[Checkpoint] = []
+    for path in folder.glob("*step-*"):
+        match = re.fullmatch(r"\.step-(\d+)\.old|step-(\d+)", path.name)
+        if match:
+            found.append(Checkpoint(path, int(match[1] or match[2])))
+    return sorted(found, key=lambda candidate: (candidate.step, candidate.path.name))
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    return json.loads((path / "checkpoint.json").read_text())
+
+
 def _complete(path: Path) -> bool:
     try:
-        files = json.loads((path / "checkpoint.json").read_text())["files"]
-        return all((path / name).stat().st_size == size for name, size in files.items())
-    except (OSError, ValueError, KeyError):
+        return all((path / name).stat().st_size == size for name, size in _manifest(path)["files"].items())
+    except MALFORMED:
         return False
 
 
-def _prune(folder: Path, keep: int) -> None:
-    unmarked = [checkpoint for checkpoint in checkpoints(folder) if not checkpoint.marked]
-    for checkpoint in unmarked[: len(unmarked) - max(keep, 1)]:
+def _write_manifest(folder: Path, step: int) -> None:
+    paths = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    sizes = {name: path.stat().st_size for name, path in paths.items()}
+    digests = {name: _crc32(path) for name, path in paths.items()}
+    (folder / "checkpoint.json").write_text(json.dumps({"step": step, "files": sizes, "crc32": digests}, indent=1))
+
+
+def _crc32(path: Path) -> int:
+    digest = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest = zlib.crc32(block, digest)
+    return digest
+
+
+def _prune(folder: Path, step: int, keep: int) -> None:
+    """Keeps the last ones up to `step`: what lies beyond was skipped as damaged when the run was resumed."""
+    unmarked = [c for c in checkpoints(folder) if not c.marked and c.step <= step]
+    for checkpoint in unmarked[: -max(keep, 1)]:
         shutil.rmtree(checkpoint.path)
 
 

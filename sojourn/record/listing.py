@@ -31,11 +31,19 @@ def runs(folders: Sequence[Path]) -> Table:
     if not paths:
         shown.caption = f"no runs in '{folders[0]}' yet: sojourn train recipes/toy/train.toml"
     for path in paths:
-        shown.add_row(path.name, *_row(RunFolder.read(path)))
+        shown.add_row(path.name, *_row(path))
     return shown
 
 
-def _row(run: RunFolder) -> tuple[str, str, str, str]:
+def _row(path: Path) -> tuple[str, str, str, str]:
+    """What a run came to; of a damaged one what is wrong, so that it does not hide the others."""
+    try:
+        return _standing(RunFolder.read(path))
+    except RecordError as error:
+        return "-", "-", "-", f"damaged: {error}"
+
+
+def _standing(run: RunFolder) -> tuple[str, str, str, str]:
     last = None
     for line in metrics.read(run.path / "metrics.jsonl"):
         last = line

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
-from sojourn.errors import MissingExtraError
+from sojourn.errors import MissingExtraError, RecordError
+from sojourn.record.atomic import writing
 
 TRACKING = "pip install sojourn[tracking]"
 
@@ -39,29 +40,27 @@ class Jsonl:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        _end_line(self.path)
-        self._file = self.path.open("a")
+        with writing(self.path):
+            _end_line(self.path)
+            self._file = self.path.open("a")
 
     def write(self, step: int, stage: str, values: Mapping[str, float]) -> None:
         numbers = {name: float(value) for name, value in values.items()}
         finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
-        self._file.write(json.dumps({"step": step, "stage": stage, **finite}) + "\n")
-        self._file.flush()
+        with writing(self.path):
+            self._file.write(json.dumps({"step": step, "stage": stage, **finite}) + "\n")
+            self._file.flush()
 
     def truncate(self, step: int, stage: str | None = None) -> None:
         """Drops the first line at or after `step` (of `stage`, where given) and all that follow it, to resume there."""
-        self._file.close()
-        with self.path.open("rb+") as file:
-            while raw := file.readline():
-                line = _parse(raw)
-                if line is not None and line.step >= step and stage in (None, line.stage):
-                    file.seek(-len(raw), os.SEEK_CUR)
-                    file.truncate()
-                    break
-        self._file = self.path.open("a")
+        with writing(self.path):
+            self._file.close()
+            _cut(self.path, step, stage)
+            self._file = self.path.open("a")
 
     def close(self) -> None:
-        self._file.close()
+        with writing(self.path):
+            self._file.close()
 
 
 def read(path: str | Path) -> Iterator[Line]:
@@ -69,11 +68,14 @@ def read(path: str | Path) -> Iterator[Line]:
     path = Path(path)
     if not path.exists():
         return
-    with path.open("rb") as file:
-        for raw in file:
-            line = _parse(raw)
-            if line is not None:
-                yield line
+    try:
+        with path.open("rb") as file:
+            for raw in file:
+                line = _parse(raw)
+                if line is not None:
+                    yield line
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read ({error.strerror}): restore it from a copy, or remove it") from error
 
 
 class Sinks:
@@ -96,6 +98,10 @@ class TensorBoard:
     """Event files for `tensorboard --logdir`, in `folder` inside the run folder. A resumed run adds a second file."""
 
     folder: str = "tensorboard"
+
+    def __post_init__(self) -> None:
+        if Path(self.folder).is_absolute() or ".." in Path(self.folder).parts:
+            raise ValueError(f"folder = {self.folder!r}: expected a folder inside the run folder, such as 'events'")
 
     def __call__(self, run: Path, config: Mapping[str, Any]) -> Sink:
         try:
@@ -206,6 +212,17 @@ def _parse(raw: bytes) -> Line | None:
         return Line(step, stage, {name: math.nan if value is None else float(value) for name, value in data.items()})
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _cut(path: Path, step: int, stage: str | None) -> None:
+    """Drops the first line at or after the step, and all that follow it."""
+    with path.open("rb+") as file:
+        while raw := file.readline():
+            line = _parse(raw)
+            if line is not None and line.step >= step and stage in (None, line.stage):
+                file.seek(-len(raw), os.SEEK_CUR)
+                file.truncate()
+                break
 
 
 def _end_line(path: Path) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sojourn.config import leaves
 from sojourn.errors import MissingExtraError, RecordError
 from sojourn.record import intervals, metrics
+from sojourn.record.atomic import write_file
 from sojourn.record.intervals import Estimate, Summary
 from sojourn.record.run import RunFolder
 
@@ -49,7 +50,10 @@ def curve(run_folders: Sequence[Path], out: Path) -> None:
 
     Several folders are seeds of one recipe: a thin line each, the mean thick, and evaluations with a t interval over
     seeds. A stage is drawn when it has a loss; an evaluation lies at the start of its stage plus the steps done in it.
+    Raises RecordError where `out` is no PNG or cannot be written; what was there before stays whole.
     """
+    if out.suffix != ".png":
+        raise RecordError(f"the curve cannot be drawn to '{out}': it is a PNG, name a file such as curve.png")
     try:
         from matplotlib.figure import Figure  # a Figure of its own never opens a window: it is drawn with Agg
     except ImportError as error:
@@ -75,7 +79,7 @@ def curve(run_folders: Sequence[Path], out: Path) -> None:
     names = curves[0].name if len(curves) == 1 else f"{curves[0].name} and {len(curves) - 1} more"
     panels[-1].set_xlabel(f"step ({names})")
     panels[-1].set_xlim(-0.02 * end - 0.5, 1.02 * end + 0.5)
-    figure.savefig(out, format="png")
+    write_file(out, lambda temporary: figure.savefig(temporary, format="png"))
 
 
 def _require_seeds(runs: Sequence[RunFolder]) -> None:

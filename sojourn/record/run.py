@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import fcntl
+import hashlib
 import json
 import os
 import platform
@@ -87,9 +88,15 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
-        """Opens an existing folder to go on writing."""
-        path = _existing(path)
-        return cls(path, _lock(path))
+        """Opens an existing folder to go on writing; refuses one whose config was edited since the run began."""
+        found = cls.read(path)
+        begun = found.versions.get("config")
+        if begun is not None and begun != _digest(found._config_text()):
+            raise RecordError(
+                f"{found.path / 'config.toml'} was edited since the run began: put it back as it was, or start a new "
+                "run from it"
+            )
+        return cls(found.path, _lock(found.path))
 
     @classmethod
     def read(cls, path: str | Path) -> RunFolder:
@@ -110,15 +117,16 @@ class RunFolder:
 
     @property
     def config(self) -> dict[str, Any]:
-        return _parse((self.path / "config.toml").read_text(), self.path / "config.toml")
+        return _parse(self._config_text(), self.path / "config.toml")
 
     @property
     def versions(self) -> dict[str, str]:
-        return self.read_json("versions.json", {})
+        """What was installed as the run began, and under `config` the SHA-256 of its config.toml."""
+        return self._table("versions.json")
 
     @property
     def seeds(self) -> dict[str, int]:
-        return self.read_json("seeds.json", {})
+        return self._table("seeds.json")
 
     @property
     def blobs(self) -> Blobs:
@@ -139,8 +147,21 @@ class RunFolder:
             return default
         try:
             return json.loads(path.read_text())
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise RecordError(f"{path} is not JSON ({error}): it is damaged, restore it from a copy") from error
+
+    def _table(self, name: str) -> dict[str, Any]:
+        found = self.read_json(name, {})
+        if not isinstance(found, dict):
+            raise RecordError(f"{self.path / name} holds {found!r:.40}, not an object: restore it from a copy")
+        return found
+
+    def _config_text(self) -> str:
+        path = self.path / "config.toml"
+        try:
+            return path.read_bytes().decode()
+        except (OSError, ValueError) as error:
+            raise RecordError(f"{path} cannot be read ({error}): restore it from a copy") from error
 
     def add_evaluation(self, name: str, stage: str, step: int, summary: Summary) -> None:
         """Adds to evaluations.json; the same name, stage and step replaces what was there."""
@@ -150,7 +171,13 @@ class RunFolder:
 
     def evaluations(self) -> list[dict[str, Any]]:
         """The evaluations so far, oldest first: name, stage, step, and a summary for `Summary.from_json`."""
-        return self.read_json("evaluations.json", [])
+        found = self.read_json("evaluations.json", [])
+        if not isinstance(found, list) or not all(map(_is_evaluation, found)):
+            raise RecordError(
+                f"{self.path / 'evaluations.json'} holds something else than evaluations (name, stage, step, summary): "
+                "it is damaged, restore it from a copy or delete it"
+            )
+        return found
 
     def discard(self) -> None:
         """Removes the folder and all that is in it."""
@@ -175,13 +202,26 @@ class RunFolder:
 
 
 def _fill(folder: Path, config: str, seeds: Mapping[str, int], found: Mapping[str, str]) -> None:
-    (folder / "config.toml").write_text(config)
-    (folder / "versions.json").write_text(json.dumps(found, indent=1) + "\n")
+    (folder / "config.toml").write_bytes(config.encode())
+    (folder / "versions.json").write_text(json.dumps({**found, "config": _digest(config)}, indent=1) + "\n")
     (folder / "seeds.json").write_text(json.dumps(seeds, indent=1) + "\n")
     (folder / "metrics.jsonl").touch()
     for name in ("tokens", "blobs", "checkpoints"):
         (folder / name).mkdir()
     sync_tree(folder)
+
+
+def _digest(config: str) -> str:
+    return hashlib.sha256(config.encode()).hexdigest()
+
+
+def _is_evaluation(value: Any) -> bool:
+    try:
+        success = Summary.from_json(value["summary"]).overall.success
+        texts = (value["name"], value["stage"], success.percent)  # as text, which only numbers have
+        return all(isinstance(text, str) for text in texts) and isinstance(value["step"], int)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
 
 
 def _parse(text: str, path: Path) -> dict[str, Any]:

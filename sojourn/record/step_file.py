@@ -76,6 +76,9 @@ class StepFile:
         except UNREADABLE as error:
             self._raw.close()
             raise _damaged(path, error) from error
+        if not isinstance(self._file, np.lib.npyio.NpzFile):
+            self._raw.close()
+            raise _damaged(path, ValueError("one array, not a file of several"))
         self._members = frozenset(self._file.files)
 
     def record(self, number: int) -> Record:

@@ -6,6 +6,7 @@ so a lost or damaged index is made again from them. Readers never lock out the w
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
 import warnings
@@ -19,6 +20,7 @@ from urllib.parse import quote
 
 from sojourn.errors import RecordError
 from sojourn.record import step_file
+from sojourn.record.atomic import writing
 from sojourn.record.entry import COLUMNS, Entry, describe, from_row, to_row
 from sojourn.record.step_file import Record, StepFile
 from sojourn.types import Credit, Episode, Group, Score
@@ -67,7 +69,8 @@ class EpisodeStore:
         self._writer: sqlite3.Connection | None = None
         self._memory: sqlite3.Connection | None = None
         if write:
-            self.tokens.mkdir(parents=True, exist_ok=True)
+            with writing(self.tokens):
+                self.tokens.mkdir(parents=True, exist_ok=True)
             self._writer = self._open_to_write()
 
     @property
@@ -98,10 +101,11 @@ class EpisodeStore:
         """Removes what the stage recorded at this step and later, for a run that resumes there."""
         with self._lock, self._write() as database:
             database.execute("DELETE FROM episodes WHERE stage = ? AND step >= ?", (stage, step))
-        for path in self.tokens.glob(f"{_quoted(stage)}-*.npz"):
-            name, number, _ = path.stem.rsplit("-", 2)
-            if name == _quoted(stage) and int(number) >= step:
-                path.unlink()
+        for path in self.tokens.iterdir():
+            found = re.fullmatch(rf"{re.escape(_quoted(stage))}-(\d+)-\d+\.npz", path.name)
+            if found and int(found[1]) >= step:
+                with writing(path):
+                    path.unlink()
 
     def query(
         self,
@@ -229,36 +233,52 @@ class EpisodeStore:
     def _write(self) -> Iterator[sqlite3.Connection]:
         if self._writer is None:
             raise RecordError(f"{self.path} is open to read, not to write: open it with write=True")
-        with self._writer:
-            yield self._writer
+        try:
+            with self._writer:
+                yield self._writer
+        except sqlite3.Error as error:
+            raise self._refused(error) from error
 
     def _open_to_write(self) -> sqlite3.Connection:
-        database = sqlite3.connect(self.path, check_same_thread=False)
+        if self.path.is_dir():
+            raise RecordError(f"{self.path} is a folder, not a file: remove it, the index is made again from tokens/")
+        found = "was lost"
         try:
-            return _prepare(database)
-        except sqlite3.DatabaseError as error:
-            database.close()
-            if isinstance(error, sqlite3.OperationalError):
-                raise RecordError(f"{self.path} cannot be opened ({error}): is the folder writable?") from error
-        aside = self.path.with_suffix(".damaged")
-        self.path.replace(aside)
-        for suffix in ("-wal", "-shm"):
-            Path(f"{self.path}{suffix}").unlink(missing_ok=True)
-        warnings.warn(f"{self.path} was damaged: moved to {aside.name} and made again", RuntimeWarning, stacklevel=3)
-        database = _prepare(sqlite3.connect(self.path, check_same_thread=False))
-        self._rebuild(database)
+            database = _prepare(self.path)
+        except sqlite3.Error as error:
+            if not _damage(error):
+                raise self._refused(error) from error
+            found = f"was damaged ({error}), moved to {self._move_aside().name}"
+            database = _prepare(self.path)
+        if any(self.tokens.iterdir()) and database.execute("SELECT 1 FROM episodes LIMIT 1").fetchone() is None:
+            warnings.warn(f"{self.path} {found}, and is made again from tokens/", RuntimeWarning, stacklevel=3)
+            self._rebuild(database)
         return database
+
+    def _move_aside(self) -> Path:
+        aside = self.path.with_suffix(".damaged")
+        with writing(aside):
+            self.path.replace(aside)
+            for suffix in ("-wal", "-shm"):
+                Path(f"{self.path}{suffix}").unlink(missing_ok=True)
+        return aside
+
+    def _refused(self, error: sqlite3.Error) -> RecordError:
+        return RecordError(
+            f"{self.path} cannot be written ({error}): make room, give leave to write there, and let no other program "
+            "hold it; then go on"
+        )
 
     def _rebuild(self, database: sqlite3.Connection) -> None:
         for path in sorted(self.tokens.glob("*.npz")):
             try:
                 with StepFile(path) as file:
-                    rows = file.index()
-            except RecordError as error:
-                warnings.warn(f"a step is left out: {error}", RuntimeWarning, stacklevel=4)
+                    entries = [Entry(**{**row, "tags": tuple(row["tags"])}) for row in file.index()]
+            except (RecordError, TypeError, KeyError) as error:
+                warnings.warn(f"{path.name} is left out of the index: {error}", RuntimeWarning, stacklevel=4)
                 continue
             with database:
-                _insert(database, [Entry(**{**row, "tags": tuple(row["tags"])}) for row in rows])
+                _insert(database, entries)
 
     def _rows(self, statement: str, values: Sequence[Any], make: Callable[[Any], Any]) -> Iterator[Any]:
         given = 0
@@ -304,13 +324,26 @@ def _quoted(stage: str) -> str:
     return quote(stage, safe="")
 
 
-def _prepare(database: sqlite3.Connection) -> sqlite3.Connection:
-    database.execute("PRAGMA journal_mode = WAL")
-    database.execute("PRAGMA synchronous = NORMAL")
-    database.executescript(SCHEMA)
-    if database.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-        raise sqlite3.DatabaseError("quick_check failed")
+def _prepare(path: Path) -> sqlite3.Connection:
+    """The database, sound and with our table; raises what SQLite has against it."""
+    database = sqlite3.connect(path, check_same_thread=False)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.executescript(SCHEMA)
+        if database.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise sqlite3.DatabaseError("quick_check failed")
+        if tuple(column[1] for column in database.execute("PRAGMA table_info(episodes)")) != COLUMNS:
+            raise sqlite3.DatabaseError("the table has other columns")
+    except sqlite3.Error:
+        database.close()
+        raise
     return database
+
+
+def _damage(error: sqlite3.Error) -> bool:
+    """Whether the file is at fault (no database, or another's tables), not the disk, a lock or our rights."""
+    return not isinstance(error, sqlite3.OperationalError) or error.sqlite_errorcode == sqlite3.SQLITE_ERROR
 
 
 def _open_to_read(path: Path) -> sqlite3.Connection:

@@ -9,9 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from sojourn import config
 from sojourn.errors import RecordError
+from sojourn.recipe import resolve
 from sojourn.record import checkpoint
+from sojourn.record.metrics import Jsonl
+from sojourn.stages import _cut
 
 STATE = {
     "step": 3,
@@ -40,6 +45,12 @@ def test_state_and_weights_come_back(tmp_path: Path):
     assert state["rng"] == STATE["rng"]
     assert state["curriculum"] == {"rate": 0.1 + 0.2, "names": ["a", None, True]}
     assert state["empty"] == {}
+
+
+def test_as_many_are_kept_as_asked_from_the_first_on(tmp_path: Path):
+    for step in range(5):
+        checkpoint.save(tmp_path, step, weights, {}, keep=3)
+        assert [c.step for c in checkpoint.checkpoints(tmp_path)] == list(range(step + 1))[-3:]
 
 
 def test_numpy_generators_resume(tmp_path: Path):
@@ -150,5 +161,82 @@ def test_a_damaged_state_says_so(tmp_path: Path):
     saved = checkpoint.save(tmp_path, 0, weights, STATE)
     path = saved.path / "state.npz"
     path.write_bytes(b"x" * path.stat().st_size)
-    with pytest.raises(RecordError, match="resume from an earlier checkpoint"):
+    with pytest.raises(RecordError, match=r"is damaged \(its state cannot be read.*or delete it"):
         saved.state()
+
+
+@pytest.mark.parametrize("text", ["[]", '{"files": ["state.json"]}', '{"files": {"state.json": [1]}}', "{}", "\xff"])
+def test_a_manifest_of_another_form_is_incomplete(tmp_path: Path, text: str):
+    first, second = (checkpoint.save(tmp_path, step, weights, STATE) for step in (1, 2))
+    (second.path / "checkpoint.json").write_text(text, encoding="latin-1")
+    assert checkpoint.checkpoints(tmp_path) == [first]
+    assert checkpoint.latest(tmp_path) == first
+
+
+def garble(path: Path) -> None:
+    path.write_bytes(b"\x7f" * path.stat().st_size)
+
+
+def test_a_file_of_other_bytes_and_the_same_length_is_noticed_before_it_is_loaded(tmp_path: Path):
+    first, second, third = (checkpoint.save(tmp_path, step, weights, STATE, keep=3) for step in (1, 2, 3))
+    garble(third.weights / "adapter" / "model.bin")
+    garble(second.path / "state.json")
+    assert checkpoint.checkpoints(tmp_path) == [first, second, third]  # listing reads no weights
+    assert checkpoint.latest(tmp_path) == first
+    garble(first.path / "state.npz")
+    with pytest.raises(RecordError, match=r"3 is damaged \(weights/adapter/model.bin is not what was written\)"):
+        checkpoint.latest(tmp_path)
+
+
+@pytest.mark.parametrize("state", ["[]", "7", '{"x": {"__array__": "b"}}', '{"x": {"__array__": []}}'])
+def test_a_state_of_another_form_is_skipped_without_a_digest_too(tmp_path: Path, state: str):
+    first, second = (checkpoint.save(tmp_path, step, weights, {"n": 1}) for step in (1, 2))
+    (second.path / "state.json").write_text(state)
+    files = {"state.json": len(state), "state.npz": (second.path / "state.npz").stat().st_size}
+    (second.path / "checkpoint.json").write_text(json.dumps({"files": files}))
+    assert checkpoint.checkpoints(tmp_path)[-1].step == 2
+    assert checkpoint.latest(tmp_path) == first
+
+
+def test_a_damaged_one_beyond_does_not_push_out_what_a_resumed_run_saves(tmp_path: Path):
+    damaged = [checkpoint.save(tmp_path, step, weights, {}) for step in (8, 9)]
+    for one in damaged:
+        garble(one.path / "state.json")
+    saved = checkpoint.save(tmp_path, 5, weights, {}, keep=1)
+    assert checkpoint.latest(tmp_path) == saved
+
+
+def test_a_replacement_that_is_damaged_gives_way_to_what_it_replaced(tmp_path: Path):
+    checkpoint.save(tmp_path, 1, weights, {"n": 1}).path.rename(tmp_path / "aside")
+    garble(checkpoint.save(tmp_path, 1, weights, {"n": 2}).path / "state.json")
+    (tmp_path / "aside").rename(tmp_path / ".step-000001.old")
+    found = checkpoint.latest(tmp_path)
+    assert found is not None
+    assert found.state() == {"n": 1}
+
+
+def test_a_file_where_the_folder_should_be_is_one_sentence(tmp_path: Path):
+    (tmp_path / "checkpoints").touch()
+    with pytest.raises(RecordError, match="checkpoints is a file, not a folder"):
+        checkpoint.latest(tmp_path / "checkpoints")
+    with pytest.raises(RecordError, match="step-000001 cannot be written"):
+        checkpoint.save(tmp_path / "checkpoints", 1, weights, {})
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_the_previous_one(tmp_path: Path, full_disk):
+    first = checkpoint.save(tmp_path, 1, weights, {"n": 1})
+    for step, write in ((1, weights), (2, lambda folder: save_file({"w": np.ones(9)}, folder / "w.safetensors"))):
+        with full_disk(), pytest.raises(RecordError, match=rf"step-00000{step} cannot be written \(.*File too large"):
+            checkpoint.save(tmp_path, step, write, {})
+    assert os.listdir(tmp_path) == ["step-000001"]
+    assert checkpoint.latest(tmp_path) == first
+
+
+@pytest.mark.parametrize("state", [{"stage": 7, "step": 0, "parts": {}}, {"stage": 0}, {"stage": 0, "step": "2"}, {}])
+def test_a_state_of_no_stage_of_the_run_is_one_sentence(tmp_path: Path, state: dict):
+    recipe = resolve(config.read(Path(__file__).parents[2] / "recipes" / "toy" / "train.toml")).recipe
+    found = checkpoint.save(tmp_path, 1, weights, state)
+    jsonl = Jsonl(tmp_path / "metrics.jsonl")
+    with pytest.raises(RecordError, match=r"step-000001 is of no step of the \d stages of this run"):
+        _cut(recipe, jsonl, found)
+    jsonl.close()

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sojourn.errors import MissingExtraError
+from sojourn.errors import ConfigError, MissingExtraError, RecordError
 from sojourn.record.metrics import Jsonl, Line, Sinks, TensorBoard, Trackio, Wandb, read
+from sojourn.registry import build
 
 
 def test_lines_are_on_disk_at_once_and_come_back(tmp_path: Path):
@@ -83,3 +84,29 @@ def test_tensorboard_keeps_stages_apart(tmp_path: Path):
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("rl/loss")] == [(0, 0.0), (1, 1.0)]
+
+
+@pytest.mark.parametrize("folder", ["/tmp/elsewhere", "../elsewhere", "a/../../b"])
+def test_tensorboard_stays_in_the_run_folder(folder: str):
+    with pytest.raises(ConfigError, match="expected a folder inside the run folder"):
+        build("sink", {"name": "tensorboard", "folder": folder}, "record.sinks.0")
+
+
+def test_a_folder_in_the_place_of_the_file_is_one_sentence(tmp_path: Path):
+    with pytest.raises(RecordError, match=r"cannot be read \(Is a directory\)"):
+        list(read(tmp_path))
+    with pytest.raises(RecordError, match=r"cannot be written \(Is a directory\)"):
+        Jsonl(tmp_path)
+
+
+def test_a_full_disk_is_one_sentence_and_the_next_line_stands_on_its_own(tmp_path: Path, full_disk):
+    sink = Jsonl(tmp_path / "metrics.jsonl")
+    sink.write(0, "rl", {"loss": 1})
+    with full_disk():
+        for call in (lambda: sink.write(1, "rl", {"loss": 2}), sink.close):
+            with pytest.raises(RecordError, match=r"metrics\.jsonl cannot be written \(File too large\)"):
+                call()
+    sink = Jsonl(sink.path)
+    sink.write(1, "rl", {"loss": 3})
+    sink.close()
+    assert [line.values["loss"] for line in read(sink.path)] == [1, 3]

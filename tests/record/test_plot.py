@@ -82,3 +82,31 @@ def test_unlike_runs_are_not_drawn_as_seeds(tmp_path: Path, second, told):
     with pytest.raises(RecordError, match=told):
         plot.curve(runs, tmp_path / "curve.png")
     assert not (tmp_path / "curve.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("out", "told"),
+    [
+        ("", r"to '\.': it is a PNG"),
+        ("curve.pdf", "name a file such as curve.png"),
+        ("/dev/full", "it is a PNG"),
+        ("folder.png", r"folder\.png cannot be written \(Is a directory\)"),
+        ("nowhere/curve.png", r"cannot be written \(No such file or directory\)"),
+    ],
+)
+def test_a_target_that_cannot_be_drawn_to_is_one_sentence(tmp_path: Path, monkeypatch, out: str, told: str):
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "a", 0)
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(RecordError, match=told):
+        plot.curve([tmp_path / "a"], Path(out))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "folder.png"]
+
+
+def test_a_curve_that_cannot_be_finished_leaves_the_one_before(tmp_path: Path, full_disk):
+    out = tmp_path / "curve.png"
+    plot.curve([make_run(tmp_path / "a", 0)], out)
+    before = out.read_bytes()
+    with full_disk(), pytest.raises(RecordError, match="cannot be written"):
+        plot.curve([tmp_path / "a"], out)
+    assert out.read_bytes() == before

@@ -12,6 +12,7 @@ import pytest
 
 import sojourn
 from sojourn.errors import RecordError
+from sojourn.record import listing
 from sojourn.record.blobs import Blobs
 from sojourn.record.intervals import summarise
 from sojourn.record.run import RunFolder
@@ -124,6 +125,74 @@ def test_evaluations_are_replaced_and_read_only_folders_refuse(tmp_path: Path):
     (run.path / "evaluations.json").write_text("[{")
     with pytest.raises(RecordError, match="is not JSON"):
         run.evaluations()
+
+
+@pytest.mark.parametrize("text", ["[1]", "{}", '[{"name": "a", "stage": "rl", "step": 0}]', "null"])
+def test_evaluations_of_another_form_are_one_sentence(tmp_path: Path, text: str):
+    with RunFolder.create(tmp_path / "a", CONFIG) as run:
+        (run.path / "evaluations.json").write_text(text)
+        for call in (run.evaluations, lambda: run.add_evaluation("base", "rl", 0, summarise([], []))):
+            with pytest.raises(RecordError, match=r"evaluations\.json holds something else than evaluations"):
+                call()
+
+
+def test_evaluations_without_numbers_are_one_sentence(tmp_path: Path):
+    with RunFolder.create(tmp_path / "a", CONFIG) as run:
+        run.add_evaluation("base", "rl", 0, summarise([], []))
+        path = run.path / "evaluations.json"
+        path.write_text(path.read_text().replace('"mean": null', '"mean": "high"'))
+        with pytest.raises(RecordError, match="something else than evaluations"):
+            run.evaluations()
+
+
+def test_an_edited_config_is_refused_to_a_writer_only(tmp_path: Path):
+    RunFolder.create(tmp_path / "a", CONFIG).close()
+    config = tmp_path / "a" / "config.toml"
+    config.write_text(CONFIG.replace("1e-5", "1e-4"))
+    with pytest.raises(RecordError, match=r"config\.toml was edited since the run began: put it back"):
+        RunFolder.open(tmp_path / "a")
+    assert RunFolder.read(tmp_path / "a").config["optim"] == {"lr": 1e-4}
+    config.write_text(CONFIG)
+    RunFolder.open(tmp_path / "a").close()
+
+
+def test_files_that_are_not_what_they_should_be_are_one_sentence(tmp_path: Path):
+    RunFolder.create(tmp_path / "a", CONFIG).close()
+    run = RunFolder.read(tmp_path / "a")
+    (run.path / "versions.json").write_text("[1]")
+    with pytest.raises(RecordError, match=r"versions\.json holds \[1\], not an object"):
+        RunFolder.open(run.path)
+    (run.path / "seeds.json").unlink()
+    (run.path / "seeds.json").mkdir()
+    with pytest.raises(RecordError, match=r"seeds\.json is not JSON"):
+        _ = run.seeds
+    (run.path / "config.toml").write_bytes(b"\xff")
+    with pytest.raises(RecordError, match=r"config\.toml cannot be read"):
+        _ = run.config
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path, full_disk):
+    with RunFolder.create(tmp_path / "a", CONFIG) as run:
+        run.add_evaluation("base", "rl", 0, summarise([], []))
+        with full_disk(), pytest.raises(RecordError, match=r"evaluations\.json cannot be written \(File too large\)"):
+            run.add_evaluation("after", "rl", 5, summarise([], []))
+        assert [e["name"] for e in run.evaluations()] == ["base"]
+        with full_disk(), pytest.raises(RecordError, match="cannot be written"):
+            run.blobs.put(b"pixels")
+        assert os.listdir(run.path / "blobs") == []
+
+
+@pytest.mark.parametrize("name", ["evaluations.json", "metrics.jsonl", "config.toml"])
+def test_a_damaged_run_does_not_hide_the_others(tmp_path: Path, name: str):
+    for run in ("good", "bad"):
+        RunFolder.create(tmp_path / run, CONFIG).close()
+    damaged = tmp_path / "bad" / name
+    damaged.unlink(missing_ok=True)
+    damaged.mkdir()
+    run, *_, found = (list(column.cells) for column in listing.runs([tmp_path]).columns)
+    assert set(run) == {"good", "bad"}
+    assert str(found[run.index("bad")]).startswith("damaged: ")
+    assert found[run.index("good")] == ""
 
 
 def test_blobs_are_named_by_content(tmp_path: Path):

@@ -11,12 +11,14 @@ import subprocess
 import sys
 import threading
 import warnings
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sojourn.errors import RecordError
+from sojourn.record.entry import COLUMNS
 from sojourn.record.step_file import StepFile
 from sojourn.record.store import EpisodeStore
 from sojourn.types import (
@@ -260,11 +262,78 @@ def test_a_lost_index_is_made_again(tmp_path: Path, damage: bytes):
     with EpisodeStore(tmp_path) as store, pytest.warns(RuntimeWarning, match="is damaged .* made again in memory"):
         assert same(list(store.groups("rl")), [group for group, _, _ in made])
     assert index.read_bytes() == damage  # looking changes nothing
-    if damage:
-        with pytest.warns(RuntimeWarning, match=r"moved to episodes\.damaged"):
-            store = EpisodeStore(tmp_path, write=True)
+    with pytest.warns(RuntimeWarning, match=r"(was lost|moved to episodes\.damaged), and is made again from tokens/"):
+        store = EpisodeStore(tmp_path, write=True)
+    assert same(list(store.groups("rl")), [group for group, _, _ in made])
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "CREATE TABLE episodes (name TEXT)",
+        f"CREATE TABLE episodes ({', '.join(COLUMNS)}, more)",
+        f"CREATE VIEW episodes AS SELECT {', '.join(f'1 AS {name}' for name in COLUMNS)}",
+    ],
+)
+def test_an_index_of_another_schema_is_made_again(tmp_path: Path, table: str):
+    made = fill(tmp_path)
+    (tmp_path / "episodes.sqlite").unlink()
+    with closing(sqlite3.connect(tmp_path / "episodes.sqlite")) as other:
+        other.execute(table)
+    with pytest.warns(RuntimeWarning, match=r"was damaged .* made again from tokens/"):
+        store = EpisodeStore(tmp_path, write=True)
+    assert same(list(store.groups("rl")), [group for group, _, _ in made])
+    store.truncate("rl", 0)
+    assert list(store.query()) == []
+    store.close()
+
+
+def test_a_deleted_index_is_made_again_and_new_runs_say_nothing(tmp_path: Path):
+    made = fill(tmp_path / "a")  # a warning would be an error here
+    (tmp_path / "a" / "episodes.sqlite").unlink()
+    with pytest.warns(RuntimeWarning, match="was lost, and is made again"):
+        store = EpisodeStore(tmp_path / "a", write=True)
+    assert same(list(store.groups("rl")), [group for group, _, _ in made])
+    store.close()
+
+
+def test_foreign_files_among_the_tokens_are_left_alone(tmp_path: Path):
+    made = fill(tmp_path)
+    for name in ("rl-x-y.npz", "rl.npz", "notes.txt"):
+        (tmp_path / "tokens" / name).write_bytes(b"mine")
+    np.savez(tmp_path / "tokens" / "list.npz", index=np.frombuffer(b"[1]", np.uint8))
+    with (tmp_path / "tokens" / "one.npz").open("wb") as file:
+        np.save(file, np.zeros(3))
+    (tmp_path / "episodes.sqlite").unlink()
+    with pytest.warns(RuntimeWarning) as said:
+        store = EpisodeStore(tmp_path, write=True)
+    assert sum("left out of the index" in str(warning.message) for warning in said) == 4
+    store.truncate("rl", 1)
+    assert same(list(store.groups("rl")), [group for group, _, _ in made[:2]])
+    assert len(list((tmp_path / "tokens").iterdir())) == 6
+    store.close()
+
+
+def test_an_index_that_cannot_be_opened_is_one_sentence(tmp_path: Path):
+    (tmp_path / "episodes.sqlite").mkdir(parents=True)
+    with pytest.raises(RecordError, match="is a folder, not a file: remove it"):
+        EpisodeStore(tmp_path, write=True)
+    (tmp_path / "b").touch()
+    with pytest.raises(RecordError, match=r"tokens cannot be written \(Not a directory\)"):
+        EpisodeStore(tmp_path / "b", write=True)
+
+
+def test_a_full_disk_is_one_sentence_and_costs_nothing_that_was_there(tmp_path: Path, full_disk):
+    made = fill(tmp_path)
+    with EpisodeStore(tmp_path, write=True) as store:
+        with full_disk(), pytest.raises(RecordError, match=r"rl-000003-0.npz cannot be written \(File too large\)"):
+            store.append("rl", 3, [make_group(9)[0]])
+        with full_disk(), pytest.raises(RecordError, match=r"episodes.sqlite cannot be written \(.*\): make room"):
+            store.truncate("rl", 0)
         assert same(list(store.groups("rl")), [group for group, _, _ in made])
-        store.close()
+        store.append("rl", 3, [made[0][0]])
+        assert not store.missing()
 
 
 def test_an_index_cut_in_half_is_made_again(tmp_path: Path):
