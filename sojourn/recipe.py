@@ -12,7 +12,7 @@ from sojourn.agents.plain import Plain
 from sojourn.batch.weigh import Aggregate
 from sojourn.credit.grpo import GRPO
 from sojourn.errors import ConfigError
-from sojourn.registry import Kind, build, construct, nearest
+from sojourn.registry import FOLDER, Kind, Range, Text, build, construct, nearest
 from sojourn.render.auto import Auto
 from sojourn.rewards.native import Native
 from sojourn.rollout.runner import Rollout
@@ -21,13 +21,16 @@ from sojourn.schedules import Constant
 from sojourn.tasks.cycle import Cycle
 from sojourn.types import SamplingParams
 
+Beta = Annotated[float, Range(0, below=1)]
+MODEL = Text(r"[^\0]+", "the name of a model")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lora:
     """Low-rank adapters on every linear layer of the decoder (Hu et al. 2021, arXiv:2106.09685)."""
 
-    rank: int = 16
-    alpha: float = 32.0
+    rank: Annotated[int, Range(1)] = 16
+    alpha: Annotated[float, Range(above=0)] = 32.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +39,7 @@ class Model:
     computed in ("auto": bf16 where the processor has instructions for it, else fp32); trained weights are kept in fp32
     in any case. Without `lora` all weights are trained."""
 
-    name: str = "smollm2"
+    name: Annotated[str, MODEL] = "smollm2"
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     lora: Lora | None = None
     weights: str = ""  # a run folder whose newest checkpoint to start from
@@ -44,11 +47,11 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    max_tokens: int = 32  # per turn
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
+    max_tokens: Annotated[int, Range(1)] = 32  # per turn
+    temperature: Annotated[float, Range(0)] = 1.0
+    top_p: Annotated[float, Range(above=0, most=1)] = 1.0
+    top_k: Annotated[int, Range(0)] = 0
+    min_p: Annotated[float, Range(0, 1)] = 0.0
 
     def params(self) -> SamplingParams:
         return SamplingParams(self.max_tokens, self.temperature, self.top_p, self.top_k, self.min_p)
@@ -58,10 +61,10 @@ class Sampling:
 class Optim:
     """AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101), gradients clipped to a global norm."""
 
-    lr: float = 1e-5
-    betas: tuple[float, ...] = (0.9, 0.95)
-    weight_decay: float = 0.0
-    clip_norm: float = 1.0
+    lr: Annotated[float, Range(0)] = 1e-5
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    weight_decay: Annotated[float, Range(0)] = 0.0
+    clip_norm: Annotated[float, Range(above=0)] = 1.0
     schedule: Annotated[Any, Kind("schedule")] = field(default_factory=Constant)
 
 
@@ -70,17 +73,12 @@ class Evaluation:
     """A fixed panel: the first `tasks` of the split (all, where it has fewer), `samples` plays each: as many as the
     greatest k of pass@k. `every` steps also inside a stage (0: only between stages). `temperature = 0` is greedy."""
 
-    tasks: int = 64
-    samples: int = 1
+    tasks: Annotated[int, Range(1)] = 64
+    samples: Annotated[int, Range(1)] = 1
     split: str = "test"
-    temperature: float = 1.0
-    top_p: float = 1.0
-    every: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("tasks", 1), ("samples", 1), ("every", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} = {getattr(self, name)}: expected {least} or more")
+    temperature: Annotated[float, Range(0)] = 1.0
+    top_p: Annotated[float, Range(above=0, most=1)] = 1.0
+    every: Annotated[int, Range(0)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +90,10 @@ class Record:
     that sampled and the one that trained: 0 on-policy.
     """
 
-    folder: str = "runs"
-    checkpoint_every: int = 10
-    keep: int = 2
-    drift_groups: int = 0
+    folder: Annotated[str, FOLDER] = "runs"
+    checkpoint_every: Annotated[int, Range(0)] = 10
+    keep: Annotated[int, Range(1)] = 2
+    drift_groups: Annotated[int, Range(0)] = 0
     sinks: Annotated[tuple[Any, ...], Kind("sink")] = ()
 
 
@@ -104,20 +102,20 @@ class Stage:
     """One pass of the loop: where groups come from, how they are credited, and what is minimised."""
 
     name: str = "train"
-    steps: int = 10
+    steps: Annotated[int, Range(0)] = 10
     groups: Annotated[Any, Kind("groups")] = field(default_factory=Slots)
     estimator: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
     losses: Annotated[tuple[Any, ...], Kind("loss")] = ()
     streams: Annotated[tuple[Any, ...], Kind("stream")] = ()
     aggregate: Aggregate = field(default_factory=Aggregate)
-    minibatches: int = 1
+    minibatches: Annotated[int, Range(1)] = 1
     optim: Optim = field(default_factory=Optim)
 
     def __post_init__(self) -> None:
         if not self.losses:
             raise ValueError("no losses: give at least one, such as losses = [{name = 'ppo'}]")
-        if self.steps < 0 or self.minibatches < 1:
-            raise ValueError(f"steps = {self.steps} and minibatches = {self.minibatches}: expected >= 0 and >= 1")
+        if self.aggregate.length < 1:
+            raise ValueError(f"aggregate.length = {self.aggregate.length}: expected a whole number of at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +123,7 @@ class Recipe:
     name: str
     env: Annotated[Any, Kind("env")]
     stages: tuple[Stage, ...]
-    seed: int = 0
+    seed: Annotated[int, Range(0, below=2**63)] = 0
     model: Model = field(default_factory=Model)
     backend: Annotated[Any, Kind("backend")] = field(default_factory=lambda: _default_backend())
     renderer: Annotated[Any, Kind("renderer")] = field(default_factory=Auto)

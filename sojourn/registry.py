@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import math
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -70,6 +72,44 @@ class Kind(NamedTuple):
     """Marks a field as a component of a kind: `estimator: Annotated[Estimator, Kind("estimator")]`."""
 
     name: str
+
+
+class Range(NamedTuple):
+    """Bounds of a number, kept where a config says it: `rank: Annotated[int, Range(1)]`."""
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+
+    def holds(self, value: float) -> bool:
+        return (
+            (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+
+    def expected(self, hint: Any) -> str:
+        words = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
+        bounds = " and ".join(f"{word} {bound}" for word, bound in words.items() if bound is not None)
+        return f"{_word(hint)} {'of ' if bounds.startswith('at') else ''}{bounds}"
+
+
+class Text(NamedTuple):
+    """What a text may be, kept where a config says it: a pattern for all of it, and its description."""
+
+    pattern: str
+    description: str
+
+    def holds(self, value: Any) -> bool:
+        return isinstance(value, str) and re.fullmatch(self.pattern, value) is not None
+
+    def expected(self, hint: Any) -> str:
+        return self.description
+
+
+FOLDER = Text(r"[^\0]+", "the path of a folder")
 
 
 class Built(NamedTuple):
@@ -193,7 +233,11 @@ def convert(hint: Any, value: Any, where: str) -> Built:
         kinds = [a for a in arguments[1:] if isinstance(a, Kind)]
         if kinds:
             return _components(arguments[0], kinds[0].name, value, where)
-        return convert(arguments[0], value, where)
+        built = convert(arguments[0], value, where)
+        for rule in arguments[1:]:
+            if isinstance(rule, (Range, Text)) and not rule.holds(built.value):
+                raise _wrong(where, value, rule.expected(arguments[0]))
+        return built
     if origin in (Union, types.UnionType):
         return _union(arguments, value, where)
     if origin is Literal:
@@ -239,26 +283,50 @@ def _union(options: Sequence[Any], value: Any, where: str) -> Built:
 def _sequence(arguments: Sequence[Any], value: Any, where: str) -> Built:
     if not isinstance(value, (list, tuple)):
         raise _wrong(where, value, "an array")
-    item_hint = arguments[0] if arguments else Any
-    built = [convert(item_hint, item, f"{where}.{number}") for number, item in enumerate(value)]
+    hints = list(arguments)
+    if len(hints) < 2 or hints[-1] is Ellipsis:
+        hints = [hints[0] if hints else Any] * len(value)
+    if len(hints) != len(value):
+        raise _wrong(where, value, f"an array of {len(hints)}")
+    built = [convert(hint, item, f"{where}.{n}") for n, (hint, item) in enumerate(zip(hints, value, strict=True))]
     return Built(tuple(b.value for b in built), [b.table for b in built])
 
 
 def _scalar(hint: Any, value: Any, where: str) -> Built:
-    if hint is Any:
-        return Built(value, plain(value))
     if isinstance(hint, type) and issubclass(hint, Enum):
         allowed = [member.value for member in hint]
         if value not in allowed:
             raise ConfigError(f"{where} = {value!r}: {nearest(str(value), map(str, allowed))}")
         return Built(hint(value), value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return Built(float(value), float(value))
-    if isinstance(hint, type) and isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
-        return Built(value, value)
+        value = _float(value, where)
+    fits = isinstance(hint, type) and isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool)
+    if hint is not Any and not fits:
+        raise _wrong(where, value, _word(hint))
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _wrong(where, value, "a finite number")
+    return Built(value, plain(value))
+
+
+def _float(value: int, where: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise _wrong(where, value, "a number that a float can hold") from None
+
+
+def _word(hint: Any) -> str:
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text in quotes"}
-    raise _wrong(where, value, words.get(hint, str(getattr(hint, "__name__", hint))))
+    return words.get(hint, str(getattr(hint, "__name__", hint)))
 
 
 def _wrong(where: str, value: Any, expected: str) -> ConfigError:
-    return ConfigError(f"{where} = {value!r}: expected {expected}")
+    return ConfigError(f"{where} = {_shown(value)}: expected {expected}")
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python prints
+        return "a huge number"
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -36,7 +36,7 @@ def write(folder: Path, text: str = TOY, name: str = "r.toml") -> Path:
         ("losses=[]", "no losses"),
         ("losses=[{name='kl'}]", "KL needs the stream 'ref_logprobs', which nothing provides"),
         ("streams=[{name='ref_logprobs'}]", "nothing uses the stream 'ref_logprobs'"),
-        ("groups.width=0", "width = 0: expected 1 or more"),
+        ("groups.width=0", "stages.train.groups.width = 0: expected a whole number of at least 1"),
         ("model.dtype='fp16'", "model.dtype = 'fp16'"),
         ("stages=3", "expected an array of tables"),
         ("agent.history='all'", "agent.history = 'all'"),
