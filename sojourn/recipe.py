@@ -22,6 +22,11 @@ from sojourn.tasks.cycle import Cycle
 from sojourn.types import SamplingParams
 
 Beta = Annotated[float, Range(0, below=1)]
+NAME = Text(r"[A-Za-z0-9._-]{1,64}", "1 to 64 of the characters a-z, A-Z, 0-9, '-', '_' and '.'")
+STAGE = Text(
+    rf"(?!before$|evaluation){NAME.pattern}",
+    f"{NAME.description}, neither 'before' nor beginning with 'evaluation', as evaluations are called",
+)
 MODEL = Text(r"[^\0]+", "the name of a model")
 
 
@@ -101,7 +106,7 @@ class Record:
 class Stage:
     """One pass of the loop: where groups come from, how they are credited, and what is minimised."""
 
-    name: str = "train"
+    name: Annotated[str, STAGE] = "train"
     steps: Annotated[int, Range(0)] = 10
     groups: Annotated[Any, Kind("groups")] = field(default_factory=Slots)
     estimator: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
@@ -120,7 +125,7 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    name: str
+    name: Annotated[str, NAME]
     env: Annotated[Any, Kind("env")]
     stages: tuple[Stage, ...]
     seed: Annotated[int, Range(0, below=2**63)] = 0
@@ -158,9 +163,12 @@ def resolve(tables: config.Tables) -> Resolved:
         listed = [{"name": "train"}]
     if not isinstance(listed, list) or not all(isinstance(item, Mapping) for item in listed):
         raise ConfigError(f"stages = {listed!r}: expected an array of tables, [[stages]]")
+    if not listed:
+        raise ConfigError("stages = []: a recipe needs at least one stage, [[stages]]")
     merged = [_merged(shared, own) for own in listed]
-    _refuse_unused(shared, merged, tables.origins)
-    stages = [construct(Stage, m.data, f"stages.{m.data.get('name', number)}") for number, m in enumerate(merged)]
+    called = [_called(number, stage) for number, stage in enumerate(merged)]
+    _refuse_unused(shared, merged, called, tables.origins)
+    stages = [construct(Stage, m.data, f"stages.{name}") for name, m in zip(called, merged, strict=True)]
     names = [stage.value.name for stage in stages]
     if len(set(names)) < len(names):
         raise ConfigError(f"stages have the names {', '.join(names)}: give each its own")
@@ -175,7 +183,7 @@ def resolve(tables: config.Tables) -> Resolved:
 
 
 def _known_tables(data: Mapping[str, Any]) -> None:
-    known = [f.name for f in fields(Recipe)] + list(STAGE_KEYS)
+    known = [f.name for f in fields(Recipe)] + list(STAGE_KEYS) + [config.PARENT]
     for key in data:
         if key not in known:
             raise ConfigError(f"unknown key '{key}': {nearest(key, known)}")
@@ -189,13 +197,20 @@ def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> config.Tables:
     return merged
 
 
-def _refuse_unused(shared: Mapping[str, Any], stages: Sequence[config.Tables], origins: Mapping[str, str]) -> None:
+def _called(number: int, stage: config.Tables) -> str:
+    """The stage's name, or its number where it has no name that a path can hold."""
+    name = stage.data.get("name")
+    return name if isinstance(name, str) and STAGE.holds(name) else str(number)
+
+
+def _refuse_unused(
+    shared: Mapping[str, Any], stages: Sequence[config.Tables], names: Sequence[str], origins: Mapping[str, str]
+) -> None:
     """Refuses a key for all stages of which each has its own already (not one that was overridden since)."""
     found = [dict(config.leaves(stage.data, "")) for stage in stages]
     for path, value in config.leaves(shared, ""):
         if value == {} or any(values.get(path) == value for values in found):
             continue
-        names = [str(stage.data.get("name", number)) for number, stage in enumerate(stages)]
         origin = origins.get(path, "")
         own = {origins.get(f"stages.{where}.{path}") for where in (*names, *map(str, range(len(names))))} - {None}
         if origin == "command line" or own <= {origin}:

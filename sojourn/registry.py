@@ -109,7 +109,8 @@ class Text(NamedTuple):
         return self.description
 
 
-FOLDER = Text(r"[^\0]+", "the path of a folder")
+PATH = r"[^\0]+"
+FOLDER = Text(PATH, "the path of a folder")
 
 
 class Built(NamedTuple):
