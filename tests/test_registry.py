@@ -3,12 +3,13 @@
 import dataclasses
 import typing
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from sojourn.errors import ConfigError
 from sojourn.recipe import Recipe
-from sojourn.registry import COMPONENTS, Range, construct, convert, find
+from sojourn.registry import COMPONENTS, MEMBERS, Range, build, construct, convert, find
 
 POSITIVE, COUNT = "a whole number of at least 1", "a whole number of at least 0"
 ABOVE, LEAST = "a number above 0", "a number of at least 0"
@@ -141,3 +142,81 @@ def test_every_whole_number_of_a_config_has_a_range():
         if typing.get_type_hints(cls, include_extras=True)[f.name] is int
     ]
     assert unbounded == ["Aggregate.length"]  # which the stage checks
+
+
+@pytest.mark.parametrize(
+    ("kind", "table", "told"),
+    [
+        ("env", {"name": ["toy"]}, "env.name = ['toy']: expected text in quotes"),
+        ("env", {"name": {"name": "toy"}}, "env.name = {'name': 'toy'}: expected text in quotes"),
+        ("env", {"name": 3}, "env.name = 3: expected text in quotes"),
+        *(("env", {"name": name}, "expected 'module:Class'") for name in (":x", "a:", ":", ".x:y", "a..b:c")),
+        ("agent", {"name": "sojourn.losses.ppo:PPO"}, "PPO is no agent: an agent has seat(...)"),
+        ("loss", {"name": "sojourn.credit.grpo:GRPO"}, "GRPO is no loss: a loss has needs, proportional, __call__"),
+        ("estimator", {"name": "sojourn.losses.ppo:PPO"}, "PPO is no estimator"),
+        ("reward", {"name": "sojourn.losses.ppo:PPO"}, "PPO is no reward: a reward has __call__(...), no needs"),
+        ("reward", {"name": "sojourn.agents.plain:Plain"}, "Plain is no reward"),
+        ("stream", {"name": "sojourn.losses.ppo:PPO"}, "PPO is no stream"),
+        ("schedule", {"name": "sojourn.losses.ppo:PPO"}, "PPO is no schedule"),
+        ("sink", {"name": "sojourn.agents.plain:Plain"}, "Plain is no sink"),
+        ("groups", {"name": "sojourn.tasks.cycle:Cycle"}, "Cycle is no groups"),
+        ("curriculum", {"name": "sojourn.render.chatml:ChatML"}, "ChatML is no curriculum"),
+        ("renderer", {"name": "sojourn.losses.ppo:PPO"}, "PPO is no renderer: a renderer has bind(...) or pick(...)"),
+        ("backend", {"name": "sojourn.losses.ppo:PPO"}, "PPO is no backend"),
+        ("env", {"name": "sojourn.losses.ppo:PPO"}, "PPO is no env: an env has tasks(...), make(...)"),
+        ("env", {"name": "examples.guess:Guess", "train": 0}, "env.train = 0: expected a whole number of at least 1"),
+        ("env", {"name": "examples.guess:Guess", "train": -1}, "env.train = -1: expected a whole number of at"),
+        ("env", {"name": "examples.guess:Guess", "test": "x"}, "env.test = 'x': expected a whole number"),
+        ("env", {"name": "examples.guess:Guess", "form": "xml"}, "form = 'xml', but it must be"),
+        ("env", {"name": "examples.guess:Guess", "seed": float("nan")}, "env.seed = nan: expected a finite number"),
+    ],
+)
+def test_what_is_no_component_of_its_kind_is_refused(kind, table, told):
+    with pytest.raises(ConfigError) as caught:
+        build(kind, table)
+    assert told in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_every_kind_says_what_it_needs_and_a_plain_class_keeps_its_table():
+    assert set(MEMBERS) == set(COMPONENTS)
+    table = {"name": "examples.guess:Guess", "train": 5, "form": "text"}
+    built = build("env", table)
+    assert built.table == table
+    assert (len(built.value.tasks("train")), built.value.form) == (5, "text")
+
+
+HINTED = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Mine:
+    size: Nowhere = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "told", "line"),
+    [
+        ("x = 1\nx = = 2\n", "raises SyntaxError: invalid syntax", 2),
+        ("def f():\n    return 1 / 0\n\nf()\n", "raises ZeroDivisionError: division by zero", 2),
+        ("import sys\nsys.exit('no\\nmore')\n", "raises SystemExit: no more", 2),
+        ("from math import nothing\n", "raises ImportError: cannot import name 'nothing' from 'math'", 1),
+        ("raise ModuleNotFoundError('gone')\n", "raises ModuleNotFoundError: gone", 1),
+    ],
+)
+def test_a_module_that_raises_is_refused_with_the_place(tmp_path: Path, monkeypatch, source, told, line):
+    (tmp_path / "raising.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        find("agent", "raising:Mine")
+    assert f"agent 'raising:Mine': importing 'raising' {told}" in str(caught.value)
+    assert f"({tmp_path / 'raising.py'}:{line})" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_type_hint_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch):
+    (tmp_path / "hinted.py").write_text(f"from __future__ import annotations\n{HINTED}")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"^agent: a type hint of Mine cannot be read \(NameError: .*'Nowhere'"):
+        build("agent", {"name": "hinted:Mine"})
