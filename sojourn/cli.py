@@ -96,7 +96,7 @@ def _load(path: Path, overrides: list[str] | None) -> Resolved:
     tables = config.read(path, overrides or ())
     wanted = tables.data.get("backend", {})
     count = wanted.get("threads", 0) if isinstance(wanted, dict) else 0
-    threads.prepare(count if isinstance(count, int) else 0)
+    threads.prepare(max(count, 0) if isinstance(count, int) else 0)
     from sojourn.recipe import resolve
 
     return resolve(tables)

@@ -6,12 +6,15 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import tomli_w
 
 from sojourn.errors import ConfigError
-from sojourn.registry import nearest
+from sojourn.registry import PATH, Text, convert, nearest
+
+PARENT = "extends"  # the key of a file that names the file, or the run folder, it is laid over
+DEEPEST = 50  # tables and arrays in each other; what is deeper is no config, and would exhaust the stack
 
 
 @dataclass
@@ -20,6 +23,7 @@ class Tables:
 
     data: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
+    _given: set[str] = field(default_factory=set)  # the leaves that overrides gave, stages by their number
 
     def merge(self, other: Mapping[str, Any], origin: str) -> None:
         """Lays another config over this one, leaf by leaf; a table with another `name` replaces its predecessor."""
@@ -44,43 +48,80 @@ class Tables:
 
     def override(self, text: str) -> None:
         """Applies `a.b.c=value`; the value is read as TOML, else as plain text. `stages.<name>.` finds a stage."""
-        path, equals, raw = text.partition("=")
-        if not equals or not path.strip():
-            raise ConfigError(f"override '{text}': expected key=value, such as stages.rl.optim.lr=3e-6")
-        keys = path.strip().split(".")
-        here: Any = self.data
-        for depth, key in enumerate(keys[:-1]):
-            here = self._enter(here, key, ".".join(keys[: depth + 1]))
-        value = _value(raw)
-        here[_index(here, keys[-1], path) if isinstance(here, list) else keys[-1]] = value
-        whole = path.strip()
-        for stale in [p for p in self.origins if p == whole or p.startswith(f"{whole}.")]:
+        path, raw = _split(text)
+        here, place = self._find(path)
+        value = _value(raw, path)
+        self._once(path, ".".join(map(str, place)), value)
+        here[place[-1]] = value
+        for stale in [p for p in self.origins if p == path or p.startswith(f"{path}.")]:
             del self.origins[stale]
-        self.origins |= {leaf: "command line" for leaf, _ in leaves(value, whole)}
+        self.origins |= {leaf: "command line" for leaf, _ in leaves(value, path)}
 
-    def _enter(self, here: Any, key: str, path: str) -> Any:
-        if isinstance(here, list):
-            return here[_index(here, key, path)]
-        inner = here.setdefault(key, {})
-        if not isinstance(inner, (dict, list)):
-            raise ConfigError(f"override '{path}': '{key}' is the value {inner!r}, not a table")
-        return inner
+    def _find(self, path: str) -> _Spot:
+        """Where a dotted path leads, through tables that are made on the way."""
+        keys, place = path.split("."), []
+        here: Any = self.data
+        for depth, key in enumerate(keys):
+            if depth:
+                here = here[place[-1]] if isinstance(here, list) else here.setdefault(place[-1], {})
+            if not isinstance(here, (dict, list)):
+                raise ConfigError(f"override '{'.'.join(keys[:depth])}': it is the value {here!r}, not a table")
+            place.append(_index(here, key, path) if isinstance(here, list) else key)
+        return _Spot(here, place)
+
+    def _once(self, path: str, place: str, value: Any) -> None:
+        """Refuses a value that an earlier override gave already: one of the two was meant for something else."""
+        if any(p == place or p.startswith(f"{place}.") for p in self._given):
+            raise ConfigError(
+                f"override '{path}': this value is given twice (--split and --greedy count): give it once"
+            )
+        self._given |= {leaf for leaf, _ in leaves(value, place)}
+
+
+class _Spot(NamedTuple):
+    here: Any  # the table or array
+    place: list[str | int]  # the keys that lead there and on to the value
+
+
+def _split(text: str) -> list[str]:
+    """The dotted path and the raw value of an override."""
+    path, equals, raw = (part.strip() for part in text.partition("="))
+    if not equals or not path or path.count(".") >= DEEPEST:
+        raise ConfigError(f"override '{text}': expected key=value, such as stages.rl.optim.lr=3e-6")
+    if path.partition(".")[0] == PARENT:
+        raise ConfigError(f"override '{text}': only a file extends another: write it into the file")
+    return [path, raw]
 
 
 def _index(items: list[Any], key: str, path: str) -> int:
-    if key.isdigit() and int(key) < len(items):
-        return int(key)
-    names = [str(item.get("name")) for item in items if isinstance(item, dict)]
-    if key in names:
-        return names.index(key)
-    raise ConfigError(f"override '{path}': no '{key}' in the array; {nearest(key, names)}")
+    """The number of the item that has the number or the name."""
+    numbers = {str(item["name"]): n for n, item in enumerate(items) if isinstance(item, dict) and "name" in item}
+    numbers |= {str(number): number for number in range(len(items))}
+    if key not in numbers:
+        raise ConfigError(f"override '{path}': no '{key}' in the array; {nearest(key, numbers)}")
+    return numbers[key]
 
 
-def _value(raw: str) -> Any:
+def _value(raw: str, path: str) -> Any:
+    """The value as TOML, else as plain text."""
     try:
-        return tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
-        return raw.strip()
+        return _parsed(f"value = {raw}")["value"]
+    except ValueError:
+        return raw
+    except RecursionError:
+        raise ConfigError(f"override '{path}': expected at most {DEEPEST} arrays in each other") from None
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """TOML text as tables. Raises ValueError for what is no TOML, RecursionError for what is nested too deeply."""
+    tables = tomllib.loads(text)
+    layer: list[Any] = [tables]
+    for _ in range(DEEPEST):
+        layer = [inner for item in layer for inner in (item.values() if isinstance(item, dict) else item)]
+        layer = [inner for inner in layer if isinstance(inner, (dict, list))]
+    if layer:
+        raise RecursionError
+    return tables
 
 
 def _copy(value: Any) -> Any:
@@ -105,35 +146,48 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Tables:
     """The tables of a TOML file (or of a run folder's config.toml), over its parent, under the overrides."""
     tables = Tables()
     for file in _family(path):
-        content = _load(file)
-        content.pop("extends", None)
-        tables.merge(content, str(file))
+        tables.merge(file.content, str(file.path))
     for text in overrides:
         tables.override(text)
     return tables
 
 
-def _family(path: Path) -> list[Path]:
-    """The file and its ancestors, oldest first."""
-    line: list[Path] = []
-    here: Path | None = path / "config.toml" if path.is_dir() else path
+class _File(NamedTuple):
+    path: Path
+    content: dict[str, Any]
+
+
+def _family(path: Path) -> list[_File]:
+    """The file and its ancestors, oldest first, each read once."""
+    line: list[_File] = []
+    seen: set[Path] = set()
+    here: Path | None = path
     while here is not None:
-        if here.resolve() in [p.resolve() for p in line]:
-            raise ConfigError(f"{here} extends itself, through {' -> '.join(map(str, line))}")
-        line.append(here)
-        parent = _load(here).get("extends")
-        here = here.parent / str(parent) if parent is not None else None
+        here = here / "config.toml" if here.is_dir() else here
+        content = _load(here)
+        if here.resolve() in seen:
+            raise ConfigError(f"{here} extends itself, through {' -> '.join(str(file.path) for file in line)}")
+        seen.add(here.resolve())
+        parent = content.pop(PARENT, None)
+        line.append(_File(here, content))
+        here = None if parent is None else here.parent / _parent(parent, here)
     return line[::-1]
+
+
+def _parent(value: Any, path: Path) -> str:
+    return convert(Annotated[str, Text(PATH, "the path of a recipe")], value, f"{path}: {PARENT}").value
 
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return _parsed(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"no config file at '{path}'") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read '{path}': {error}") from None
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise ConfigError(f"'{path}' is nested too deeply: expected at most {DEEPEST} tables in each other") from None
+    except ValueError as error:
         raise ConfigError(f"'{path}' is not valid TOML: {error}") from None
 
 

@@ -12,7 +12,7 @@ from sojourn.agents.plain import Plain
 from sojourn.batch.weigh import Aggregate
 from sojourn.credit.grpo import GRPO
 from sojourn.errors import ConfigError
-from sojourn.registry import Kind, build, construct, nearest
+from sojourn.registry import FOLDER, Kind, Range, Text, build, construct, nearest
 from sojourn.render.auto import Auto
 from sojourn.rewards.native import Native
 from sojourn.rollout.runner import Rollout
@@ -21,13 +21,21 @@ from sojourn.schedules import Constant
 from sojourn.tasks.cycle import Cycle
 from sojourn.types import SamplingParams
 
+Beta = Annotated[float, Range(0, below=1)]
+NAME = Text(r"[A-Za-z0-9._-]{1,64}", "1 to 64 of the characters a-z, A-Z, 0-9, '-', '_' and '.'")
+STAGE = Text(
+    rf"(?!before$|evaluation){NAME.pattern}",
+    f"{NAME.description}, neither 'before' nor beginning with 'evaluation', as evaluations are called",
+)
+MODEL = Text(r"[^\0]+", "the name of a model")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lora:
     """Low-rank adapters on every linear layer of the decoder (Hu et al. 2021, arXiv:2106.09685)."""
 
-    rank: int = 16
-    alpha: float = 32.0
+    rank: Annotated[int, Range(1)] = 16
+    alpha: Annotated[float, Range(above=0)] = 32.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +44,7 @@ class Model:
     computed in ("auto": bf16 where the processor has instructions for it, else fp32); trained weights are kept in fp32
     in any case. Without `lora` all weights are trained."""
 
-    name: str = "smollm2"
+    name: Annotated[str, MODEL] = "smollm2"
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     lora: Lora | None = None
     weights: str = ""  # a run folder whose newest checkpoint to start from
@@ -44,11 +52,11 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    max_tokens: int = 32  # per turn
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
+    max_tokens: Annotated[int, Range(1)] = 32  # per turn
+    temperature: Annotated[float, Range(0)] = 1.0
+    top_p: Annotated[float, Range(above=0, most=1)] = 1.0
+    top_k: Annotated[int, Range(0)] = 0
+    min_p: Annotated[float, Range(0, 1)] = 0.0
 
     def params(self) -> SamplingParams:
         return SamplingParams(self.max_tokens, self.temperature, self.top_p, self.top_k, self.min_p)
@@ -58,10 +66,10 @@ class Sampling:
 class Optim:
     """AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101), gradients clipped to a global norm."""
 
-    lr: float = 1e-5
-    betas: tuple[float, ...] = (0.9, 0.95)
-    weight_decay: float = 0.0
-    clip_norm: float = 1.0
+    lr: Annotated[float, Range(0)] = 1e-5
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    weight_decay: Annotated[float, Range(0)] = 0.0
+    clip_norm: Annotated[float, Range(above=0)] = 1.0
     schedule: Annotated[Any, Kind("schedule")] = field(default_factory=Constant)
 
 
@@ -70,17 +78,12 @@ class Evaluation:
     """A fixed panel: the first `tasks` of the split (all, where it has fewer), `samples` plays each: as many as the
     greatest k of pass@k. `every` steps also inside a stage (0: only between stages). `temperature = 0` is greedy."""
 
-    tasks: int = 64
-    samples: int = 1
+    tasks: Annotated[int, Range(1)] = 64
+    samples: Annotated[int, Range(1)] = 1
     split: str = "test"
-    temperature: float = 1.0
-    top_p: float = 1.0
-    every: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("tasks", 1), ("samples", 1), ("every", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} = {getattr(self, name)}: expected {least} or more")
+    temperature: Annotated[float, Range(0)] = 1.0
+    top_p: Annotated[float, Range(above=0, most=1)] = 1.0
+    every: Annotated[int, Range(0)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +95,10 @@ class Record:
     that sampled and the one that trained: 0 on-policy.
     """
 
-    folder: str = "runs"
-    checkpoint_every: int = 10
-    keep: int = 2
-    drift_groups: int = 0
+    folder: Annotated[str, FOLDER] = "runs"
+    checkpoint_every: Annotated[int, Range(0)] = 10
+    keep: Annotated[int, Range(1)] = 2
+    drift_groups: Annotated[int, Range(0)] = 0
     sinks: Annotated[tuple[Any, ...], Kind("sink")] = ()
 
 
@@ -103,29 +106,27 @@ class Record:
 class Stage:
     """One pass of the loop: where groups come from, how they are credited, and what is minimised."""
 
-    name: str = "train"
-    steps: int = 10
+    name: Annotated[str, STAGE] = "train"
+    steps: Annotated[int, Range(0)] = 10
     groups: Annotated[Any, Kind("groups")] = field(default_factory=Slots)
     estimator: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
     losses: Annotated[tuple[Any, ...], Kind("loss")] = ()
     streams: Annotated[tuple[Any, ...], Kind("stream")] = ()
     aggregate: Aggregate = field(default_factory=Aggregate)
-    minibatches: int = 1
+    minibatches: Annotated[int, Range(1)] = 1
     optim: Optim = field(default_factory=Optim)
 
     def __post_init__(self) -> None:
         if not self.losses:
             raise ValueError("no losses: give at least one, such as losses = [{name = 'ppo'}]")
-        if self.steps < 0 or self.minibatches < 1:
-            raise ValueError(f"steps = {self.steps} and minibatches = {self.minibatches}: expected >= 0 and >= 1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    name: str
+    name: Annotated[str, NAME]
     env: Annotated[Any, Kind("env")]
     stages: tuple[Stage, ...]
-    seed: int = 0
+    seed: Annotated[int, Range(0, below=2**63)] = 0
     model: Model = field(default_factory=Model)
     backend: Annotated[Any, Kind("backend")] = field(default_factory=lambda: _default_backend())
     renderer: Annotated[Any, Kind("renderer")] = field(default_factory=Auto)
@@ -160,9 +161,12 @@ def resolve(tables: config.Tables) -> Resolved:
         listed = [{"name": "train"}]
     if not isinstance(listed, list) or not all(isinstance(item, Mapping) for item in listed):
         raise ConfigError(f"stages = {listed!r}: expected an array of tables, [[stages]]")
+    if not listed:
+        raise ConfigError("stages = []: a recipe needs at least one stage, [[stages]]")
     merged = [_merged(shared, own) for own in listed]
-    _refuse_unused(shared, merged, tables.origins)
-    stages = [construct(Stage, m.data, f"stages.{m.data.get('name', number)}") for number, m in enumerate(merged)]
+    called = [_called(number, stage) for number, stage in enumerate(merged)]
+    _refuse_unused(shared, merged, called, tables.origins)
+    stages = [construct(Stage, m.data, f"stages.{name}") for name, m in zip(called, merged, strict=True)]
     names = [stage.value.name for stage in stages]
     if len(set(names)) < len(names):
         raise ConfigError(f"stages have the names {', '.join(names)}: give each its own")
@@ -177,7 +181,7 @@ def resolve(tables: config.Tables) -> Resolved:
 
 
 def _known_tables(data: Mapping[str, Any]) -> None:
-    known = [f.name for f in fields(Recipe)] + list(STAGE_KEYS)
+    known = [f.name for f in fields(Recipe)] + list(STAGE_KEYS) + [config.PARENT]
     for key in data:
         if key not in known:
             raise ConfigError(f"unknown key '{key}': {nearest(key, known)}")
@@ -191,13 +195,20 @@ def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> config.Tables:
     return merged
 
 
-def _refuse_unused(shared: Mapping[str, Any], stages: Sequence[config.Tables], origins: Mapping[str, str]) -> None:
+def _called(number: int, stage: config.Tables) -> str:
+    """The stage's name, or its number where it has no name that a path can hold."""
+    name = stage.data.get("name")
+    return name if isinstance(name, str) and STAGE.holds(name) else str(number)
+
+
+def _refuse_unused(
+    shared: Mapping[str, Any], stages: Sequence[config.Tables], names: Sequence[str], origins: Mapping[str, str]
+) -> None:
     """Refuses a key for all stages of which each has its own already (not one that was overridden since)."""
     found = [dict(config.leaves(stage.data, "")) for stage in stages]
     for path, value in config.leaves(shared, ""):
         if value == {} or any(values.get(path) == value for values in found):
             continue
-        names = [str(stage.data.get("name", number)) for number, stage in enumerate(stages)]
         origin = origins.get(path, "")
         own = {origins.get(f"stages.{where}.{path}") for where in (*names, *map(str, range(len(names))))} - {None}
         if origin == "command line" or own <= {origin}:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import math
+import re
+import traceback
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Literal, NamedTuple, Union
+from typing import Annotated, Any, Literal, NamedTuple, Union
 
-from sojourn.errors import ConfigError, MissingExtraError
+from sojourn.errors import ConfigError, MissingExtraError, SojournError
 
 COMPONENTS: dict[str, dict[str, str]] = {
     "env": {
@@ -66,10 +69,61 @@ COMPONENTS: dict[str, dict[str, str]] = {
 }
 
 
+# What a component of a kind has, methods with brackets; "no x" tells it from another kind, "x or y" wants either.
+MEMBERS: dict[str, tuple[str, ...]] = {
+    "env": ("tasks(...)", "make(...)"),
+    "renderer": ("bind(...) or pick(...)",),
+    "agent": ("seat(...)",),
+    "reward": ("__call__(...)", "no needs", "no provides"),
+    "curriculum": ("split", "bind(...)"),
+    "groups": ("width", "live", "tasks(...)", "bind(...)"),
+    "estimator": ("needs", "__call__(...)", "no proportional"),
+    "loss": ("needs", "proportional", "__call__(...)"),
+    "stream": ("provides", "__call__(...)"),
+    "backend": ("check(...)", "open(...)"),
+    "schedule": ("__call__(...)", "no needs", "no provides"),
+    "sink": ("__call__(...)", "no needs", "no provides"),
+}
+
+
 class Kind(NamedTuple):
     """Marks a field as a component of a kind: `estimator: Annotated[Estimator, Kind("estimator")]`."""
 
     name: str
+
+
+class Range(NamedTuple):
+    """Bounds of a number, kept where a config says it: `rank: Annotated[int, Range(1)]`."""
+
+    least: float = -math.inf
+    most: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
+
+    def holds(self, value: float) -> bool:
+        return self.least <= value <= self.most and self.above < value < self.below
+
+    def expected(self, hint: Any) -> str:
+        words = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
+        bounds = " and ".join(f"{word} {bound}" for word, bound in words.items() if math.isfinite(bound))
+        return f"{_word(hint)} {'of ' if bounds.startswith('at') else ''}{bounds}"
+
+
+class Text(NamedTuple):
+    """What a text may be, kept where a config says it: a pattern for all of it, and its description."""
+
+    pattern: str
+    description: str
+
+    def holds(self, value: Any) -> bool:
+        return isinstance(value, str) and re.fullmatch(self.pattern, value) is not None
+
+    def expected(self, hint: Any) -> str:
+        return self.description
+
+
+PATH = r"[^\0]+"
+FOLDER = Text(PATH, "the path of a folder")
 
 
 class Built(NamedTuple):
@@ -93,19 +147,37 @@ def find(kind: str, name: str) -> Any:
     if target is None:
         raise ConfigError(f"unknown {kind} '{name}': {nearest(name, table)} (or your own 'module:Class')")
     module_name, _, attribute = target.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise ConfigError(
-                f"{kind} '{name}': no module '{error.name}' to import: is it on the Python path?"
-            ) from None
-        raise MissingExtraError(
-            f"{kind} '{name}' needs the package '{error.name}', which is not installed: pip install {error.name}"
-        ) from None
+    if not attribute or not all(module_name.split(".")):
+        raise ConfigError(f"{kind} '{name}': expected 'module:Class', such as 'my_package.mine:Mine'")
+    module = _imported(module_name, f"{kind} '{name}'")
     if not hasattr(module, attribute):
         raise ConfigError(f"{kind} '{name}': module '{module_name}' has no '{attribute}'")
     return getattr(module, attribute)
+
+
+def _imported(module: str, what: str) -> Any:
+    """The module; ConfigError for whatever its own code raises, a call of sys.exit included."""
+    try:
+        return importlib.import_module(module)
+    except SojournError:
+        raise
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is None:
+            raise ConfigError(f"{what}: importing '{module}' raises {_told(error)}: mend it first") from error
+        if module == missing or module.startswith(f"{missing}."):
+            raise ConfigError(f"{what}: no module '{missing}' to import: is it on the Python path?") from None
+        needs = f"{what} needs the package '{missing}', which is not installed: pip install {missing}"
+        raise MissingExtraError(needs) from None
+
+
+def _told(error: BaseException) -> str:
+    """The exception in one line, with the file and line it came from."""
+    frame: Any = traceback.extract_tb(error.__traceback__)[-1]
+    if isinstance(error, SyntaxError) and error.filename:
+        frame = error
+    message = " ".join(str(getattr(frame, "msg", error)).split())
+    return f"{type(error).__name__}: {message} ({frame.filename}:{frame.lineno})"
 
 
 def build(kind: str, table: Mapping[str, Any], where: str = "") -> Built:
@@ -116,14 +188,41 @@ def build(kind: str, table: Mapping[str, Any], where: str = "") -> Built:
     if "name" not in table:
         raise ConfigError(f"{where} has no 'name': {nearest('', COMPONENTS[kind])}")
     name = table["name"]
-    cls = find(kind, str(name))
+    if not isinstance(name, str):
+        raise _wrong(f"{where}.name", name, _word(str))
+    cls = find(kind, name)
     fields = {key: value for key, value in table.items() if key != "name"}
-    if kind == "env" and hasattr(cls, "reward"):  # a plain class whose methods are tools
-        from sojourn.envs.tools import as_family
-
-        return Built(as_family(cls, **fields), {"name": name, **fields})
-    made = construct(cls, fields, where)
+    plain_class = kind == "env" and hasattr(cls, "reward")  # its methods are tools
+    made = _family(cls, fields, where) if plain_class else construct(cls, fields, where)
+    _refuse_misfit(kind, made.value)
     return Built(made.value, {"name": name, **made.table})
+
+
+def _family(cls: Any, fields: Mapping[str, Any], where: str) -> Built:
+    """The world of a plain class; what is not for the world itself is for the class, which has its own checks."""
+    from sojourn.envs.tools import as_family
+
+    size = Annotated[int, Range(1)]
+    for key, value in fields.items():
+        convert(size if key in ("train", "test") else Any, value, f"{where}.{key}")
+    return Built(as_family(cls, **fields), dict(fields))
+
+
+def _refuse_misfit(kind: str, value: Any) -> None:
+    """Refuses a component of another kind: it would fail where it is first used."""
+    if not all(_has(value, member) for member in MEMBERS[kind]):
+        article = "an" if kind[0] in "aeiou" else "a"
+        members = ", ".join(MEMBERS[kind])
+        raise ConfigError(f"{type(value).__name__} is no {kind}: {article} {kind} has {members}")
+
+
+def _has(value: Any, member: str) -> bool:
+    if " or " in member:
+        return any(_has(value, option) for option in member.split(" or "))
+    if member.startswith("no "):
+        return not hasattr(value, member.removeprefix("no "))
+    name = member.removesuffix("(...)")
+    return hasattr(value, name) and (name == member or callable(getattr(value, name)))
 
 
 def construct(cls: Any, table: Mapping[str, Any], where: str) -> Built:
@@ -135,7 +234,7 @@ def construct(cls: Any, table: Mapping[str, Any], where: str) -> Built:
     for key in table:
         if key not in fields:
             raise ConfigError(f"unknown key '{prefix}{key}': {nearest(key, fields) if fields else 'it takes none'}")
-    hints = typing.get_type_hints(cls, include_extras=True)
+    hints = _hints(cls, where)
     values, complete = {}, {}
     for name, f in fields.items():
         if name in table:
@@ -156,6 +255,16 @@ def construct(cls: Any, table: Mapping[str, Any], where: str) -> Built:
         raise ConfigError(f"{where or cls.__name__}: {error}") from None
 
 
+def _hints(cls: Any, where: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(cls, include_extras=True)
+    except Exception as error:  # evaluates what the class's author wrote
+        raise ConfigError(
+            f"{where or cls.__name__}: a type hint of {cls.__name__} cannot be read "
+            f"({type(error).__name__}: {error}): import what it names at the top of its module"
+        ) from None
+
+
 def _named(f: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
     """A component's table that says no name means the field's default component, with other values."""
     kinds = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Kind)]
@@ -169,12 +278,8 @@ def plain(value: Any) -> Any:
     """A config value as TOML can hold it; components must have been given as tables to be written back by name."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         table = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
-        names = [
-            n
-            for names in COMPONENTS.values()
-            for n, target in names.items()
-            if target == f"{type(value).__module__}:{type(value).__qualname__}"
-        ]
+        target = f"{type(value).__module__}:{type(value).__qualname__}"
+        names = [name for known in COMPONENTS.values() for name, path in known.items() if path == target]
         table = {key: item for key, item in table.items() if item is not None}
         return {"name": names[0], **table} if names else table
     if isinstance(value, Enum):
@@ -193,7 +298,11 @@ def convert(hint: Any, value: Any, where: str) -> Built:
         kinds = [a for a in arguments[1:] if isinstance(a, Kind)]
         if kinds:
             return _components(arguments[0], kinds[0].name, value, where)
-        return convert(arguments[0], value, where)
+        built = convert(arguments[0], value, where)
+        for rule in arguments[1:]:
+            if isinstance(rule, (Range, Text)) and not rule.holds(built.value):
+                raise _wrong(where, value, rule.expected(arguments[0]))
+        return built
     if origin in (Union, types.UnionType):
         return _union(arguments, value, where)
     if origin is Literal:
@@ -239,26 +348,53 @@ def _union(options: Sequence[Any], value: Any, where: str) -> Built:
 def _sequence(arguments: Sequence[Any], value: Any, where: str) -> Built:
     if not isinstance(value, (list, tuple)):
         raise _wrong(where, value, "an array")
-    item_hint = arguments[0] if arguments else Any
-    built = [convert(item_hint, item, f"{where}.{number}") for number, item in enumerate(value)]
+    hints = list(arguments)
+    if len(hints) < 2 or hints[-1] is Ellipsis:
+        hints = [hints[0] if hints else Any] * len(value)
+    if len(hints) != len(value):
+        raise _wrong(where, value, f"an array of {len(hints)}")
+    built = [convert(hint, item, f"{where}.{n}") for n, (hint, item) in enumerate(zip(hints, value, strict=True))]
     return Built(tuple(b.value for b in built), [b.table for b in built])
 
 
 def _scalar(hint: Any, value: Any, where: str) -> Built:
-    if hint is Any:
-        return Built(value, plain(value))
     if isinstance(hint, type) and issubclass(hint, Enum):
         allowed = [member.value for member in hint]
         if value not in allowed:
             raise ConfigError(f"{where} = {value!r}: {nearest(str(value), map(str, allowed))}")
         return Built(hint(value), value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return Built(float(value), float(value))
-    if isinstance(hint, type) and isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
-        return Built(value, value)
+        value = _float(value, where)
+    if hint is not Any and not _fits(hint, value):
+        raise _wrong(where, value, _word(hint))
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _wrong(where, value, "a finite number")
+    return Built(value, plain(value))
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    return isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+
+
+def _float(value: int, where: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise _wrong(where, value, "a number that a float can hold") from None
+
+
+def _word(hint: Any) -> str:
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text in quotes"}
-    raise _wrong(where, value, words.get(hint, str(getattr(hint, "__name__", hint))))
+    return words.get(hint, str(getattr(hint, "__name__", hint)))
 
 
 def _wrong(where: str, value: Any, expected: str) -> ConfigError:
-    return ConfigError(f"{where} = {value!r}: expected {expected}")
+    return ConfigError(f"{where} = {_shown(value)}: expected {expected}")
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python prints
+        return "a huge number"
+    return text if len(text) <= 200 else f"{text[:200]}..."

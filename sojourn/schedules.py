@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
+
+from sojourn.registry import Range
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constant:
     """`lr` throughout, after `warmup` steps."""
 
-    warmup: int = 0
+    warmup: Annotated[int, Range(0)] = 0
 
     def __call__(self, step: int, steps: int) -> float:
         return _ramp(step, self.warmup)
@@ -20,8 +23,8 @@ class Constant:
 class Linear:
     """From `lr` down to `lr * final` in a straight line over the stage."""
 
-    warmup: int = 0
-    final: float = 0.0
+    warmup: Annotated[int, Range(0)] = 0
+    final: Annotated[float, Range(0, 1)] = 0.0
 
     def __call__(self, step: int, steps: int) -> float:
         return _ramp(step, self.warmup) * (1 - (1 - self.final) * _progress(step, steps, self.warmup))
@@ -31,8 +34,8 @@ class Linear:
 class Cosine:
     """From `lr` down to `lr * final` along half a cosine over the stage."""
 
-    warmup: int = 0
-    final: float = 0.0
+    warmup: Annotated[int, Range(0)] = 0
+    final: Annotated[float, Range(0, 1)] = 0.0
 
     def __call__(self, step: int, steps: int) -> float:
         wave = 0.5 * (1 + math.cos(math.pi * _progress(step, steps, self.warmup)))

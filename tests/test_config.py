@@ -1,5 +1,6 @@
 """Configs: every key is used or refused, in one sentence; what was resolved reads back the same."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -36,11 +37,31 @@ def write(folder: Path, text: str = TOY, name: str = "r.toml") -> Path:
         ("losses=[]", "no losses"),
         ("losses=[{name='kl'}]", "KL needs the stream 'ref_logprobs', which nothing provides"),
         ("streams=[{name='ref_logprobs'}]", "nothing uses the stream 'ref_logprobs'"),
-        ("groups.width=0", "width = 0: expected 1 or more"),
+        ("groups.width=0", "stages.train.groups.width = 0: expected a whole number of at least 1"),
         ("model.dtype='fp16'", "model.dtype = 'fp16'"),
         ("stages=3", "expected an array of tables"),
         ("agent.history='all'", "agent.history = 'all'"),
         ("nonsense", "expected key=value"),
+        ("=1", "expected key=value"),
+        (f"{'optim.' * 1000}lr=1", "expected key=value"),
+        (f"seed={'[' * 5000}", "override 'seed': expected at most 50 arrays in each other"),
+        (f"seed={'[' * 60}{']' * 60}", "override 'seed': expected at most 50 arrays in each other"),
+        (f"seed={'9' * 5000}", "expected a whole number"),
+        ("name.first='x'", "override 'name': it is the value 't', not a table"),
+        ("extends=parent.toml", "only a file extends another"),
+        ("losses.².coef=1", "override 'losses.².coef': no '²' in the array; use one of 0, ppo"),
+        ("losses.1.coef=1", "no '1' in the array"),
+        ("exends='parent.toml'", "unknown key 'exends': did you mean 'extends'?"),
+        ("stages=[]", "a recipe needs at least one stage"),
+        ("stages=[3]", "expected an array of tables"),
+        *((f"name='{name}'", "name = ") for name in ("", "a/b", "a b", "ä", "x" * 65)),
+        (r'name="a\u0000b"', "expected 1 to 64 of the characters"),
+        (r'record.folder="a\u0000b"', "expected the path of a folder"),
+        *(
+            (f"stages=[{{name='{name}'}}]", "stages.0.name = ")
+            for name in ("", "a/b", "before", "evaluation", "evaluation-rl", "x" * 65)
+        ),
+        ("stages=[{name=3}]", "stages.0.name = 3: expected text"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_sentence(tmp_path, override, sentence):
@@ -57,6 +78,85 @@ def test_missing_and_malformed_files(tmp_path):
         load(write(tmp_path, "name = "))
     with pytest.raises(ConfigError, match="extends itself"):
         load(write(tmp_path, 'extends = "r.toml"\n' + TOY))
+    (tmp_path / "bytes.toml").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="cannot read"):
+        load(tmp_path / "bytes.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("extends = 3\n", "extends = 3: expected text"),
+        ("extends = ['r.toml']\n", "expected text"),
+        ("extends = ''\n", "expected the path of a recipe"),
+        ('extends = "a\\u0000b"\n', "expected the path of a recipe"),
+        ("extends = 'absent'\n", "no config file at"),
+        (f"deep = {'[' * 5000}", "nested too deeply"),
+        (f"deep = {'[' * 60}{']' * 60}", "nested too deeply"),
+        (f"{'a.' * 3000}a = 1", "nested too deeply"),
+        (f"seed = {'9' * 5000}\n", "is not valid TOML"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, text, sentence):
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, text + TOY))
+    assert sentence in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["train", "Stage_2.b-c", "0", "re-evaluation", "beforehand", "x" * 64])
+def test_names_that_a_folder_can_have_are_taken(tmp_path, name):
+    resolved = load(write(tmp_path), [f"name='{name}'", f"stages=[{{name='{name}'}}]"])
+    assert (resolved.recipe.name, resolved.recipe.stages[0].name) == (name, name)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "refused"),
+    [
+        (["seed=1", "seed=2"], "seed"),
+        (["optim={lr=1}", "optim.lr=2"], "optim.lr"),
+        (["optim.lr=2", "optim={lr=1}"], "optim"),
+        (["losses.0.coef=1", "losses.ppo.coef=2"], "losses.ppo.coef"),
+        (["losses=[{name='ppo'}]", "losses.0.coef=2"], None),
+        (["optim.lr=1", "optim.lrs=1"], "unknown key"),
+    ],
+)
+def test_a_value_that_is_given_twice_is_refused(tmp_path, overrides, refused):
+    if refused is None:
+        assert load(write(tmp_path), overrides).recipe.stages[0].losses[0].coef == 2
+        return
+    with pytest.raises(ConfigError, match=refused) as caught:
+        load(write(tmp_path), overrides)
+    assert ("given twice" in str(caught.value)) == (refused != "unknown key")
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "r.toml").write_bytes(b"\xef\xbb\xbf" + TOY.encode())
+    assert load(tmp_path / "r.toml").recipe.name == "t"
+
+
+def test_a_recipe_is_read_once_so_it_may_be_a_pipe(tmp_path):
+    read, write_end = os.pipe()
+    with os.fdopen(write_end, "w") as pipe:
+        pipe.write(TOY)
+    assert load(Path(f"/dev/fd/{read}")).recipe.name == "t"
+    os.close(read)
+
+
+def test_extends_may_name_a_run_folder(tmp_path):
+    (tmp_path / "run").mkdir()
+    write(tmp_path / "run", TOY + "rooms = 4\n", "config.toml")
+    assert load(write(tmp_path, "extends = 'run'\nseed = 3\n")).recipe.env.rooms == 4
+
+
+def test_a_long_line_of_parents_is_read_once_each(tmp_path, monkeypatch):
+    resolved = []
+    monkeypatch.setattr(Path, "resolve", lambda path: resolved.append(path) or path)
+    write(tmp_path, TOY, "0.toml")
+    for number in range(1, 60):
+        write(tmp_path, f"extends = '{number - 1}.toml'\nseed = {number}\n", f"{number}.toml")
+    assert load(tmp_path / "59.toml").recipe.seed == 59
+    assert len(resolved) <= 3 * 60
 
 
 def test_the_resolved_table_reads_back_as_the_same_recipe(tmp_path):

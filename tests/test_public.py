@@ -108,7 +108,7 @@ def test_what_is_frozen_covers_every_kind_of_thing():
         "protocols.Renderer.stops: tuple[int, ...]",
         "protocols.Env.async step(self, agent: str, action: Message) -> Step",
         "loss ppo",
-        "groups slots.max_lag: int = 0",
+        "groups slots.max_lag: Annotated[int, Range(0)] = 0",
     }
     assert expected <= lines
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from sojourn.errors import ActionError, BudgetError
 from sojourn.protocols import Renderer, Sampler
+from sojourn.registry import Range
 from sojourn.types import (
     Ending,
     IntArray,
@@ -37,7 +38,7 @@ class Plain:
     """
 
     history: Literal["full", "window", "page"] = "full"
-    turns: int = 3
+    turns: Annotated[int, Range(1)] = 3
     malformed: Literal["tell", "end"] = "tell"
     choices: bool = False
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
+from sojourn.registry import Range
 from sojourn.types import FloatArray, Group, Trajectory
 
 
@@ -21,7 +22,7 @@ class Aggregate:
     """
 
     by: Literal["token", "sequence", "turn", "constant"] = "token"
-    length: int = 256
+    length: Annotated[int, Range(1)] = 256
 
 
 def weigh(groups: Sequence[Group], aggregate: Aggregate) -> list[list[tuple[FloatArray, ...]]]:

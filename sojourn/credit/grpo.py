@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
+from sojourn.registry import Range
 from sojourn.types import Credit, Group, Score, Streams
 
 
@@ -21,7 +22,7 @@ class GRPO:
     """
 
     deviation: bool = True
-    epsilon: float = 1e-6
+    epsilon: Annotated[float, Range(0)] = 1e-6
 
     needs: ClassVar[frozenset[str]] = frozenset()
 

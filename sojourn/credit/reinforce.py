@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
+from sojourn.registry import Range
 from sojourn.types import Credit, Group, Score, Streams
 
 
@@ -20,14 +21,10 @@ class Reinforce:
     trajectory itself, which scales the gradient by (M - 1) / M for M trajectories of a step.
     """
 
-    discount: float = 1.0
-    baseline: str = "batch"  # "batch" or "none"
+    discount: Annotated[float, Range(0, 1)] = 1.0
+    baseline: Literal["batch", "none"] = "batch"
 
     needs: ClassVar[frozenset[str]] = frozenset()
-
-    def __post_init__(self) -> None:
-        if self.baseline not in ("batch", "none"):
-            raise ValueError(f"baseline = {self.baseline!r}: use 'batch' or 'none'")
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams

@@ -33,9 +33,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Union
+from typing import Annotated, Any, Literal, Union
 
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.registry import Range
 from sojourn.tasks import Generated
 from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
 
@@ -80,8 +81,8 @@ class Tools:
     cls: str | type
     form: Literal["both", "text", "native"] = "both"
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    train: int = 100_000  # generated tasks, where the class lists none
-    test: int = 1_000
+    train: Annotated[int, Range(1)] = 100_000  # generated tasks, where the class lists none
+    test: Annotated[int, Range(1)] = 1_000
 
     def __post_init__(self) -> None:
         reward = getattr(self.plain, "reward", None)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 
 from sojourn.protocols import Output, Selected
+from sojourn.registry import Range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +20,8 @@ class PPO:
     (Yu et al. 2025, arXiv:2503.14476, eq. 10).
     """
 
-    clip_low: float = 0.2
-    clip_high: float = 0.2
+    clip_low: Annotated[float, Range(0, 1)] = 0.2
+    clip_high: Annotated[float, Range(0)] = 0.2
     coef: float = 1.0
 
     needs: ClassVar[frozenset[str]] = frozenset()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from sojourn.errors import ConfigError
 from sojourn.protocols import EnvFamily
+from sojourn.registry import Range
 from sojourn.rollout.play import Limits
 from sojourn.rollout.runner import has_expert
 from sojourn.types import Group
@@ -24,8 +25,8 @@ class Experts:
     tokens that the model would have sampled. Only successful ones are kept when `success_only`.
     """
 
-    width: int = 16
-    distinct: int = 128
+    width: Annotated[int, Range(1)] = 16
+    distinct: Annotated[int, Range(1)] = 128
     success_only: bool = True
 
     live = False

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from sojourn.errors import ConfigError
 from sojourn.record.store import EpisodeStore
+from sojourn.registry import FOLDER, Range
 from sojourn.types import Group
 
 if TYPE_CHECKING:
@@ -21,9 +22,9 @@ class Folder:
     `success_only` leaves out groups without any successful episode.
     """
 
-    path: str
+    path: Annotated[str, FOLDER]
     stage: str
-    width: int = 16
+    width: Annotated[int, Range(1)] = 16
     success_only: bool = False
 
     live = False

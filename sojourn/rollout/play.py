@@ -7,10 +7,11 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from sojourn.errors import ActionError, BudgetError, ConfigError, InfrastructureError
 from sojourn.protocols import Env
+from sojourn.registry import Range
 from sojourn.timeline import Timeline
 from sojourn.types import Ending, Observation, Step, Trajectory
 
@@ -22,9 +23,9 @@ class Limits:
     """Budgets of an episode. `seconds` ends it as truncated (0: no limit); `stall_s` is how long the world may take
     for one call before that counts as an infrastructure failure."""
 
-    turns: int = 8
-    seconds: float = 0.0
-    stall_s: float = 60.0
+    turns: Annotated[int, Range(1)] = 8
+    seconds: Annotated[float, Range(0)] = 0.0
+    stall_s: Annotated[float, Range(above=0)] = 60.0
 
 
 async def play(env: Env, seats: Mapping[str, Any], limits: Limits, timeline: Timeline) -> tuple[Trajectory, ...]:

@@ -8,11 +8,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 from sojourn.agents.plain import Chair
 from sojourn.errors import ConfigError, InfrastructureError, SojournError
 from sojourn.protocols import EnvFamily, Renderer, Sampler
+from sojourn.registry import Range
 from sojourn.rollout.play import Limits, ask, expert_action, play
 from sojourn.rollout.tape import Tape
 from sojourn.timeline import Timeline
@@ -33,10 +34,10 @@ class Rollout:
     100 episodes (and more than three) failed for good.
     """
 
-    concurrency: int = 64
+    concurrency: Annotated[int, Range(1)] = 64
     limits: Limits = field(default_factory=Limits)
-    retries: int = 2
-    max_error_rate: float = 0.2
+    retries: Annotated[int, Range(0)] = 2
+    max_error_rate: Annotated[float, Range(0, 1)] = 0.2
 
 
 @dataclass

@@ -6,11 +6,12 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
 from sojourn.errors import ConfigError, InfrastructureError
+from sojourn.registry import Range
 from sojourn.rollout.tape import Tape
 from sojourn.types import Group, Score
 
@@ -28,20 +29,15 @@ class Slots:
     "drop" leaves them out, "redraw" plays another task in the same slot, up to `redraws` times.
     """
 
-    width: int = 8
-    size: int = 8
-    max_lag: int = 0
+    width: Annotated[int, Range(1)] = 8
+    size: Annotated[int, Range(1)] = 8
+    max_lag: Annotated[int, Range(0)] = 0
     zero_signal: Literal["keep", "drop", "redraw"] = "keep"
-    redraws: int = 2
+    redraws: Annotated[int, Range(0)] = 2
 
     live = True
 
     def __post_init__(self) -> None:
-        for name in ("width", "size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)}: expected 1 or more")
-        if self.max_lag < 0:
-            raise ValueError(f"max_lag = {self.max_lag}: expected 0 (on-policy) or more")
         if self.zero_signal != "keep" and self.size == 1:
             raise ValueError(
                 f'zero_signal = "{self.zero_signal}" with size = 1: a lone episode always scores like its group; '

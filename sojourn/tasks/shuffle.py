@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from sojourn.registry import Range
 from sojourn.types import Group, Score, Task
 
 
@@ -18,7 +20,7 @@ class Shuffle:
     """
 
     split: str = "train"
-    tasks: int = 0
+    tasks: Annotated[int, Range(0)] = 0
 
     def bind(self, tasks: Sequence[Task], seed: int) -> BoundShuffle:
         count = min(self.tasks or len(tasks), len(tasks), 1 << 20)

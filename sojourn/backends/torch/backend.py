@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from sojourn.protocols import Renderer
+from sojourn.registry import Range
 from sojourn.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -30,12 +31,12 @@ class Torch:
     key/value cache. `threads` is what the command sets before torch is imported (0: all cores).
     """
 
-    threads: int = 0
-    max_context: int = 2048
-    token_budget: int = 4096
-    memory_gb: float = 2.0
-    max_batch: int = 64
-    prefill_chunk: int = 512
+    threads: Annotated[int, Range(0)] = 0
+    max_context: Annotated[int, Range(2)] = 2048
+    token_budget: Annotated[int, Range(1)] = 4096
+    memory_gb: Annotated[float, Range(above=0)] = 2.0
+    max_batch: Annotated[int, Range(1)] = 64
+    prefill_chunk: Annotated[int, Range(1)] = 512
 
     def check(self, model: Model) -> None:
         """Whether the model can be found, without loading it (for --dry)."""
