@@ -88,7 +88,8 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Where and what is kept. `checkpoint_every` counts steps (0: only at the end of a stage).
+    """Where and what is kept. `checkpoint_every` counts steps (0: only at the end of a stage); the last `keep` of
+    them stay until their stage ends, and the weights that it ended with always.
 
     `drift_groups` of each step's groups are scored by the weights that the stage began with, and how far the policy
     has gone is recorded as `drift`, its KL from there (0: not measured). The metric `kl` is the KL between the policy

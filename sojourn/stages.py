@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -69,7 +70,7 @@ class Session:
         start = 0
         if resumed is not None:
             start = position["step"]
-            trainer.load(resumed.weights)
+            trainer.load(resumed.weights, weights_only=start == stage.steps)
             for name, part in self._stateful(stage).items():
                 part.restore(position["parts"][name])
             trainer.version -= 1  # published again below, under the number it had
@@ -98,7 +99,7 @@ class Session:
         finally:
             await self._source.close()
         if start < stage.steps:
-            self._checkpoint(number, stage.steps, mark=True)
+            self._checkpoint(number, stage.steps)
         if not any(e["name"] == stage.name for e in self.folder.evaluations()):
             await self._evaluate(stage.name, stage.name, stage.steps)
 
@@ -206,13 +207,16 @@ class Session:
         if shown:
             await asyncio.to_thread(self.folder.blobs.keep, shown)
 
-    def _checkpoint(self, number: int, step: int, *, mark: bool = False) -> None:
-        done = sum(stage.steps for stage in self.recipe.stages[:number])
-        parts = {name: part.state() for name, part in self._stateful(self.recipe.stages[number]).items()}
+    def _checkpoint(self, number: int, step: int) -> None:
+        """At the end of a stage, when the next begins a new optimiser, weights are enough, and those before go."""
+        stages = self.recipe.stages
+        ended = step == stages[number].steps
+        done = sum(stage.steps for stage in stages[:number])
+        parts = {name: part.state() for name, part in self._stateful(stages[number]).items()}
         state = {"stage": number, "step": step, "parts": parts}
-        checkpoint.save(
-            self.folder.checkpoints, done + step, self.rig.trainer.save, state, keep=self.recipe.record.keep, mark=mark
-        )
+        write = functools.partial(self.rig.trainer.save, weights_only=ended)
+        keep = 0 if ended else self.recipe.record.keep
+        checkpoint.save(self.folder.checkpoints, done + step, write, state, keep=keep, mark=ended)
 
 
 def found_weights(recipe: Recipe) -> Checkpoint | None:
@@ -235,10 +239,10 @@ async def initial_weights(rig: Rig) -> None:
 
 
 async def check_groups(recipe: Recipe) -> None:
-    """Refuses a world that, once open, cannot give the groups of a stage."""
+    """Refuses a recipe whose world, open by now, or whose settings cannot give the groups of a stage."""
     for stage in recipe.stages:
         if (check := getattr(stage.groups, "check", None)) is not None:
-            await check(recipe.env, recipe.rollout.limits, stage.name)
+            await check(recipe, stage.name)
 
 
 def _mean(values: Sequence[float]) -> float:

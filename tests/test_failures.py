@@ -95,10 +95,13 @@ def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
         ("Fails", "all of 2 episodes failed; the last cause: RuntimeError: gone"),
         ("NeverCloses", "did not answer within 0.5 s"),
         ("NoExpert", "has no expert()"),
+        ("Sound sampling.temperature=0", "stage 'rl' needs the logprobs of the distribution"),
+        ("Sound stages.rl.groups={name='folder',path='nowhere',stage='x'}", "no recorded episodes there"),
     ],
 )
 def test_a_run_that_cannot_play_is_refused_and_leaves_nothing(tmp_path, world, told):
-    assert told in one_sentence(run(tmp_path, world, "train", "r.toml"))
+    world, *words = world.split()
+    assert told in one_sentence(run(tmp_path, world, "train", "r.toml", *words))
     assert not list(tmp_path.glob("runs/*"))
 
 

@@ -121,11 +121,16 @@ def latest(folder: str | Path) -> Checkpoint | None:
     records of such a run is for its owner to decide.
     """
     newest: RecordError | None = None
-    for candidate in reversed(_candidates(Path(folder))):
+    candidates = _candidates(Path(folder))
+    while candidates:
+        candidate = candidates.pop()
         try:
             candidate.verify()
         except RecordError as error:
-            newest = newest or error
+            if candidate.path.exists():
+                newest = newest or error
+            else:  # a run that goes on has dropped it, for a newer one
+                candidates = [c for c in _candidates(Path(folder)) if c.step > candidate.step] or candidates
         else:
             return candidate
     if newest is not None:
@@ -181,7 +186,7 @@ def _crc32(path: Path) -> int:
 def _prune(folder: Path, step: int, keep: int) -> None:
     """Keeps the last ones up to `step`: what lies beyond was skipped as damaged when the run was resumed."""
     unmarked = [c for c in checkpoints(folder) if not c.marked and c.step <= step]
-    for checkpoint in unmarked[: -max(keep, 1)]:
+    for checkpoint in unmarked[: max(len(unmarked) - keep, 0)]:
         shutil.rmtree(checkpoint.path)
 
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from sojourn.errors import ConfigError
-from sojourn.protocols import EnvFamily
 from sojourn.registry import Range
-from sojourn.rollout.play import Limits
 from sojourn.rollout.runner import has_expert
 from sojourn.types import Group
 
 if TYPE_CHECKING:
+    from sojourn.recipe import Recipe
     from sojourn.rig import Rig
 
 
@@ -34,8 +33,8 @@ class Experts:
     def tasks(self, steps: int) -> int:
         return min(self.distinct, self.width * steps)
 
-    async def check(self, family: EnvFamily, limits: Limits, stage: str) -> None:
-        if not await has_expert(family, limits):
+    async def check(self, recipe: Recipe, stage: str) -> None:
+        if not await has_expert(recipe.env, recipe.rollout.limits):
             raise ConfigError(
                 f"stage '{stage}' clones demonstrations, but the world has no expert(): define it, or drop the stage"
             )

@@ -12,6 +12,7 @@ from sojourn.registry import FOLDER, Range
 from sojourn.types import Group
 
 if TYPE_CHECKING:
+    from sojourn.recipe import Recipe
     from sojourn.rig import Rig
 
 
@@ -32,9 +33,13 @@ class Folder:
     def tasks(self, steps: int) -> int:
         return 0
 
-    def bind(self, rig: Rig, stage: str, steps: int, first: int = 0) -> RecordedGroups:
+    async def check(self, recipe: Recipe, stage: str) -> None:
         if not (Path(self.path) / "episodes.sqlite").exists():
-            raise ConfigError(f"groups.path = '{self.path}': no recorded episodes there; give a run folder")
+            raise ConfigError(
+                f"stage '{stage}': groups.path = '{self.path}': no recorded episodes there; give a run folder"
+            )
+
+    def bind(self, rig: Rig, stage: str, steps: int, first: int = 0) -> RecordedGroups:
         with EpisodeStore(self.path) as store:
             groups = [g for g in store.groups(self.stage) if g.trajectories]
             stages = sorted({count.stage for count in store.steps()})

@@ -16,6 +16,7 @@ from sojourn.rollout.tape import Tape
 from sojourn.types import Group, Score
 
 if TYPE_CHECKING:
+    from sojourn.recipe import Recipe
     from sojourn.rig import Rig
 
 
@@ -48,13 +49,15 @@ class Slots:
         """How many tasks of the curriculum so many steps take (redraws aside)."""
         return self.width * steps
 
+    async def check(self, recipe: Recipe, stage: str) -> None:
+        if recipe.sampling.params().truncates or recipe.sampling.temperature == 0:
+            raise ConfigError(
+                f"sampling: stage '{stage}' needs the logprobs of the distribution that was sampled, so top_p = 1, "
+                "top_k = 0, min_p = 0 and temperature > 0 (evaluation may use its own)"
+            )
+
     def bind(self, rig: Rig, stage: str, steps: int, first: int = 0) -> LiveSlots:
         """Slot k plays what the curriculum draws for `first` + k: the tasks before it are those of earlier stages."""
-        if rig.sampling.params().truncates or rig.sampling.temperature == 0:
-            raise ConfigError(
-                "sampling: training needs the logprobs of the distribution that was sampled, so top_p = 1, top_k = 0, "
-                "min_p = 0 and temperature > 0 (evaluation may use its own)"
-            )
         return LiveSlots(self, rig, stage, steps, first)
 
 

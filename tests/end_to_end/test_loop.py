@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -149,6 +150,18 @@ def test_a_killed_run_resumes_with_nothing_lost_or_repeated_and_on_policy_to_the
         assert [g.slot for g in store.groups("rl")] == list(range(6))
     lines = [(line.stage, line.step) for line in metrics.read(killed / "metrics.jsonl")]
     assert lines == [("warmup", 0), ("warmup", 1), *(("rl", s) for s in range(3))]
+
+
+def test_a_stage_leaves_its_last_weights_alone_and_a_run_goes_on_from_them(tmp_path):
+    resolved = recipe(tmp_path)
+    whole, cut = run(resolved, tmp_path / "whole"), run(resolved, tmp_path / "cut")
+    kept = checkpoint.checkpoints(whole / "checkpoints")
+    assert [(c.step, c.marked) for c in kept] == [(2, True), (5, True)]
+    assert not list(whole.rglob("optimizer.safetensors"))
+    shutil.rmtree(checkpoint.checkpoints(cut / "checkpoints")[-1].path)
+    with RunFolder.open(cut) as folder, Display(live=False) as display:
+        asyncio.run(run_recipe(resolved.recipe, folder, display, resume=True))
+    assert_same_weights(whole, cut)
 
 
 def test_drift_starts_at_zero_and_minibatches_share_a_schedule(tmp_path):

@@ -120,7 +120,7 @@ async def test_groups_without_any_success_are_left_out_when_asked(recorded: Path
 async def test_what_is_not_there_is_said(recorded: Path, tmp_path: Path):
     folder = Folder(path=str(tmp_path / "nowhere"), stage="rl")
     with pytest.raises(ConfigError, match=r"groups\.path = '.*nowhere': no recorded episodes there; give a run folder"):
-        folder.bind(rig(Odd()), "again", 1)
+        await folder.check(rig(Odd()).recipe, "again")
     unknown = dataclasses.replace(folder, path=str(recorded), stage="warmpu")
     with pytest.raises(ConfigError, match=r"groups\.stage = 'warmpu': .* it holds .*evaluation-before.*, rl, warmup$"):
         unknown.bind(rig(Odd()), "again", 1)

@@ -95,7 +95,7 @@ async def test_a_truncated_distribution_is_refused():
     made = rig(Odd())
     object.__setattr__(made.recipe.sampling, "top_p", 0.9)
     with pytest.raises(ConfigError, match="top_p = 1"):
-        Slots().bind(made, "rl", 1)
+        await Slots().check(made.recipe, "rl")
 
 
 @pytest.mark.parametrize("zero_signal", ["drop", "redraw"])

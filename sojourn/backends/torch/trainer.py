@@ -109,9 +109,11 @@ class TorchTrainer:
         )
         self._reference = {n: p.detach().clone() for n, p in self.trainable.items()} if reference else None
 
-    def save(self, folder: Path) -> None:
-        """Trained weights, reference weights and optimiser state, as safetensors."""
+    def save(self, folder: Path, *, weights_only: bool = False) -> None:
+        """Trained weights and, unless they are enough, reference weights and optimiser state, as safetensors."""
         save_file({name: p.detach().contiguous() for name, p in self.trainable.items()}, folder / "weights.safetensors")
+        if weights_only:
+            return
         if self._reference is not None:
             save_file(self._reference, folder / "reference.safetensors")
         moments = self._optimizer.state if self._optimizer is not None else {}
