@@ -35,6 +35,8 @@ async def evaluate(rig: Rig, label: str, expert: bool = False) -> Evaluated:
         for slot, task in enumerate(panel(rig))
     ]
     groups = await asyncio.gather(*plays)
+    if (forget := getattr(rig.sampler, "forget", None)) is not None:
+        await forget()  # training goes on as if nothing had been played, and as it would after a restart
     require_plays(groups)
     scores = await asyncio.gather(*(rig.judge.reward(group) for group in groups))
     return Evaluated(list(groups), list(scores))

@@ -83,6 +83,9 @@ class Renderer(Protocol):
 
 
 class Sampler(Protocol):
+    """Draws from the published weights. Optional: `async forget()` drops whatever is kept between samples, so that the
+    next do not depend, not even in their last bits, on what was sampled before."""
+
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample: ...
     async def score(self, prompt: Prompt) -> Any:
         """The log-probability of every token of the prompt but the first, given those before it: (P - 1,)."""

@@ -137,6 +137,10 @@ class Engine:
         self._wake()
         await publication.future
 
+    async def forget(self) -> None:
+        """Drops what is cached: the next samples are computed as by an engine that was just made."""
+        await self.publish([], self.version)
+
     async def close(self) -> None:
         """Fails what is under way and ends the thread."""
         self._closed = True
