@@ -11,6 +11,7 @@ from engine_models import STOP, VOCABULARY, build, logits_of, logprobs_of, twin
 from transformers import GPT2Config, GPT2LMHeadModel, MambaConfig, MambaForCausalLM
 
 from sojourn.backends.torch import fused
+from sojourn.backends.torch.cache import PAGE
 from sojourn.backends.torch.engine import Engine
 from sojourn.errors import BudgetError, ConfigError, InfrastructureError, ModelError
 from sojourn.types import Prompt, Sample, SamplingParams, Stop, Versions
@@ -85,7 +86,7 @@ async def test_scores_agree_with_a_plain_forward(family):
 async def test_the_fused_decoder_gives_the_logits_of_transformers(monkeypatch):
     model = build("llama")
     fast = open_engine(model)
-    monkeypatch.setattr(fused, "build", lambda model: None)
+    monkeypatch.setattr(fused, "build", lambda model, kernel: None)
     plain = open_engine(model)
     assert isinstance(fast._stepper._logits, fused.FusedLlama)
     assert not isinstance(plain._stepper._logits, fused.FusedLlama)
@@ -340,21 +341,25 @@ async def test_prompts_that_the_model_cannot_read_are_refused():
     await engine.close()
 
 
-async def test_contexts_wait_for_a_slot_and_are_evicted_without_harm():
+async def test_contexts_wait_for_memory_and_are_evicted_without_harm():
     model = build("llama")
-    bytes_per_context = 200 * 3 * 2 * 2 * 12 * 4
+    bytes_per_context = 7 * PAGE * 3 * 2 * 2 * 12 * 4  # 200 tokens, in whole pages
     engine = open_engine(model, memory_bytes=2 * bytes_per_context)
-    told = await asyncio.gather(*[play(engine, tokens_of(n % 2, 10 + 3 * n), 3, n) for n in range(6)])
+    told = await asyncio.gather(*[play(engine, tokens_of(n % 4, 10 + 20 * n), 3, n) for n in range(6)])
     assert_exact(model, flat(told))
-    assert engine.stats().mean_batch <= 2
+    stats = engine.stats()
+    assert stats.mean_batch < 6  # all at once would not have fitted
+    assert stats.evicted_pages > 0
+    assert stats.held_pages <= stats.pages == 14
+    assert stats.queued_s > 0
     await engine.close()
     with pytest.raises(ConfigError, match="one context of 200 tokens"):
         open_engine(model, memory_bytes=bytes_per_context - 1)
 
 
-async def test_a_cancelled_sample_frees_its_slot():
+async def test_a_cancelled_sample_frees_its_pages():
     model = build("llama")
-    engine = open_engine(model, stops=(), memory_bytes=200 * 3 * 2 * 2 * 12 * 4)  # one slot
+    engine = open_engine(model, stops=(), memory_bytes=7 * PAGE * 3 * 2 * 2 * 12 * 4)  # one context
     long = asyncio.create_task(engine.sample(Prompt(tokens_of(1, 10)), SamplingParams(150)))
     queued = asyncio.create_task(engine.sample(Prompt(tokens_of(2, 10)), SamplingParams(150)))
     await until(engine, lambda stats: stats.sampled_tokens >= 2)

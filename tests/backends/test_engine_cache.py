@@ -1,124 +1,189 @@
-"""Which slot a prompt gets, and what it need not compute there."""
+"""Which pages a prompt gets, and what it need not compute there."""
 
 import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sojourn.backends.torch.cache import WAIT, Claim, KeyValues, Shape, Slots
+from sojourn.backends.torch.cache import PAGE, KeyValues, Shape
+from sojourn.backends.torch.tree import WAIT, Copy, PrefixTree
 
 
 def prompt(*tokens):
     return np.array(tokens, dtype=np.int64)
 
 
-def fill(slots, claim):
-    slots.filled[claim.slot] = slots.known[claim.slot]
+def fill(tree, claim):
+    tree.fill(claim.context, claim.context.known)
     return claim
 
 
-def keep(slots, tokens, version=0):
-    """A context that was computed and is idle now."""
-    claim = fill(slots, slots.claim(tokens, version))
-    slots.release(claim.slot, version)
-    return claim.slot
+def keep(tree, tokens, room=0):
+    """A context that was computed and is idle now: the numbers of its pages."""
+    claim = fill(tree, tree.claim(tokens, room))
+    pages = [page.number for page in claim.context.pages]
+    tree.release(claim.context)
+    return pages
 
 
-def test_a_context_goes_on_in_its_own_slot():
-    slots = Slots(3, 20)
-    own = keep(slots, prompt(1, 2, 3))
-    assert slots.claim(prompt(1, 2, 3, 4, 5), 0) == Claim(own, 3)
+def held(claim):
+    return [page.number for page in claim.context.pages]
 
 
-def test_a_fork_takes_a_copy_and_leaves_the_other_context_alone():
-    slots = Slots(3, 20)
-    own = keep(slots, prompt(1, 2, 3, 4))
-    claim = slots.claim(prompt(1, 2, 9, 9), 0)
-    assert (claim.reused, claim.donor) == (2, own)
-    assert claim.slot != own
-    assert slots.tokens[own, :4].tolist() == [1, 2, 3, 4]
+def test_a_context_goes_on_in_its_own_pages():
+    tree = PrefixTree(5, 4, 20)
+    own = keep(tree, prompt(1, 2, 3, 4, 5))
+    claim = tree.claim(prompt(1, 2, 3, 4, 5, 6, 7), 5)
+    assert (held(claim), claim.reused, claim.copy) == (own, 5, None)
+    assert claim.context.reserve == 1  # 12 tokens take three pages
+    assert tree.tokens(claim.context, 3, 7).tolist() == [4, 5, 6, 7]
+
+
+def test_a_fork_shares_whole_pages_and_copies_the_rest():
+    tree = PrefixTree(6, 4, 20)
+    own = keep(tree, prompt(1, 2, 3, 4, 5, 6, 7))
+    claim = tree.claim(prompt(1, 2, 3, 4, 5, 6, 9, 9), 0)
+    assert held(claim)[0] == own[0]
+    assert (claim.reused, claim.copy) == (6, Copy(own[1], held(claim)[1], 2))
+    fill(tree, claim)
+    assert tree.claim(prompt(1, 2, 3, 4, 5, 6, 7, 8), 0).reused == 7  # the other one is as it was
 
 
 def test_the_last_token_is_always_computed():
-    slots = Slots(2, 20)
-    keep(slots, prompt(1, 2, 3))
-    assert slots.claim(prompt(1, 2, 3), 0).reused == 2
+    for length in (3, 4, 5, 8):
+        tree = PrefixTree(8, 4, 20)
+        keep(tree, np.arange(length))
+        assert tree.claim(np.arange(length), 0).reused == length - 1
 
 
-def test_the_longest_idle_is_given_up_first_and_a_donor_last():
-    slots = Slots(2, 20)
-    older, newer = keep(slots, prompt(1, 1, 1)), keep(slots, prompt(2, 2, 2))
-    claim = slots.claim(prompt(1, 1, 5), 0)
-    assert claim == Claim(newer, 2, older)
-    assert slots.claim(prompt(1, 1, 6), 0) == Claim(older, 2)  # the only idle slot: cut back in place
-    assert (
-        slots.claim(
-            prompt(
-                3,
-            ),
-            0,
-        )
-        is None
-    )
+def test_the_longest_idle_leaf_is_given_up_first():
+    tree = PrefixTree(4, 2, 8)
+    older, newer = keep(tree, prompt(1, 1, 1)), keep(tree, prompt(2, 2, 2))
+    claim = tree.claim(prompt(3, 3), 0)
+    assert held(claim) == [older[1]]  # not the page above it, on which a leaf may stand
+    assert tree.evicted == 1
+    assert tree.claim(prompt(1, 1, 5), 0).reused == 2
+    assert tree.claim(prompt(2, 2, 2, 2), 2) is None  # one page is free, and two are wanted
+    assert newer[0] != older[0]
+
+
+def test_what_is_promised_to_one_context_is_not_given_to_another():
+    tree = PrefixTree(3, 2, 6)
+    first = tree.claim(prompt(1, 1), 4)
+    assert tree.claim(prompt(2, 2), 0) is None
+    fill(tree, first)
+    tree.append(first.context, [5, 6, 7, 8])
+    assert len(first.context.pages) == 3
+    tree.release(first.context)
+    assert tree.claim(prompt(2, 2), 4) is not None
 
 
 def test_a_group_waits_for_the_one_that_reads_their_prompt():
-    slots = Slots(4, 40)
+    tree = PrefixTree(12, 8, 64)
     shared = np.arange(1, 31)
-    first = slots.claim(shared, 0)
-    assert slots.claim(shared, 0) is WAIT
-    assert slots.claim(prompt(99, 98), 0).reused == 0
-    fill(slots, first)
-    assert slots.claim(shared, 0) == Claim(2, 29, first.slot)
+    first = tree.claim(shared, 0)
+    assert tree.claim(shared, 0) is WAIT
+    assert tree.claim(prompt(99, 98), 0).reused == 0
+    fill(tree, first)
+    second = tree.claim(shared, 0)
+    assert second.reused == 29
+    assert held(second)[:3] == held(first)[:3]
+
+
+def test_pages_that_two_contexts_computed_become_one():
+    tree = PrefixTree(8, 4, 16)
+    shared = np.arange(4)  # the last token of which each computes itself
+    contexts = [fill(tree, tree.claim(shared, 4)) for _ in range(2)]
+    assert held(contexts[0]) == held(contexts[1])
+    assert tree.held == 1
+    for number, claim in enumerate(contexts):
+        tree.append(claim.context, [50 + number])
+        fill(tree, claim)
+        tree.release(claim.context)
+    for number in range(2):
+        assert tree.claim(prompt(0, 1, 2, 3, 50 + number, 7), 0).reused == 5
 
 
 def test_other_weights_keys_are_not_shared():
-    slots = Slots(3, 20)
-    under_way = fill(slots, slots.claim(prompt(7, 8, 9), 0))
-    keep(slots, prompt(1, 2, 3))
-    slots.outdate()
-    assert slots.claim(prompt(1, 2, 3, 4), 0).reused == 0  # though the version number be the same
-    assert slots.claim(prompt(7, 8, 9, 4), 0).reused == 0
-    slots.release(under_way.slot, 0)
-    assert slots.filled[under_way.slot] == 0
+    tree = PrefixTree(6, 2, 8)
+    under_way = fill(tree, tree.claim(prompt(7, 8, 9), 2))
+    keep(tree, prompt(1, 2, 3))
+    tree.outdate()
+    assert tree.claim(prompt(1, 2, 3, 4), 0).reused == 0
+    assert tree.claim(prompt(7, 8), 0).reused == 0
+    tree.append(under_way.context, [10, 11])
+    fill(tree, under_way)
+    tree.release(under_way.context)
+    assert tree.held == 3  # of the two that came after
 
 
-def test_a_score_reuses_nothing():
-    slots = Slots(2, 20)
-    keep(slots, prompt(1, 2, 3))
-    assert slots.claim(prompt(1, 2, 3, 4), 0, reuse=False).reused == 0
+def test_a_score_reuses_nothing_and_a_failure_keeps_nothing():
+    tree = PrefixTree(8, 4, 20)
+    keep(tree, prompt(1, 2, 3, 4, 5))
+    claim = fill(tree, tree.claim(prompt(1, 2, 3, 4, 5, 6), 0, reuse=False))
+    assert claim.reused == 0
+    tree.release(claim.context, keep=False)
+    failed = fill(tree, tree.claim(prompt(8, 8, 8), 0))
+    tree.release(failed.context, keep=False)
+    assert tree.claim(prompt(8, 8, 8), 0).reused == 0
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.lists(st.integers(1, 2), min_size=1, max_size=12), st.booleans()), max_size=25))
-def test_whatever_is_reused_is_the_prompts_beginning(requests):
-    slots, busy = Slots(3, 20), []
-    held = {slot: [] for slot in range(3)}  # what the keys of each slot were computed from
-    for tokens, ends in requests:
-        claim = slots.claim(prompt(*tokens), 0)
+REQUESTS = st.lists(
+    st.tuples(st.lists(st.integers(1, 2), min_size=1, max_size=12), st.integers(0, 4), st.sampled_from("endgx")),
+    max_size=40,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(REQUESTS)
+def test_whatever_is_reused_is_the_prompts_beginning_and_no_page_is_lost(requests):
+    tree, busy = PrefixTree(9, 3, 18), []
+    content: dict[tuple[int, int], tuple[int, ...]] = {}  # page, offset -> all tokens up to the one computed there
+
+    def compute(context, begin, end):
+        for at in range(begin, end):
+            content[int(context.table[at // 3]), at % 3] = tuple(tree.tokens(context, 0, at + 1).tolist())
+        tree.fill(context, end)
+
+    for tokens, room, then in requests:
+        claim = tree.claim(prompt(*tokens), room)
         if claim is None or claim is WAIT:
             while busy:
-                slots.release(busy.pop(), 0)
-            continue
-        assert claim.slot not in busy
-        source = held[claim.slot if claim.donor is None else claim.donor][: claim.reused]
-        assert source == tokens[: claim.reused]
+                tree.release(busy.pop())
+            claim = tree.claim(prompt(*tokens), room)  # nothing is under way: there is room
+        context = claim.context
         assert claim.reused < len(tokens)
-        held[claim.slot] = list(tokens)
-        fill(slots, claim)
-        slots.release(claim.slot, 0) if ends else busy.append(claim.slot)
+        if claim.copy is not None:
+            for offset in range(claim.copy.length):
+                content[claim.copy.target, offset] = content[claim.copy.source, offset]
+        for at in range(claim.reused):
+            assert content[int(context.table[at // 3]), at % 3] == tuple(tokens[: at + 1])
+        if then != "n":
+            compute(context, claim.reused, len(tokens))
+            tree.append(context, [2] * room)
+        for other in busy:  # nobody writes where others read
+            for at in range(other.filled):
+                assert content[int(other.table[at // 3]), at % 3] == tuple(tree.tokens(other, 0, at + 1).tolist())
+        if then == "g":
+            busy.append(context)
+        else:
+            tree.release(context, keep=then != "x")
+        if then == "d":
+            tree.outdate()
+    for context in busy:
+        tree.release(context)
+    tree.outdate()
+    assert tree.held == 0
 
 
 def test_a_copy_carries_keys_and_values_of_all_layers_and_no_more():
-    cache = KeyValues([Shape(2, 3, 4)] * 2, 3, 5, torch.float32, torch.device("cpu"))
-    for slot in range(3):
-        cache.open(slot)
+    cache = KeyValues([Shape(2, 3, 4)] * 2, 3, torch.float32, torch.device("cpu"))
     for layer in cache.layers:
-        layer.keys[0], layer.values[0] = 1.0, 2.0
-    cache.copy(0, 2, 3)
+        layer.keys.zero_()[:, :PAGE] = 1.0
+        layer.values.zero_()[:, :PAGE] = 2.0
+    cache.copy(0, 2, 5)
     for keys, values in cache.layers:
-        assert keys[2].sum() == 2 * 3 * 3 * 1.0
-        assert values[2].sum() == 2 * 3 * 4 * 2.0
-        assert keys[2, :, 3:].sum() == 0
-    cache.open(2)  # only the first time clears
-    assert cache.layers[0].keys[2].sum() > 0
+        assert keys[:, 2 * PAGE :].sum() == 2 * 3 * 5 * 1.0
+        assert values[:, 2 * PAGE :].sum() == 2 * 4 * 5 * 2.0
+        assert keys[:, PAGE : 2 * PAGE].sum() == 0
+        assert keys[:, 2 * PAGE + 5 :].sum() == 0

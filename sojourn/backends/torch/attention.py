@@ -1,13 +1,13 @@
 """Attention of a packed step over cached contexts, through transformers' own attention interface.
 
-One step of the engine is one row of tokens: first one token each of many contexts, then longer pieces of others. The
-model's linear layers see the row without padding; here every token meets the keys and values of its own context.
+One step of the engine is one row of tokens: pieces of many contexts, those of a few tokens first. The model's linear
+layers see the row without padding; here every token meets the keys and values of its context, wherever their pages are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,104 +15,92 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import AttentionInterface
 
-from sojourn.backends.torch.cache import KeyValues, Shape
+from sojourn.backends.torch.cache import PAGE, KeyValues, Layer, Shape
+from sojourn.backends.torch.kernel import Kernel, Rows
+from sojourn.backends.torch.tree import Context
 from sojourn.errors import ModelError
 
 NAME = "sojourn_engine"
+FEW = 8  # tokens of a piece, up to which each is looked at by itself
 
 
 class Piece(NamedTuple):
-    """Tokens `begin:end` of one context, in its slot."""
+    """Tokens `begin:end` of one context."""
 
-    slot: int
+    context: Context
+    begin: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+
+class Long(NamedTuple):
+    """A piece of more tokens: its rows, the pages of its context (1, pages), its first position, its last and one."""
+
+    rows: slice
+    pages: torch.Tensor
     begin: int
     end: int
 
 
-class Block(NamedTuple):
-    """Rows that attend in one call: one token each of neighbouring slots, or one longer piece of a context."""
-
-    slots: slice
-    rows: slice
-    queries: int  # of each slot
-    low: int  # the first position of a query, over the slots
-    high: int  # the number of keys, over the slots
-
-
 @dataclass
 class Plan:
-    """Where every token of a step's row belongs. Pieces of one token come first, by slot."""
+    """Where every token of a step's row belongs. Pieces of few tokens come first."""
 
     cache: KeyValues
     pieces: list[Piece]
     device: torch.device
-    blocks: list[Block] = field(init=False)
-    singles: int = field(init=False)
+    kernel: Kernel | None = None
     positions: torch.Tensor = field(init=False)  # (N,)
-    _slots: torch.Tensor = field(init=False)  # (singles,)
-    _masks: dict[tuple[int, int | None, int, torch.dtype], tuple[int, torch.Tensor | None]] = field(
-        default_factory=dict
-    )
+    places: torch.Tensor = field(init=False)  # (N,) in the cache
+    singles: int = field(init=False)  # tokens of the short pieces
+    _hidden: dict[tuple[int, int | None], tuple[int, torch.Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.pieces = sorted(self.pieces, key=lambda piece: (piece.end - piece.begin > 1, piece.slot))
-        self.singles = sum(piece.end - piece.begin == 1 for piece in self.pieces)
-        self.blocks = list(self._blocks())
-        positions = np.concatenate([np.arange(piece.begin, piece.end) for piece in self.pieces])
-        self.positions = torch.from_numpy(positions).to(self.device)
-        self._slots = torch.tensor([piece.slot for piece in self.pieces[: self.singles]], device=self.device)
+        self.pieces = sorted(self.pieces, key=lambda piece: piece.end - piece.begin > FEW)
+        positions = [np.arange(begin, end) for _, begin, end in self.pieces]
+        places = [c.table[at // PAGE] * PAGE + at % PAGE for (c, _, _), at in zip(self.pieces, positions, strict=True)]
+        self.positions = torch.from_numpy(np.concatenate(positions)).to(self.device)
+        self.places = torch.from_numpy(np.concatenate(places)).to(self.device)
+        self.singles = sum(piece.end - piece.begin for piece in self.short)
 
-    def _blocks(self) -> Iterator[Block]:
-        row = 0
-        while row < self.singles:
-            end = row + 1
-            while end < self.singles and self.pieces[end].slot == self.pieces[end - 1].slot + 1:
-                end += 1
-            run = self.pieces[row:end]
-            slots = slice(run[0].slot, run[-1].slot + 1)
-            yield Block(slots, slice(row, end), 1, min(p.begin for p in run), max(p.end for p in run))
-            row = end
-        for slot, begin, end in self.pieces[self.singles :]:
-            yield Block(slice(slot, slot + 1), slice(row, row + end - begin), end - begin, begin, end)
+    @property
+    def short(self) -> list[Piece]:
+        return [piece for piece in self.pieces if piece.end - piece.begin <= FEW]
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The tokens of the short pieces, one by one."""
+        pages = -(-max(piece.end for piece in self.short) // PAGE)
+        tables = np.stack([piece.context.table[:pages] for piece in self.short])
+        owners = np.repeat(np.arange(len(self.short)), [piece.end - piece.begin for piece in self.short])
+        tables, owners = torch.from_numpy(tables).to(self.device), torch.from_numpy(owners).to(self.device)
+        return Rows(tables, owners, self.positions[: self.singles] + 1)
+
+    @cached_property
+    def long(self) -> list[Long]:
+        out, row = [], self.singles
+        for context, begin, end in self.pieces[len(self.short) :]:
+            pages = torch.from_numpy(context.table[None, : -(-end // PAGE)]).to(self.device)
+            out.append(Long(slice(row, row + end - begin), pages, begin, end))
             row += end - begin
+        return out
 
-    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Puts the row's keys and values (1, kv_heads, N, head) where they belong."""
-        keys, values = self.cache.layers[layer]
-        if self.singles:
-            at = self.positions[: self.singles]
-            keys[self._slots, :, at] = key[0, :, : self.singles].transpose(0, 1)
-            values[self._slots, :, at] = value[0, :, : self.singles].transpose(0, 1)
-        for block in self.blocks:
-            if block.queries > 1:
-                slot = block.slots.start
-                keys[slot, :, block.low : block.high] = key[0, :, block.rows]
-                values[slot, :, block.low : block.high] = value[0, :, block.rows]
-
-    def mask(self, number: int, window: int | None, repeats: int, dtype: torch.dtype) -> tuple[int, Any]:
-        """For a block: the first key that any query may see, and what to add to the scores (None: nothing is hidden).
-
-        The mask is (slots, 1, repeats * queries, keys): the query heads that share a key head are stacked as rows.
-        """
-        cached = self._masks.get((number, window, repeats, dtype))
-        if cached is None:
-            cached = self._masks[number, window, repeats, dtype] = self._mask(
-                self.blocks[number], window, repeats, dtype
+    def hidden(self, number: int, window: int | None, repeats: int, dtype: torch.dtype) -> tuple[int, torch.Tensor]:
+        """For a longer piece: the first key that any of its tokens may see, and what to add to the scores
+        (repeats * n, keys)."""
+        key = (number, window)
+        if key not in self._hidden:
+            _, _, begin, end = self.long[number]
+            first = max(0, begin - window + 1) if window else 0
+            at, keys = (
+                torch.arange(begin, end, device=self.device)[:, None],
+                torch.arange(first, end, device=self.device),
             )
-        return cached
-
-    def _mask(self, block: Block, window: int | None, repeats: int, dtype: torch.dtype) -> tuple[int, Any]:
-        count = block.slots.stop - block.slots.start
-        first = max(0, block.low - window + 1) if window else 0
-        at = self.positions[block.rows].view(count, 1, block.queries, 1)
-        key = torch.arange(first, block.high, device=self.device)
-        seen = key <= at
-        if window:
-            seen &= key > at - window
-        if bool(seen.all()):
-            return first, None
-        hidden = torch.zeros(seen.shape, dtype=dtype, device=self.device).masked_fill_(~seen, float("-inf"))
-        return first, hidden.repeat(1, 1, repeats, 1) if block.queries > 1 else hidden
+            seen = (keys <= at) & (keys > at - (window or end + 1))
+            self._hidden[key] = first, _hidden(seen, dtype).repeat(repeats, 1)
+        return self._hidden[key]
 
 
 def attend(
@@ -129,8 +117,9 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """Writes the row's keys and values into the cache and attends to what is there. Returns (1, N, heads, head)."""
     if isinstance(sojourn_plan, Plan):
-        out = over_cache(sojourn_plan, module.layer_idx, query, key, value, scaling, sliding_window, softcap)
-        return out.unsqueeze(0), None
+        q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+        out = over_cache(sojourn_plan, module.layer_idx, q, k, v, scaling, sliding_window, softcap)
+        return out[None], None
     if sojourn_plan is None:
         raise ModelError(
             "a model that attends through the sampler's cache was called without a plan: expected the engine's own "
@@ -142,41 +131,71 @@ def attend(
 def over_cache(
     plan: Plan,
     layer: int,
-    query: torch.Tensor,
-    key: torch.Tensor,
+    query: torch.Tensor,  # (N, heads, head)
+    key: torch.Tensor,  # (N, kv_heads, head)
     value: torch.Tensor,
     scaling: float | None,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> torch.Tensor:
+    """(N, heads, head): tokens of short pieces by the kernel, each longer piece in one call; key heads are never
+    repeated in memory."""
+    kept = plan.cache.layers[layer]
+    scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+    if plan.kernel is not None:
+        plan.kernel.store(kept, key, value, plan.places)
+    else:
+        kept.keys.index_copy_(1, plan.places, key.transpose(0, 1))
+        kept.values.index_copy_(1, plan.places, value.transpose(0, 1))
+    parts = []
+    if plan.singles:
+        rows = query[: plan.singles]
+        look = _singles if plan.kernel is None else plan.kernel.attend
+        parts.append(look(kept, rows, plan.rows, scale, window, softcap))
+    for number, piece in enumerate(plan.long):
+        parts.append(_piece(plan, number, kept.read(piece.pages), query[piece.rows], scale, window, softcap))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _piece(
+    plan: Plan,
+    number: int,
+    kept: tuple[torch.Tensor, torch.Tensor],  # (kv_heads, 1, keys, head)
+    query: torch.Tensor,  # (n, heads, head)
+    scale: float,
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """(N, heads, head): each block in one call, on views of the cache; key heads are never repeated in memory."""
-    plan.write(layer, key, value)
-    keys, values = plan.cache.layers[layer]
-    heads, rows = query.shape[1:3]
-    kv_heads = keys.shape[1]
-    repeats = heads // kv_heads
-    out = query.new_empty(rows, heads, values.shape[-1])
-    for number, block in enumerate(plan.blocks):
-        first, mask = plan.mask(number, window, repeats, query.dtype)
-        k = keys[block.slots, :, first : block.high]
-        v = values[block.slots, :, first : block.high]
-        if block.queries == 1:
-            q = query[0, :, block.rows].transpose(0, 1).reshape(-1, kv_heads, repeats, query.shape[-1])
-            attended = _scores(q, k, v, mask, scaling, softcap)
-            out[block.rows] = attended.reshape(-1, heads, out.shape[-1])
-        else:
-            q = query[:, :, block.rows].reshape(1, kv_heads, repeats * block.queries, query.shape[-1])
-            attended = _scores(q, k, v, mask, scaling, softcap)
-            out[block.rows] = attended.view(heads, block.queries, out.shape[-1]).transpose(0, 1)
-    return out
+    """A longer piece: (n, heads, head). Query heads that share a key head are stacked as rows."""
+    kv_heads, count = len(kept[0]), len(query)
+    first, hidden = plan.hidden(number, window, query.shape[1] // kv_heads, query.dtype)
+    keys, values = (tensor[None, :, 0, first : plan.long[number].end] for tensor in kept)  # (1, kv_heads, T, head)
+    q = query.unflatten(1, (kv_heads, -1)).permute(1, 2, 0, 3).flatten(1, 2)[None]
+    out = _attended(q, keys, values, hidden, scale, softcap)[0]
+    return out.unflatten(1, (-1, count)).permute(2, 0, 1, 3).flatten(1, 2)
 
 
-def _scores(q: Any, k: Any, v: Any, mask: Any, scaling: float | None, softcap: float | None) -> torch.Tensor:
+def _singles(
+    kept: Layer, query: torch.Tensor, rows: Rows, scale: float, window: int | None, softcap: float | None
+) -> torch.Tensor:
+    """What the kernel does, by torch: every row's context is laid out in full."""
+    keys, values = (tensor.transpose(0, 1) for tensor in kept.read(rows.tables[rows.owners]))  # (R, kv_heads, T, head)
+    key, at = torch.arange(keys.shape[2], device=query.device), rows.lengths[:, None] - 1
+    seen = (key <= at) & (key > at - (window or keys.shape[2]))
+    values = values.masked_fill(~seen[:, None, :, None], 0)  # what was never written may be no number
+    keys = keys.masked_fill(~seen[:, None, :, None], 0)
+    q = query.unflatten(1, (keys.shape[1], -1))  # (R, kv_heads, repeats, head)
+    return _attended(q, keys, values, _hidden(seen, query.dtype)[:, None, None], scale, softcap).flatten(1, 2)
+
+
+def _hidden(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, float("-inf"))
+
+
+def _attended(q: Any, k: Any, v: Any, hidden: Any, scale: float, softcap: float | None) -> torch.Tensor:
     if softcap is None:
-        return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling)
-    scores = q @ k.transpose(-1, -2) * (scaling if scaling is not None else q.shape[-1] ** -0.5)
-    scores = softcap * torch.tanh(scores / softcap)
-    scores = scores if mask is None else scores + mask
+        return scaled_dot_product_attention(q, k, v, attn_mask=hidden, scale=scale)
+    scores = softcap * torch.tanh(q @ k.transpose(-1, -2) * scale / softcap) + hidden
     return scores.float().softmax(-1).to(v.dtype) @ v
 
 

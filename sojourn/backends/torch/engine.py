@@ -10,6 +10,7 @@ results are the same to the bit.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,17 +19,18 @@ from typing import Any
 import numpy as np
 
 from sojourn.backends.torch.attention import Piece
-from sojourn.backends.torch.cache import Claim, Wait
+from sojourn.backends.torch.cache import PAGE
 from sojourn.backends.torch.request import Request
 from sojourn.backends.torch.sampling import Choices
 from sojourn.backends.torch.stepper import Outcome, Stepper, Weights
+from sojourn.backends.torch.tree import Copy, Wait
 from sojourn.errors import BudgetError, InfrastructureError, ModelError
 from sojourn.timeline import Timeline
 from sojourn.types import FloatArray, IntArray, Prompt, Sample, SamplingParams
 
 QUIET = 16  # passes of the event loop without a new request, after which it has settled
 RESTLESS = 2000  # passes after which it never will
-SLOTS_PER_ROW = 4  # contexts kept, at most, for each that can be sampled at the same time
+KEPT_PER_ROW = 4  # contexts kept, at most, for each that can be sampled at the same time
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,10 @@ class EngineStats:
     steps: int = 0
     rows: int = 0  # contexts, summed over steps
     waiting: int = 0
+    queued_s: float = 0.0  # from asking to being admitted, summed over requests
+    evicted_pages: int = 0
+    held_pages: int = 0  # in use or kept for later, now
+    pages: int = 0
 
     @property
     def mean_batch(self) -> float:
@@ -85,8 +91,8 @@ class Engine:
         self.max_context = max_context
         self._stops = frozenset(stops)
         self._prefill_chunk, self._max_batch = prefill_chunk, max_batch
-        self._stepper = Stepper(model, max_context, memory_bytes, SLOTS_PER_ROW * max_batch)
-        self._slots = self._stepper.slots
+        self._stepper = Stepper(model, max_context, memory_bytes, KEPT_PER_ROW * max_batch * (max_context + PAGE))
+        self._tree = self._stepper.tree
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sojourn-engine")
         self._waiting: list[Request] = []
         self._active: list[Request] = []
@@ -150,7 +156,14 @@ class Engine:
         self._thread.shutdown()
 
     def stats(self) -> EngineStats:
-        return replace(self._totals, waiting=len(self._waiting))
+        tree = self._tree
+        return replace(
+            self._totals,
+            waiting=len(self._waiting),
+            evicted_pages=tree.evicted,
+            held_pages=tree.held,
+            pages=tree.pages,
+        )
 
     # -- on the event loop: who takes part in a step
 
@@ -212,34 +225,35 @@ class Engine:
             await asyncio.sleep(0)
             quiet, passes = (quiet + 1 if self._arrivals == before else 0), passes + 1
 
-    def _admit(self) -> tuple[dict[Piece, Request], list[Claim]]:
+    def _admit(self) -> tuple[dict[Piece, Request], list[Copy]]:
         """The pieces of the next step, and the prefixes to copy before it."""
         for request in [r for r in self._active if r.future.done()]:
             self._release(request)
-        claims, left = [], []
+        copies, left = [], []
         waiting = [r for r in self._waiting if not r.future.done()]
         for number, request in enumerate(waiting):
             claim = None
             if len(self._active) < self._max_batch:
-                claim = self._slots.claim(request.context, self.version, reuse=request.params is not None)
+                claim = self._tree.claim(request.context, request.room, reuse=request.params is not None)
             if claim is None:
                 left += waiting[number:]
                 break
             if isinstance(claim, Wait):
                 left.append(request)
                 continue
-            claims.append(claim)
-            request.slot = claim.slot
+            copies += [claim.copy] if claim.copy else []
+            request.place = claim.context
             request.restart(self.version)
             self._active.append(request)
-            self._count(reused_tokens=min(claim.reused, len(request.prompt)))
+            reused, queued = min(claim.reused, len(request.prompt)), time.perf_counter() - request.asked
+            self._count(reused_tokens=reused, queued_s=queued)
         self._waiting = left
-        return dict(self._pieces()), claims
+        return dict(self._pieces()), copies
 
     def _pieces(self) -> Iterator[tuple[Piece, Request]]:
         """One token of each context that goes on; of the new tokens, the first request's share is half of the step's
         at least, and the shortest of the others come first: none starves and short ones do not queue behind long."""
-        open_ = {r: int(self._slots.known[r.slot] - self._slots.filled[r.slot]) for r in self._active}
+        open_ = {r: r.held.known - r.held.filled for r in self._active}
         reading = [request for request, count in open_.items() if count > 1]
         granted = {request: 1 for request, count in open_.items() if count == 1}
         if reading:
@@ -252,22 +266,22 @@ class Engine:
             granted[eldest] += min(open_[eldest] - granted[eldest], left)
         for request, count in granted.items():
             if count:
-                begin = int(self._slots.filled[request.slot])
-                yield Piece(request.slot, begin, begin + count), request
+                begin = request.held.filled
+                yield Piece(request.held, begin, begin + count), request
 
     def _deliver(self, outcomes: list[Outcome]) -> None:
         """Takes a step's results over, and answers the requests that are complete."""
         read = drawn = 0
         for request, end, drawing, scores in outcomes:
-            read += max(0, min(end, len(request.prompt)) - int(self._slots.filled[request.slot]))
-            self._slots.filled[request.slot] = end
+            read += max(0, min(end, len(request.prompt)) - request.held.filled)
+            self._tree.fill(request.held, end)
             if drawing is not None:
                 before = len(request.tokens)
                 request.accept(*drawing, self.version)
                 drawn += len(request.tokens) - before
                 stop = request.stop(self._stops)
                 if stop is None:
-                    self._slots.append(request.slot, request.tokens[before:])
+                    self._tree.append(request.held, request.tokens[before:])
                 else:
                     self._answer(request, request.sample(stop))
             elif scores is not None:
@@ -281,9 +295,10 @@ class Engine:
             request.future.set_result(answer)
         self._release(request)
 
-    def _release(self, request: Request) -> None:
+    def _release(self, request: Request, *, keep: bool = True) -> None:
+        """Ends a request's part in the steps; what it has computed is kept for others, unless it is not to be."""
         self._active.remove(request)
-        self._slots.release(request.slot, self.version)
+        self._tree.release(request.held, keep=keep)
 
     def _fail(self, failed: list[Any], reason: str, cause: Exception | None = None) -> None:
         """Answers with the failure; what the requests had computed is forgotten."""
@@ -293,8 +308,7 @@ class Engine:
                 error.__cause__ = cause
                 one.future.set_exception(error)
             if one in self._active:
-                self._slots.forget(one.slot)
-                self._release(one)
+                self._release(one, keep=False)
         self._waiting = [request for request in self._waiting if not request.future.done()]
 
     async def _apply(self, publication: Publication) -> None:
@@ -310,12 +324,11 @@ class Engine:
             if not publication.future.done():
                 publication.future.set_exception(error)
         finally:
-            self._slots.outdate()
-        for request in self._active:
-            if not request.drawn:
-                self._slots.forget(request.slot)
-                self._slots.version[request.slot] = self.version
-                request.restart(self.version)
+            self._tree.outdate()
+        restarted = [request for request in self._active if not request.drawn]
+        for request in restarted:
+            self._release(request)
+        self._waiting = restarted + self._waiting
 
-    def _count(self, **more: int) -> None:
+    def _count(self, **more: float) -> None:
         self._totals = replace(self._totals, **{name: getattr(self._totals, name) + n for name, n in more.items()})

@@ -8,90 +8,104 @@ plainly of this form goes through transformers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.functional import embedding, linear, rms_norm, silu
+from torch.nn.functional import embedding, rms_norm, silu
 
 from sojourn.backends.torch.attention import Plan, over_cache
+from sojourn.backends.torch.kernel import Kernel
+from sojourn.backends.torch.product import Product
 
-Forward = Callable[[torch.Tensor, Plan, torch.Tensor], torch.Tensor]
 
-
-def build(model: Any) -> Forward | None:
+def build(model: Any, kernel: Kernel | None) -> FusedLlama | None:
     """The fused forward of a model of this form, or None."""
     config = model.config
     if config.model_type != "llama" or config.hidden_act != "silu" or config.attention_bias or config.mlp_bias:
         return None
     if any(type(module) is not torch.nn.Linear for name, module in model.named_modules() if name.endswith("_proj")):
         return None
-    return FusedLlama(model)
+    return FusedLlama(model, kernel)
 
 
 class FusedLayer(NamedTuple):
     before_attention: torch.Tensor
-    qkv: torch.Tensor
-    out: torch.Tensor
+    qkv: Product
+    out: Product
     before_mlp: torch.Tensor
-    gate_up: torch.Tensor
-    down: torch.Tensor
+    gate_up: Product
+    down: Product
     scaling: float
 
 
 class FusedLlama:
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, kernel: Kernel | None) -> None:
         config = model.config
-        self._model = model
+        self._model, self._kernel = model, kernel
         self._eps = config.rms_norm_eps
         self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
         self._head = model.model.layers[0].self_attn.head_dim
         self._layers = [self._fused(layer) for layer in model.model.layers]
+        self._vocabulary = Product(model.lm_head)
 
     def _fused(self, layer: Any) -> FusedLayer:
         attention, mlp = layer.self_attn, layer.mlp
         return FusedLayer(
             layer.input_layernorm.weight,
-            _join(attention.q_proj, attention.k_proj, attention.v_proj),
-            attention.o_proj.weight,
+            Product(attention.q_proj, attention.k_proj, attention.v_proj),
+            Product(attention.o_proj),
             layer.post_attention_layernorm.weight,
-            _join(mlp.gate_proj, mlp.up_proj),
-            mlp.down_proj.weight,
+            Product(mlp.gate_proj, mlp.up_proj),
+            Product(mlp.down_proj),
             attention.scaling,
         )
+
+    def refresh(self) -> None:
+        """After the model's parameters were written to."""
+        for layer in self._layers:
+            for product in (layer.qkv, layer.out, layer.gate_up, layer.down):
+                product.refresh()
+        self._vocabulary.refresh()
 
     def __call__(self, tokens: torch.Tensor, plan: Plan, keep: torch.Tensor) -> torch.Tensor:
         """The logits (R, V) after the kept tokens."""
         base = self._model.model
         hidden = embedding(tokens, base.embed_tokens.weight)  # (N, H)
-        cos, sin = base.rotary_emb(hidden, position_ids=plan.positions[None])
-        half = self._head // 2
-        cos, sin = cos[0, :, None], torch.cat([-sin[0, :, None, :half], sin[0, :, None, half:]], dim=-1)  # (N, 1, head)
+        cos, sin = (part[0].float() for part in base.rotary_emb(hidden, position_ids=plan.positions[None]))
+        more = None
         for number, layer in enumerate(self._layers):
-            hidden = hidden + self._attention(number, layer, self._norm(hidden, layer.before_attention), plan, cos, sin)
-            gate, up = linear(self._norm(hidden, layer.before_mlp), layer.gate_up).chunk(2, dim=-1)
-            hidden = hidden + linear(silu(gate) * up, layer.down)
-        return linear(self._norm(hidden[keep], base.norm.weight), self._model.lm_head.weight)
+            normed = self._add_norm(hidden, more, layer.before_attention)
+            attended = self._attention(number, layer, layer.qkv(normed), plan, cos, sin)
+            normed = self._add_norm(hidden, layer.out(attended), layer.before_mlp)
+            more = layer.down(self._gated(layer.gate_up(normed)))
+        assert more is not None
+        return self._vocabulary(self._add_norm(hidden[keep], more[keep], base.norm.weight))
 
     def _attention(
-        self, number: int, layer: FusedLayer, normed: torch.Tensor, plan: Plan, cos: torch.Tensor, sin: torch.Tensor
+        self, number: int, layer: FusedLayer, qkv: torch.Tensor, plan: Plan, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
+        """(N, heads * head), from queries, keys and values side by side, which are rotated in place."""
         rotated = self._heads + self._kv_heads
-        qkv = linear(normed, layer.qkv).view(len(normed), -1, self._head)
-        qk = qkv[:, :rotated]
-        qk = qk * cos + qk.roll(self._head // 2, dims=-1) * sin  # rotate_half, its sign being in `sin`
-        query, key, value = qk[:, : self._heads], qk[:, self._heads :], qkv[:, rotated:]
-        query, key, value = (part.transpose(0, 1).unsqueeze(0) for part in (query, key, value))
-        attended = over_cache(plan, number, query, key, value, layer.scaling, None, None)
-        return linear(attended.view(len(normed), -1), layer.out)
+        heads = qkv.view(len(qkv), -1, self._head)
+        if self._kernel is not None:
+            self._kernel.rotate(qkv, rotated, cos, sin)
+        else:
+            turned = heads[:, :rotated]
+            low, high = turned.chunk(2, dim=-1)
+            turned.copy_(turned * cos[:, None] + torch.cat([-high, low], dim=-1) * sin[:, None])
+        query, key, value = heads[:, : self._heads], heads[:, self._heads : rotated], heads[:, rotated:]
+        return over_cache(plan, number, query, key, value, layer.scaling).reshape(len(qkv), -1)
 
-    def _norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def _add_norm(self, hidden: torch.Tensor, more: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:
+        """The norm of hidden + more; the sum is left in `hidden`."""
+        if self._kernel is not None:
+            return self._kernel.add_norm(hidden, more, weight, self._eps)
+        if more is not None:
+            hidden += more
         return rms_norm(hidden, (hidden.shape[-1],), weight, self._eps)
 
-
-def _join(*parts: Any) -> torch.Tensor:
-    """One matrix that holds the weights of all, which become views of it."""
-    joined = torch.cat([part.weight.data for part in parts])
-    for part, weight in zip(parts, joined.split([len(part.weight) for part in parts]), strict=True):
-        part.weight.data = weight
-    return joined
+    def _gated(self, gate_up: torch.Tensor) -> torch.Tensor:
+        if self._kernel is not None:
+            return self._kernel.gated(gate_up)
+        gate, up = gate_up.chunk(2, dim=-1)
+        return silu(gate) * up

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from sojourn.backends.torch import sampling
 from sojourn.backends.torch.sampling import Choices, Row
+from sojourn.backends.torch.tree import Context
 from sojourn.types import FloatArray, IntArray, Sample, SamplingParams, Stop, Versions
 
 
@@ -21,7 +23,8 @@ class Request:
     future: asyncio.Future[Any]
     params: SamplingParams | None = None
     choices: Choices | None = None
-    slot: int = -1
+    place: Context | None = None
+    asked: float = field(default_factory=time.perf_counter)
     versions: Versions = field(default_factory=lambda: Versions(0, 0))
     drawn: bool = False
     tokens: list[int] = field(default_factory=list)
@@ -39,6 +42,16 @@ class Request:
     def context(self) -> IntArray:
         """The tokens to compute. A score needs no logits of the last one."""
         return self.prompt[:-1] if self.params is None else np.concatenate([self.prompt, self.tokens]).astype(np.int64)
+
+    @property
+    def room(self) -> int:
+        """The most tokens that may still follow the context."""
+        return 0 if self.params is None else self.params.max_tokens - len(self.tokens)
+
+    @property
+    def held(self) -> Context:
+        assert self.place is not None, "a request that was not admitted has no place"
+        return self.place
 
     def row(self) -> Row:
         """How to draw the next token."""

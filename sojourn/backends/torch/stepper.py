@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from sojourn.backends.torch import fused, sampling
+from sojourn.backends.torch import fused, kernel, sampling
 from sojourn.backends.torch.attention import Piece, Plan, Probe
-from sojourn.backends.torch.cache import Claim, KeyValues, Slots
+from sojourn.backends.torch.cache import PAGE, KeyValues
 from sojourn.backends.torch.request import Request
 from sojourn.backends.torch.sampling import Row
+from sojourn.backends.torch.tree import Copy, PrefixTree
 from sojourn.errors import ConfigError, ModelError
 from sojourn.types import FloatArray
 
@@ -35,33 +36,35 @@ class Outcome(NamedTuple):
 
 
 class Stepper:
-    """A model, made to attend through a cache that fits into `memory_bytes`, of at most `slots` contexts."""
+    """A model, made to attend through a cache that fits into `memory_bytes` and holds at most `tokens`."""
 
-    def __init__(self, model: Any, length: int, memory_bytes: int, slots: int) -> None:
+    def __init__(self, model: Any, length: int, memory_bytes: int, tokens: int) -> None:
         self._model = model.eval().requires_grad_(False)
         shapes = Probe().run(self._model)
         first = next(self._model.parameters())
         self._device = first.device
-        context_bytes = length * sum(shape.size(first.dtype) for shape in shapes)
-        if memory_bytes < context_bytes:
+        token_bytes = sum(shape.size(first.dtype) for shape in shapes)
+        pages, needed = min(memory_bytes // token_bytes, tokens) // PAGE, -(-length // PAGE)
+        if pages < needed:
             raise ConfigError(
-                f"one context of {length} tokens takes {context_bytes / 2**20:.1f} MiB of cache, but the sampler has "
-                f"{memory_bytes / 2**20:.1f}: raise its memory or lower max_context"
+                f"one context of {length} tokens takes {needed * PAGE * token_bytes / 2**20:.2f} MiB of cache, but the "
+                f"sampler has {memory_bytes / 2**20:.2f}: raise its memory or lower max_context"
             )
-        self.slots = Slots(min(memory_bytes // context_bytes, slots), length)
+        self.tree = PrefixTree(pages, PAGE, length)
         self.vocabulary = self._model.get_input_embeddings().num_embeddings
-        self._cache = KeyValues(shapes, self.slots.count, length, first.dtype, self._device)
+        self._cache = KeyValues(shapes, pages, first.dtype, self._device)
         self._parameters = dict(self._model.named_parameters(remove_duplicate=False))
-        self._logits = fused.build(self._model) or self._through_transformers
+        heads = self._model.config.get_text_config().num_attention_heads
+        self._kernel = kernel.load(shapes, heads, first.dtype, self._device)
+        self._fused = fused.build(self._model, self._kernel)
+        self._logits = self._fused or self._through_transformers
 
     @torch.inference_mode()
-    def step(self, pieces: dict[Piece, Request], claims: list[Claim]) -> list[Outcome]:
-        for claim in claims:
-            self._cache.open(claim.slot)
-            if claim.donor is not None:
-                self._cache.copy(claim.donor, claim.slot, claim.reused)
-        plan = Plan(self._cache, list(pieces), self._device)
-        tokens = np.concatenate([self.slots.tokens[p.slot, p.begin : p.end] for p in plan.pieces])
+    def step(self, pieces: dict[Piece, Request], copies: list[Copy]) -> list[Outcome]:
+        for copy in copies:
+            self._cache.copy(*copy)
+        plan = Plan(self._cache, list(pieces), self._device, self._kernel)
+        tokens = np.concatenate([self.tree.tokens(*piece) for piece in plan.pieces])
         wanted: list[tuple[Request, Piece, slice]] = []  # with the rows of logits that each needs
         keep: list[np.ndarray] = []
         row = count = 0
@@ -69,7 +72,7 @@ class Stepper:
             request, row = pieces[piece], row + piece.end - piece.begin
             whole = request.params is None
             kept = np.arange(row - (piece.end - piece.begin) if whole else row - 1, row)
-            kept = kept if whole or piece.end == self.slots.known[piece.slot] else kept[:0]
+            kept = kept if whole or piece.end == piece.context.known else kept[:0]
             wanted.append((request, piece, slice(count, count := count + len(kept))))
             keep.append(kept)
         index = torch.from_numpy(np.concatenate(keep)).to(self._device)
@@ -117,3 +120,5 @@ class Stepper:
                     "trainer and sampler must be copies of one model"
                 )
             parameter.copy_(tensor)
+        if self._fused is not None:
+            self._fused.refresh()

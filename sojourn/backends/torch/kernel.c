@@ -1,0 +1,238 @@
+/* What a step of the engine does between its matrix products, without temporary tensors.
+
+   Compiled for one model: REAL16 where numbers are bf16, KEY and VALUE (the sizes of a head), REPEATS (query heads for
+   each key head), PAGE (tokens). Rows are independent of each other: a token's result is the same whatever is computed
+   beside it, on however many threads. */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef REAL16
+typedef uint16_t real;
+static inline float get(real x)
+{
+    uint32_t bits = (uint32_t)x << 16;
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+static inline real put(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    return (real)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16); /* to the nearest, ties to even */
+}
+#else
+typedef float real;
+static inline float get(real x) { return x; }
+static inline real put(float f) { return f; }
+#endif
+
+/* exp for x <= 0 to float precision, in a form that compilers turn into vector instructions: x = n log 2 + r. */
+static inline float exponential(float x)
+{
+    x = x < -87.0f ? -87.0f : x;
+    float n = floorf(x * 1.44269504f + 0.5f);
+    float r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    float p = 1.0f / 5040;
+    p = p * r + 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    uint32_t bits = (uint32_t)((int32_t)n + 127) << 23;
+    float scale;
+    memcpy(&scale, &bits, 4);
+    return p * scale;
+}
+
+/* Numbers that are worked on together. */
+#if KEY % 8 == 0 && VALUE % 8 == 0
+#define LANES 8
+#elif KEY % 4 == 0 && VALUE % 4 == 0
+#define LANES 4
+#else
+#define LANES 1
+#endif
+typedef float lanes __attribute__((vector_size(4 * LANES)));
+
+static inline lanes load(const real *x)
+{
+    float f[LANES];
+    lanes all;
+    for (int l = 0; l < LANES; l++)
+        f[l] = get(x[l]);
+    memcpy(&all, f, sizeof all);
+    return all;
+}
+
+static inline float total(lanes x)
+{
+    float sum = 0;
+    for (int l = 0; l < LANES; l++)
+        sum += x[l];
+    return sum;
+}
+
+/* s[r][t] = q[r] . k[t], four keys at a time, so that neither is read from memory more often than registers ask for. */
+static inline void products(lanes q[REPEATS][KEY / LANES], const real *k, int count, float s[REPEATS][PAGE])
+{
+    int t = 0;
+    for (; t + 4 <= count; t += 4) {
+        lanes sum[REPEATS][4] = {{{0}}};
+        for (int c = 0; c < KEY / LANES; c++)
+            for (int n = 0; n < 4; n++) {
+                lanes key = load(k + (t + n) * KEY + c * LANES);
+                for (int r = 0; r < REPEATS; r++)
+                    sum[r][n] += q[r][c] * key;
+            }
+        for (int r = 0; r < REPEATS; r++)
+            for (int n = 0; n < 4; n++)
+                s[r][t + n] = total(sum[r][n]);
+    }
+    for (; t < count; t++)
+        for (int r = 0; r < REPEATS; r++) {
+            lanes sum = {0};
+            for (int c = 0; c < KEY / LANES; c++)
+                sum += q[r][c] * load(k + t * KEY + c * LANES);
+            s[r][t] = total(sum);
+        }
+}
+
+/* seen[r] = seen[r] * shrink[r] + sum over t of s[r][t] v[t]. */
+static inline void gather(lanes seen[REPEATS][VALUE / LANES], const float shrink[REPEATS], const real *v, int count,
+                          float s[REPEATS][PAGE])
+{
+    for (int c = 0; c < VALUE / LANES; c++) {
+        lanes sum[REPEATS];
+        for (int r = 0; r < REPEATS; r++)
+            sum[r] = seen[r][c] * shrink[r];
+        for (int t = 0; t < count; t++) {
+            lanes value = load(v + t * VALUE + c * LANES);
+            for (int r = 0; r < REPEATS; r++)
+                sum[r] += s[r][t] * value;
+        }
+        for (int r = 0; r < REPEATS; r++)
+            seen[r][c] = sum[r];
+    }
+}
+
+/* One token's queries of one key head over the keys from `first` to `length` of its context, with a running softmax. */
+static void look(const real *query, int64_t head_stride, const real *keys, const real *values, const int64_t *table,
+                 int64_t first, int64_t length, float scale, float cap, real *out)
+{
+    lanes q[REPEATS][KEY / LANES], seen[REPEATS][VALUE / LANES];
+    float sum[REPEATS], top[REPEATS], shrink[REPEATS], s[REPEATS][PAGE];
+    memset(seen, 0, sizeof seen);
+    for (int r = 0; r < REPEATS; r++) {
+        for (int c = 0; c < KEY / LANES; c++)
+            q[r][c] = load(query + r * head_stride + c * LANES) * scale;
+        sum[r] = 0;
+        top[r] = -1e30f;
+    }
+    for (int64_t at = first; at < length;) {
+        int64_t offset = at % PAGE, place = table[at / PAGE] * PAGE + offset;
+        int count = (int)(length - at < PAGE - offset ? length - at : PAGE - offset);
+        products(q, keys + place * KEY, count, s);
+        for (int r = 0; r < REPEATS; r++) {
+            if (cap > 0)
+                for (int t = 0; t < count; t++)
+                    s[r][t] = cap * tanhf(s[r][t] / cap);
+            float high = top[r], added = 0;
+            for (int t = 0; t < count; t++)
+                high = s[r][t] > high ? s[r][t] : high;
+            for (int t = 0; t < count; t++) {
+                s[r][t] = exponential(s[r][t] - high);
+                added += s[r][t];
+            }
+            shrink[r] = exponential(top[r] - high);
+            sum[r] = sum[r] * shrink[r] + added;
+            top[r] = high;
+        }
+        gather(seen, shrink, values + place * VALUE, count, s);
+        at += count;
+    }
+    for (int r = 0; r < REPEATS; r++)
+        for (int d = 0; d < VALUE; d++)
+            out[r * VALUE + d] = put(seen[r][d / LANES][d % LANES] / sum[r]);
+}
+
+/* Row i attends to the first lengths[i] tokens of the context whose pages are tables[owners[i]]; of those, to the last
+   `window` where it is not 0. Queries (rows, heads, KEY) by strides, out (rows, heads, VALUE). Contexts that share
+   pages come one after another for each key head, and find them in the processor's cache. */
+void attend(const real *query, int64_t row_stride, int64_t head_stride, real *out, const real *keys, const real *values,
+            int64_t capacity, int64_t rows, int64_t kv_heads, const int64_t *tables, int64_t width,
+            const int64_t *owners, const int64_t *lengths, int64_t window, float scale, float cap)
+{
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int64_t head = 0; head < kv_heads; head++)
+        for (int64_t row = 0; row < rows; row++) {
+            int64_t length = lengths[row], first = window && length > window ? length - window : 0;
+            look(query + row * row_stride + head * REPEATS * head_stride, head_stride, keys + head * capacity * KEY,
+                 values + head * capacity * VALUE, tables + owners[row] * width, first, length, scale, cap,
+                 out + (row * kv_heads + head) * REPEATS * VALUE);
+        }
+}
+
+/* Puts each row's keys and values (rows, kv_heads, size), by strides, where they belong. */
+void store(const real *key, int64_t key_row, int64_t key_head, const real *value, int64_t value_row, int64_t value_head,
+           real *keys, real *values, int64_t capacity, int64_t rows, int64_t kv_heads, const int64_t *places)
+{
+    for (int64_t head = 0; head < kv_heads; head++)
+        for (int64_t row = 0; row < rows; row++) {
+            int64_t place = head * capacity + places[row];
+            memcpy(keys + place * KEY, key + row * key_row + head * key_head, KEY * sizeof(real));
+            memcpy(values + place * VALUE, value + row * value_row + head * value_head, VALUE * sizeof(real));
+        }
+}
+
+/* Rotates the first `heads` heads of each row (rows, width) in place, by half-split rotary positions. */
+void rotate(real *row, int64_t rows, int64_t width, int64_t heads, const float *cosines, const float *sines)
+{
+#pragma omp parallel for if (rows * width > 65536)
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t head = 0; head < heads; head++) {
+            real *x = row + i * width + head * KEY;
+            const float *c = cosines + i * KEY, *s = sines + i * KEY;
+            for (int d = 0; d < KEY / 2; d++) {
+                float low = get(x[d]), high = get(x[d + KEY / 2]);
+                x[d] = put(low * c[d] - high * s[d]);
+                x[d + KEY / 2] = put(high * c[d + KEY / 2] + low * s[d + KEY / 2]);
+            }
+        }
+}
+
+/* hidden += more (where there is more), and out = hidden / rms(hidden) * weight, for rows of `size`. */
+void add_norm(real *hidden, const real *more, const real *weight, real *out, int64_t rows, int64_t size, float eps)
+{
+#pragma omp parallel for if (rows * size > 65536)
+    for (int64_t i = 0; i < rows; i++) {
+        real *h = hidden + i * size;
+        float squares = 0;
+        for (int64_t d = 0; d < size; d++) {
+            float x = get(h[d]) + (more ? get(more[i * size + d]) : 0);
+            h[d] = put(x);
+            x = get(h[d]);
+            squares += x * x;
+        }
+        float scale = 1 / sqrtf(squares / size + eps);
+        for (int64_t d = 0; d < size; d++)
+            out[i * size + d] = put(get(weight[d]) * get(put(get(h[d]) * scale)));
+    }
+}
+
+/* out = silu(gate) * up, for rows of gate and up side by side, `size` each. */
+void gated(const real *gate_up, real *out, int64_t rows, int64_t size)
+{
+#pragma omp parallel for if (rows * size > 32768)
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t d = 0; d < size; d++) {
+            float gate = get(gate_up[i * 2 * size + d]), up = get(gate_up[(i * 2 + 1) * size + d]);
+            float e = exponential(-fabsf(gate)); /* 1 / (1 + exp(-gate)), without overflow */
+            float sigmoid = (gate < 0 ? e : 1) / (1 + e);
+            out[i * size + d] = put(get(put(gate * sigmoid)) * up);
+        }
+}

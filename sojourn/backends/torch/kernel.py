@@ -1,0 +1,169 @@
+"""The engine's kernel: a page of C, compiled once for a model's shape by the system's compiler and kept in the cache.
+
+Where there is no compiler, or the model is not on the CPU, `load` gives None, and torch does the same, more slowly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from sojourn.backends.torch.cache import PAGE, Layer, Shape
+
+SOURCE = Path(__file__).with_name("kernel.c")
+# What -ffast-math allows, but infinities stay what they are, and loading does not change how the process rounds.
+ROUNDING = ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-freciprocal-math"]
+FLAGS = ["-O3", "-fPIC", *ROUNDING]
+NATIVE = ("-march=native", "-mcpu=native")
+ARGUMENTS: dict[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
+LAYOUTS = {
+    "attend": "piipppiiipippiff",
+    "store": "piipiippiiip",
+    "rotate": "piiipp",
+    "add_norm": "ppppiif",
+    "gated": "ppii",
+}
+
+
+class Rows(NamedTuple):
+    """Single tokens that attend, each to the first `lengths` tokens of one of the tables."""
+
+    tables: torch.Tensor  # (contexts, pages)
+    owners: torch.Tensor  # (R,)
+    lengths: torch.Tensor  # (R,)
+
+
+class Kernel:
+    """The compiled functions, for tensors of one shape. Work is split over torch's own threads."""
+
+    def __init__(self, library: Any, shape: Shape) -> None:
+        self._shape = shape
+        for name, layout in LAYOUTS.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = [ARGUMENTS[letter] for letter in layout], None
+            setattr(self, f"_{name}", function)
+
+    def attend(
+        self, layer: Layer, query: torch.Tensor, rows: Rows, scale: float, window: int | None, cap: float | None
+    ) -> torch.Tensor:
+        """Queries (R, heads, key) to (R, heads, value)."""
+        out = query.new_empty(len(query), query.shape[1], self._shape.value)
+        self._attend(
+            *(query.data_ptr(), query.stride(0), query.stride(1), out.data_ptr()),
+            *(layer.keys.data_ptr(), layer.values.data_ptr(), layer.keys.shape[1], len(query), self._shape.kv_heads),
+            *(rows.tables.data_ptr(), rows.tables.shape[1], rows.owners.data_ptr(), rows.lengths.data_ptr()),
+            *(window or 0, scale, cap or 0.0),
+        )
+        return out
+
+    def store(self, layer: Layer, key: torch.Tensor, value: torch.Tensor, places: torch.Tensor) -> None:
+        """Keys and values (R, kv_heads, head) at their places in the cache."""
+        self._store(
+            *(key.data_ptr(), key.stride(0), key.stride(1), value.data_ptr(), value.stride(0), value.stride(1)),
+            *(layer.keys.data_ptr(), layer.values.data_ptr(), layer.keys.shape[1], len(key), self._shape.kv_heads),
+            places.data_ptr(),
+        )
+
+    def rotate(self, rows: torch.Tensor, heads: int, cosines: torch.Tensor, sines: torch.Tensor) -> None:
+        """In place, the first heads of rows (R, heads * key and more)."""
+        self._rotate(rows.data_ptr(), len(rows), rows.shape[1], heads, cosines.data_ptr(), sines.data_ptr())
+
+    def add_norm(
+        self, hidden: torch.Tensor, more: torch.Tensor | None, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        """Adds in place, and returns the sum's root-mean-square norm (R, H)."""
+        out = torch.empty_like(hidden)
+        extra = None if more is None else more.data_ptr()
+        self._add_norm(hidden.data_ptr(), extra, weight.data_ptr(), out.data_ptr(), *hidden.shape, eps)
+        return out
+
+    def gated(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """silu(gate) * up of (R, 2 * I): (R, I)."""
+        rows, size = gate_up.shape
+        out = gate_up.new_empty(rows, size // 2)
+        self._gated(gate_up.data_ptr(), out.data_ptr(), rows, size // 2)
+        return out
+
+    _attend: Any
+    _store: Any
+    _rotate: Any
+    _add_norm: Any
+    _gated: Any
+
+
+def load(shapes: Sequence[Shape], heads: int, dtype: torch.dtype, device: torch.device) -> Kernel | None:
+    """The kernel for a model whose layers are all alike, or None."""
+    if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16) or len(set(shapes)) > 1:
+        return None
+    shape = shapes[0]
+    size = {"KEY": shape.key, "VALUE": shape.value, "REPEATS": heads // shape.kv_heads, "PAGE": PAGE}
+    defines = [f"-D{name}={value}" for name, value in size.items()]
+    library = _library((*defines, "-DREAL16") if dtype == torch.bfloat16 else tuple(defines))
+    return None if library is None else Kernel(library, shape)
+
+
+@cache
+def _library(defines: tuple[str, ...]) -> Any:
+    """The compiled source, from the cache or built now; None where that cannot be done here."""
+    from sojourn.backends.torch.gguf import cache as cache_folder
+
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        return None
+    about = [SOURCE.read_text(), *FLAGS, *defines, compiler, platform.machine(), _processor(), torch.__version__]
+    digest = hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
+    path = cache_folder() / "kernels" / f"{digest}.so"
+    _share_threads()
+    for threads in (["-fopenmp"], []):
+        try:
+            if not path.exists():
+                _build(compiler, [*FLAGS, *defines, *threads], path)
+            return ctypes.CDLL(str(path))
+        except (OSError, subprocess.SubprocessError):  # no OpenMP here, or no compiler that works
+            path = path.with_name(f"{digest}-serial.so")
+    return None
+
+
+def _build(compiler: str, options: Sequence[str], path: Path) -> None:
+    """Compiles and links in two steps: OpenMP's functions are left open, to be those that torch has loaded."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made, linked = Path(folder) / "kernel.o", Path(folder) / "kernel.so"
+        native = next((flag for flag in NATIVE if _accepts(compiler, flag)), None)
+        command = [compiler, *options, *([native] if native else []), "-c", str(SOURCE), "-o", str(made)]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        subprocess.run([compiler, "-shared", str(made), "-lm", "-o", str(linked)], check=True, capture_output=True)
+        os.replace(linked, path)
+
+
+def _accepts(compiler: str, flag: str) -> bool:
+    command = [compiler, flag, "-fsyntax-only", "-x", "c", os.devnull]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _processor() -> str:
+    """What this processor can do: a cache may be shared by machines."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+
+
+def _share_threads() -> None:
+    """Lets the kernel find the OpenMP runtime that torch has loaded: two of them would fight for the cores."""
+    maps = Path("/proc/self/maps")
+    for line in maps.read_text().splitlines() if maps.exists() else []:
+        path = line.partition("/")[2]
+        if "gomp" in path or "libomp" in path or "libiomp" in path:
+            ctypes.CDLL(f"/{path}", mode=ctypes.RTLD_GLOBAL)
+            return

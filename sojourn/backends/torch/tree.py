@@ -1,0 +1,297 @@
+"""The sampler's prefix tree: which page holds the keys and values of which tokens, and who may go on from there.
+
+A page belongs to tokens that follow one another after those of its parent. Pages that are full and computed are shared
+by all contexts that begin with their tokens; the last page of a context is its own, so a fork copies less than a page.
+What no context reads stays until room is needed, and the longest unused is given up first. Nothing here but numbers:
+the tensors are in `cache.py`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+
+from sojourn.types import IntArray
+
+PATIENCE = 4  # tokens: a request waits for a page that is being filled only if that saves it more than this
+
+
+@dataclass(eq=False)
+class Page:
+    number: int  # where its keys and values are
+    parent: Page | None
+    tokens: IntArray  # (size,) of which the first `known` mean something
+    known: int = 0
+    filled: int = 0  # tokens whose keys and values are computed
+    readers: int = 0  # contexts under way
+    used: int = 0  # when a context last gave it up
+    attached: bool = True  # can be found from the root
+    children: list[Page] = field(default_factory=list)
+    complete: dict[bytes, Page] = field(default_factory=dict)  # of the children, those whose tokens are all known
+
+
+@dataclass(eq=False)
+class Context:
+    """The pages of one request under way."""
+
+    pages: list[Page]
+    table: IntArray  # (most pages,) their numbers
+    known: int  # tokens
+    filled: int  # of those, the ones whose keys and values are computed
+    reserve: int  # pages that it may still ask for
+
+
+class Copy(NamedTuple):
+    """The first `length` tokens of one page, for another."""
+
+    source: int
+    target: int
+    length: int
+
+
+class Claim(NamedTuple):
+    """A place for a request, of whose prompt the first `reused` tokens need not be computed."""
+
+    context: Context
+    reused: int
+    copy: Copy | None = None
+
+
+class Wait:
+    """The prompt shares a longer beginning with a context that is still being read: ask again after the next step."""
+
+
+WAIT = Wait()
+
+
+class Match(NamedTuple):
+    """How far the tree knows a prompt: whole pages, then the beginning of another."""
+
+    pages: list[Page]
+    partial: Page | None
+    ready: int  # tokens of the prompt that are computed
+    coming: int  # tokens of the prompt that will be, if those under way are waited for
+
+
+class PrefixTree:
+    """`pages` pages of `size` tokens; a context has at most `length` tokens."""
+
+    def __init__(self, pages: int, size: int, length: int) -> None:
+        self.size, self.pages = size, pages
+        self.width = -(-length // size)
+        self.evicted = 0
+        self._root = self._new_root()
+        self._free = list(range(pages - 1, -1, -1))
+        self._reserved = self._idle = self._clock = 0
+        self._leaves: list[tuple[int, int, Page]] = []  # a heap of idle pages; entries may be out of date
+        self._order = count()
+
+    @property
+    def held(self) -> int:
+        """Pages in use or kept for later."""
+        return self.pages - len(self._free)
+
+    def claim(self, prompt: IntArray, room: int, *, reuse: bool = True) -> Claim | Wait | None:
+        """A context for this prompt and `room` more tokens; None where memory is short. The last token of the prompt is
+        always left to compute."""
+        match = self._match(prompt[:-1]) if reuse else Match([], None, 0, 0)
+        if match.coming - match.ready > PATIENCE:
+            return WAIT
+        own = match.partial if match.partial is not None and self._can_go_on(match) else None
+        kept = [*match.pages, own] if own is not None else match.pages
+        wanted = -(-(len(prompt) + room) // self.size) - len(kept)
+        if wanted > len(self._free) + self._idle - self._reserved - sum(page.readers == 0 for page in kept):
+            return None
+        context = Context([], np.zeros(self.width, dtype=np.int64), 0, match.ready, wanted)
+        self._reserved += wanted
+        for page in kept:
+            self._idle -= page.readers == 0
+            page.readers += 1
+            self._join(context, page)
+        return Claim(context, match.ready, self._read_on(context, prompt, match, own))
+
+    def append(self, context: Context, tokens: Sequence[int] | IntArray) -> None:
+        """Tokens that are not computed yet."""
+        tokens = np.asarray(tokens, dtype=np.int64)
+        while len(tokens):
+            page = context.pages[-1] if context.pages else None
+            if page is None or page.known == self.size:
+                page = self._grow(context)
+            part = tokens[: self.size - page.known]
+            page.tokens[page.known : page.known + len(part)] = part
+            page.known += len(part)
+            context.known += len(part)
+            if page.known == self.size and page.attached and page.parent is not None:
+                page.parent.complete.setdefault(page.tokens.tobytes(), page)
+            tokens = tokens[len(part) :]
+
+    def tokens(self, context: Context, begin: int, end: int) -> IntArray:
+        first, last = begin // self.size, -(-end // self.size)
+        joined = np.concatenate([page.tokens for page in context.pages[first:last]])
+        return joined[begin - first * self.size : end - first * self.size]
+
+    def fill(self, context: Context, end: int) -> None:
+        """Keys and values are there up to this token."""
+        for number in range(context.filled // self.size, -(-end // self.size)):
+            page = context.pages[number]
+            page.filled = max(page.filled, min(end - number * self.size, self.size))
+            if page.filled == self.size and page.attached:
+                self._merge(context, number)
+        context.filled = end
+
+    def release(self, context: Context, *, keep: bool = True) -> None:
+        """Ends a context. What it has computed is kept for whoever shares its beginning, unless it is not to be."""
+        self._clock += 1
+        self._reserved -= context.reserve
+        for page in reversed(context.pages):
+            page.readers -= 1
+            if page.readers:
+                continue
+            if not page.attached or not page.filled or not (keep or page.children):
+                self._drop(page)
+            else:
+                self._rest(page)
+
+    def outdate(self) -> None:
+        """The weights have changed: what is idle is given up, and what contexts under way hold is shared no more."""
+        for page in list(self._below(self._root)):
+            page.attached = False
+            if page.readers == 0:
+                self._free.append(page.number)
+        self._idle, self._leaves, self._root = 0, [], self._new_root()
+
+    # -- finding
+
+    def _match(self, prompt: IntArray) -> Match:
+        page, pages, known = self._root, [], 0
+        while (child := page.complete.get(prompt[known : known + self.size].tobytes())) is not None:
+            page, known = child, known + self.size
+            pages.append(child)
+        partial, common = self._likest(page, prompt[known:])
+        ready = 0
+        for number, whole in enumerate(pages):
+            ready += whole.filled
+            if whole.filled < self.size:
+                return Match(pages[:number], whole, ready, known + common)
+        return Match(pages, partial, ready + min(common, partial.filled if partial else 0), known + common)
+
+    def _likest(self, page: Page, prompt: IntArray) -> tuple[Page | None, int]:
+        """The child that begins with most of the prompt, of equals one that can be gone on with."""
+        best: tuple[int, bool] = (0, False)
+        found = None
+        for child in page.children if len(prompt) else ():
+            width = min(child.known, len(prompt))
+            differs = child.tokens[:width] != prompt[:width]
+            common = int(differs.argmax()) if differs.any() else width
+            rank = (common, common == child.known and child.readers == 0)
+            if rank > best:
+                best, found = rank, child
+        return found, best[0]
+
+    def _can_go_on(self, match: Match) -> bool:
+        """Whether the partial page holds nothing but this prompt's tokens, and nobody else reads or follows it."""
+        page = match.partial
+        assert page is not None
+        if page.readers or page.children or page.known == self.size:
+            return False
+        return match.ready == len(match.pages) * self.size + page.known
+
+    # -- changing
+
+    def _read_on(self, context: Context, prompt: IntArray, match: Match, own: Page | None) -> Copy | None:
+        """Appends what the context's pages do not hold yet; says what of it can be copied."""
+        self.append(context, prompt[context.known :])
+        shared = len(match.pages) * self.size
+        self.fill(context, match.ready)
+        if own is not None or match.partial is None or match.ready == shared:
+            return None
+        return Copy(match.partial.number, context.pages[len(match.pages)].number, match.ready - shared)
+
+    def _join(self, context: Context, page: Page) -> None:
+        context.table[len(context.pages)] = page.number
+        context.pages.append(page)
+        context.known += page.known
+
+    def _grow(self, context: Context) -> Page:
+        """A new page at the end of a context, from its reserve."""
+        parent = context.pages[-1] if context.pages else self._root
+        if not self._free:
+            self._evict()
+        context.reserve, self._reserved = context.reserve - 1, self._reserved - 1
+        page = Page(self._free.pop(), parent, np.zeros(self.size, dtype=np.int64), readers=1, attached=parent.attached)
+        if page.attached:
+            parent.children.append(page)
+        self._join(context, page)
+        return page
+
+    def _merge(self, context: Context, number: int) -> None:
+        """Two contexts may have computed the same page: the later goes on with that of the earlier."""
+        page = context.pages[number]
+        assert page.parent is not None
+        same = page.parent.complete.setdefault(page.tokens.tobytes(), page)
+        if same is page:
+            return
+        if same.filled < self.size:
+            page.parent.complete[page.tokens.tobytes()] = page
+            return
+        for child in page.children:
+            child.parent = same
+        same.children += page.children
+        same.complete = page.complete | same.complete
+        self._idle -= same.readers == 0
+        same.readers += 1
+        context.pages[number], context.table[number] = same, same.number
+        self._drop(page)
+
+    def _rest(self, page: Page) -> None:
+        """Nobody reads the page any more; tokens that were never computed are forgotten."""
+        if page.filled < page.known:
+            self._unlist(page)
+            page.known = page.filled
+        page.used = self._clock
+        self._idle += 1
+        self._note_leaf(page)
+
+    def _evict(self) -> None:
+        """Gives up the leaf that was idle for longest."""
+        while True:
+            used, _, page = heapq.heappop(self._leaves)
+            if page.attached and page.readers == 0 and not page.children and page.used == used:
+                break
+        self._idle -= 1
+        self.evicted += 1
+        self._drop(page)
+        if page.parent is not None and page.parent.readers == 0:
+            self._note_leaf(page.parent)
+
+    def _note_leaf(self, page: Page) -> None:
+        if not page.children and page.parent is not None:
+            heapq.heappush(self._leaves, (page.used, next(self._order), page))
+
+    def _drop(self, page: Page) -> None:
+        if page.attached:
+            assert page.parent is not None
+            self._unlist(page)
+            page.parent.children.remove(page)
+            page.attached = False
+        self._free.append(page.number)
+
+    def _unlist(self, page: Page) -> None:
+        assert page.parent is not None
+        key = page.tokens.tobytes()
+        if page.known == self.size and page.parent.complete.get(key) is page:
+            del page.parent.complete[key]
+
+    def _below(self, page: Page) -> Iterator[Page]:
+        stack = list(page.children)
+        while stack:
+            yield (child := stack.pop())
+            stack += child.children
+
+    def _new_root(self) -> Page:
+        return Page(-1, None, np.zeros(0, dtype=np.int64), readers=1)
