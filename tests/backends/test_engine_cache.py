@@ -44,7 +44,7 @@ def test_a_fork_shares_whole_pages_and_copies_the_rest():
     own = keep(tree, prompt(1, 2, 3, 4, 5, 6, 7))
     claim = tree.claim(prompt(1, 2, 3, 4, 5, 6, 9, 9), 0)
     assert held(claim)[0] == own[0]
-    assert (claim.reused, claim.copy) == (6, Copy(own[1], held(claim)[1], 2))
+    assert (claim.reused, claim.copy) == (6, Copy(own[1], held(claim)[1]))
     fill(tree, claim)
     assert tree.claim(prompt(1, 2, 3, 4, 5, 6, 7, 8), 0).reused == 7  # the other one is as it was
 
@@ -154,7 +154,7 @@ def test_whatever_is_reused_is_the_prompts_beginning_and_no_page_is_lost(request
         context = claim.context
         assert claim.reused < len(tokens)
         if claim.copy is not None:
-            for offset in range(claim.copy.length):
+            for offset in range(claim.reused % 3):
                 content[claim.copy.target, offset] = content[claim.copy.source, offset]
         for at in range(claim.reused):
             assert content[int(context.table[at // 3]), at % 3] == tuple(tokens[: at + 1])
@@ -181,9 +181,8 @@ def test_a_copy_carries_keys_and_values_of_all_layers_and_no_more():
     for layer in cache.layers:
         layer.keys.zero_()[:, :PAGE] = 1.0
         layer.values.zero_()[:, :PAGE] = 2.0
-    cache.copy(0, 2, 5)
+    cache.copy(0, 2)
     for keys, values in cache.layers:
-        assert keys[:, 2 * PAGE :].sum() == 2 * 3 * 5 * 1.0
-        assert values[:, 2 * PAGE :].sum() == 2 * 4 * 5 * 2.0
+        assert bool((keys[:, 2 * PAGE :] == 1).all())
+        assert bool((values[:, 2 * PAGE :] == 2).all())
         assert keys[:, PAGE : 2 * PAGE].sum() == 0
-        assert keys[:, 2 * PAGE + 5 :].sum() == 0

@@ -21,7 +21,7 @@ from sojourn.backends.torch.tree import Context
 from sojourn.errors import ModelError
 
 NAME = "sojourn_engine"
-FEW = 8  # tokens of a piece, up to which each is looked at by itself
+FEW = 8  # tokens of a piece, up to which each is looked at by itself; with the kernel all are
 
 
 class Piece(NamedTuple):
@@ -30,9 +30,6 @@ class Piece(NamedTuple):
     context: Context
     begin: int
     end: int
-
-    def __len__(self) -> int:
-        return self.end - self.begin
 
 
 class Long(NamedTuple):
@@ -46,7 +43,7 @@ class Long(NamedTuple):
 
 @dataclass
 class Plan:
-    """Where every token of a step's row belongs. Pieces of few tokens come first."""
+    """Where every token of a step's row belongs. Pieces whose tokens are looked at one by one come first."""
 
     cache: KeyValues
     pieces: list[Piece]
@@ -58,16 +55,19 @@ class Plan:
     _hidden: dict[tuple[int, int | None], tuple[int, torch.Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.pieces = sorted(self.pieces, key=lambda piece: piece.end - piece.begin > FEW)
+        self.pieces = sorted(self.pieces, key=self._is_long)
         positions = [np.arange(begin, end) for _, begin, end in self.pieces]
         places = [c.table[at // PAGE] * PAGE + at % PAGE for (c, _, _), at in zip(self.pieces, positions, strict=True)]
         self.positions = torch.from_numpy(np.concatenate(positions)).to(self.device)
         self.places = torch.from_numpy(np.concatenate(places)).to(self.device)
         self.singles = sum(piece.end - piece.begin for piece in self.short)
 
+    def _is_long(self, piece: Piece) -> bool:
+        return self.kernel is None and piece.end - piece.begin > FEW
+
     @property
     def short(self) -> list[Piece]:
-        return [piece for piece in self.pieces if piece.end - piece.begin <= FEW]
+        return [piece for piece in self.pieces if not self._is_long(piece)]
 
     @cached_property
     def rows(self) -> Rows:
@@ -138,8 +138,8 @@ def over_cache(
     window: int | None = None,
     softcap: float | None = None,
 ) -> torch.Tensor:
-    """(N, heads, head): tokens of short pieces by the kernel, each longer piece in one call; key heads are never
-    repeated in memory."""
+    """(N, heads, head). With the kernel every token is a row of one call; without, each longer piece has a call of its
+    own. Key heads are never repeated in memory."""
     kept = plan.cache.layers[layer]
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     if plan.kernel is not None:

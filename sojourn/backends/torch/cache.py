@@ -11,11 +11,12 @@ PAGE = 32  # tokens
 
 
 class Layer(NamedTuple):
-    keys: torch.Tensor  # (kv_heads, pages * PAGE, head)
-    values: torch.Tensor
+    keys: torch.Tensor  # (kv_heads, pages * PAGE, head); each page is (head, PAGE) where the kernel wrote it
+    values: torch.Tensor  # (kv_heads, pages * PAGE, head)
 
     def read(self, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values (kv_heads, contexts, pages * PAGE, head) of tables of pages (contexts, pages)."""
+        """Keys and values (kv_heads, contexts, pages * PAGE, head) of tables of pages (contexts, pages),
+        where torch wrote them."""
         parts = []
         for tensor in self:
             paged = tensor.view(tensor.shape[0], -1, PAGE, tensor.shape[-1])
@@ -47,9 +48,8 @@ class KeyValues:
             for shape in shapes
         ]
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """The first tokens of a page, to another."""
-        old, new = (slice(page * PAGE, page * PAGE + length) for page in (source, target))
-        for layer in self.layers:
-            layer.keys[:, new] = layer.keys[:, old]
-            layer.values[:, new] = layer.values[:, old]
+    def copy(self, source: int, target: int) -> None:
+        """One page to another, in whatever order its tokens lie."""
+        for tensor in (tensor for layer in self.layers for tensor in layer):
+            pages = tensor.view(tensor.shape[0], -1, PAGE * tensor.shape[-1])
+            pages[:, target] = pages[:, source]

@@ -1,7 +1,7 @@
 /* What a step of the engine does between its matrix products, without temporary tensors.
 
    Compiled for one model: REAL16 where numbers are bf16, KEY and VALUE (the sizes of a head), REPEATS (query heads for
-   each key head), PAGE (tokens). Rows are independent of each other: a token's result is the same whatever is computed
+   each key head), PAGE (tokens). The `capacity` of the cache, in tokens, is a multiple of PAGE. Rows are independent of each other: a token's result is the same whatever is computed
    beside it, on however many threads. */
 
 #include <math.h>
@@ -50,13 +50,14 @@ static inline float exponential(float x)
 }
 
 /* Numbers that are worked on together. */
-#if KEY % 8 == 0 && VALUE % 8 == 0
+#if VALUE % 8 == 0
 #define LANES 8
-#elif KEY % 4 == 0 && VALUE % 4 == 0
+#elif VALUE % 4 == 0
 #define LANES 4
 #else
 #define LANES 1
 #endif
+#define CHUNK (VALUE / LANES % 4 == 0 ? 4 : 1) /* sums under way, of which each waits for its last addition */
 typedef float lanes __attribute__((vector_size(4 * LANES)));
 
 static inline lanes load(const real *x)
@@ -69,54 +70,40 @@ static inline lanes load(const real *x)
     return all;
 }
 
-static inline float total(lanes x)
+/* s[r][t] = q[r] . k[t] for all keys of a page, which lie side by side (KEY, PAGE). */
+static inline void products(float q[REPEATS][KEY], const real *k, float s[REPEATS][PAGE])
 {
-    float sum = 0;
-    for (int l = 0; l < LANES; l++)
-        sum += x[l];
-    return sum;
-}
-
-/* s[r][t] = q[r] . k[t], four keys at a time, so that neither is read from memory more often than registers ask for. */
-static inline void products(lanes q[REPEATS][KEY / LANES], const real *k, int count, float s[REPEATS][PAGE])
-{
-    int t = 0;
-    for (; t + 4 <= count; t += 4) {
+    for (int t = 0; t < PAGE; t += 4 * LANES) {
         lanes sum[REPEATS][4] = {{{0}}};
-        for (int c = 0; c < KEY / LANES; c++)
+        for (int d = 0; d < KEY; d++)
             for (int n = 0; n < 4; n++) {
-                lanes key = load(k + (t + n) * KEY + c * LANES);
+                lanes key = load(k + d * PAGE + t + n * LANES);
                 for (int r = 0; r < REPEATS; r++)
-                    sum[r][n] += q[r][c] * key;
+                    sum[r][n] += q[r][d] * key;
             }
         for (int r = 0; r < REPEATS; r++)
-            for (int n = 0; n < 4; n++)
-                s[r][t + n] = total(sum[r][n]);
+            memcpy(s[r] + t, sum[r], sizeof sum[r]);
     }
-    for (; t < count; t++)
-        for (int r = 0; r < REPEATS; r++) {
-            lanes sum = {0};
-            for (int c = 0; c < KEY / LANES; c++)
-                sum += q[r][c] * load(k + t * KEY + c * LANES);
-            s[r][t] = total(sum);
-        }
 }
 
 /* seen[r] = seen[r] * shrink[r] + sum over t of s[r][t] v[t]. */
-static inline void gather(lanes seen[REPEATS][VALUE / LANES], const float shrink[REPEATS], const real *v, int count,
-                          float s[REPEATS][PAGE])
+static inline void gather(lanes seen[REPEATS][VALUE / LANES], const float shrink[REPEATS], const real *v, int begin,
+                          int end, float s[REPEATS][PAGE])
 {
-    for (int c = 0; c < VALUE / LANES; c++) {
-        lanes sum[REPEATS];
+    for (int c = 0; c < VALUE / LANES; c += CHUNK) {
+        lanes sum[REPEATS][CHUNK];
         for (int r = 0; r < REPEATS; r++)
-            sum[r] = seen[r][c] * shrink[r];
-        for (int t = 0; t < count; t++) {
-            lanes value = load(v + t * VALUE + c * LANES);
-            for (int r = 0; r < REPEATS; r++)
-                sum[r] += s[r][t] * value;
-        }
+            for (int n = 0; n < CHUNK; n++)
+                sum[r][n] = seen[r][c + n] * shrink[r];
+        for (int t = begin; t < end; t++)
+            for (int n = 0; n < CHUNK; n++) {
+                lanes value = load(v + t * VALUE + (c + n) * LANES);
+                for (int r = 0; r < REPEATS; r++)
+                    sum[r][n] += s[r][t] * value;
+            }
         for (int r = 0; r < REPEATS; r++)
-            seen[r][c] = sum[r];
+            for (int n = 0; n < CHUNK; n++)
+                seen[r][c + n] = sum[r][n];
     }
 }
 
@@ -124,27 +111,27 @@ static inline void gather(lanes seen[REPEATS][VALUE / LANES], const float shrink
 static void look(const real *query, int64_t head_stride, const real *keys, const real *values, const int64_t *table,
                  int64_t first, int64_t length, float scale, float cap, real *out)
 {
-    lanes q[REPEATS][KEY / LANES], seen[REPEATS][VALUE / LANES];
-    float sum[REPEATS], top[REPEATS], shrink[REPEATS], s[REPEATS][PAGE];
+    lanes seen[REPEATS][VALUE / LANES];
+    float q[REPEATS][KEY], sum[REPEATS], top[REPEATS], shrink[REPEATS], s[REPEATS][PAGE];
     memset(seen, 0, sizeof seen);
     for (int r = 0; r < REPEATS; r++) {
-        for (int c = 0; c < KEY / LANES; c++)
-            q[r][c] = load(query + r * head_stride + c * LANES) * scale;
+        for (int d = 0; d < KEY; d++)
+            q[r][d] = get(query[r * head_stride + d]) * scale;
         sum[r] = 0;
         top[r] = -1e30f;
     }
     for (int64_t at = first; at < length;) {
-        int64_t offset = at % PAGE, place = table[at / PAGE] * PAGE + offset;
-        int count = (int)(length - at < PAGE - offset ? length - at : PAGE - offset);
-        products(q, keys + place * KEY, count, s);
+        int64_t page = table[at / PAGE];
+        int begin = at % PAGE, end = (int)(length - at < PAGE - begin ? length - at + begin : PAGE);
+        products(q, keys + page * PAGE * KEY, s);
         for (int r = 0; r < REPEATS; r++) {
             if (cap > 0)
-                for (int t = 0; t < count; t++)
+                for (int t = begin; t < end; t++)
                     s[r][t] = cap * tanhf(s[r][t] / cap);
             float high = top[r], added = 0;
-            for (int t = 0; t < count; t++)
+            for (int t = begin; t < end; t++)
                 high = s[r][t] > high ? s[r][t] : high;
-            for (int t = 0; t < count; t++) {
+            for (int t = begin; t < end; t++) {
                 s[r][t] = exponential(s[r][t] - high);
                 added += s[r][t];
             }
@@ -152,8 +139,8 @@ static void look(const real *query, int64_t head_stride, const real *keys, const
             sum[r] = sum[r] * shrink[r] + added;
             top[r] = high;
         }
-        gather(seen, shrink, values + place * VALUE, count, s);
-        at += count;
+        gather(seen, shrink, values + page * PAGE * VALUE, begin, end, s);
+        at += end - begin;
     }
     for (int r = 0; r < REPEATS; r++)
         for (int d = 0; d < VALUE; d++)
@@ -177,14 +164,18 @@ void attend(const real *query, int64_t row_stride, int64_t head_stride, real *ou
         }
 }
 
-/* Puts each row's keys and values (rows, kv_heads, size), by strides, where they belong. */
+/* Puts each row's keys and values (rows, kv_heads, size), by strides, where they belong: keys side by side in a page
+   (KEY, PAGE), values one after another (PAGE, VALUE). */
 void store(const real *key, int64_t key_row, int64_t key_head, const real *value, int64_t value_row, int64_t value_head,
            real *keys, real *values, int64_t capacity, int64_t rows, int64_t kv_heads, const int64_t *places)
 {
+#pragma omp parallel for collapse(2) schedule(static) if (rows > 64)
     for (int64_t head = 0; head < kv_heads; head++)
         for (int64_t row = 0; row < rows; row++) {
-            int64_t place = head * capacity + places[row];
-            memcpy(keys + place * KEY, key + row * key_row + head * key_head, KEY * sizeof(real));
+            int64_t place = head * capacity + places[row], at = place % PAGE;
+            real *page = keys + (place - at) * KEY;
+            for (int d = 0; d < KEY; d++)
+                page[d * PAGE + at] = key[row * key_row + head * key_head + d];
             memcpy(values + place * VALUE, value + row * value_row + head * value_head, VALUE * sizeof(real));
         }
 }

@@ -62,7 +62,7 @@ class Stepper:
     @torch.inference_mode()
     def step(self, pieces: dict[Piece, Request], copies: list[Copy]) -> list[Outcome]:
         for copy in copies:
-            self._cache.copy(*copy)
+            self._cache.copy(copy.source, copy.target)
         plan = Plan(self._cache, list(pieces), self._device, self._kernel)
         tokens = np.concatenate([self.tree.tokens(*piece) for piece in plan.pieces])
         wanted: list[tuple[Request, Piece, slice]] = []  # with the rows of logits that each needs

@@ -47,11 +47,10 @@ class Context:
 
 
 class Copy(NamedTuple):
-    """The first `length` tokens of one page, for another."""
+    """What one page holds is wanted in another, up to a token: the rest will be overwritten."""
 
     source: int
     target: int
-    length: int
 
 
 class Claim(NamedTuple):
@@ -210,7 +209,7 @@ class PrefixTree:
         self.fill(context, match.ready)
         if own is not None or match.partial is None or match.ready == shared:
             return None
-        return Copy(match.partial.number, context.pages[len(match.pages)].number, match.ready - shared)
+        return Copy(match.partial.number, context.pages[len(match.pages)].number)
 
     def _join(self, context: Context, page: Page) -> None:
         context.table[len(context.pages)] = page.number
