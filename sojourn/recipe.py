@@ -57,9 +57,19 @@ class Sampling:
     top_p: Annotated[float, Range(above=0, most=1)] = 1.0
     top_k: Annotated[int, Range(0)] = 0
     min_p: Annotated[float, Range(0, 1)] = 0.0
+    stop_tokens: tuple[int, ...] = ()  # besides the end of a turn
+    stop_strings: tuple[str, ...] = ()
 
     def params(self) -> SamplingParams:
-        return SamplingParams(self.max_tokens, self.temperature, self.top_p, self.top_k, self.min_p)
+        return SamplingParams(
+            self.max_tokens,
+            self.temperature,
+            self.top_p,
+            self.top_k,
+            self.min_p,
+            stop_tokens=self.stop_tokens,
+            stop_strings=self.stop_strings,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

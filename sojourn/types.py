@@ -127,7 +127,9 @@ class Step:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How to sample. `temperature=0` is greedy. `choices` restricts the text to one of the given strings.
+    """How to sample. `temperature=0` is greedy. `choices` restricts the text to one of the given strings. Besides the
+    model's own stop tokens, any of `stop_tokens` ends the sample, and so does the token that completes any of
+    `stop_strings`; it is part of the sample.
 
     `seed` decides the sample together with the prompt and the weights, whatever else is sampled beside it.
     """
@@ -139,6 +141,8 @@ class SamplingParams:
     min_p: float = 0.0
     choices: tuple[tuple[int, ...], ...] = ()
     seed: int = 0
+    stop_tokens: tuple[int, ...] = ()
+    stop_strings: tuple[str, ...] = ()
 
     @property
     def truncates(self) -> bool:

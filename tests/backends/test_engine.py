@@ -11,12 +11,14 @@ from engine_models import STOP, VOCABULARY, build, logits_of, logprobs_of, twin
 from transformers import GPT2Config, GPT2LMHeadModel, MambaConfig, MambaForCausalLM
 
 from sojourn.backends.torch import fused
-from sojourn.backends.torch.cache import PAGE
+from sojourn.backends.torch import kernel as kernels
+from sojourn.backends.torch.cache import PAGE, Shape
 from sojourn.backends.torch.engine import Engine
 from sojourn.errors import BudgetError, ConfigError, InfrastructureError, ModelError
 from sojourn.types import Prompt, Sample, SamplingParams, Stop, Versions
 
 FAMILIES = ["llama", "qwen2", "gemma3"]
+KERNELS = pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "torch"])
 TOLERANCE = 1e-4
 
 
@@ -52,10 +54,12 @@ def assert_exact(model, told):
         np.testing.assert_allclose(sample.logprobs, logprobs_of(model, prompt, sample.tokens), atol=TOLERANCE)
 
 
+@KERNELS
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_turns_forks_and_groups_in_mixed_batches_agree_with_a_plain_forward(family):
+async def test_turns_forks_and_groups_in_mixed_batches_agree_with_a_plain_forward(family, kernel):
     model = build(family)
-    engine = open_engine(model)
+    engine = open_engine(model, kernel=kernel)
+    assert (engine._stepper._kernel is None) == (not kernel)
     shared = tokens_of(1, 40)
     group = [play(engine, shared, 3, seed) for seed in range(3)]
     others = [play(engine, tokens_of(50 + n, 3 + 17 * n), 2, 10 + n) for n in range(4)]
@@ -68,10 +72,11 @@ async def test_turns_forks_and_groups_in_mixed_batches_agree_with_a_plain_forwar
     await engine.close()
 
 
+@KERNELS
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_scores_agree_with_a_plain_forward(family):
+async def test_scores_agree_with_a_plain_forward(family, kernel):
     model = build(family)
-    engine = open_engine(model)
+    engine = open_engine(model, kernel=kernel)
     prompts = [tokens_of(5, 60), tokens_of(6, 2), tokens_of(7, 1)]
     beside = play(engine, prompts[0][:30], 2, 4)
     *scores, told = await asyncio.gather(*[engine.score(Prompt(prompt)) for prompt in prompts], beside)
@@ -306,6 +311,24 @@ async def test_stops_end_a_sample_and_are_part_of_it():
     await engine.close()
 
 
+async def test_strings_and_tokens_of_a_request_end_its_sample():
+    model = build("llama")
+    engine = open_engine(model, stops=(), decode=lambda tokens: "".join(f"<{token}>" for token in tokens))
+    prompt = Prompt(tokens_of(2, 12))
+    free = await engine.sample(prompt, SamplingParams(20, seed=5))
+    third, fourth = (int(token) for token in free.tokens[2:4])
+    by_token = await engine.sample(prompt, SamplingParams(20, seed=5, stop_tokens=(third,)))
+    by_string = await engine.sample(prompt, SamplingParams(20, seed=5, stop_strings=("never", f"{third}><{fourth}")))
+    for sample, length in ((by_token, 3), (by_string, 4)):
+        assert sample.stop is Stop.END
+        np.testing.assert_array_equal(sample.tokens, free.tokens[:length])
+        assert_exact(model, [(prompt.tokens, sample)])
+    assert free.stop is Stop.LENGTH
+    await engine.close()
+    with pytest.raises(ModelError, match="no `decode`"):
+        await open_engine(model).sample(prompt, SamplingParams(4, stop_strings=("x",)))
+
+
 async def test_greedy_takes_the_likeliest_and_reports_temperature_one():
     model = build("qwen2")
     engine = open_engine(model)
@@ -443,11 +466,42 @@ def test_the_engines_model_cannot_be_called_without_it():
         model(torch.zeros(1, 2, dtype=torch.long))
 
 
+async def test_without_a_compiler_torch_does_what_the_kernel_would(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOJOURN_CACHE", str(tmp_path))
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\nexit 1\n")
+    compiler.chmod(0o755)
+    for name in (str(compiler), "no-such-compiler"):
+        monkeypatch.setenv("CC", name)
+        kernels._library.cache_clear()
+        model = build("llama")
+        engine = open_engine(model)
+        assert engine._stepper._kernel is None
+        assert_exact(model, await play(engine, tokens_of(3, 50), 2, 1))
+        await engine.close()
+    kernels._library.cache_clear()
+
+
+def test_the_kernel_is_compiled_once_and_works_without_shared_threads(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOJOURN_CACHE", str(tmp_path))
+    kernels._library.cache_clear()
+    monkeypatch.setattr(kernels, "_share_threads", lambda: None)
+    shapes, cpu = [Shape(2, 12, 12)] * 3, torch.device("cpu")
+    assert kernels.load(shapes, 4, torch.float32, cpu) is not None
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "kernels").iterdir()}
+    kernels._library.cache_clear()
+    assert kernels.load(shapes, 4, torch.float32, cpu) is not None
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "kernels").iterdir()} == made
+    assert kernels.load([Shape(2, 12, 12), Shape(1, 12, 12)], 4, torch.float32, cpu) is None
+    kernels._library.cache_clear()
+
+
+@KERNELS
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_half_precision_stays_near_the_whole(family):
+async def test_half_precision_stays_near_the_whole(family, kernel):
     model = build(family)
     half = twin(model).to(torch.bfloat16)
-    engine = open_engine(half)
+    engine = open_engine(half, kernel=kernel)
     for prompt, sample in flat(await asyncio.gather(*[play(engine, tokens_of(1, 30 + n), 2, n) for n in range(3)])):
         near = np.abs(sample.logprobs - logprobs_of(model, prompt, sample.tokens))
         assert near.mean() < 0.05

@@ -28,7 +28,8 @@ class Torch:
     """Plain torch on one machine.
 
     `token_budget` bounds the tokens of a micro-batch, `max_context` those of one context, `memory_gb` the sampler's
-    key/value cache. `threads` is what the command sets before torch is imported (0: all cores).
+    key/value cache. `threads` is what the command sets before torch is imported (0: all cores). `kernel`
+    lets the sampler use a kernel that it compiles where there is a C compiler.
     """
 
     threads: Annotated[int, Range(0)] = 0
@@ -37,6 +38,7 @@ class Torch:
     memory_gb: Annotated[float, Range(above=0)] = 2.0
     max_batch: Annotated[int, Range(1)] = 64
     prefill_chunk: Annotated[int, Range(1)] = 512
+    kernel: bool = True
 
     def check(self, model: Model) -> None:
         """Whether the model can be found, without loading it (for --dry)."""
@@ -65,6 +67,8 @@ class Torch:
             memory_bytes=int(self.memory_gb * 2**30),
             prefill_chunk=self.prefill_chunk,
             max_batch=self.max_batch,
+            kernel=self.kernel,
+            decode=loaded.tokenizer.decode,
             timeline=timeline,
         )
         trained = loaded.model if model.lora is None else _adapted(loaded.model, model.lora, dtype)

@@ -20,7 +20,7 @@ import numpy as np
 
 from sojourn.backends.torch.attention import Piece
 from sojourn.backends.torch.cache import PAGE
-from sojourn.backends.torch.request import Request
+from sojourn.backends.torch.request import Decode, Request
 from sojourn.backends.torch.sampling import Choices
 from sojourn.backends.torch.stepper import Outcome, Stepper, Weights
 from sojourn.backends.torch.tree import Copy, Wait
@@ -71,7 +71,8 @@ class Engine:
 
     The model is the engine's own: its attention is replaced and `publish` overwrites its weights. `stops` end a sample,
     `max_context` bounds prompt and sample together, `memory_bytes` the cache; a step computes at most `prefill_chunk`
-    new prompt tokens and holds at most `max_batch` contexts.
+    new prompt tokens and holds at most `max_batch` contexts. `decode` says what tokens mean, for stop strings; without
+    `kernel`, torch does what a compiled kernel would.
 
     A sample's `temperature` is 1 where it was drawn greedily: its logprobs are those of temperature 1.
     """
@@ -85,13 +86,16 @@ class Engine:
         memory_bytes: int = 2 << 30,
         prefill_chunk: int = 512,
         max_batch: int = 64,
+        kernel: bool = True,
+        decode: Decode | None = None,
         timeline: Timeline | None = None,
     ) -> None:
         self.version = 0
         self.max_context = max_context
-        self._stops = frozenset(stops)
+        self._stops, self._decode = frozenset(stops), decode
         self._prefill_chunk, self._max_batch = prefill_chunk, max_batch
-        self._stepper = Stepper(model, max_context, memory_bytes, KEPT_PER_ROW * max_batch * (max_context + PAGE))
+        most = KEPT_PER_ROW * max_batch * (max_context + PAGE)
+        self._stepper = Stepper(model, max_context, memory_bytes, most, kernel)
         self._tree = self._stepper.tree
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sojourn-engine")
         self._waiting: list[Request] = []
@@ -114,11 +118,13 @@ class Engine:
                 f"a prompt of {len(tokens)} tokens and {params.max_tokens} to sample exceed the {self.max_context} "
                 "of a context: shorten the prompt, lower max_tokens or raise max_context"
             )
+        if params.stop_strings and self._decode is None:
+            raise ModelError(f"stop_strings {params.stop_strings}: this engine was given no `decode`: use stop_tokens")
         choices = Choices(params.choices, tuple(self._stops)) if params.choices else None
         self._check_ids([token for choice in params.choices for token in choice])
         request = Request(tokens, asyncio.get_running_loop().create_future(), params, choices)
         request.restart(self.version)
-        if (stop := request.stop(self._stops)) is not None:
+        if (stop := request.stop(self._stops, self._decode)) is not None:
             return request.sample(stop)
         return await self._submit(request)
 
@@ -279,7 +285,7 @@ class Engine:
                 before = len(request.tokens)
                 request.accept(*drawing, self.version)
                 drawn += len(request.tokens) - before
-                stop = request.stop(self._stops)
+                stop = request.stop(self._stops, self._decode)
                 if stop is None:
                     self._tree.append(request.held, request.tokens[before:])
                 else:

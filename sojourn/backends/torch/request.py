@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,8 @@ from sojourn.backends.torch import sampling
 from sojourn.backends.torch.sampling import Choices, Row
 from sojourn.backends.torch.tree import Context
 from sojourn.types import FloatArray, IntArray, Sample, SamplingParams, Stop, Versions
+
+Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(eq=False)
@@ -65,13 +68,23 @@ class Request:
         self._add(token, logprob, row.allowed)
         self._force()
 
-    def stop(self, stops: frozenset[int]) -> Stop | None:
+    def stop(self, stops: frozenset[int], decode: Decode | None) -> Stop | None:
         assert self.params is not None
         if self.tokens and self.choices is not None and self.choices.complete:
             return Stop.CHOICE
-        if self.tokens and self.choices is None and self.tokens[-1] in stops:
-            return Stop.END
+        if self.tokens and self.choices is None:
+            if self.tokens[-1] in stops or self.tokens[-1] in self.params.stop_tokens:
+                return Stop.END
+            if decode is not None and self._says_stop(decode):
+                return Stop.END
         return Stop.LENGTH if len(self.tokens) >= self.params.max_tokens else None
+
+    def _says_stop(self, decode: Decode) -> bool:
+        assert self.params is not None
+        strings = self.params.stop_strings
+        most = max((len(string.encode()) for string in strings), default=0)
+        text = decode(self.tokens[-most - 1 :]) if most else ""  # a token says a byte at least
+        return any(string in text for string in strings)
 
     def sample(self, stop: Stop) -> Sample:
         assert self.params is not None

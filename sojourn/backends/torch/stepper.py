@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
 class Stepper:
     """A model, made to attend through a cache that fits into `memory_bytes` and holds at most `tokens`."""
 
-    def __init__(self, model: Any, length: int, memory_bytes: int, tokens: int) -> None:
+    def __init__(self, model: Any, length: int, memory_bytes: int, tokens: int, compiled: bool) -> None:
         self._model = model.eval().requires_grad_(False)
         shapes = Probe().run(self._model)
         first = next(self._model.parameters())
@@ -55,7 +55,7 @@ class Stepper:
         self._cache = KeyValues(shapes, pages, first.dtype, self._device)
         self._parameters = dict(self._model.named_parameters(remove_duplicate=False))
         heads = self._model.config.get_text_config().num_attention_heads
-        self._kernel = kernel.load(shapes, heads, first.dtype, self._device)
+        self._kernel = kernel.load(shapes, heads, first.dtype, self._device) if compiled else None
         self._fused = fused.build(self._model, self._kernel)
         self._logits = self._fused or self._through_transformers
 
