@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from sojourn.backends.torch import head, packed
+from sojourn.backends.torch import activations, head, packed
 from sojourn.batch import share
 from sojourn.errors import ModelError, RecordError
 from sojourn.protocols import Loss
@@ -44,7 +44,7 @@ class Chosen:
     streams: Mapping[str, torch.Tensor]
 
     @classmethod
-    def of(cls, batch: Batch, where: IntArray, device: torch.device) -> Chosen:
+    def of(cls, batch: Batch, where: IntArray, device: torch.device | str = "cpu") -> Chosen:
         def column(values: FloatArray) -> torch.Tensor:
             return torch.from_numpy(np.ascontiguousarray(values[where], dtype=np.float32)).to(device)
 
@@ -62,12 +62,15 @@ class TorchTrainer:
         *,
         bf16: bool,
         token_budget: int,
+        activation_bytes: float = float("inf"),
         logits_bytes: int = head.CHUNK_BYTES,
         timeline: Timeline | None = None,
     ) -> None:
         self.model, self.version = model, 0
         self.device = next(model.parameters()).device
         self._send, self._bf16, self._token_budget, self._logits_bytes = send, bf16, token_budget, logits_bytes
+        self._activation_bytes = activation_bytes
+        self._cost: activations.Cost | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
         self._timeline = timeline or Timeline()
         self._optimizer: torch.optim.AdamW | None = None
@@ -235,15 +238,9 @@ class TorchTrainer:
         """Each distinct prefix passes once; only hidden states that predict a weighed token go through the head."""
         if np.isin(where, batch.starts).any():
             raise ValueError("a sequence begins with a trained token: its context must hold at least one token")
-        tree = share.merge(batch)
-        base = base_of(self.model)
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bf16):
-            hidden = base.get_decoder()(
-                input_ids=torch.from_numpy(tree.tokens).to(self.device)[None],
-                position_ids=torch.from_numpy(tree.positions).to(self.device)[None],
-                use_cache=False,
-                runs=tree.runs,
-            ).last_hidden_state[0]
+        tree, base = share.merge(batch), base_of(self.model)
+        with activations.checkpointed(self._recomputed(len(tree.tokens))):
+            hidden = self._decode(tree)
         # index_select: its gradient adds up repeated rows in one order, that of indexing does not
         rows = hidden.index_select(0, torch.from_numpy(tree.node[where - 1]).to(self.device))
         linear, cap = base.get_output_embeddings(), getattr(base.config, "final_logit_softcapping", None)
@@ -253,6 +250,32 @@ class TorchTrainer:
         found = head.read(rows, linear, asked)
         entropy = found.entropy if "entropy" in needs else found.entropy.detach()
         return Out(found.logprobs, entropy, len(tree.tokens))
+
+    def _decode(self, tree: share.Tree) -> torch.Tensor:
+        """The last hidden state of every node: (M, H)."""
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bf16):
+            return (
+                base_of(self.model)
+                .get_decoder()(
+                    input_ids=torch.from_numpy(tree.tokens).to(self.device)[None],
+                    position_ids=torch.from_numpy(tree.positions).to(self.device)[None],
+                    use_cache=False,
+                    runs=tree.runs,
+                )
+                .last_hidden_state[0]
+            )
+
+    def _recomputed(self, tokens: int) -> Sequence[Any]:
+        """The layers that would keep too much for the backward pass of so many tokens."""
+        if not torch.is_grad_enabled():
+            return ()
+        layers = activations.layers_of(base_of(self.model).get_decoder())
+        if self._cost is None:
+            self._cost = activations.measure(layers, self._probe)
+        return layers[: self._cost.recomputed(tokens, self._activation_bytes)]
+
+    def _probe(self, tokens: int) -> None:
+        self._decode(share.line(tokens))
 
     def _update(self) -> Mapping[str, float]:
         assert self._optimizer is not None, "call begin() before the first step"
