@@ -19,12 +19,21 @@ class Run(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """M nodes for N tokens; a node's hidden state depends on nothing but its path from the root, so it serves all."""
+    """M nodes for N tokens, depth first. A node depends on nothing but its path from the root, so it serves all."""
 
     tokens: IntArray  # (M,)
     positions: IntArray  # (M,) the depth of each node
     node: IntArray  # (N,) where each token of the batch stands
     runs: tuple[Run, ...]
+
+    @property
+    def ends(self) -> IntArray:
+        """Where what stands below each node ends: (M,). Nodes stand in depth-first order, so it follows the node."""
+        ends = np.arange(1, len(self.tokens) + 1)
+        for run in self.runs:
+            for start, stop in (*run.before, (run.start, run.stop)):
+                ends[start:stop] = run.stop
+        return ends
 
 
 def order(batch: Batch) -> list[int]:

@@ -70,3 +70,12 @@ def test_parts_hold_every_sequence_once_and_keep_to_the_budget(budget):
     for numbers in found:
         assert len(numbers) == 1 or len(share.merge(made.take(numbers)).tokens) <= budget
     assert len(found) == {1: 4, 4: 3, 6: 2, 100: 1}[budget]
+
+
+@pytest.mark.parametrize("sequences", CASES)
+def test_what_a_node_sees_is_its_path(sequences):
+    """Read from where nodes end: what comes before and has not ended."""
+    tree = share.merge(batch(*sequences))
+    for node in range(len(tree.tokens)):
+        seen = [n for n in range(node + 1) if tree.ends[n] > node]
+        assert tree.tokens[seen].tolist() == path(tree, node)

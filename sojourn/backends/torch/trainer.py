@@ -260,7 +260,7 @@ class TorchTrainer:
                     input_ids=torch.from_numpy(tree.tokens).to(self.device)[None],
                     position_ids=torch.from_numpy(tree.positions).to(self.device)[None],
                     use_cache=False,
-                    runs=tree.runs,
+                    plan=packed.Plan(tree, self.device),
                 )
                 .last_hidden_state[0]
             )
