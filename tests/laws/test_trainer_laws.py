@@ -168,6 +168,19 @@ async def test_off_policy_the_clip_acts():
     assert difference.norm() > 0.01
 
 
+async def test_the_reference_is_what_the_stage_began_with_and_leaves_the_policy_as_it_is():
+    batch, made = made_batch(np.random.default_rng(9)), trainer()
+    made.begin(Optim(lr=1e-2), 10, reference=True)
+    began = await made.forward(batch)
+    for _ in range(2):
+        await made.forward_backward(batch, [NLL()])
+        await made.optim_step()
+        moved = await made.forward(batch)
+        np.testing.assert_array_equal(await made.forward(batch, reference=True), began)
+        np.testing.assert_array_equal(await made.forward(batch), moved)
+        assert np.abs(moved - began).max() > 0.01
+
+
 async def test_sequences_without_advantage_are_skipped_exactly():
     batch = made_batch(np.random.default_rng(3))
     idle = np.isin(batch.sequence, [1, 3])

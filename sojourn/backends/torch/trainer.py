@@ -253,17 +253,15 @@ class TorchTrainer:
 
     def _decode(self, tree: share.Tree) -> torch.Tensor:
         """The last hidden state of every node: (M, H)."""
+        decoder, tokens, positions = base_of(self.model).get_decoder(), tree.tokens, tree.positions
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bf16):
-            return (
-                base_of(self.model)
-                .get_decoder()(
-                    input_ids=torch.from_numpy(tree.tokens).to(self.device)[None],
-                    position_ids=torch.from_numpy(tree.positions).to(self.device)[None],
-                    use_cache=False,
-                    plan=packed.Plan(tree, self.device),
-                )
-                .last_hidden_state[0]
+            passed = decoder(
+                input_ids=torch.from_numpy(tokens).to(self.device)[None],
+                position_ids=torch.from_numpy(positions).to(self.device)[None],
+                use_cache=False,
+                plan=packed.Plan(tree, self.device),
             )
+        return passed.last_hidden_state[0]
 
     def _recomputed(self, tokens: int) -> Sequence[Any]:
         """The layers that would keep too much for the backward pass of so many tokens."""
