@@ -1,8 +1,8 @@
 """What a training step costs where prefixes are shared, against the same step without, packed and padded.
 
-    python benchmarks/training.py
+    python benchmarks/training.py [turns ...]
 
-Groups of 8 episodes of 1, 4, 8 and 16 turns share a prompt of 500 tokens; each turn observes 60 tokens and samples 20.
+Groups of 8 episodes of 1, 4, 8 and 16 turns (or those given) share a prompt of 500 tokens; each turn observes 60 tokens and samples 20.
 One forward and backward pass (PPO) of a model of SmolLM2-135M's shape, cut to `LAYERS` of its 30 layers so that the
 script takes minutes: the vocabulary head, where nothing is shared, weighs more than in the whole model. The ways:
 
@@ -174,7 +174,7 @@ def timed(model: Any, turns: int) -> dict[str, Any]:
     distinct, sampled = len(share.merge(batches["shared"]).tokens), EPISODES * turns * SAMPLED
     return {
         "distinct_tokens": distinct,
-        "tokens": {way: len(batches[way].tokens) for way in WAYS if way != "shared"},
+        "tokens": {way: len(batches[way].tokens) for way in WAYS},
         "seconds": {way: round(s, 2) for way, s in medians.items()},
         "slower_than_shared": {way: round(s / medians["shared"], 2) for way, s in medians.items()},
         "sampled_tokens_per_s": {way: round(sampled / s, 1) for way, s in medians.items()},
@@ -220,7 +220,8 @@ def draw(figures: dict[str, Any], path: Path) -> None:
     for way in WAYS:
         axes.plot(distinct, [case["seconds"][way] for case in cases], marker="o", label=way)
     axes.set(xlabel="distinct tokens of the group", ylabel="seconds, forward and backward", ylim=0)
-    axes.set_title(f"8 episodes of {', '.join(map(str, TURNS))} turns, a shared prompt of {PROMPT} tokens", fontsize=10)
+    turns = ", ".join(name.partition("_")[0] for name in figures["groups"])
+    axes.set_title(f"{EPISODES} episodes of {turns} turns, a shared prompt of {PROMPT} tokens", fontsize=10)
     axes.legend()
     drawn.savefig(path, dpi=120)
 
@@ -231,15 +232,16 @@ def main() -> None:
         return
     model = build()
     take(model, "shared", step("shared", 1))
-    groups = {}
-    for turns in TURNS:
+    groups, asked = {}, [int(turns) for turns in sys.argv[1:]] or list(TURNS)
+    for turns in asked:
         groups[f"{turns}_turns"] = timed(model, turns)
         print(turns, json.dumps(groups[f"{turns}_turns"]), file=sys.stderr, flush=True)
-    memory = {f"{turns}_turns": {way: measured_apart(way, turns) for way in WAYS} for turns in (4, 8)}
+    memory = {f"{turns}_turns": {way: measured_apart(way, turns) for way in WAYS} for turns in asked if turns in (4, 8)}
     figures = {
         "device": str(device_of("auto")),
         "threads": torch.get_num_threads(),
         "layers": LAYERS,
+        "rounds": ROUNDS,
         "groups": groups,
         "peak_bytes": memory,
     }
