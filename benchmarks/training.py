@@ -2,9 +2,10 @@
 
     python benchmarks/training.py [turns ...]
 
-Groups of 8 episodes of 1, 4, 8 and 16 turns (or those given) share a prompt of 500 tokens; each turn observes 60 tokens and samples 20.
-One forward and backward pass (PPO) of a model of SmolLM2-135M's shape, cut to `LAYERS` of its 30 layers so that the
-script takes minutes: the vocabulary head, where nothing is shared, weighs more than in the whole model. The ways:
+Groups of 8 episodes of 1, 4, 8 and 16 turns (or those given) share a prompt of 500 tokens; each turn observes 60 tokens
+and samples 20. One forward and backward pass (PPO) of a model of SmolLM2-135M's shape, cut to `LAYERS` of its 30 layers
+so that the script takes minutes: the vocabulary head, where nothing is shared, weighs more than in the whole model.
+The ways:
 
 - shared: the package as it is, every distinct token once;
 - unshared: every turn a sample of its own, whole context and all, packed without padding;
