@@ -51,7 +51,7 @@ def score(t: Trajectory, total: float) -> Score:
     return Score(turns)
 
 
-def batch(rng: np.random.Generator, groups: int = 2, size: int = 3) -> Batch:
-    made = [group([trajectory(rng) for _ in range(size)], slot) for slot in range(groups)]
+def batch(rng: np.random.Generator, groups: int = 2, size: int = 3, vocabulary: int = 300) -> Batch:
+    made = [group([trajectory(rng, vocabulary=vocabulary) for _ in range(size)], slot) for slot in range(groups)]
     credit = [[Credit.uniform(t, float(rng.normal())) for t in g.trajectories] for g in made]
     return to_batch(made, credit, {}, aggregate=Aggregate())

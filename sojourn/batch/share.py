@@ -19,12 +19,21 @@ class Run(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """M nodes for N tokens; a node's hidden state depends on nothing but its path from the root, so it serves all."""
+    """M nodes for N tokens, depth first. A node depends on nothing but its path from the root, so it serves all."""
 
     tokens: IntArray  # (M,)
     positions: IntArray  # (M,) the depth of each node
     node: IntArray  # (N,) where each token of the batch stands
     runs: tuple[Run, ...]
+
+    @property
+    def ends(self) -> IntArray:
+        """Where what stands below each node ends: (M,). Nodes stand in depth-first order, so it follows the node."""
+        ends = np.arange(1, len(self.tokens) + 1)
+        for run in self.runs:
+            for start, stop in (*run.before, (run.start, run.stop)):
+                ends[start:stop] = run.stop
+        return ends
 
 
 def order(batch: Batch) -> list[int]:
@@ -49,20 +58,17 @@ def _shared(batch: Batch, one: int, other: int) -> int:
 
 
 def parts(batch: Batch, budget: int) -> Iterator[IntArray]:
-    """The batch's sequences in shares, by their numbers: each of one sequence, or of at most `budget` nodes and
-    `budget` tokens that carry weight (a node serves many tokens, but each of these has logits of its own)."""
+    """The batch's sequences in shares, by their numbers: each of one sequence, or of at most `budget` nodes."""
     held: list[int] = []
-    nodes = weighed = 0
-    last: int | None = None
+    nodes, last = 0, None
     for s in order(batch):
-        own = slice(int(batch.starts[s]), int(batch.starts[s + 1]))
-        heavy = int(np.count_nonzero(batch.weight[own]))
-        fresh = own.stop - own.start - (_shared(batch, last, s) if last is not None else 0)
-        if held and max(nodes + fresh, weighed + heavy) > budget:
+        length = int(batch.starts[s + 1] - batch.starts[s])
+        fresh = length - (_shared(batch, last, s) if last is not None else 0)
+        if held and nodes + fresh > budget:
             yield np.array(held)
-            held, nodes, weighed, fresh = [], 0, 0, own.stop - own.start
+            held, nodes, fresh = [], 0, length
         held.append(s)
-        nodes, weighed, last = nodes + fresh, weighed + heavy, s
+        nodes, last = nodes + fresh, s
     if held:
         yield np.array(held)
 
@@ -85,6 +91,12 @@ def merge(batch: Batch) -> Tree:
         count, last = count + len(fresh), s
     tokens, positions = (np.concatenate(column) for column in zip(*columns, strict=True))
     return Tree(tokens, positions, node, tuple(runs))
+
+
+def line(length: int) -> Tree:
+    """One made-up sequence, as a tree."""
+    place = np.arange(length)
+    return Tree(np.zeros_like(place), place, place, (Run(0, length, ()),))
 
 
 def _spans(nodes: IntArray) -> tuple[tuple[int, int], ...]:

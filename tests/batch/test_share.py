@@ -52,9 +52,9 @@ def test_sequences_with_different_images_share_nothing():
     assert (len(alike.tokens), len(unlike.tokens)) == (2, 4)
 
 
-def test_the_budget_bounds_tokens_with_logits_too():
-    made = batch(*[[1, 2, 3]] * 8)
-    assert [len(numbers) for numbers in share.parts(made, 9)] == [3, 3, 2]
+def test_what_is_shared_counts_once_in_the_budget():
+    made = batch(*[[1, 2, 3]] * 8, [1, 2, 4], [9])
+    assert [len(numbers) for numbers in share.parts(made, 4)] == [9, 1]
 
 
 def test_images_count_in_the_budget():
@@ -69,4 +69,13 @@ def test_parts_hold_every_sequence_once_and_keep_to_the_budget(budget):
     assert sorted(np.concatenate(found)) == [0, 1, 2, 3]
     for numbers in found:
         assert len(numbers) == 1 or len(share.merge(made.take(numbers)).tokens) <= budget
-    assert len(found) == {1: 4, 4: 4, 6: 3, 100: 1}[budget]
+    assert len(found) == {1: 4, 4: 3, 6: 2, 100: 1}[budget]
+
+
+@pytest.mark.parametrize("sequences", CASES)
+def test_what_a_node_sees_is_its_path(sequences):
+    """Read from where nodes end: what comes before and has not ended."""
+    tree = share.merge(batch(*sequences))
+    for node in range(len(tree.tokens)):
+        seen = [n for n in range(node + 1) if tree.ends[n] > node]
+        assert tree.tokens[seen].tolist() == path(tree, node)

@@ -10,13 +10,14 @@ from made import batch as made_batch
 from made import group, sample, trajectory
 
 from sojourn.backends.torch import models
+from sojourn.backends.torch.backend import _adapted
 from sojourn.backends.torch.trainer import TorchTrainer
 from sojourn.batch import Aggregate, to_batch
 from sojourn.losses.entropy import Entropy
 from sojourn.losses.nll import NLL
 from sojourn.losses.ppo import PPO
 from sojourn.losses.reinforce import Reinforce
-from sojourn.recipe import Optim
+from sojourn.recipe import Lora, Optim
 from sojourn.types import Credit
 
 
@@ -24,9 +25,9 @@ async def nowhere(weights, version):
     """Takes published weights and forgets them."""
 
 
-def trainer(token_budget: int = 100_000, model=None) -> TorchTrainer:
+def trainer(token_budget: int = 100_000, model=None, **bounds) -> TorchTrainer:
     model = model or models.load("tiny", "fp32", 0).model
-    made = TorchTrainer(model, nowhere, bf16=False, token_budget=token_budget)
+    made = TorchTrainer(model, nowhere, bf16=False, token_budget=token_budget, **bounds)
     made.begin(Optim(lr=1e-3), 10, reference=False)
     return made
 
@@ -90,6 +91,32 @@ async def test_sharing_a_prefix_changes_nothing(name, token_budget):
     assert metrics["computed_tokens"] < metrics["trained_tokens"]
 
 
+def adapted(name: str):
+    """With adapters that already do something."""
+    model = _adapted(build(name), Lora(rank=4), torch.float32)
+    torch.manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+@pytest.mark.parametrize("make", [build, adapted])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3"])
+async def test_chunks_of_the_vocabulary_head_change_nothing(name, make):
+    """Tied and untied, capped, with adapters: logprobs, entropy and the gradients of all parameters."""
+    batch = sharing(np.random.default_rng(8))
+    where = np.flatnonzero(batch.weight)
+    allowed = {int(i): np.unique([batch.tokens[i], 5, 7]) for i in where[::5]}
+    batch = replace(batch, allowed=allowed, temperature=np.full(len(batch), 0.8, dtype=np.float32))
+    whole, chunked = trainer(model=make(name)), trainer(model=make(name), logits_bytes=3 * 4 * 97)
+    metrics = [await made.forward_backward(batch, [PPO(), Entropy()]) for made in (whole, chunked)]
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-4, abs=1e-5)
+    np.testing.assert_allclose(await chunked.forward(batch), await whole.forward(batch), atol=1e-5)
+    for key, p in whole.trainable.items():
+        torch.testing.assert_close(chunked.trainable[key].grad, p.grad, atol=1e-5, rtol=1e-4)
+
+
 async def test_a_shared_prefix_has_the_same_gradient_every_time_on_two_threads():
     """Rows of the hidden states that many sequences read add up their gradients in one order."""
     rng = np.random.default_rng(7)
@@ -139,6 +166,19 @@ async def test_off_policy_the_clip_acts():
     far = replace(batch, logprobs=await trainer().forward(batch) - 1.0)
     difference = await gradient(far, [PPO()]) - await gradient(far, [Reinforce()])
     assert difference.norm() > 0.01
+
+
+async def test_the_reference_is_what_the_stage_began_with_and_leaves_the_policy_as_it_is():
+    batch, made = made_batch(np.random.default_rng(9)), trainer()
+    made.begin(Optim(lr=1e-2), 10, reference=True)
+    began = await made.forward(batch)
+    for _ in range(2):
+        await made.forward_backward(batch, [NLL()])
+        await made.optim_step()
+        moved = await made.forward(batch)
+        np.testing.assert_array_equal(await made.forward(batch, reference=True), began)
+        np.testing.assert_array_equal(await made.forward(batch), moved)
+        assert np.abs(moved - began).max() > 0.01
 
 
 async def test_sequences_without_advantage_are_skipped_exactly():

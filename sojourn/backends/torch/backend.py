@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
+from sojourn.errors import ModelError
 from sojourn.protocols import Renderer
 from sojourn.registry import Range
 from sojourn.timeline import Timeline
@@ -27,24 +28,30 @@ class Opened(NamedTuple):
 class Torch:
     """Plain torch on one machine.
 
-    `token_budget` bounds the tokens of a micro-batch, `max_context` those of one context, `memory_gb` the sampler's
-    key/value cache. `threads` is what the command sets before torch is imported (0: all cores). `kernel`
+    `device` is where trainer and sampler work ("auto": a CUDA device where there is one). `token_budget` bounds the
+    distinct tokens of a micro-batch, `max_context` the tokens of one context, `memory_gb` the sampler's key/value
+    cache. `activation_gb` bounds what a micro-batch's layers keep for the backward pass: beyond it, as many layers as
+    needed are computed twice. `threads` is what the command sets before torch is imported (0: all cores). `kernel`
     lets the sampler use a kernel that it compiles where there is a C compiler.
     """
 
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Annotated[int, Range(0)] = 0
     max_context: Annotated[int, Range(2)] = 2048
     token_budget: Annotated[int, Range(1)] = 4096
+    activation_gb: Annotated[float, Range(above=0)] = 8.0
     memory_gb: Annotated[float, Range(above=0)] = 2.0
     max_batch: Annotated[int, Range(1)] = 64
     prefill_chunk: Annotated[int, Range(1)] = 512
     kernel: bool = True
 
     def check(self, model: Model) -> None:
-        """Whether the model can be found, without loading it (for --dry)."""
+        """Whether the model can be found, without loading it, and the device is there (for --dry)."""
         from sojourn.backends.torch import models
 
         models.resolve(model.name)
+        if self.device == "cuda":
+            device_of(self.device)
 
     def open(self, model: Model, renderer: Any, seed: int, timeline: Timeline | None = None) -> Opened:
         import torch
@@ -54,11 +61,13 @@ class Torch:
         from sojourn.backends.torch.trainer import TorchTrainer
 
         torch.manual_seed(seed)
+        device = device_of(self.device)
         loaded = models.load(model.name, "fp32", seed)
+        loaded.model.to(device)
         chosen = renderer.pick(loaded.template) if hasattr(renderer, "pick") else renderer
         bound = chosen.bind(loaded.tokenizer)
         context = min(self.max_context, loaded.max_context)
-        dtype = compute_dtype(model.dtype)
+        dtype = compute_dtype(model.dtype, device)
         twin = copy.deepcopy(loaded.model).to(dtype).requires_grad_(False)
         engine = Engine(
             twin,
@@ -72,15 +81,36 @@ class Torch:
             timeline=timeline,
         )
         trained = loaded.model if model.lora is None else _adapted(loaded.model, model.lora, dtype)
-        bf16 = dtype == torch.bfloat16
-        trainer = TorchTrainer(trained, engine.publish, bf16=bf16, token_budget=self.token_budget, timeline=timeline)
+        trainer = TorchTrainer(
+            trained,
+            engine.publish,
+            bf16=dtype == torch.bfloat16,
+            token_budget=self.token_budget,
+            activation_bytes=self.activation_gb * 2**30,
+            timeline=timeline,
+        )
         return Opened(trainer, engine, bound, context)
 
 
-def compute_dtype(name: str) -> Any:
+def device_of(name: str) -> Any:
+    """The torch device. Raises `ModelError` where a CUDA device is asked for and there is none."""
+    import torch
+
+    found = torch.cuda.is_available()
+    if name == "cuda" and not found:
+        raise ModelError(
+            f"device 'cuda': torch {torch.__version__} sees no CUDA device: install a torch built for it, or set "
+            "backend.device to 'auto' or 'cpu'"
+        )
+    return torch.device("cuda" if found and name != "cpu" else "cpu")
+
+
+def compute_dtype(name: str, device: Any) -> Any:
     """The torch dtype for matrix products. Without bf16 instructions, bf16 is emulated, far slower than fp32."""
     import torch
 
+    if name == "auto" and device.type == "cuda":
+        name = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     if name == "auto":
         fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
         name = "bf16" if fast else "fp32"

@@ -5,6 +5,7 @@ No padding, no forked model code, and a prefix that sequences share passes throu
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,9 +14,35 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
-from sojourn.batch.share import Run
+from sojourn.backends.torch import flexible
+from sojourn.batch.share import Run, Tree
 
 NAME = "sojourn_packed"
+BLOCK = 128  # queries that share a mask: the fewer, the less is computed only to be hidden
+
+
+class Plan:
+    """Which keys meet which queries, once for all layers of a pass: runs, cut where masks would hide much."""
+
+    def __init__(self, tree: Tree, device: torch.device) -> None:
+        self.flexible = flexible.Masks(tree, device) if device.type == "cuda" else None
+        runs = [part for run in tree.runs for part in _cut(run)]
+        paths = [(*run.before, (run.start, run.stop)) for run in runs]
+        borders = sorted({edge for path in paths for span in path for edge in span})
+        place = {border: number for number, border in enumerate(borders)}
+        self.keys = [b - a for a, b in pairwise(borders)]
+        self.queries = [run.stop - run.start for run in runs]
+        self.pieces = [[number for a, b in path for number in range(place[a], place[b])] for path in paths]
+        self._masks: dict[tuple[int, int, int | None, torch.dtype], torch.Tensor | None] = {}
+
+    def mask(self, q: torch.Tensor, k: torch.Tensor, window: int | None) -> torch.Tensor | None:
+        """What to add to the scores of queries that are the last positions; None where plain causality says it all."""
+        queries, keys = q.shape[2], k.shape[2]
+        key = (queries, keys, window, q.dtype)
+        if key not in self._masks:
+            plain = queries == keys and (window is None or keys <= window)
+            self._masks[key] = None if plain else _band(q, queries, keys, window)
+        return self._masks[key]
 
 
 def attend(
@@ -25,7 +52,7 @@ def attend(
     value: torch.Tensor,
     attention_mask: None,
     *,
-    runs: tuple[Run, ...],
+    plan: Plan,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -35,46 +62,54 @@ def attend(
 
     Keys and values are split once, at every border of a span: the gradient of a slice would be as long as the row.
     """
-    paths = [(*run.before, (run.start, run.stop)) for run in runs]
-    borders = sorted({edge for path in paths for span in path for edge in span})
-    place = {border: number for number, border in enumerate(borders)}
-    keys, values = (t.split([b - a for a, b in pairwise(borders)], dim=2) for t in (key, value))
-    queries = query.split([run.stop - run.start for run in runs], dim=2)
+    if plan.flexible is not None:
+        mask = plan.flexible.of(sliding_window)
+        return flexible.attend(mask, query, key, value, scaling, softcap), None
+    keys, values = (t.split(plan.keys, dim=2) for t in (key, value))
     parts = []
-    for run, path, q in zip(runs, paths, queries, strict=True):
-        pieces = [number for a, b in path for number in range(place[a], place[b])]
-        k, v = (torch.cat([row[number] for number in pieces], dim=2) for row in (keys, values))
+    for pieces, q in zip(plan.pieces, query.split(plan.queries, dim=2), strict=True):
+        k, v = (_joined(row, pieces) for row in (keys, values))
+        mask = plan.mask(q, k, sliding_window)
         if softcap is not None:
-            parts.append(_capped(q, k, v, scaling, sliding_window, softcap))
-        elif run.before or (sliding_window is not None and k.shape[2] > sliding_window):
-            mask = _band(q, k, sliding_window)
-            parts.append(sdpa(q, k, v, attn_mask=mask, scale=scaling, enable_gqa=True))
+            parts.append(_capped(q, k, v, mask, scaling, softcap))
         else:
-            parts.append(sdpa(q, k, v, is_causal=True, scale=scaling, enable_gqa=True))
+            parts.append(sdpa(q, k, v, mask, is_causal=mask is None, scale=scaling, enable_gqa=True))
     return torch.cat(parts, dim=2).transpose(1, 2), None
 
 
-def _band(q: torch.Tensor, k: torch.Tensor, window: int | None) -> torch.Tensor:
-    """True where a query, one of the last positions, may look: itself and the `window - 1` before it."""
-    queries, keys = q.shape[2], k.shape[2]
-    positions = torch.arange(keys, device=q.device)
+def _cut(run: Run) -> Iterator[Run]:
+    """A run with nothing before it stays whole: plain causality computes nothing that it hides."""
+    size = BLOCK if run.before else run.stop - run.start
+    for start in range(run.start, run.stop, size):
+        own = ((run.start, start),) if start > run.start else ()
+        yield Run(start, min(start + size, run.stop), (*run.before, *own))
+
+
+def _joined(row: Sequence[torch.Tensor], pieces: Sequence[int]) -> torch.Tensor:
+    return row[pieces[0]] if len(pieces) == 1 else torch.cat([row[number] for number in pieces], dim=2)
+
+
+def _band(like: torch.Tensor, queries: int, keys: int, window: int | None) -> torch.Tensor:
+    """0 where a query may look, itself and the `window - 1` before it, and minus infinity elsewhere."""
+    positions = torch.arange(keys, device=like.device)
     gap = positions[keys - queries :, None] - positions
-    return (gap >= 0) & (gap < (window or keys))
+    seen = (gap >= 0) & (gap < (window or keys))
+    return torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill_(~seen, float("-inf"))
 
 
 def _capped(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float | None, window: int | None, softcap: float
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scaling: float | None, softcap: float
 ) -> torch.Tensor:
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     scores = q @ k.transpose(-1, -2) * (scaling if scaling is not None else q.shape[-1] ** -0.5)
     scores = softcap * torch.tanh(scores / softcap)
-    scores = scores.masked_fill(~_band(q, k, window), float("-inf"))
-    return scores.softmax(-1) @ v
+    mask = _band(q, q.shape[2], k.shape[2], None) if mask is None else mask
+    return (scores + mask).softmax(-1) @ v
 
 
 def use_packed(model: Any) -> None:
-    """Makes a transformers model attend by `runs=`; its forward then takes one packed row at a time."""
+    """Makes a transformers model attend by `plan=`; its forward then takes one packed row at a time."""
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, lambda *args, **kwargs: None)
     model.set_attn_implementation(NAME)

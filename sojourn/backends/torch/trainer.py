@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from sojourn.backends.torch import packed
+from sojourn.backends.torch import activations, head, packed
 from sojourn.batch import share
 from sojourn.errors import ModelError, RecordError
 from sojourn.protocols import Loss
@@ -43,9 +44,9 @@ class Chosen:
     streams: Mapping[str, torch.Tensor]
 
     @classmethod
-    def of(cls, batch: Batch, where: IntArray) -> Chosen:
+    def of(cls, batch: Batch, where: IntArray, device: torch.device | str = "cpu") -> Chosen:
         def column(values: FloatArray) -> torch.Tensor:
-            return torch.from_numpy(np.ascontiguousarray(values[where], dtype=np.float32))
+            return torch.from_numpy(np.ascontiguousarray(values[where], dtype=np.float32)).to(device)
 
         streams = {name: column(values) for name, values in batch.streams.items()}
         return cls(column(batch.weight), column(batch.logprobs), column(batch.advantages), streams)
@@ -61,10 +62,15 @@ class TorchTrainer:
         *,
         bf16: bool,
         token_budget: int,
+        activation_bytes: float = float("inf"),
+        logits_bytes: int = head.CHUNK_BYTES,
         timeline: Timeline | None = None,
     ) -> None:
         self.model, self.version = model, 0
-        self._send, self._bf16, self._token_budget = send, bf16, token_budget
+        self.device = next(model.parameters()).device
+        self._send, self._bf16, self._token_budget, self._logits_bytes = send, bf16, token_budget, logits_bytes
+        self._activation_bytes = activation_bytes
+        self._cost: activations.Cost | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
         self._timeline = timeline or Timeline()
         self._optimizer: torch.optim.AdamW | None = None
@@ -130,12 +136,13 @@ class TorchTrainer:
         if weights_only:
             return
         if self._reference is not None:
-            self._reference = load_file(folder / "reference.safetensors")
+            loaded = load_file(folder / "reference.safetensors")
+            self._reference = {name: value.to(self.device) for name, value in loaded.items()}
         assert self._optimizer is not None, "call begin() before load()"
         parameters = self.trainable
         for path, value in load_file(folder / "optimizer.safetensors").items():
             name, _, key = path.rpartition("/")
-            self._optimizer.state[parameters[name]][key] = value
+            self._optimizer.state[parameters[name]][key] = value.to(self.device)
 
     def state(self) -> Mapping[str, Any]:
         return {"version": self.version, "step": self._step}
@@ -173,19 +180,25 @@ class TorchTrainer:
     @torch.no_grad()
     def _score(self, batch: Batch, reference: bool) -> FloatArray:
         out = np.zeros(len(batch), dtype=np.float32)
-        kept = {n: p.detach().clone() for n, p in self.trainable.items()} if reference else {}
-        if reference:
-            if self._reference is None:
-                raise ValueError("no reference weights: call begin(reference=True) at the start of the stage")
-            self._copy_weights(self._reference, Path("reference"))
-        try:
+        with self._weights_of_reference() if reference else nullcontext():
             for part, index in self._micro_batches(batch):
                 where = np.flatnonzero(part.weight)
-                out[index[where]] = self._forward(part, where, frozenset()).logprobs.float().numpy()
-        finally:
-            if reference:
-                self._copy_weights(kept, Path("policy"))
+                out[index[where]] = self._forward(part, where, frozenset()).logprobs.cpu().numpy()
         return out
+
+    @contextmanager
+    def _weights_of_reference(self) -> Iterator[None]:
+        """Parameters point at the reference weights meanwhile; nothing is copied."""
+        if self._reference is None:
+            raise ValueError("no reference weights: call begin(reference=True) at the start of the stage")
+        kept = {name: p.data for name, p in self.trainable.items()}
+        try:
+            for name, p in self.trainable.items():
+                p.data = self._reference[name]
+            yield
+        finally:
+            for name, p in self.trainable.items():
+                p.data = kept[name]
 
     def _backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
         needs = frozenset().union(*(loss.needs for loss in losses))
@@ -195,9 +208,9 @@ class TorchTrainer:
         objective = mass = trained = computed = 0.0
         for part, _ in self._micro_batches(batch):
             where = np.flatnonzero(part.weight)
-            chosen = Chosen.of(part, where)
+            chosen = Chosen.of(part, where, self.device)
             out = self._forward(part, where, needs)
-            total = torch.zeros(())
+            total = torch.zeros((), device=self.device)
             observed: dict[str, torch.Tensor] = {"entropy": out.entropy}
             for loss in losses:
                 per_token, metrics = loss(out, chosen)
@@ -225,22 +238,42 @@ class TorchTrainer:
         """Each distinct prefix passes once; only hidden states that predict a weighed token go through the head."""
         if np.isin(where, batch.starts).any():
             raise ValueError("a sequence begins with a trained token: its context must hold at least one token")
-        tree = share.merge(batch)
-        base = base_of(self.model)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16):
-            hidden = base.get_decoder()(
-                input_ids=torch.from_numpy(tree.tokens)[None],
-                position_ids=torch.from_numpy(tree.positions)[None],
+        tree, base = share.merge(batch), base_of(self.model)
+        with activations.checkpointed(self._recomputed(len(tree.tokens))):
+            hidden = self._decode(tree)
+        # index_select: its gradient adds up repeated rows in one order, that of indexing does not
+        rows = hidden.index_select(0, torch.from_numpy(tree.node[where - 1]).to(self.device))
+        linear, cap = base.get_output_embeddings(), getattr(base.config, "final_logit_softcapping", None)
+        asked = head.Asked.of(
+            batch, where, linear, cap=cap, bf16=self._bf16, chunk=self._logits_bytes, entropy=torch.is_grad_enabled()
+        )
+        found = head.read(rows, linear, asked)
+        entropy = found.entropy if "entropy" in needs else found.entropy.detach()
+        return Out(found.logprobs, entropy, len(tree.tokens))
+
+    def _decode(self, tree: share.Tree) -> torch.Tensor:
+        """The last hidden state of every node: (M, H)."""
+        decoder, tokens, positions = base_of(self.model).get_decoder(), tree.tokens, tree.positions
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bf16):
+            passed = decoder(
+                input_ids=torch.from_numpy(tokens).to(self.device)[None],
+                position_ids=torch.from_numpy(positions).to(self.device)[None],
                 use_cache=False,
-                runs=tree.runs,
-            ).last_hidden_state[0]
-            # index_select: its gradient adds up repeated rows in one order, that of indexing does not
-            logits = _logits(base, hidden.index_select(0, torch.from_numpy(tree.node[where - 1])))
-        logits = logits.float() / torch.from_numpy(batch.temperature[where])[:, None]
-        logits = _constrained(logits, batch, where)
-        logprobs = torch.gather(logits, 1, torch.from_numpy(batch.tokens[where])[:, None])[:, 0] - logits.logsumexp(1)
-        entropy = _entropy(logits if "entropy" in needs else logits.detach())
-        return Out(logprobs, entropy, len(tree.tokens))
+                plan=packed.Plan(tree, self.device),
+            )
+        return passed.last_hidden_state[0]
+
+    def _recomputed(self, tokens: int) -> Sequence[Any]:
+        """The layers that would keep too much for the backward pass of so many tokens."""
+        if not torch.is_grad_enabled():
+            return ()
+        layers = activations.layers_of(base_of(self.model).get_decoder())
+        if self._cost is None:
+            self._cost = activations.measure(layers, self._probe)
+        return layers[: self._cost.recomputed(tokens, self._activation_bytes)]
+
+    def _probe(self, tokens: int) -> None:
+        self._decode(share.line(tokens))
 
     def _update(self) -> Mapping[str, float]:
         assert self._optimizer is not None, "call begin() before the first step"
@@ -290,27 +323,3 @@ def _without_idle(batch: Batch) -> Batch:
     spans = list(zip(batch.starts, batch.starts[1:], strict=False))
     live = [s for s, (start, stop) in enumerate(spans) if np.any(batch.advantages[start:stop])]
     return batch.take(np.array(live, dtype=np.int64)) if len(live) < len(spans) else batch
-
-
-def _constrained(logits: torch.Tensor, batch: Batch, where: IntArray) -> torch.Tensor:
-    """Where sampling was constrained, the same distribution: only the allowed tokens have any probability."""
-    rows = [(row, batch.allowed[int(index)]) for row, index in enumerate(where) if int(index) in batch.allowed]
-    if not rows:
-        return logits
-    mask = torch.zeros_like(logits, dtype=torch.bool)
-    for row, ids in rows:
-        mask[row] = True
-        mask[row, torch.from_numpy(np.asarray(ids, dtype=np.int64))] = False
-    return logits.masked_fill(mask, float("-inf"))
-
-
-def _entropy(logits: torch.Tensor) -> torch.Tensor:
-    """In nats, of each row; impossible tokens count nothing."""
-    logp = logits.log_softmax(1)
-    return -(logp.exp() * logp.masked_fill(logp == float("-inf"), 0.0)).sum(1)
-
-
-def _logits(base: Any, hidden: torch.Tensor) -> torch.Tensor:
-    logits = base.get_output_embeddings()(hidden)
-    cap = getattr(base.config, "final_logit_softcapping", None)
-    return cap * torch.tanh(logits / cap) if cap else logits

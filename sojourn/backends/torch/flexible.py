@@ -1,0 +1,70 @@
+"""Attention over a tree in one kernel: torch's FlexAttention under a block mask made from the tree.
+
+For CUDA devices, where it is compiled. Elsewhere it computes every score, and has no gradient: there `packed` attends
+run by run.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from sojourn.batch.share import Tree
+
+
+class Masks:
+    """The block masks of a tree, one for each window that its layers have.
+
+    Nodes stand in depth-first order, so those below a node follow it without a gap: a node sees what comes before it
+    and has not ended.
+    """
+
+    def __init__(self, tree: Tree, device: torch.device) -> None:
+        self._end = torch.from_numpy(tree.ends).to(device)
+        self._position = torch.from_numpy(tree.positions).to(device)
+        self._made: dict[int | None, BlockMask] = {}
+
+    def of(self, window: int | None) -> BlockMask:
+        if window not in self._made:
+            count = len(self._end)
+            self._made[window] = create_block_mask(self._seen(window), None, None, count, count, self._end.device)
+        return self._made[window]
+
+    def _seen(self, window: int | None) -> Any:
+        end, position = self._end, self._position
+
+        def seen(batch: Any, head: Any, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+            path = (k <= q) & (q < end[k])
+            return path if window is None else path & (position[q] - position[k] < window)
+
+        return seen
+
+
+def attend(
+    mask: BlockMask,
+    query: torch.Tensor,  # (1, heads, M, head)
+    key: torch.Tensor,  # (1, kv_heads, M, head)
+    value: torch.Tensor,
+    scaling: float | None,
+    softcap: float | None,
+) -> torch.Tensor:
+    """(1, M, heads, head)."""
+    kernel = _compiled() if query.is_cuda else flex_attention
+    key, value = key.to(query.dtype), value.to(query.dtype)
+    attended = kernel(query, key, value, _cap(softcap), mask, scaling, enable_gqa=True)
+    return attended.transpose(1, 2)
+
+
+@cache
+def _cap(softcap: float | None) -> Any:
+    if softcap is None:
+        return None
+    return lambda score, batch, head, q, k: softcap * torch.tanh(score / softcap)
+
+
+@cache
+def _compiled() -> Any:
+    return torch.compile(flex_attention, dynamic=True)

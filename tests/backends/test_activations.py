@@ -1,0 +1,97 @@
+"""Layers that are computed again keep less, by the budget, and give the same gradients."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from engine_models import VOCABULARY, build
+from made import batch as made_batch
+from torch.autograd.graph import saved_tensors_hooks
+
+from sojourn.backends.torch import activations, models
+from sojourn.backends.torch.activations import Cost
+from sojourn.backends.torch.backend import _adapted
+from sojourn.backends.torch.trainer import TorchTrainer, base_of
+from sojourn.losses.ppo import PPO
+from sojourn.recipe import Lora, Optim
+
+
+async def nowhere(weights, version):
+    """Takes published weights and forgets them."""
+
+
+def trainer(model, activation_bytes: float) -> TorchTrainer:
+    made = TorchTrainer(model, nowhere, bf16=False, token_budget=10_000, activation_bytes=activation_bytes)
+    made.begin(Optim(), 1, reference=False)
+    return made
+
+
+def adapted(name: str):
+    return _adapted(build(name), Lora(rank=4), torch.float32)
+
+
+def cost(model) -> Cost:
+    made = trainer(model, 1.0)
+    return activations.measure(activations.layers_of(base_of(model).get_decoder()), made._probe)
+
+
+@pytest.mark.parametrize("make", [build, adapted])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3"])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+async def test_computing_layers_again_changes_nothing(name, make, share):
+    batch = made_batch(np.random.default_rng(0), vocabulary=VOCABULARY)
+    whole, bounded = trainer(make(name), float("inf")), trainer(make(name), 0.0)
+    bounded._activation_bytes = share * sum(cost(make(name)).layers) * len(batch)
+    assert 0 < len(bounded._recomputed(len(batch))) <= 3
+    metrics = [await made.forward_backward(batch, [PPO()]) for made in (whole, bounded)]
+    assert metrics[0] == metrics[1]
+    for key, p in whole.trainable.items():
+        assert torch.equal(bounded.trainable[key].grad, p.grad), key
+
+
+def kept_bytes(made: TorchTrainer, batch) -> int:
+    """At the end of the forward pass, all storages that autograd holds, the parameters' own left out."""
+    parameters = {p.untyped_storage().data_ptr() for p in made.model.parameters()}
+    held = {}
+
+    def keep(tensor):
+        if tensor.untyped_storage().data_ptr() not in parameters:
+            held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = made._forward(batch, np.flatnonzero(batch.weight), frozenset())
+    assert out.logprobs.requires_grad
+    return sum(storage.nbytes() for storage in held.values())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 0.7])
+def test_what_is_kept_falls_to_the_budget(share):
+    batch = made_batch(np.random.default_rng(0))
+
+    def made(activation_bytes: float) -> TorchTrainer:
+        return trainer(models.load("tiny:layers=8,hidden=64", "fp32", 0).model, activation_bytes)
+
+    free = made(float("inf"))
+    each = cost(free.model)
+    layers = sum(each.layers) * len(batch)
+    rest = kept_bytes(free, batch) - layers  # embeddings, the head
+    kept = kept_bytes(made(share * layers), batch)
+    least = each.inputs * len(each.layers) * len(batch)
+    assert kept <= 1.05 * (max(share * layers, least) + rest)
+    assert kept < kept_bytes(free, batch)
+
+
+def test_as_many_layers_as_needed_are_computed_again():
+    each = Cost((100, 100, 100, 100), 10)
+    assert [each.recomputed(2, budget) for budget in (800, 799, 620, 440, 260, 80, 1)] == [0, 1, 1, 2, 3, 4, 4]
+
+
+def test_a_model_is_left_as_it_was():
+    """A copy of the model must not call the layers of the first."""
+    model = build("llama")
+    made = trainer(model, 1.0)
+    with activations.checkpointed(made._recomputed(10)):
+        assert "forward" in vars(model.model.layers[0])
+    assert all("forward" not in vars(layer) for layer in copy.deepcopy(model).model.layers)

@@ -1,0 +1,50 @@
+"""One kernel under the tree's block mask gives what attention run by run gives (without gradients, on a CPU)."""
+
+import numpy as np
+import pytest
+import torch
+
+from sojourn.backends.torch import flexible, packed
+from sojourn.batch import share
+from sojourn.types import Batch
+
+
+def tree() -> share.Tree:
+    """Sequences that share a prompt, some also first words, one that begins another, and one apart."""
+    rng = np.random.default_rng(0)
+    prompt, word = rng.integers(0, 50, 90), rng.integers(0, 50, 7)
+    tails = [rng.integers(50, 99, n) for n in (150, 40, 33, 5)]
+    sequences = [np.concatenate([prompt, word, tails[0]]), np.concatenate([prompt, word, tails[1]])]
+    sequences += [np.concatenate([prompt, word]), np.concatenate([prompt, tails[2]]), tails[3]]
+    tokens, numbers = np.concatenate(sequences), np.repeat(np.arange(5), [len(s) for s in sequences])
+    ones = np.ones(len(tokens), dtype=np.float32)
+    return share.merge(Batch(tokens, numbers, ones, ones, ones, ones, numbers))
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("window", [None, 16, 300])
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_the_block_mask_of_a_tree_attends_as_its_runs_do(window, softcap):
+    made = tree()
+    torch.manual_seed(0)
+    query, key, value = (2 * torch.randn(1, heads, len(made.tokens), 16) for heads in (4, 2, 2))
+    cpu = torch.device("cpu")
+    plan = packed.Plan(made, cpu)
+    runs, _ = packed.attend(None, query, key, value, None, plan=plan, sliding_window=window, softcap=softcap)
+    whole = flexible.attend(flexible.Masks(made, cpu).of(window), query, key, value, None, softcap)
+    torch.testing.assert_close(whole, runs, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_cuda_device_the_gradients_agree_too():
+    made = tree()
+    torch.manual_seed(0)
+    sent = [torch.randn(1, heads, len(made.tokens), 16) for heads in (4, 2, 2)]
+    found = []
+    for device in (torch.device("cpu"), torch.device("cuda")):
+        inputs = [t.to(device).requires_grad_() for t in sent]
+        out, _ = packed.attend(None, *inputs, None, plan=packed.Plan(made, device))
+        out.square().sum().backward()
+        found.append([out.detach().cpu(), *(t.grad.cpu() for t in inputs)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-2, rtol=1e-2)
