@@ -1,0 +1,214 @@
+"""Sampling: tokens/s against other engines with the same weights, and against what this machine could do at most.
+
+    pip install llama-cpp-python==0.3.36
+    python benchmarks/engine.py [--quick] [--limit seconds] [--minutes total]
+
+Each engine has a process of its own and as many threads; they take turns within each repeat, so that they meet the
+same noise, and figures are medians. A cell that takes an engine over `LIMIT_S` at once is left out and says so, as does
+one that it is expected to, by its rate on fewer tokens. Decoding is the time of `1 + COUNT` tokens less that of one,
+for contexts that share all but their last token. llama.cpp reads fp16 and bf16 files of the weights; after the
+multi-turn workload, only the faster of the two goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    from sojourn.threads import prepare
+
+    prepare()  # before torch is imported; the engines' processes come with their own settings
+
+import floor
+import numpy as np
+import torch
+from cells import Cell, Effort, reason, say
+from contenders import Continuous, Generate, KeptGenerate, Setup, Sojourn, Tokens
+from llamacpp import LlamaCpp, halves
+from machine import write
+from worker import LateError, Worker
+
+from sojourn.backends.torch import gguf, models
+from sojourn.backends.torch.backend import compute_dtype
+
+BATCHES, PREFILL_BATCHES, CONTEXTS, COUNT = (1, 8, 16, 32), (1, 8, 32), (512, 2048), 16
+GROUP, TURNS, SHARED, SHOWN, SAID = 8, 8, 400, 60, 16
+LIMIT_S, MINUTES = 40, 12
+EFFORT = Effort(repeats=3, enough_s=12, limit_s=LIMIT_S, until=60 * MINUTES)
+GROUP_TIMES_LIMIT = 4  # the multi-turn workload may take so much longer
+PROBES = ("The capital of France is", "One, two, three, four,", "Monday, Tuesday, Wednesday,", "A B C D E F G")
+
+
+class Comparison:
+    """All cells of one run, of engines that are open."""
+
+    def __init__(self, workers: Sequence[Worker], effort: Effort) -> None:
+        self.workers, self.effort = list(workers), effort
+        self.rng, self.without = np.random.default_rng(0), dict[str, str]()
+        self.primed, self.prefill_rate = dict[str, Tokens](), dict[str, float]()
+        self.ones = dict[tuple[str, str], float]()  # the least seconds of one token, by cell and engine
+
+    def agree(self, prompts: Sequence[Tokens]) -> str:
+        """All engines that work here continue the same prompts alike, or nothing is worth comparing."""
+        found: dict[str, list[Tokens]] = {}
+        for worker in self.workers:
+            try:
+                found[worker.name] = worker.ask("greedy", prompts, 8).value
+                say(f"{worker.name} is open")
+            except (LateError, RuntimeError) as error:
+                self.without[worker.name] = reason(error)
+        self.keep(found.__contains__)
+        first = found["sojourn"]
+        for name, said in found.items():
+            assert said == first, f"{name} continues with {said}, sojourn with {first}: not the same model"
+        return f"{sum(map(len, first))} greedy tokens after {len(first)} prompts"
+
+    def keep(self, kept: Callable[[str], bool]) -> None:
+        for worker in [w for w in self.workers if not kept(w.name)]:
+            worker.close()
+            self.workers.remove(worker)
+
+    def keep_faster(self, cell: Cell) -> None:
+        """Of llama.cpp's two files, and of what only the multi-turn workload is for."""
+        llama = {name: s for name, s in cell.seconds.items() if name.startswith("llama.cpp")}
+        best = min(llama, key=llama.__getitem__, default="")
+        self.keep(lambda name: name == best or (not name.endswith("kept") and not name.startswith("llama.cpp")))
+
+    def group(self) -> Cell:
+        """The multi-turn workload; its rates are of sampled tokens."""
+        shared, shown = self._tokens(SHARED), self._tokens(GROUP, TURNS, SHOWN)
+        cell, limit_s = Cell("multi-turn", GROUP * TURNS * SAID, group_floor), GROUP_TIMES_LIMIT * self.effort.limit_s
+        cell.run(self.workers, lambda w: w.ask("episodes", shared, shown, SAID, limit_s=limit_s).seconds, self.effort)
+        return cell
+
+    def decode(self, context: int, batch: int) -> Cell:
+        prefix = np.random.default_rng(context).integers(1000, 40_000, context - 1).tolist()
+        least = partial(decode_floor, batch=batch, context=context)
+        cell = Cell(f"decode, batch {batch}, context {context}", batch * COUNT, least)
+        cell.run(self.workers, partial(self._decoding, cell, prefix, batch), self.effort)
+        return cell
+
+    def prefill(self, context: int, batch: int) -> Cell:
+        prompts = self._tokens(batch, context)
+        cell = Cell(f"prefill, batch {batch}, context {context}", batch * context, lambda c: batch * c.prefill(context))
+        cell.run(self.workers, partial(self._prefilling, prompts), self.effort)
+        return cell
+
+    def _decoding(self, cell: Cell, prefix: Tokens, batch: int, worker: Worker) -> float:
+        limit_s = self.effort.limit_s
+        if not cell.times[worker.name]:
+            if worker.idle or self.primed.get(worker.name) != prefix:
+                worker.ask("prime", prefix)
+                self.primed[worker.name] = prefix
+            worker.ask("branch", batch, limit_s=limit_s)
+        one = worker.ask("more", 1, limit_s=limit_s).seconds
+        self.ones[cell.name, worker.name] = one = min(one, self.ones.get((cell.name, worker.name), one))
+        return worker.ask("more", 1 + COUNT, limit_s=one + limit_s).seconds - one
+
+    def _prefilling(self, prompts: list[Tokens], worker: Worker) -> float:
+        count = sum(map(len, prompts))
+        if count / self.prefill_rate.get(worker.name, float("inf")) > self.effort.limit_s:
+            raise LateError(f"over {self.effort.limit_s:.0f} s, by its rate on fewer tokens")
+        took = worker.ask("read", prompts, limit_s=2 * self.effort.limit_s).seconds
+        self.prefill_rate[worker.name] = count / took
+        return took
+
+    def _tokens(self, *shape: int) -> Any:
+        return self.rng.integers(1000, 40_000, shape).tolist()
+
+
+def decode_floor(costs: floor.Costs, batch: int, context: int) -> float:
+    return COUNT * costs.decode(batch, context + COUNT // 2)
+
+
+def group_floor(costs: floor.Costs) -> float:
+    """The shared prompt once, then what each turn shows, then a step for each token that is said but the last."""
+    total = costs.prefill(SHARED)
+    for turn in range(TURNS):
+        begin = SHARED + turn * (SHOWN + SAID)
+        total += GROUP * (costs.prefill(begin + SHOWN) - costs.prefill(begin))
+        total += (SAID - 1) * costs.decode(GROUP, begin + SHOWN + SAID // 2)
+    return total
+
+
+def open_workers(setup: Setup, folder: Path) -> tuple[list[Worker], dict[str, str]]:
+    """The engines that can run here, and why others cannot."""
+    threads = {"OMP_NUM_THREADS": str(setup.threads)}
+    quiet = threads | {"OMP_WAIT_POLICY": "passive"}  # as Sojourn's command sets it
+    workers = [
+        Worker("sojourn", partial(Sojourn, setup), quiet),
+        Worker("transformers generate", partial(Generate, setup), quiet),
+        Worker("transformers generate, cache kept", partial(KeptGenerate, setup), quiet),
+        Worker("transformers continuous batching", partial(Continuous, setup), quiet),
+    ]
+    if why := llama_missing(setup.device):
+        return workers, {"llama.cpp": why}
+    for kind, file in halves(gguf.packaged(setup.model)[0], folder).items():
+        opening = partial(LlamaCpp, setup, file, unified=False)
+        workers.append(Worker(f"llama.cpp {kind}", opening, threads))  # its threads wait in their own way
+    return workers, {}
+
+
+def llama_missing(device: str) -> str:
+    if importlib.util.find_spec("llama_cpp") is None:
+        return "llama_cpp is not installed"
+    import llama_cpp
+
+    return "" if device == "cpu" or llama_cpp.llama_supports_gpu_offload() else "built without support for a GPU"
+
+
+def compare(setup: Setup, prompts: list[Tokens], quick: bool, effort: Effort) -> tuple[dict[str, Any], list[Cell]]:
+    """What the engines are, and all cells, the shorter contexts first."""
+    contexts, largest = (CONTEXTS[:1], 8) if quick else (CONTEXTS, max(BATCHES))
+    with tempfile.TemporaryDirectory() as folder:
+        workers, without = open_workers(setup, Path(folder))
+        comparison = Comparison(workers, effort)
+        try:
+            agreed = comparison.agree(prompts)
+            cells = [comparison.group()]
+            comparison.keep_faster(cells[0])
+            for context in contexts:
+                cells += [comparison.decode(context, batch) for batch in BATCHES if batch <= largest]
+                cells += [comparison.prefill(context, batch) for batch in PREFILL_BATCHES if batch <= largest]
+        finally:
+            comparison.keep(lambda name: False)
+    return {"agree_on": agreed, "without": without | comparison.without}, cells
+
+
+def main(quick: bool, effort: Effort) -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = compute_dtype("bf16" if device == "cuda" else "auto")
+    name = "bf16" if dtype == torch.bfloat16 else "fp32"
+    loaded, before = models.load("smollm2", name), floor.measure(dtype, device)
+    prompts = [loaded.tokenizer.encode(text) for text in PROBES]
+    longest = max(*CONTEXTS, SHARED + TURNS * (SHOWN + SAID)) + COUNT + 2
+    setup = Setup("smollm2", name, device, int(os.environ["OMP_NUM_THREADS"]), longest, max(BATCHES))
+    engines, cells = compare(setup, prompts, quick, effort)
+    machine = floor.Machine(*map(max, before, floor.measure(dtype, device)))
+    costs = floor.Costs(loaded.model, machine)
+    figures = {
+        "model": "SmolLM2-135M, dequantized",
+        "setting": {"device": device, "dtype": name, "threads": setup.threads, "limit_s": effort.limit_s},
+        "workload": {"episodes": GROUP, "turns": TURNS, "shared": SHARED, "shown": SHOWN, "said": SAID},
+        "engines": engines,
+        "floor": {key: round(value, 1) for key, value in machine._asdict().items()},
+        "cells": {cell.name: cell.figures(costs) for cell in cells},
+    }
+    print(write("engine", figures))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--limit", type=float, default=LIMIT_S)
+    parser.add_argument("--minutes", type=float, default=MINUTES)
+    asked = parser.parse_args()
+    effort = EFFORT._replace(limit_s=asked.limit, until=60 * asked.minutes)
+    main(asked.quick, effort._replace(repeats=1) if asked.quick else effort)

@@ -1,0 +1,60 @@
+"""What a machine could do at most: operations over its matrix product's speed, bytes over its memory's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Machine(NamedTuple):
+    gflops: float
+    gb_per_s: float
+
+
+def seconds(work: Callable[[], Any], device: str) -> float:
+    synchronize = torch.cuda.synchronize if device == "cuda" else int
+    synchronize()
+    began = time.perf_counter()
+    work()
+    synchronize()
+    return time.perf_counter() - began
+
+
+@torch.inference_mode()
+def measure(dtype: torch.dtype, device: str) -> Machine:
+    """The best of many: a product of 512 tokens on a CPU (4096 on a GPU) with a square weight, and the sum of a tensor
+    that fits into no cache."""
+    rows, width = (4096, 4096) if device == "cuda" else (512, 1536)
+    a, b = (torch.randn(n, width).to(device, dtype) for n in (rows, width))
+    product = min(seconds(lambda: torch.nn.functional.linear(a, b), device) for _ in range(40))
+    big = torch.ones(1 << 27, device=device)
+    read = min(seconds(big.sum, device) for _ in range(10))
+    return Machine(2 * rows * width * width / product / 1e9, big.nbytes / read / 1e9)
+
+
+class Costs:
+    """Least seconds for the steps of a Llama-like model, whose every context is stored and read by itself."""
+
+    def __init__(self, model: Any, machine: Machine) -> None:
+        config, width = model.config, model.dtype.itemsize
+        inner = (p.numel() for n, p in model.named_parameters() if "embed" not in n and "lm_head" not in n)
+        self.body, self.head = sum(inner), config.vocab_size * config.hidden_size
+        self.attention = 4 * config.num_hidden_layers * config.num_attention_heads * config.head_dim  # for each key
+        self.kept = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * width
+        self.machine, self.bytes = machine, (self.body + self.head) * width
+
+    def prefill(self, tokens: int) -> float:
+        """A prompt, its last logits included."""
+        return self._operations(tokens * (2 * self.body + self.attention * tokens / 2) + 2 * self.head)
+
+    def decode(self, batch: int, context: int) -> float:
+        """One token in each context."""
+        operations = batch * (2 * self.body + 2 * self.head + self.attention * context)
+        moved = self.bytes + batch * context * self.kept
+        return max(self._operations(operations), moved / self.machine.gb_per_s / 1e9)
+
+    def _operations(self, count: float) -> float:
+        return count / self.machine.gflops / 1e9
