@@ -1,4 +1,4 @@
-"""A world of keys and doors, written once for both sides of `vs_trl.py`, Sojourn's way into it, and one record of steps.
+"""A world of keys and doors, written once for both sides of `vs_trl.py`, Sojourn's way into it, one record of steps.
 
 The layouts and the sentences are those of Sojourn's `toy`; the dynamics here are plain and synchronous, so that any
 trainer can play them.

@@ -2,10 +2,10 @@
 
     python benchmarks/trl_side.py '{"model": "...", "path": "...", ...}'
 
-An untrained SmolLM2 and a model from scratch make no tool calls, so `environment_factory` and `tools` give a single turn;
-`rollout_func` is TRL's way for worlds of one's own. Each turn of all episodes is generated at once by the trainer's own
-`_generate_single_turn`, as its tool loop does; the world's answers are appended as tokens and masked by `env_mask`, so
-that sampled tokens are trained tokens. `generation` says how:
+An untrained SmolLM2 and a model from scratch make no tool calls, so `environment_factory` and `tools` give a single
+turn; `rollout_func` is TRL's way for worlds of one's own. Each turn of all episodes is generated at once by the
+trainer's own `_generate_single_turn`, as its tool loop does; the world's answers are appended as tokens and masked by
+`env_mask`, so that sampled tokens are trained tokens. `generation` says how:
 
 "whole": transformers' generate on the whole context of each turn, a cache within the turn;
 "continuous": the same with `use_transformers_continuous_batching`;
@@ -132,7 +132,8 @@ def play_kept(plays: list[Play], trainer: Any, work: Work) -> None:
         mask = [[1] * len(said) + [0] * (tokens.shape[1] - before - len(said)) for said in sampled]
         seen = torch.cat([seen, torch.tensor(mask)], 1)
         news = [
-            play.take(said) if play.world.observation is not None else [] for play, said in zip(plays, sampled, strict=True)
+            play.take(said) if play.world.observation is not None else []
+            for play, said in zip(plays, sampled, strict=True)
         ]
 
 
