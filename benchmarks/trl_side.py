@@ -169,6 +169,7 @@ def config(work: Work, folder: Path) -> GRPOConfig:
         max_completion_length=4096,
         generation_kwargs={"max_new_tokens": work.max_tokens},
         use_transformers_continuous_batching=work.generation == "continuous",
+        transformers_continuous_batching_config={"max_memory_percent": 0.03},  # the default takes half of all memory
         temperature=1.0,
         beta=0.0,
         num_iterations=1,

@@ -3,6 +3,7 @@
     pip install trl==1.16.0
     python benchmarks/vs_trl.py             # all of it; about 25 minutes on two quiet cores
     python benchmarks/vs_trl.py --quick     # the small model only, one seed: printed, not written
+    python benchmarks/vs_trl.py speed       # or learning: one part again, the other's figures stay as they were
     python benchmarks/vs_trl.py --modes     # TRL's ways of generating, and sizes of its training batch, side by side
 
 Both sides play the world of `keydoor.py` with the same weights, prompts, tasks, group size, turns, token limits,
@@ -284,22 +285,38 @@ def main(options: Sequence[str]) -> None:
         print("this comparison needs TRL, which is not installed: pip install trl==1.16.0", file=sys.stderr)
         raise SystemExit(2)
     quick = "--quick" in options
+    parts = [part for part in ("speed", "learning") if part in options] or ["speed", "learning"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if "--modes" in options:
-            tried = {case: modes(work) for case, (work, _) in cases(folder, False).items() if work.turns == 8}
+            tried = {case: modes(work) for case, (work, _) in cases(folder, quick).items() if work.turns == 8}
             print(write("vs_trl_modes", tried, "trl"), json.dumps(tried, indent=1))
             return
-        figures: dict[str, Any] = {"speed": {}}
-        for case, (work, rounds) in cases(folder, quick).items():
-            figures["speed"][case] = speed(work, rounds)
-            print(case, json.dumps(figures["speed"][case], indent=1), flush=True)
-        figures["learning"] = learning(folder, 12 if quick else 60, 1 if quick else 3)
+        figures = before()
+        if "speed" in parts:
+            figures["speed"] = speeds(cases(folder, quick))
+        if "learning" in parts:
+            figures["learning"] = learning(folder, 12 if quick else 60, 1 if quick else 3)
     if quick:
-        print(json.dumps(figures["learning"], indent=1))
+        print(json.dumps({part: figures[part] for part in parts}, indent=1))
         return
-    draw(figures["learning"], RESULTS / "vs_trl.png")
+    if "learning" in figures:
+        draw(figures["learning"], RESULTS / "vs_trl.png")
     print(write("vs_trl", figures, "trl"))
+
+
+def before() -> dict[str, Any]:
+    """The figures of the last time."""
+    path = RESULTS / "vs_trl.json"
+    return json.loads(path.read_text())["figures"] if path.exists() else {}
+
+
+def speeds(timed: Mapping[str, tuple[Work, int]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for case, (work, rounds) in timed.items():
+        found[case] = speed(work, rounds)
+        print(case, json.dumps(found[case], indent=1), flush=True)
+    return found
 
 
 if __name__ == "__main__":
