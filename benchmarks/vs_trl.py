@@ -27,10 +27,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from machine import RESULTS, write
@@ -73,11 +74,11 @@ def run(side: str, work: Work) -> list[dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
         clock = Path(folder) / "clock.jsonl"
         command = {"sojourn": sojourn_command, "trl": trl_command}[side](work, clock)
-        start(command, work.threads)
+        execute(command, work.threads)
         return [json.loads(line) for line in clock.read_text().splitlines()]
 
 
-def start(command: Sequence[str], threads: int) -> None:
+def execute(command: Sequence[str], threads: int) -> None:
     quiet = {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     both = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", "PYTHONPATH": str(ROOT), **quiet}
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, **both}, capture_output=True, text=True, check=False)
@@ -198,21 +199,33 @@ def export(name: str, folder: Path, weights: Path | None = None) -> str:
     return str(folder)
 
 
-def cloned(folder: Path) -> tuple[str, float]:
+class Cloned(NamedTuple):
+    model: str  # a folder
+    success: list[float]  # on held-out tasks, with its 95% interval
+
+
+def learner(model: str) -> Work:
+    return Work(model=model, turns=8, max_tokens=8, groups=8, steps=4, lr=1.5e-4, fixed=False, micro=64)
+
+
+@cache
+def cloned(folder: Path) -> Cloned:
     """The small model after the recipe's warm-up, and its success then."""
-    start([*train_command(folder / "warm"), "stages.rl.steps=0", "evaluation.tasks=128"], 1)
+    execute([*train_command(folder / "warm"), "stages.rl.steps=0", "evaluation.tasks=128"], 1)
     found = checkpoint.latest(folder / "warm" / "checkpoints")
     assert found is not None
     summaries = json.loads((folder / "warm" / "evaluations.json").read_text())
     success = next(e["summary"]["overall"]["success"] for e in summaries if e["name"] == "warmup")
-    return export(TINY, folder / "cloned", found.weights / "weights.safetensors"), success
+    return Cloned(export(TINY, folder / "cloned", found.weights / "weights.safetensors"), success)
 
 
 def learning(folder: Path, steps: int, seeds: int) -> dict[str, Any]:
-    model, before = cloned(folder)
-    work = Work(model=model, turns=8, max_tokens=8, groups=8, steps=steps, lr=1.5e-4, fixed=False, threads=1, micro=64)
+    """Training as it is meant, in plays that end when they are won. Nothing is timed here, so TRL generates by "kept",
+    which samples the same in less time, and two runs go on at once."""
+    start = cloned(folder)
+    work = replace(learner(start.model), steps=steps, threads=1, generation="kept")
     jobs = [(side, replace(work, seed=seed, first=10_000 * (seed + 1))) for seed in range(seeds) for side in SIDES]
-    with ThreadPoolExecutor(2) as pool:  # nothing is timed here: two at once
+    with ThreadPoolExecutor(2) as pool:
         done = list(pool.map(lambda job: run(*job), jobs))
     curves = {
         side: [[step["success"] for step in steps] for (of, _), steps in zip(jobs, done, strict=True) if of == side]
@@ -220,7 +233,7 @@ def learning(folder: Path, steps: int, seeds: int) -> dict[str, Any]:
     }
     return {
         "episodes_per_step": work.groups * work.size,
-        "success_after_cloning": before,
+        "success_after_cloning": start.success,
         **{side: learned(curves[side], work.groups * work.size) for side in SIDES},
         "sojourn_minus_trl": {"last_steps": difference(curves, -LAST), "all_steps": difference(curves, 0)},
     }
@@ -233,7 +246,8 @@ def difference(curves: Mapping[str, Sequence[Sequence[float]]], start: int) -> l
 
 
 def learned(curves: Sequence[Sequence[float]], episodes: int) -> dict[str, Any]:
-    """The curves, their ends with 95% intervals, and their means, which say how fast it went."""
+    """The curves, their ends with 95% intervals (by seed: of plays taken as independent), and their means, which say how
+    fast it went."""
     ends = [intervals.wilson(sum(curve[-LAST:]) * episodes, len(curve[-LAST:]) * episodes) for curve in curves]
     return {
         "last_steps_by_seed": [[round(x, 3) for x in end[:3]] for end in ends],
@@ -253,9 +267,9 @@ def draw(figures: Mapping[str, Any], out: Path) -> None:
 
     figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
     axes = figure.subplots()
+    width = max(1, len(figures["sojourn"]["curves"][0]) // 12)
     for side in SIDES:
         curves = np.array(figures[side]["curves"])
-        width = max(1, curves.shape[1] // 12)
         smooth = np.array([np.convolve(c, np.ones(width) / width, mode="valid") for c in curves])
         x = (np.arange(smooth.shape[1]) + width) * figures["episodes_per_step"]
         for one in smooth:
@@ -273,7 +287,8 @@ def draw(figures: Mapping[str, Any], out: Path) -> None:
 def cases(folder: Path, quick: bool) -> dict[str, tuple[Work, int]]:
     """What is timed, and in how many rounds."""
     tiny = Work(model=export(TINY, folder / "tiny"), turns=8, max_tokens=8, groups=4, steps=4, lr=1e-6, micro=32)
-    found = {f"tiny, {turns} turns": (replace(tiny, turns=turns), 1 if quick else 2) for turns in BARS}
+    found = {"tiny after cloning, at most 8 turns": (learner(cloned(folder).model), 1 if quick else 2)}
+    found |= {f"tiny, {turns} turns": (replace(tiny, turns=turns), 1 if quick else 2) for turns in BARS}
     if quick:
         return found
     large = replace(tiny, model=export("smollm2", folder / "smollm2"), max_tokens=16, groups=1, steps=3, micro=8)
