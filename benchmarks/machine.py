@@ -23,8 +23,8 @@ def processor() -> str:
     return platform.processor()
 
 
-def write(name: str, figures: Mapping[str, Any]) -> Path:
-    """Writes `results/<name>.json`: the figures, the command, the machine, versions, the date."""
+def write(name: str, figures: Mapping[str, Any], *packages: str) -> Path:
+    """Writes `results/<name>.json`: the figures, the command, the machine, versions (of `packages` too), the date."""
     import torch
 
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
@@ -37,7 +37,10 @@ def write(name: str, figures: Mapping[str, Any]) -> Path:
             "load_at_end": os.getloadavg()[0],
             "bf16_instructions": torch.cpu._is_avx512_bf16_supported(),
         },
-        "versions": {"python": platform.python_version(), **{p: version(p) for p in ("torch", "transformers")}},
+        "versions": {
+            "python": platform.python_version(),
+            **{p: version(p) for p in ("torch", "transformers", *packages)},
+        },
         "commit": commit.stdout.strip(),
         "date": datetime.now(UTC).date().isoformat(),
     }

@@ -1,0 +1,338 @@
+"""Sojourn against TRL's GRPOTrainer: whole steps (rollout and training) a second, and what is learned per episode.
+
+    pip install trl==1.16.0
+    python benchmarks/vs_trl.py             # all of it; about 25 minutes on two quiet cores
+    python benchmarks/vs_trl.py --quick     # the small model only, one seed: printed, not written
+    python benchmarks/vs_trl.py speed       # or learning: one part again, the other's figures stay as they were
+    python benchmarks/vs_trl.py --modes     # TRL's ways of generating, and sizes of its training batch, side by side
+
+Both sides play the world of `keydoor.py` with the same weights, prompts, tasks, group size, turns, token limits,
+temperature 1, fp32, AdamW, learning rate, clipping and normalisation, on two threads that sleep when idle; all weights
+are trained. Each measurement is its own process, the sides take turns, and the first step of each counts as warm-up.
+TRL plays by `rollout_func` (see `trl_side.py`, which says why); vLLM, its fast backend, has no CPU package. For speed,
+every episode has exactly the given turns and every group some signal; seconds are between the ends of steps. The
+processor time of all threads stands beside them, as it suffers less from other load on the machine.
+
+For learning, a small model is cloned once by Sojourn until it sometimes wins, then trained by both, three seeds each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from machine import RESULTS, write
+
+from sojourn.record import checkpoint, intervals
+
+ROOT = Path(__file__).parent.parent
+TINY = "tiny:layers=2,hidden=192"
+SIDES = ("sojourn", "trl")
+COLOURS = {"sojourn": "#2b6cb0", "trl": "#c05621"}
+BARS = {2: 3.0, 8: 5.0}  # times TRL's episodes a second, by turns
+LAST = 10  # steps of learning that count as its end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What both sides are told, and TRL's own choices: `micro` episodes in a training batch, `generation`."""
+
+    model: str  # a folder
+    turns: int
+    max_tokens: int
+    groups: int
+    size: int = 8
+    steps: int
+    lr: float
+    fixed: bool = True
+    first: int = 0
+    seed: int = 0
+    threads: int = 2
+    micro: int
+    generation: str = "whole"
+
+    @property
+    def world(self) -> dict[str, Any]:
+        return {"turns": self.turns, "fixed": self.fixed, "first": self.first}
+
+
+def run(side: str, work: Work) -> list[dict[str, float]]:
+    """One training in a process of its own; the lines that its clock wrote, one for each step."""
+    with tempfile.TemporaryDirectory() as folder:
+        clock = Path(folder) / "clock.jsonl"
+        command = {"sojourn": sojourn_command, "trl": trl_command}[side](work, clock)
+        execute(command, work.threads)
+        return [json.loads(line) for line in clock.read_text().splitlines()]
+
+
+def execute(command: Sequence[str], threads: int) -> None:
+    quiet = {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    both = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", "PYTHONPATH": str(ROOT), **quiet}
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **both}, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\nfailed:\n{done.stderr[-2000:]}")
+
+
+def sojourn_command(work: Work, clock: Path) -> list[str]:
+    overrides = {
+        "model.name": work.model,
+        "seed": work.seed,
+        "backend.threads": work.threads,
+        "rollout.limits.turns": work.turns,
+        "sampling.max_tokens": work.max_tokens,
+        "stages.warmup.steps": 0,
+        "stages.rl.steps": work.steps,
+        "stages.rl.groups.width": work.groups,
+        "stages.rl.groups.size": work.size,
+        "stages.rl.optim.lr": work.lr,
+        **{f"env.{name}": value for name, value in work.world.items()},
+    }
+    values = [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+    sink = f'record.sinks=[{{name="benchmarks.keydoor:Clock", path="{clock}"}}]'
+    return [*train_command(clock.parent / "run"), *values, sink]
+
+
+def train_command(out: Path) -> list[str]:
+    return [sys.executable, "-m", "sojourn", "train", "benchmarks/keydoor.toml", "--out", str(out)]
+
+
+def trl_command(work: Work, clock: Path) -> list[str]:
+    names = ("model", "max_tokens", "groups", "size", "steps", "lr", "seed", "micro", "generation")
+    told = {name: value for name, value in asdict(work).items() if name in names}
+    return [sys.executable, "benchmarks/trl_side.py", json.dumps({**told, "world": work.world, "path": str(clock)})]
+
+
+# -- speed
+
+
+def rates(lines: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """By name, one number for each step but the first."""
+    found = [
+        {
+            "seconds": line["at"] - before["at"],
+            "processor_seconds": line["cpu"] - before["cpu"],
+            "rollout_seconds": line["seconds_sample"],
+            "tokens": line.get("tokens", line.get("trained_tokens", 0.0)) / line["episodes"],
+            "sampled_tokens": line["sampled_tokens"] / line["episodes"],
+            "episodes": line["episodes"],
+        }
+        for before, line in pairwise(lines)
+    ]
+    return {name: [values[name] for values in found] for name in found[0]}
+
+
+def measured(steps: Sequence[dict[str, list[float]]]) -> dict[str, Any]:
+    """Medians over all steps of all rounds."""
+    pooled = {name: [value for part in steps for value in part[name]] for name in steps[0]}
+    median = {name: statistics.median(values) for name, values in pooled.items()}
+    return {
+        "episodes_per_s": round(median["episodes"] / median["seconds"], 4),
+        "seconds_per_step": [round(value, 2) for value in pooled["seconds"]],
+        "rollout_seconds_per_step": round(median["rollout_seconds"], 2),
+        "processor_seconds_per_step": round(median["processor_seconds"], 2),
+        "tokens_per_episode": round(statistics.mean(pooled["tokens"]), 1),
+        "sampled_tokens_per_episode": round(statistics.mean(pooled["sampled_tokens"]), 1),
+    }
+
+
+def speed(work: Work, rounds: int) -> dict[str, Any]:
+    """Both sides, one after the other, `rounds` times."""
+    found: dict[str, list[dict[str, list[float]]]] = {side: [] for side in SIDES}
+    for _ in range(rounds):
+        for side in SIDES:
+            found[side].append(rates(run(side, work)))
+    figures: dict[str, Any] = {side: measured(steps) for side, steps in found.items()}
+    ours, theirs = (figures[side] for side in SIDES)
+    return {
+        "turns": work.turns,
+        "tokens_per_turn_at_most": work.max_tokens,
+        "episodes_per_step": work.groups * work.size,
+        **figures,
+        "times_the_episodes_per_s": round(ours["episodes_per_s"] / theirs["episodes_per_s"], 2),
+        "times_by_processor_time": round(theirs["processor_seconds_per_step"] / ours["processor_seconds_per_step"], 2),
+        "bar": BARS[work.turns],
+    }
+
+
+def modes(work: Work) -> dict[str, Any]:
+    """TRL by each of its ways of generating, and by sizes of its training batch."""
+    tried = [replace(work, generation=name) for name in ("whole", "kept", "continuous")]
+    tried += [replace(work, micro=micro) for micro in (1, 2, 4) if micro != work.micro]
+    return {f"{one.generation}, training batches of {one.micro}": attempt(one) for one in tried}
+
+
+def attempt(work: Work) -> dict[str, Any] | str:
+    try:
+        return measured([rates(run("trl", work))])
+    except SystemExit as failure:
+        return str(failure).strip().splitlines()[-1][:300]
+
+
+# -- learning
+
+
+def export(name: str, folder: Path, weights: Path | None = None) -> str:
+    """A model and its tokenizer as a folder that both sides load; with trained weights where they are given."""
+    from safetensors.torch import load_file
+
+    from sojourn.backends.torch import models
+
+    loaded = models.load(name)
+    if weights is not None:
+        loaded.model.load_state_dict(load_file(weights), strict=False)  # the tied head is not stored
+    with models.quiet():
+        loaded.model.save_pretrained(folder)
+        loaded.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+class Cloned(NamedTuple):
+    model: str  # a folder
+    success: list[float]  # on held-out tasks, with its 95% interval
+
+
+def learner(model: str) -> Work:
+    return Work(model=model, turns=8, max_tokens=8, groups=8, steps=4, lr=1.5e-4, fixed=False, micro=64)
+
+
+@cache
+def cloned(folder: Path) -> Cloned:
+    """The small model after the recipe's warm-up, and its success then."""
+    execute([*train_command(folder / "warm"), "stages.rl.steps=0", "evaluation.tasks=128"], 1)
+    found = checkpoint.latest(folder / "warm" / "checkpoints")
+    assert found is not None
+    summaries = json.loads((folder / "warm" / "evaluations.json").read_text())
+    success = next(e["summary"]["overall"]["success"] for e in summaries if e["name"] == "warmup")
+    return Cloned(export(TINY, folder / "cloned", found.weights / "weights.safetensors"), success)
+
+
+def learning(folder: Path, steps: int, seeds: int) -> dict[str, Any]:
+    """Training as it is meant, in plays that end when they are won. Nothing is timed here, so TRL generates by "kept",
+    which samples the same in less time, and two runs go on at once."""
+    start = cloned(folder)
+    work = replace(learner(start.model), steps=steps, threads=1, generation="kept")
+    jobs = [(side, replace(work, seed=seed, first=10_000 * (seed + 1))) for seed in range(seeds) for side in SIDES]
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda job: run(*job), jobs))
+    curves = {
+        side: [[step["success"] for step in steps] for (of, _), steps in zip(jobs, done, strict=True) if of == side]
+        for side in SIDES
+    }
+    return {
+        "episodes_per_step": work.groups * work.size,
+        "success_after_cloning": start.success,
+        **{side: learned(curves[side], work.groups * work.size) for side in SIDES},
+        "sojourn_minus_trl": {"last_steps": difference(curves, -LAST), "all_steps": difference(curves, 0)},
+    }
+
+
+def difference(curves: Mapping[str, Sequence[Sequence[float]]], start: int) -> list[float]:
+    """Sojourn's mean success minus TRL's from step `start` on, over seeds, each of which is the same tasks on both."""
+    pairs = zip(*(curves[side] for side in SIDES), strict=True)
+    return interval([float(np.mean(ours[start:]) - np.mean(theirs[start:])) for ours, theirs in pairs])
+
+
+def learned(curves: Sequence[Sequence[float]], episodes: int) -> dict[str, Any]:
+    """The curves, their ends with 95% intervals (by seed: of plays taken as independent), and their means, which say how
+    fast it went."""
+    ends = [intervals.wilson(sum(curve[-LAST:]) * episodes, len(curve[-LAST:]) * episodes) for curve in curves]
+    return {
+        "last_steps_by_seed": [[round(x, 3) for x in end[:3]] for end in ends],
+        "last_steps": interval([end.mean for end in ends]),
+        "all_steps": interval([float(np.mean(curve)) for curve in curves]),
+        "curves": [[round(x, 4) for x in curve] for curve in curves],
+    }
+
+
+def interval(values: Sequence[float]) -> list[float]:
+    """Mean, and the ends of its 95% interval over seeds (Student's t)."""
+    return [round(x, 3) for x in intervals.mean(values)[:3]]
+
+
+def draw(figures: Mapping[str, Any], out: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    width = max(1, len(figures["sojourn"]["curves"][0]) // 12)
+    for side in SIDES:
+        curves = np.array(figures[side]["curves"])
+        smooth = np.array([np.convolve(c, np.ones(width) / width, mode="valid") for c in curves])
+        x = (np.arange(smooth.shape[1]) + width) * figures["episodes_per_step"]
+        for one in smooth:
+            axes.plot(x, one, color=COLOURS[side], alpha=0.35, linewidth=1)
+        axes.plot(x, smooth.mean(0), color=COLOURS[side], linewidth=2.2, label=f"{side}, mean of {len(curves)} seeds")
+    axes.set(xlabel="episodes", ylabel=f"success in training (mean of {width} steps)", ylim=(0, 1))
+    axes.legend(loc="lower right")
+    axes.grid(alpha=0.25)
+    figure.savefig(out)
+
+
+# -- all
+
+
+def cases(folder: Path, quick: bool) -> dict[str, tuple[Work, int]]:
+    """What is timed, and in how many rounds."""
+    tiny = Work(model=export(TINY, folder / "tiny"), turns=8, max_tokens=8, groups=4, steps=4, lr=1e-6, micro=32)
+    found = {"tiny after cloning, at most 8 turns": (learner(cloned(folder).model), 1 if quick else 2)}
+    found |= {f"tiny, {turns} turns": (replace(tiny, turns=turns), 1 if quick else 2) for turns in BARS}
+    if quick:
+        return found
+    large = replace(tiny, model=export("smollm2", folder / "smollm2"), max_tokens=16, groups=1, steps=3, micro=8)
+    return {f"SmolLM2-135M, {turns} turns": (replace(large, turns=turns), 2) for turns in BARS} | found
+
+
+def main(options: Sequence[str]) -> None:
+    if find_spec("trl") is None:
+        print("this comparison needs TRL, which is not installed: pip install trl==1.16.0", file=sys.stderr)
+        raise SystemExit(2)
+    quick = "--quick" in options
+    parts = [part for part in ("speed", "learning") if part in options] or ["speed", "learning"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if "--modes" in options:
+            tried = {case: modes(work) for case, (work, _) in cases(folder, quick).items() if work.turns == 8}
+            print(write("vs_trl_modes", tried, "trl"), json.dumps(tried, indent=1))
+            return
+        figures = before()
+        if "speed" in parts:
+            figures["speed"] = speeds(cases(folder, quick))
+        if "learning" in parts:
+            figures["learning"] = learning(folder, 12 if quick else 60, 1 if quick else 3)
+    if quick:
+        print(json.dumps({part: figures[part] for part in parts}, indent=1))
+        return
+    if "learning" in figures:
+        draw(figures["learning"], RESULTS / "vs_trl.png")
+    print(write("vs_trl", figures, "trl"))
+
+
+def before() -> dict[str, Any]:
+    """The figures of the last time."""
+    path = RESULTS / "vs_trl.json"
+    return json.loads(path.read_text())["figures"] if path.exists() else {}
+
+
+def speeds(timed: Mapping[str, tuple[Work, int]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for case, (work, rounds) in timed.items():
+        found[case] = speed(work, rounds)
+        print(case, json.dumps(found[case], indent=1), flush=True)
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
