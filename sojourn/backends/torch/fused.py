@@ -14,18 +14,20 @@ import torch
 from torch.nn.functional import embedding, rms_norm, silu
 
 from sojourn.backends.torch.attention import Plan, over_cache
+from sojourn.backends.torch.cache import KeyValues
+from sojourn.backends.torch.compiled import CompiledLlama
 from sojourn.backends.torch.kernel import Kernel
 from sojourn.backends.torch.product import Product
 
 
-def build(model: Any, kernel: Kernel | None) -> FusedLlama | None:
-    """The fused forward of a model of this form, or None."""
+def build(model: Any, kernel: Kernel | None, cache: KeyValues) -> CompiledLlama | FusedLlama | None:
+    """The fastest forward of a model of this form, or None."""
     config = model.config
     if config.model_type != "llama" or config.hidden_act != "silu" or config.attention_bias or config.mlp_bias:
         return None
     if any(type(module) is not torch.nn.Linear for name, module in model.named_modules() if name.endswith("_proj")):
         return None
-    return FusedLlama(model, kernel)
+    return CompiledLlama(model, kernel, cache) if kernel and kernel.whole else FusedLlama(model, kernel)
 
 
 class FusedLayer(NamedTuple):

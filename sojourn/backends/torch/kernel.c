@@ -1,8 +1,8 @@
 /* What a step of the engine does between its matrix products, without temporary tensors.
 
    Compiled for one model: REAL16 where numbers are bf16, KEY and VALUE (the sizes of a head), REPEATS (query heads for
-   each key head), PAGE (tokens). The `capacity` of the cache, in tokens, is a multiple of PAGE. Rows are independent of each other: a token's result is the same whatever is computed
-   beside it, on however many threads. */
+   each key head), PAGE (tokens). The `capacity` of the cache, in tokens, is a multiple of PAGE. Rows are independent of
+   each other: a token's result is the same whatever is computed beside it, on however many threads. */
 
 #include <math.h>
 #include <stdint.h>
@@ -164,54 +164,77 @@ void attend(const real *query, int64_t row_stride, int64_t head_stride, real *ou
         }
 }
 
-/* Puts each row's keys and values (rows, kv_heads, size), by strides, where they belong: keys side by side in a page
-   (KEY, PAGE), values one after another (PAGE, VALUE). */
+/* A token's key and value of one head, where they belong: keys side by side in a page (KEY, PAGE), values one after
+   another (PAGE, VALUE). */
+static inline void store_one(const real *key, const real *value, real *keys, real *values, int64_t place)
+{
+    int64_t at = place % PAGE;
+    real *page = keys + (place - at) * KEY;
+    for (int d = 0; d < KEY; d++)
+        page[d * PAGE + at] = key[d];
+    memcpy(values + place * VALUE, value, VALUE * sizeof(real));
+}
+
+/* All rows' keys and values (rows, kv_heads, size), by strides. */
 void store(const real *key, int64_t key_row, int64_t key_head, const real *value, int64_t value_row, int64_t value_head,
            real *keys, real *values, int64_t capacity, int64_t rows, int64_t kv_heads, const int64_t *places)
 {
 #pragma omp parallel for collapse(2) schedule(static) if (rows > 64)
     for (int64_t head = 0; head < kv_heads; head++)
-        for (int64_t row = 0; row < rows; row++) {
-            int64_t place = head * capacity + places[row], at = place % PAGE;
-            real *page = keys + (place - at) * KEY;
-            for (int d = 0; d < KEY; d++)
-                page[d * PAGE + at] = key[row * key_row + head * key_head + d];
-            memcpy(values + place * VALUE, value + row * value_row + head * value_head, VALUE * sizeof(real));
-        }
+        for (int64_t row = 0; row < rows; row++)
+            store_one(key + row * key_row + head * key_head, value + row * value_row + head * value_head, keys, values,
+                      head * capacity + places[row]);
 }
 
-/* Rotates the first `heads` heads of each row (rows, width) in place, by half-split rotary positions. */
+/* By half-split rotary positions. */
+static inline void rotate_row(real *row, int64_t heads, const float *cosines, const float *sines)
+{
+    for (int64_t head = 0; head < heads; head++) {
+        real *x = row + head * KEY;
+        for (int d = 0; d < KEY / 2; d++) {
+            float low = get(x[d]), high = get(x[d + KEY / 2]);
+            x[d] = put(low * cosines[d] - high * sines[d]);
+            x[d + KEY / 2] = put(high * cosines[d + KEY / 2] + low * sines[d + KEY / 2]);
+        }
+    }
+}
+
+/* Rotates the first `heads` heads of each row (rows, width) in place. */
 void rotate(real *row, int64_t rows, int64_t width, int64_t heads, const float *cosines, const float *sines)
 {
 #pragma omp parallel for if (rows * width > 65536)
     for (int64_t i = 0; i < rows; i++)
-        for (int64_t head = 0; head < heads; head++) {
-            real *x = row + i * width + head * KEY;
-            const float *c = cosines + i * KEY, *s = sines + i * KEY;
-            for (int d = 0; d < KEY / 2; d++) {
-                float low = get(x[d]), high = get(x[d + KEY / 2]);
-                x[d] = put(low * c[d] - high * s[d]);
-                x[d + KEY / 2] = put(high * c[d + KEY / 2] + low * s[d + KEY / 2]);
-            }
-        }
+        rotate_row(row + i * width, heads, cosines + i * KEY, sines + i * KEY);
+}
+
+static inline void add_norm_row(real *hidden, const real *more, const real *weight, real *out, int64_t size, float eps)
+{
+    float squares = 0;
+    for (int64_t d = 0; d < size; d++) {
+        float x = get(hidden[d]) + (more ? get(more[d]) : 0);
+        hidden[d] = put(x);
+        x = get(hidden[d]);
+        squares += x * x;
+    }
+    float scale = 1 / sqrtf(squares / size + eps);
+    for (int64_t d = 0; d < size; d++)
+        out[d] = put(get(weight[d]) * get(put(get(hidden[d]) * scale)));
 }
 
 /* hidden += more (where there is more), and out = hidden / rms(hidden) * weight, for rows of `size`. */
 void add_norm(real *hidden, const real *more, const real *weight, real *out, int64_t rows, int64_t size, float eps)
 {
 #pragma omp parallel for if (rows * size > 65536)
-    for (int64_t i = 0; i < rows; i++) {
-        real *h = hidden + i * size;
-        float squares = 0;
-        for (int64_t d = 0; d < size; d++) {
-            float x = get(h[d]) + (more ? get(more[i * size + d]) : 0);
-            h[d] = put(x);
-            x = get(h[d]);
-            squares += x * x;
-        }
-        float scale = 1 / sqrtf(squares / size + eps);
-        for (int64_t d = 0; d < size; d++)
-            out[i * size + d] = put(get(weight[d]) * get(put(get(h[d]) * scale)));
+    for (int64_t i = 0; i < rows; i++)
+        add_norm_row(hidden + i * size, more ? more + i * size : 0, weight, out + i * size, size, eps);
+}
+
+static inline void gated_row(const real *gate, const real *up, real *out, int64_t size)
+{
+    for (int64_t d = 0; d < size; d++) {
+        float g = get(gate[d]), e = exponential(-fabsf(g)); /* 1 / (1 + exp(-g)), without overflow */
+        float sigmoid = (g < 0 ? e : 1) / (1 + e);
+        out[d] = put(get(put(g * sigmoid)) * get(up[d]));
     }
 }
 
@@ -220,10 +243,5 @@ void gated(const real *gate_up, real *out, int64_t rows, int64_t size)
 {
 #pragma omp parallel for if (rows * size > 32768)
     for (int64_t i = 0; i < rows; i++)
-        for (int64_t d = 0; d < size; d++) {
-            float gate = get(gate_up[i * 2 * size + d]), up = get(gate_up[(i * 2 + 1) * size + d]);
-            float e = exponential(-fabsf(gate)); /* 1 / (1 + exp(-gate)), without overflow */
-            float sigmoid = (gate < 0 ? e : 1) / (1 + e);
-            out[i * size + d] = put(get(put(gate * sigmoid)) * up);
-        }
+        gated_row(gate_up + i * 2 * size, gate_up + (i * 2 + 1) * size, out + i * size, size);
 }

@@ -21,7 +21,7 @@ import torch
 
 from sojourn.backends.torch.cache import PAGE, Layer, Shape
 
-SOURCE = Path(__file__).with_name("kernel.c")
+SOURCES = {name: Path(__file__).with_name(f"{name}.c") for name in ("kernel", "forward")}
 # What -ffast-math allows, but infinities stay what they are, and loading does not change how the process rounds.
 ROUNDING = ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-freciprocal-math"]
 FLAGS = ["-O3", "-fPIC", *ROUNDING]
@@ -34,6 +34,7 @@ LAYOUTS = {
     "add_norm": "ppppiif",
     "gated": "ppii",
 }
+WHOLE = {"forward": "ppi", "pack": "piip", "panel_size": ""}  # in fp32 only
 
 
 class Rows(NamedTuple):
@@ -45,13 +46,15 @@ class Rows(NamedTuple):
 
 
 class Kernel:
-    """The compiled functions, for tensors of one shape. Work is split over torch's own threads."""
+    """The compiled functions, for tensors of one shape; the whole forward of a Llama among them where numbers are fp32.
+    Work is split over torch's own threads."""
 
-    def __init__(self, library: Any, shape: Shape) -> None:
-        self._shape = shape
-        for name, layout in LAYOUTS.items():
+    def __init__(self, library: Any, shape: Shape, *, whole: bool) -> None:
+        self._shape, self.whole = shape, whole
+        for name, layout in (LAYOUTS | WHOLE if whole else LAYOUTS).items():
             function = getattr(library, name)
-            function.argtypes, function.restype = [ARGUMENTS[letter] for letter in layout], None
+            function.argtypes = [ARGUMENTS[letter] for letter in layout]
+            function.restype = ctypes.c_int64 if name == "panel_size" else None
             setattr(self, f"_{name}", function)
 
     def attend(
@@ -95,11 +98,25 @@ class Kernel:
         self._gated(gate_up.data_ptr(), out.data_ptr(), rows, size // 2)
         return out
 
+    def panels(self, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """A weight (outputs, inputs) as `forward` reads it."""
+        size, (outs, depth) = self._panel_size(), weight.shape
+        out = torch.empty(-(-outs // size), depth, size) if out is None else out
+        self._pack(weight.contiguous().data_ptr(), outs, depth, out.data_ptr())
+        return out
+
+    def forward(self, model: ctypes.Structure, step: ctypes.Structure) -> None:
+        """A whole step, by the structures that forward.c declares."""
+        self._forward(ctypes.addressof(model), ctypes.addressof(step), torch.get_num_threads())
+
     _attend: Any
     _store: Any
     _rotate: Any
     _add_norm: Any
     _gated: Any
+    _panel_size: Any
+    _pack: Any
+    _forward: Any
 
 
 def load(shapes: Sequence[Shape], heads: int, dtype: torch.dtype, device: torch.device) -> Kernel | None:
@@ -109,39 +126,49 @@ def load(shapes: Sequence[Shape], heads: int, dtype: torch.dtype, device: torch.
     shape = shapes[0]
     size = {"KEY": shape.key, "VALUE": shape.value, "REPEATS": heads // shape.kv_heads, "PAGE": PAGE}
     defines = [f"-D{name}={value}" for name, value in size.items()]
-    library = _library((*defines, "-DREAL16") if dtype == torch.bfloat16 else tuple(defines))
-    return None if library is None else Kernel(library, shape)
+    whole = dtype == torch.float32
+    library = _library("forward", *defines) if whole else _library("kernel", *defines, "-DREAL16")
+    return None if library is None else Kernel(library, shape, whole=whole)
 
 
 @cache
-def _library(defines: tuple[str, ...]) -> Any:
+def _library(source: str, *defines: str) -> Any:
     """The compiled source, from the cache or built now; None where that cannot be done here."""
     from sojourn.backends.torch.gguf import cache as cache_folder
 
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         return None
-    about = [SOURCE.read_text(), *FLAGS, *defines, compiler, platform.machine(), _processor(), torch.__version__]
+    about = [
+        source,
+        *(path.read_text() for path in SOURCES.values()),
+        *FLAGS,
+        *defines,
+        compiler,
+        platform.machine(),
+        _processor(),
+        torch.__version__,
+    ]
     digest = hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
     path = cache_folder() / "kernels" / f"{digest}.so"
     _share_threads()
     for threads in (["-fopenmp"], []):
         try:
             if not path.exists():
-                _build(compiler, [*FLAGS, *defines, *threads], path)
+                _build(compiler, SOURCES[source], [*FLAGS, *defines, *threads], path)
             return ctypes.CDLL(str(path))
         except (OSError, subprocess.SubprocessError):  # no OpenMP here, or no compiler that works
             path = path.with_name(f"{digest}-serial.so")
     return None
 
 
-def _build(compiler: str, options: Sequence[str], path: Path) -> None:
+def _build(compiler: str, source: Path, options: Sequence[str], path: Path) -> None:
     """Compiles and links in two steps: OpenMP's functions are left open, to be those that torch has loaded."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made, linked = Path(folder) / "kernel.o", Path(folder) / "kernel.so"
         native = next((flag for flag in NATIVE if _accepts(compiler, flag)), None)
-        command = [compiler, *options, *([native] if native else []), "-c", str(SOURCE), "-o", str(made)]
+        command = [compiler, *options, *([native] if native else []), "-c", str(source), "-o", str(made)]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
         subprocess.run([compiler, "-shared", str(made), "-lm", "-o", str(linked)], check=True, capture_output=True)
         os.replace(linked, path)

@@ -56,7 +56,7 @@ class Stepper:
         self._parameters = dict(self._model.named_parameters(remove_duplicate=False))
         heads = self._model.config.get_text_config().num_attention_heads
         self._kernel = kernel.load(shapes, heads, first.dtype, self._device) if compiled else None
-        self._fused = fused.build(self._model, self._kernel)
+        self._fused = fused.build(self._model, self._kernel, self._cache)
         self._logits = self._fused or self._through_transformers
 
     @torch.inference_mode()

@@ -1,0 +1,304 @@
+/* The decoder of Llama in fp32, as one call of one team of threads.
+
+   A sum runs over its terms in one order, whatever is computed beside it and on however many threads: a token's logits
+   are the same to the bit in every batch, chunk and cache. Weights lie in panels: PANEL outputs side by side for each
+   input, so that a panel is read once, from front to back, for all rows. */
+
+#include "kernel.c"
+
+#include <sched.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#ifdef __AVX512F__
+#define WIDE 16 /* numbers of a register */
+#define TALL 12 /* rows whose sums fit into the registers, for two of them side by side */
+#else
+#define WIDE 8
+#define TALL 6
+#endif
+#define PANEL (2 * WIDE)
+#define DEEP 384         /* inputs that are summed up at once: of a panel, they stay in the nearest cache */
+#define BLOCK (16 * TALL) /* rows that stay in the next */
+#define SHARE 2          /* panels that a thread takes at once */
+#define FEW 8            /* rows, likewise */
+#define SPINS 4000       /* looks at a barrier before others are let onto the core */
+typedef float wide __attribute__((vector_size(4 * WIDE), aligned(4)));
+
+struct Layer {
+    const float *before, *qkv, *out, *between, *gate, *up, *down;
+    float *keys, *values;
+};
+
+struct Model {
+    int64_t layers, hidden, heads, kv_heads, inner, vocabulary, capacity;
+    const float *norm, *head;
+    const struct Layer *layer;
+    float eps, scale;
+};
+
+/* Tokens (rows) of a step, with their embeddings; `keep` are those whose logits are wanted. */
+struct Step {
+    int64_t rows, kept, width;
+    const int64_t *places, *tables, *owners, *lengths, *keep;
+    const float *cosines, *sines;
+    float *hidden, *last, *normed, *qkv, *attended, *gate, *up, *logits;
+    int64_t *shares; /* taken so far, for each phase: 0 at first */
+};
+
+/* Threads that go from phase to phase together. */
+struct Team {
+    int64_t arrived, turn;
+    int threads;
+};
+
+static void meet(struct Team *team)
+{
+    if (team->threads == 1)
+        return;
+    int64_t turn = __atomic_load_n(&team->turn, __ATOMIC_ACQUIRE);
+    if (__atomic_add_fetch(&team->arrived, 1, __ATOMIC_ACQ_REL) == team->threads) {
+        __atomic_store_n(&team->arrived, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&team->turn, turn + 1, __ATOMIC_RELEASE);
+        return;
+    }
+    for (int spins = 0; __atomic_load_n(&team->turn, __ATOMIC_ACQUIRE) == turn; spins++)
+        if (spins > SPINS)
+            sched_yield();
+}
+
+/* The next share of a phase, or -1. */
+static inline int64_t take(int64_t *shares, int64_t count)
+{
+    int64_t share = __atomic_fetch_add(shares, 1, __ATOMIC_RELAXED);
+    return share < count ? share : -1;
+}
+
+static inline int64_t parts(int64_t count, int64_t size) { return (count + size - 1) / size; }
+static inline int64_t least(int64_t one, int64_t other) { return one < other ? one : other; }
+
+/* y = x w, or y += x w where there is `more`, over `depth` inputs, for so many rows (a constant, once inlined) and a
+   panel. The sum begins at 0, so that what is large in y costs it no digits. Fetches what is read next. */
+static inline __attribute__((always_inline)) void tile(int rows, const float *x, int64_t stride, const float *w,
+                                                       int64_t depth, float *y, int64_t across, int more,
+                                                       const float *next)
+{
+    wide sum[TALL][2];
+    for (int r = 0; r < rows; r++)
+        sum[r][0] = sum[r][1] = (wide){0};
+    for (int64_t d = 0; d < depth; d++) {
+        if (next)
+            __builtin_prefetch(next + d * PANEL, 0, 2);
+        wide low = *(const wide *)(w + d * PANEL), high = *(const wide *)(w + d * PANEL + WIDE);
+        for (int r = 0; r < rows; r++) {
+            float one = x[r * stride + d];
+            sum[r][0] += one * low;
+            sum[r][1] += one * high;
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int h = 0; h < 2; h++) {
+            wide *to = (wide *)(y + r * across + h * WIDE);
+            *to = more ? *to + sum[r][h] : sum[r][h];
+        }
+}
+
+static void tiles(int rows, const float *x, int64_t stride, const float *w, int64_t depth, float *y, int64_t across,
+                  int more, const float *next)
+{
+#define CASE(n)                                                                                                        \
+    case n:                                                                                                            \
+        if (next)                                                                                                      \
+            tile(n, x, stride, w, depth, y, across, more, next);                                                       \
+        else                                                                                                           \
+            tile(n, x, stride, w, depth, y, across, more, 0);                                                          \
+        break;
+    switch (rows) {
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
+#if TALL > 6
+        CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
+#endif
+    }
+}
+
+/* One panel for all rows of a block. */
+static void panel(const float *x, int64_t rows, int64_t depth, const float *w, float *y, int64_t across, int more,
+                  int fetch)
+{
+    int64_t deep = parts(depth, parts(depth, DEEP)), blocks = parts(rows, TALL);
+    for (int64_t k = 0; k < depth; k += deep) {
+        int64_t d = least(depth - k, deep);
+        for (int64_t b = 0; b < blocks; b++) {
+            int64_t begin = b * rows / blocks, end = (b + 1) * rows / blocks;
+            int last = b == blocks - 1 && (fetch || k + d < depth);
+            tiles((int)(end - begin), x + begin * depth + k, depth, w + k * PANEL, d, y + begin * across, across,
+                  more || k, last ? w + (k + d) * PANEL : 0);
+        }
+    }
+}
+
+/* y (rows, outs) = or += x (rows, depth) w, for the panels from `p` to `stop`. */
+static void panels(const float *x, int64_t rows, int64_t depth, const float *w, int64_t outs, float *y, int more,
+                   int64_t p, int64_t stop)
+{
+    for (; p < stop; p++) {
+        const float *from = w + p * PANEL * depth;
+        float *to = y + p * PANEL, part[BLOCK * PANEL];
+        int64_t some = outs - p * PANEL;
+        if (some >= PANEL) {
+            panel(x, rows, depth, from, to, outs, more, some > PANEL);
+            continue;
+        }
+        for (int64_t r = 0; more && r < rows; r++)
+            memcpy(part + r * PANEL, to + r * outs, some * sizeof(float));
+        panel(x, rows, depth, from, part, PANEL, more, 0);
+        for (int64_t r = 0; r < rows; r++)
+            memcpy(to + r * outs, part + r * PANEL, some * sizeof(float));
+    }
+}
+
+/* A block of rows and some panels of it: what one share of a product is. */
+struct Piece {
+    int64_t row, rows, panel, stop;
+};
+
+static inline int next_piece(int64_t *shares, int64_t rows, int64_t outs, struct Piece *piece)
+{
+    int64_t blocks = parts(rows, BLOCK), all = parts(outs, PANEL), wide = parts(all, SHARE);
+    int64_t share = take(shares, blocks * wide);
+    if (share < 0)
+        return 0;
+    int64_t block = share / wide;
+    piece->row = block * rows / blocks;
+    piece->rows = (block + 1) * rows / blocks - piece->row;
+    piece->panel = share % wide * SHARE;
+    piece->stop = least(piece->panel + SHARE, all);
+    return 1;
+}
+
+static void product(int64_t *shares, const float *x, int64_t rows, int64_t depth, const float *w, int64_t outs,
+                    float *y, int more)
+{
+    struct Piece at;
+    while (next_piece(shares, rows, outs, &at))
+        panels(x + at.row * depth, at.rows, depth, w, outs, y + at.row * outs, more, at.panel, at.stop);
+}
+
+/* gate = silu(x g) * (x u). */
+static void gated_product(int64_t *shares, const float *x, int64_t rows, const struct Model *model,
+                          const struct Layer *layer, float *gate, float *up)
+{
+    struct Piece at;
+    int64_t inner = model->inner, depth = model->hidden;
+    while (next_piece(shares, rows, inner, &at)) {
+        float *g = gate + at.row * inner, *u = up + at.row * inner;
+        panels(x + at.row * depth, at.rows, depth, layer->gate, inner, g, 0, at.panel, at.stop);
+        panels(x + at.row * depth, at.rows, depth, layer->up, inner, u, 0, at.panel, at.stop);
+        int64_t begin = at.panel * PANEL, end = least(at.stop * PANEL, inner);
+        for (int64_t r = 0; r < at.rows; r++)
+            gated_row(g + r * inner + begin, u + r * inner + begin, g + r * inner + begin, end - begin);
+    }
+}
+
+static void norms(int64_t *shares, const struct Model *model, float *hidden, const float *weight, float *out,
+                  int64_t rows)
+{
+    int64_t share, size = model->hidden;
+    while ((share = take(shares, parts(rows, FEW))) >= 0)
+        for (int64_t r = share * FEW; r < least(share * FEW + FEW, rows); r++)
+            add_norm_row(hidden + r * size, 0, weight, out + r * size, size, model->eps);
+}
+
+/* Queries and keys are rotated, keys and values stored. */
+static void turns(int64_t *shares, const struct Model *model, const struct Layer *layer, const struct Step *step)
+{
+    int64_t share, rotated = model->heads + model->kv_heads, size = rotated * KEY + model->kv_heads * VALUE;
+    while ((share = take(shares, parts(step->rows, FEW))) >= 0)
+        for (int64_t r = share * FEW; r < least(share * FEW + FEW, step->rows); r++) {
+            float *row = step->qkv + r * size;
+            rotate_row(row, rotated, step->cosines + r * KEY, step->sines + r * KEY);
+            for (int64_t head = 0; head < model->kv_heads; head++)
+                store_one(row + (model->heads + head) * KEY, row + rotated * KEY + head * VALUE, layer->keys,
+                          layer->values, head * model->capacity + step->places[r]);
+        }
+}
+
+/* All rows, or, where `keep` is given, those alone, whose sums so far become `step->last`. */
+static void looks(int64_t *shares, const struct Model *model, const struct Layer *layer, const struct Step *step,
+                  const int64_t *keep)
+{
+    int64_t share, rows = keep ? step->kept : step->rows, few = parts(rows, FEW), hidden = model->hidden;
+    int64_t size = (model->heads + model->kv_heads) * KEY + model->kv_heads * VALUE;
+    while ((share = take(shares, few * model->kv_heads)) >= 0) {
+        int64_t head = share / few, begin = share % few * FEW;
+        for (int64_t n = begin; n < least(begin + FEW, rows); n++) {
+            int64_t r = keep ? keep[n] : n;
+            look(step->qkv + r * size + head * REPEATS * KEY, KEY, layer->keys + head * model->capacity * KEY,
+                 layer->values + head * model->capacity * VALUE, step->tables + step->owners[r] * step->width, 0,
+                 step->lengths[r], model->scale, 0, step->attended + (n * model->heads + head * REPEATS) * VALUE);
+            if (keep && head == 0)
+                memcpy(step->last + n * hidden, step->hidden + r * hidden, hidden * sizeof(float));
+        }
+    }
+}
+
+/* What one thread does. */
+static void walk(struct Team *team, const struct Model *model, const struct Step *step)
+{
+    int64_t qkv = (model->heads + model->kv_heads) * KEY + model->kv_heads * VALUE, rows = step->rows;
+    int64_t *shares = step->shares;
+    float *hidden = step->hidden;
+    for (int64_t n = 0; n < model->layers; n++) {
+        const struct Layer *layer = model->layer + n;
+        int last = n == model->layers - 1;
+        norms(shares++, model, hidden, layer->before, step->normed, rows);
+        meet(team);
+        product(shares++, step->normed, rows, model->hidden, layer->qkv, qkv, step->qkv, 0);
+        meet(team);
+        turns(shares++, model, layer, step);
+        meet(team);
+        looks(shares++, model, layer, step, last ? step->keep : 0);
+        if (last)
+            hidden = step->last, rows = step->kept;
+        meet(team);
+        product(shares++, step->attended, rows, model->heads * VALUE, layer->out, model->hidden, hidden, 1);
+        meet(team);
+        norms(shares++, model, hidden, layer->between, step->normed, rows);
+        meet(team);
+        gated_product(shares++, step->normed, rows, model, layer, step->gate, step->up);
+        meet(team);
+        product(shares++, step->gate, rows, model->inner, layer->down, model->hidden, hidden, 1);
+        meet(team);
+    }
+    norms(shares++, model, hidden, model->norm, step->normed, rows);
+    meet(team);
+    product(shares++, step->normed, rows, model->hidden, model->head, model->vocabulary, step->logits, 0);
+}
+
+void forward(const struct Model *model, const struct Step *step, int64_t threads)
+{
+    struct Team team = {0, 0, (int)threads};
+#pragma omp parallel num_threads((int)threads)
+    {
+#ifdef _OPENMP
+#pragma omp single
+        team.threads = omp_get_num_threads();
+#else
+        team.threads = 1;
+#endif
+        walk(&team, model, step);
+    }
+}
+
+/* A weight (outs, depth) as panels; outputs that are missing in the last one are 0. */
+void pack(const float *weight, int64_t outs, int64_t depth, float *out)
+{
+#pragma omp parallel for
+    for (int64_t p = 0; p < parts(outs, PANEL); p++)
+        for (int64_t d = 0; d < depth; d++)
+            for (int64_t o = p * PANEL; o < (p + 1) * PANEL; o++)
+                out[(p * depth + d) * PANEL + o % PANEL] = o < outs ? weight[o * depth + d] : 0;
+}
+
+int64_t panel_size(void) { return PANEL; }
