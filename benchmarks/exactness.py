@@ -29,7 +29,7 @@ async def measure(dtype: str, episodes: int) -> dict[str, Any]:
         rig.trainer.begin(recipe.stages[-1].optim, 1, reference=False)
         groups = await Slots(width=2, size=episodes // 2).bind(rig, "rl", 1).take(0)
         batch, _ = flatten(groups)
-        gap = np.abs(await rig.trainer.forward(batch) - batch.logprobs)[batch.weight > 0]
+        gap = np.abs((await rig.trainer.forward(batch)).logprobs - batch.logprobs)[batch.weight > 0]
     return {
         "tokens": len(gap),
         "largest": float(gap.max()),

@@ -246,8 +246,8 @@ def difference(curves: Mapping[str, Sequence[Sequence[float]]], start: int) -> l
 
 
 def learned(curves: Sequence[Sequence[float]], episodes: int) -> dict[str, Any]:
-    """The curves, their ends with 95% intervals (by seed: of plays taken as independent), and their means, which say how
-    fast it went."""
+    """The curves, their ends with 95% intervals (by seed: of plays taken as independent), and their means: the higher,
+    the faster it went."""
     ends = [intervals.wilson(sum(curve[-LAST:]) * episodes, len(curve[-LAST:]) * episodes) for curve in curves]
     return {
         "last_steps_by_seed": [[round(x, 3) for x in end[:3]] for end in ends],

@@ -13,6 +13,7 @@ from sojourn.types import (
     Batch,
     Credit,
     Ending,
+    Forward,
     Group,
     Message,
     Observation,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
+
+    from sojourn.streams.passes import Passes
 
 
 class Env(Protocol):
@@ -106,9 +109,13 @@ class Reward(Protocol):
 
 
 class Stream(Protocol):
-    provides: ClassVar[str]
+    """Side information for every sampled token, under the name that it provides; `reference` says whether it reads
+    passes of the weights that the stage began with, which are kept then."""
 
-    async def __call__(self, groups: Sequence[Group], trainer: Trainer) -> list[list[tuple[Any, ...]]]: ...
+    provides: ClassVar[str]
+    reference: ClassVar[bool]
+
+    async def __call__(self, passes: Passes) -> list[list[tuple[Any, ...]]]: ...
 
 
 class Estimator(Protocol):
@@ -164,7 +171,7 @@ class Trainer(Protocol):
     version: int
 
     def begin(self, optim: Any, steps: int, *, reference: bool) -> None: ...
-    async def forward(self, batch: Batch, *, reference: bool = False) -> Any: ...
+    async def forward(self, batch: Batch, *, reference: bool = False) -> Forward: ...
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]: ...
     async def optim_step(self) -> Mapping[str, float]: ...
     async def publish(self) -> int: ...

@@ -54,7 +54,11 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "entropy": "sojourn.losses.entropy:Entropy",
         "nll": "sojourn.losses.nll:NLL",
     },
-    "stream": {"ref_logprobs": "sojourn.streams.ref_logprobs:RefLogprobs"},
+    "stream": {
+        "entropy": "sojourn.streams.entropy:Entropy",
+        "policy_logprobs": "sojourn.streams.policy_logprobs:PolicyLogprobs",
+        "ref_logprobs": "sojourn.streams.ref_logprobs:RefLogprobs",
+    },
     "backend": {"torch": "sojourn.backends.torch.backend:Torch"},
     "schedule": {
         "constant": "sojourn.schedules:Constant",
@@ -79,7 +83,7 @@ MEMBERS: dict[str, tuple[str, ...]] = {
     "groups": ("width", "live", "tasks(...)", "bind(...)"),
     "estimator": ("needs", "__call__(...)", "no proportional"),
     "loss": ("needs", "proportional", "__call__(...)"),
-    "stream": ("provides", "__call__(...)"),
+    "stream": ("provides", "reference", "__call__(...)"),
     "backend": ("check(...)", "open(...)"),
     "schedule": ("__call__(...)", "no needs", "no provides"),
     "sink": ("__call__(...)", "no needs", "no provides"),

@@ -63,7 +63,7 @@ class Session:
 
     async def _stage(self, number: int, stage: Stage, resumed: Checkpoint | None, position: Any) -> None:
         trainer = self.rig.trainer
-        wants_reference = any(stream.provides == "ref_logprobs" for stream in stage.streams) or self._watches(stage)
+        wants_reference = any(stream.reference for stream in stage.streams) or self._watches(stage)
         trainer.begin(stage.optim, stage.steps * stage.minibatches, reference=wants_reference)
         seen = sum(earlier.groups.tasks(earlier.steps) for earlier in self.recipe.stages[:number])
         self._source = stage.groups.bind(self.rig, stage.name, stage.steps, seen)
@@ -155,7 +155,7 @@ class Session:
         (Schulman 2020, "Approximating KL divergence")."""
         count = min(self.recipe.record.drift_groups, len(groups))
         batch, _ = flatten([groups[(step * count + n) % len(groups)] for n in range(count)])
-        gap = (await self.rig.trainer.forward(batch, reference=True) - batch.logprobs)[batch.weight > 0]
+        gap = ((await self.rig.trainer.forward(batch, reference=True)).logprobs - batch.logprobs)[batch.weight > 0]
         return float(np.mean(np.expm1(gap) - gap)) if len(gap) else math.nan
 
     def _values(self, stage: Stage, result: StepResult, others: Sequence[Judged]) -> dict[str, float]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sojourn.batch import Aggregate, to_batch
 from sojourn.protocols import Curriculum, Estimator, GroupSource, Loss, Stream, Trainer
 from sojourn.rewards.judge import Judge
+from sojourn.streams.passes import Passes
 from sojourn.types import Credit, Group, Score, Streams
 
 
@@ -40,7 +41,8 @@ class Run:
 
     async def streams(self, groups: Sequence[Group]) -> Streams:
         """Only what the estimator and the losses declared they need; the recipe was refused otherwise."""
-        return {stream.provides: await stream(groups, self.trainer) for stream in self.providers}
+        passes = Passes(groups, self.trainer)
+        return {stream.provides: await stream(passes) for stream in self.providers}
 
 
 async def train(run: Run) -> None:

@@ -361,3 +361,10 @@ class Batch:
 
     def scaled(self, factor: float) -> Batch:
         return replace(self, weight=(self.weight * factor).astype(np.float32))
+
+
+class Forward(NamedTuple):
+    """What a pass without gradients says of a batch's tokens; 0 at those of weight 0."""
+
+    logprobs: FloatArray  # (N,)
+    entropy: FloatArray  # (N,) in nats

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from sojourn.batch.flatten import flatten, scatter
-from sojourn.protocols import Trainer
-from sojourn.types import FloatArray, Group
+from sojourn.streams.passes import Passes, PerTurn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +13,7 @@ class RefLogprobs:
     """Log-probability of every sampled token under the weights that the stage began with."""
 
     provides: ClassVar[str] = "ref_logprobs"
+    reference: ClassVar[bool] = True
 
-    async def __call__(self, groups: Sequence[Group], trainer: Trainer) -> list[list[tuple[FloatArray, ...]]]:
-        batch, places = flatten(groups)
-        logprobs = np.asarray(await trainer.forward(batch, reference=True), dtype=np.float32)  # (N,)
-        return scatter(groups, logprobs, places)
+    async def __call__(self, passes: Passes) -> PerTurn:
+        return await passes.read(lambda forward: forward.logprobs, reference=True)

@@ -21,7 +21,7 @@ def asked_of(linear, rows: int, cap: float | None = None, bf16: bool = False) ->
     allowed = {int(i): np.unique([batch.tokens[i], 5, 7, 11]) for i in where[::4]}
     batch = replace(batch, temperature=temperature, allowed=allowed)
     chunk = rows * 4 * VOCABULARY
-    return head.Asked.of(batch, where, linear, cap=cap, bf16=bf16, chunk=chunk, entropy=True)
+    return head.Asked.of(batch, where, linear, cap=cap, bf16=bf16, chunk=chunk)
 
 
 def plain(hidden, linear, asked) -> head.Read:

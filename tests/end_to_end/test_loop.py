@@ -110,7 +110,7 @@ async def test_trainer_logprobs_equal_sampler_logprobs_on_policy(tmp_path):
         rig.trainer.begin(resolved.recipe.stages[1].optim, 1, reference=False)
         source = Slots(width=3, size=4).bind(rig, "rl", 1)
         batch, _ = flatten(await source.take(0))
-        scored = await rig.trainer.forward(batch)
+        scored = (await rig.trainer.forward(batch)).logprobs
         where = batch.weight > 0
         assert where.sum() > 100
         assert np.abs(scored - batch.logprobs)[where].max() < 1e-3

@@ -57,8 +57,10 @@ async def test_packing_changes_nothing():
         with torch.no_grad():
             logp = model(tokens[None]).logits[0].log_softmax(-1)
         alone = logp[:-1].gather(1, tokens[1:, None])[:, 0].numpy()
+        entropy = -(logp.exp() * logp).sum(-1)[:-1].numpy()
         where = batch.weight[span][1:] > 0
-        np.testing.assert_allclose(packed[span][1:][where], alone[where], atol=1e-4)
+        np.testing.assert_allclose(packed.logprobs[span][1:][where], alone[where], atol=1e-4)
+        np.testing.assert_allclose(packed.entropy[span][1:][where], entropy[where], atol=1e-4)
 
 
 def sharing(rng: np.random.Generator):
@@ -112,7 +114,9 @@ async def test_chunks_of_the_vocabulary_head_change_nothing(name, make):
     whole, chunked = trainer(model=make(name)), trainer(model=make(name), logits_bytes=3 * 4 * 97)
     metrics = [await made.forward_backward(batch, [PPO(), Entropy()]) for made in (whole, chunked)]
     assert metrics[0] == pytest.approx(metrics[1], rel=1e-4, abs=1e-5)
-    np.testing.assert_allclose(await chunked.forward(batch), await whole.forward(batch), atol=1e-5)
+    np.testing.assert_allclose(
+        (await chunked.forward(batch)).logprobs, (await whole.forward(batch)).logprobs, atol=1e-5
+    )
     for key, p in whole.trainable.items():
         torch.testing.assert_close(chunked.trainable[key].grad, p.grad, atol=1e-5, rtol=1e-4)
 
@@ -147,14 +151,14 @@ async def test_sharing_a_turn_between_paths_trains_it_once():
     batch = to_batch([group([forked])], [[Credit.uniform(forked, 1.0)]], {}, aggregate=Aggregate())
     made = trainer()
     metrics = await made.forward_backward(batch, [NLL()])
-    scored = await trainer().forward(batch)
+    scored = (await trainer().forward(batch)).logprobs
     assert metrics["nll"] == pytest.approx(float(-(scored * batch.weight).sum()), rel=1e-4)
 
 
 @pytest.mark.parametrize("loss", [PPO(), PPO(clip_low=0.01, clip_high=0.5)])
 async def test_at_ratio_one_a_clipped_loss_has_the_reinforce_gradient(loss):
     batch = made_batch(np.random.default_rng(2))
-    on_policy = replace(batch, logprobs=await trainer().forward(batch))
+    on_policy = replace(batch, logprobs=(await trainer().forward(batch)).logprobs)
     torch.testing.assert_close(
         await gradient(on_policy, [loss]), await gradient(on_policy, [Reinforce()]), atol=1e-5, rtol=1e-4
     )
@@ -163,7 +167,7 @@ async def test_at_ratio_one_a_clipped_loss_has_the_reinforce_gradient(loss):
 async def test_off_policy_the_clip_acts():
     """Without this, the law above would hold of a loss that ignores the ratio."""
     batch = made_batch(np.random.default_rng(2))
-    far = replace(batch, logprobs=await trainer().forward(batch) - 1.0)
+    far = replace(batch, logprobs=(await trainer().forward(batch)).logprobs - 1.0)
     difference = await gradient(far, [PPO()]) - await gradient(far, [Reinforce()])
     assert difference.norm() > 0.01
 
@@ -171,13 +175,13 @@ async def test_off_policy_the_clip_acts():
 async def test_the_reference_is_what_the_stage_began_with_and_leaves_the_policy_as_it_is():
     batch, made = made_batch(np.random.default_rng(9)), trainer()
     made.begin(Optim(lr=1e-2), 10, reference=True)
-    began = await made.forward(batch)
+    began = (await made.forward(batch)).logprobs
     for _ in range(2):
         await made.forward_backward(batch, [NLL()])
         await made.optim_step()
-        moved = await made.forward(batch)
-        np.testing.assert_array_equal(await made.forward(batch, reference=True), began)
-        np.testing.assert_array_equal(await made.forward(batch), moved)
+        moved = (await made.forward(batch)).logprobs
+        np.testing.assert_array_equal((await made.forward(batch, reference=True)).logprobs, began)
+        np.testing.assert_array_equal((await made.forward(batch)).logprobs, moved)
         assert np.abs(moved - began).max() > 0.01
 
 
@@ -198,7 +202,7 @@ async def test_temperature_and_constraints_are_those_of_the_sampler():
     where = np.flatnonzero(batch.weight)[0]
     allowed = np.array([5, int(batch.tokens[where]), 7])
     changed = replace(batch, temperature=np.full(len(batch), 0.5, dtype=np.float32), allowed={int(where): allowed})
-    scored = (await trainer().forward(changed))[where]
+    scored = ((await trainer().forward(changed)).logprobs)[where]
     model = models.load("tiny", "fp32", 0).model
     with torch.no_grad():
         logits = model(torch.from_numpy(batch.tokens[:where])[None]).logits[0, -1] / 0.5

@@ -37,7 +37,6 @@ class Asked:
     cap: float | None  # soft cap of the logits
     dtype: torch.dtype  # of the matrix products
     rows: int  # of a chunk
-    entropy: bool
 
     @classmethod
     def of(
@@ -108,8 +107,7 @@ class _Head(torch.autograd.Function):
                 chosen = gap.gather(1, asked.tokens[block, None])[:, 0]
                 norm[block] = top[:, 0] + total.log()
                 logprobs[block] = torch.where(chosen <= IMPOSSIBLE, float("-inf"), chosen - total.log())
-                if asked.entropy:
-                    entropy[block] = total.log() - each.mul_(gap).sum(1) / total
+                entropy[block] = total.log() - each.mul_(gap).sum(1) / total
         ctx.save_for_backward(hidden, weight, bias, norm, entropy)
         ctx.set_materialize_grads(False)
         ctx.asked = asked

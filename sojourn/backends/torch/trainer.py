@@ -19,7 +19,7 @@ from sojourn.batch import share
 from sojourn.errors import ModelError, RecordError
 from sojourn.protocols import Loss
 from sojourn.timeline import Timeline
-from sojourn.types import Batch, FloatArray, IntArray
+from sojourn.types import Batch, FloatArray, Forward, IntArray
 
 T = TypeVar("T")
 Weights = Iterator[tuple[str, torch.Tensor]]
@@ -85,8 +85,8 @@ class TorchTrainer:
 
     # -- the four verbs
 
-    async def forward(self, batch: Batch, *, reference: bool = False) -> FloatArray:
-        """The logprob of each token that carries weight: (N,), 0 elsewhere."""
+    async def forward(self, batch: Batch, *, reference: bool = False) -> Forward:
+        """The tokens that carry weight, under the present weights or those that the stage began with."""
         return await self._run(lambda: self._score(batch, reference))
 
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
@@ -178,13 +178,15 @@ class TorchTrainer:
             own[name].copy_(value)
 
     @torch.no_grad()
-    def _score(self, batch: Batch, reference: bool) -> FloatArray:
-        out = np.zeros(len(batch), dtype=np.float32)
+    def _score(self, batch: Batch, reference: bool) -> Forward:
+        scored = Forward(*(np.zeros(len(batch), dtype=np.float32) for _ in Forward._fields))
         with self._weights_of_reference() if reference else nullcontext():
             for part, index in self._micro_batches(batch):
                 where = np.flatnonzero(part.weight)
-                out[index[where]] = self._forward(part, where, frozenset()).logprobs.cpu().numpy()
-        return out
+                out = self._forward(part, where, frozenset())
+                scored.logprobs[index[where]] = out.logprobs.cpu().numpy()
+                scored.entropy[index[where]] = out.entropy.cpu().numpy()
+        return scored
 
     @contextmanager
     def _weights_of_reference(self) -> Iterator[None]:
@@ -244,9 +246,7 @@ class TorchTrainer:
         # index_select: its gradient adds up repeated rows in one order, that of indexing does not
         rows = hidden.index_select(0, torch.from_numpy(tree.node[where - 1]).to(self.device))
         linear, cap = base.get_output_embeddings(), getattr(base.config, "final_logit_softcapping", None)
-        asked = head.Asked.of(
-            batch, where, linear, cap=cap, bf16=self._bf16, chunk=self._logits_bytes, entropy=torch.is_grad_enabled()
-        )
+        asked = head.Asked.of(batch, where, linear, cap=cap, bf16=self._bf16, chunk=self._logits_bytes)
         found = head.read(rows, linear, asked)
         entropy = found.entropy if "entropy" in needs else found.entropy.detach()
         return Out(found.logprobs, entropy, len(tree.tokens))

@@ -19,6 +19,7 @@ from sojourn.types import (
     Credit,
     Ending,
     Episode,
+    FloatArray,
     Group,
     Message,
     Prompt,
@@ -66,6 +67,10 @@ class Open:
             second = await self.sampler.sample(context, SamplingParams(MOST, seed=seed, **params))
             turns.append(Turn(0, more.tokens, second, None))
         return Trajectory("agent", tuple(turns), Ending.TURNS)
+
+    async def logprobs(self, batch: Batch) -> FloatArray:
+        """The trainer's, for every token: (N,)."""
+        return np.asarray((await self.trainer.forward(batch)).logprobs)
 
     async def update(self, *batches: Batch) -> None:
         """One step on the sum of the batches."""
@@ -116,7 +121,7 @@ def batch_of(played: Sequence[Trajectory]) -> Batch:
 async def gap_between(one: Open, batch: Batch, when: str) -> float:
     """How far the trainer is from what the sampler said of its own tokens, at most, in nats."""
     trained = batch.weight > 0
-    scored = np.asarray(await one.trainer.forward(batch))
+    scored = await one.logprobs(batch)
     if scored.shape != batch.logprobs.shape:
         raise BrokenError(f"forward() gave {scored.shape} logprobs for a batch of {batch.logprobs.shape} tokens")
     gap = float(np.abs(scored - batch.logprobs)[trained].max())

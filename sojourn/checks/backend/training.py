@@ -18,9 +18,9 @@ async def publishes(case: Case) -> str:
     one = case.open()
     batch = await lesson(one)
     was = [await one.sample(ASKED[0], seed) for seed in range(3)]
-    scored = await one.trainer.forward(batch)
+    scored = await one.logprobs(batch)
     await one.update(batch)
-    if not np.abs(await one.trainer.forward(batch) - scored).max() > AGREE:
+    if not np.abs(await one.logprobs(batch) - scored).max() > AGREE:
         raise BrokenError("forward() gives the same after optim_step(): expected that the step changes the weights")
     for seed, sample in enumerate(was):
         require_same_sample(sample, await one.sample(ASKED[0], seed), f"after optim_step(), seed {seed}, unpublished,")
@@ -40,13 +40,13 @@ async def splits(case: Case) -> str:
     """The first of two steps is on parts; the second shows if their sum was scaled, which AdamW hides at first."""
     whole, parted = case.open(), case.open()
     batch = await lesson(whole)
-    before = await whole.trainer.forward(batch)
+    before = await whole.logprobs(batch)
     count = len(batch.starts) - 1
     await whole.update(batch)
     await parted.update(batch.take(np.array([0])), batch.take(np.arange(1, count)))
     for one in (whole, parted):
         await one.update(batch.take(np.arange(count // 2)))
-    together, apart = [await one.trainer.forward(batch) for one in (whole, parted)]
+    together, apart = [await one.logprobs(batch) for one in (whole, parted)]
     moved, gap = float(np.abs(together - before).max()), float(np.abs(together - apart).max())
     if not gap < SPLIT * moved:
         raise BrokenError(
@@ -59,7 +59,7 @@ async def splits(case: Case) -> str:
 async def saves(case: Case) -> str:
     one, other = case.open(), case.open(seed=1)
     batch = await lesson(one)
-    if not np.abs(await other.trainer.forward(batch) - await one.trainer.forward(batch)).max() > AGREE:
+    if not np.abs(await other.logprobs(batch) - await one.logprobs(batch)).max() > AGREE:
         raise NotOfferedError("the model has the same weights for every seed: nothing can be told apart")
     await one.update(batch)
     with tempfile.TemporaryDirectory() as folder:
@@ -68,10 +68,10 @@ async def saves(case: Case) -> str:
         other.trainer.load(Path(folder))
         if kept is not None:
             other.trainer.restore(kept)
-    require_equal(await one.trainer.forward(batch), await other.trainer.forward(batch), "loaded into another backend")
+    require_equal(await one.logprobs(batch), await other.logprobs(batch), "loaded into another backend")
     for trained in (one, other):
         await trained.update(batch)
-    require_equal(await one.trainer.forward(batch), await other.trainer.forward(batch), "a step later")
+    require_equal(await one.logprobs(batch), await other.logprobs(batch), "a step later")
     return "weights, and the optimiser's memory"
 
 

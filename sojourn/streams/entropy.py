@@ -1,0 +1,21 @@
+"""The present policy's entropy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sojourn.streams.passes import Passes, PerTurn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entropy:
+    """Entropy, in nats, of the distribution from which each token was drawn, under the trainer's weights at the
+    beginning of the step; over the tokens that were allowed, at the temperature of the draw, without top-k, top-p or
+    min-p. The same pass gives `policy_logprobs`."""
+
+    provides: ClassVar[str] = "entropy"
+    reference: ClassVar[bool] = False
+
+    async def __call__(self, passes: Passes) -> PerTurn:
+        return await passes.read(lambda forward: forward.entropy)

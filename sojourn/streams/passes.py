@@ -1,0 +1,27 @@
+"""Forward passes over a step's groups, for streams to read from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sojourn.batch.flatten import flatten, scatter
+from sojourn.protocols import Trainer
+from sojourn.types import FloatArray, Forward, Group
+
+PerTurn = list[list[tuple[FloatArray, ...]]]  # by group and trajectory, an array for each turn's sampled tokens
+
+
+class Passes:
+    """The passes of one step, each made when it is first asked for, and once, however many streams read from it."""
+
+    def __init__(self, groups: Sequence[Group], trainer: Trainer) -> None:
+        self._groups, self._trainer = groups, trainer
+        self._batch, self._places = flatten(groups)
+        self._made: dict[bool, Forward] = {}
+
+    async def read(self, column: Callable[[Forward], FloatArray], *, reference: bool = False) -> PerTurn:
+        """What `column` takes from the pass, for every sampled token: of the present weights, or of those that the
+        stage began with."""
+        if reference not in self._made:
+            self._made[reference] = await self._trainer.forward(self._batch, reference=reference)
+        return scatter(self._groups, column(self._made[reference]), self._places)

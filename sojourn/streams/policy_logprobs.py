@@ -1,0 +1,23 @@
+"""The present policy's logprobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sojourn.streams.passes import Passes, PerTurn
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyLogprobs:
+    """Log-probability of every sampled token under the trainer's weights at the beginning of the step.
+
+    They differ from the sampler's where that lags behind or computes otherwise: the proximal policy of decoupled
+    PPO (Hilton et al. 2022, arXiv:2110.00641, section 3).
+    """
+
+    provides: ClassVar[str] = "policy_logprobs"
+    reference: ClassVar[bool] = False
+
+    async def __call__(self, passes: Passes) -> PerTurn:
+        return await passes.read(lambda forward: forward.logprobs)

@@ -1,0 +1,68 @@
+"""What streams say of a step's tokens, and that they share the passes that it takes."""
+
+import numpy as np
+import pytest
+from made import batch, group, trajectory
+
+from sojourn.backends.torch import models
+from sojourn.backends.torch.trainer import TorchTrainer
+from sojourn.batch.flatten import flatten, scatter
+from sojourn.losses.nll import NLL
+from sojourn.recipe import Optim
+from sojourn.registry import COMPONENTS, find
+from sojourn.streams.passes import Passes
+
+
+async def nowhere(weights, version):
+    pass
+
+
+class Counted:
+    """A trainer that notes the passes it is asked for."""
+
+    def __init__(self, trainer):
+        self.trainer, self.asked = trainer, []
+
+    async def forward(self, batch, *, reference=False):
+        self.asked.append("reference" if reference else "policy")
+        return await self.trainer.forward(batch, reference=reference)
+
+
+async def stepped():
+    """A trainer whose weights are no longer those that its stage began with, and a step's groups."""
+    trainer = TorchTrainer(models.load("tiny").model, nowhere, bf16=False, token_budget=1000)
+    trainer.begin(Optim(lr=1e-2), 10, reference=True)
+    rng = np.random.default_rng(0)
+    forked = trajectory(rng, parents=[-1, 0, 0, 1])
+    groups = [group([forked, trajectory(rng)]), group([trajectory(rng), trajectory(rng)], 1)]
+    await trainer.forward_backward(batch(rng), [NLL()])
+    await trainer.optim_step()
+    return Counted(trainer), groups
+
+
+async def test_all_streams_of_a_step_take_one_pass_for_each_set_of_weights():
+    trainer, groups = await stepped()
+    passes, streams = Passes(groups, trainer), [find("stream", name)() for name in COMPONENTS["stream"]]
+    found = {stream.provides: await stream(passes) for stream in streams}
+    assert set(found) == set(COMPONENTS["stream"])
+    assert sorted(trainer.asked) == ["policy", "reference"]
+    flat, places = flatten(groups)
+    for name, reference, column in (
+        ("policy_logprobs", False, 0),
+        ("entropy", False, 1),
+        ("ref_logprobs", True, 0),
+    ):
+        forward = await trainer.trainer.forward(flat, reference=reference)
+        expected = scatter(groups, forward[column], places)
+        for given, one in zip(found[name], expected, strict=True):
+            for turns, others in zip(given, one, strict=True):
+                assert [t.tolist() for t in turns] == [t.tolist() for t in others]
+    assert found["policy_logprobs"][0][0][0] != pytest.approx(found["ref_logprobs"][0][0][0], abs=1e-3)
+    assert all((turn > 0).all() for trajectories in found["entropy"] for turns in trajectories for turn in turns)
+
+
+async def test_streams_of_the_present_weights_need_no_reference():
+    trainer, groups = await stepped()
+    await find("stream", "entropy")()(Passes(groups, trainer))
+    assert trainer.asked == ["policy"]
+    assert {name for name in COMPONENTS["stream"] if find("stream", name).reference} == {"ref_logprobs"}
