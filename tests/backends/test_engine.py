@@ -7,8 +7,15 @@ import time
 import numpy as np
 import pytest
 import torch
-from engine_models import STOP, VOCABULARY, build, logits_of, logprobs_of, twin
-from transformers import GPT2Config, GPT2LMHeadModel, MambaConfig, MambaForCausalLM
+from engine_models import SIZES, STOP, VOCABULARY, build, logits_of, logprobs_of, twin
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+)
 
 from sojourn.backends.torch import fused
 from sojourn.backends.torch import kernel as kernels
@@ -88,13 +95,14 @@ async def test_scores_agree_with_a_plain_forward(family, kernel):
     await engine.close()
 
 
-async def test_the_fused_decoder_gives_the_logits_of_transformers(monkeypatch):
+@pytest.mark.parametrize(("kernel", "form"), [(True, "CompiledLlama"), (False, "FusedLlama")])
+async def test_the_fused_decoder_gives_the_logits_of_transformers(kernel, form, monkeypatch):
     model = build("llama")
-    fast = open_engine(model)
-    monkeypatch.setattr(fused, "build", lambda model, kernel: None)
-    plain = open_engine(model)
-    assert isinstance(fast._stepper._logits, fused.FusedLlama)
-    assert not isinstance(plain._stepper._logits, fused.FusedLlama)
+    fast = open_engine(model, kernel=kernel)
+    monkeypatch.setattr(fused, "build", lambda *_: None)
+    plain = open_engine(model, kernel=kernel)
+    assert type(fast._stepper._logits).__name__ == form
+    assert plain._stepper._fused is None
     told = await asyncio.gather(play(fast, tokens_of(1, 30), 3, 1), play(fast, tokens_of(2, 50), 3, 2))
     same = await asyncio.gather(play(plain, tokens_of(1, 30), 3, 1), play(plain, tokens_of(2, 50), 3, 2))
     for (_, one), (_, other) in zip(flat(told), flat(same), strict=True):
@@ -102,6 +110,38 @@ async def test_the_fused_decoder_gives_the_logits_of_transformers(monkeypatch):
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
     await fast.close()
     await plain.close()
+
+
+ODD = [  # hidden, inner, vocabulary, heads, kv_heads: sizes around the kernel's panels and blocks
+    (48, 64, 97, 4, 2),
+    (20, 7, 33, 5, 1),
+    (32, 400, 16, 2, 2),
+    (392, 32, 64, 4, 4),
+]
+
+
+@pytest.mark.parametrize("sizes", ODD, ids=str)
+async def test_the_compiled_decoder_gives_each_token_the_same_bits_in_every_batch_chunk_and_cache(sizes):
+    names = ("hidden_size", "intermediate_size", "vocab_size", "num_attention_heads", "num_key_value_heads")
+    torch.manual_seed(0)
+    config = LlamaConfig(**(SIZES | dict(zip(names, sizes, strict=True)) | {"initializer_range": sizes[0] ** -0.5}))
+    model = LlamaForCausalLM(config).eval()
+    context = np.random.default_rng(1).integers(0, sizes[2], 250)
+    others = [np.random.default_rng(9 + n).integers(0, sizes[2], 7 * n + 3) for n in range(9)]
+    found, before = [], torch.get_num_threads()
+    ways = [(512, 1, False), (512, 2, True), (1, 1, True), (7, 2, True), (100, 2, False)]
+    for chunk, threads, crowd in ways:
+        torch.set_num_threads(threads)
+        engine = open_engine(model, stops=(), max_context=256, prefill_chunk=chunk)
+        beside = [engine.sample(Prompt(other), SamplingParams(5)) for other in others if crowd]
+        first = await asyncio.gather(*beside, engine.sample(Prompt(context[:120]), SamplingParams(3, seed=1)))
+        samples = [await engine.sample(Prompt(context[:n]), SamplingParams(3, seed=n)) for n in (60, 121, 250)]
+        columns = [(*one.tokens, *one.logprobs) for one in (first[-1], *samples)]
+        found.append((columns, (await engine.score(Prompt(context))).tolist()))
+        await engine.close()
+    torch.set_num_threads(before)
+    assert all(one == found[0] for one in found)
+    np.testing.assert_allclose(found[0][1], logprobs_of(model, context[:1], context[1:]), atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
