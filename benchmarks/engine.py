@@ -184,7 +184,7 @@ def compare(setup: Setup, prompts: list[Tokens], quick: bool, effort: Effort) ->
 
 def main(quick: bool, effort: Effort) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = compute_dtype("bf16" if device == "cuda" else "auto")
+    dtype = compute_dtype("auto", torch.device(device))
     name = "bf16" if dtype == torch.bfloat16 else "fp32"
     loaded, before = models.load("smollm2", name), floor.measure(dtype, device)
     prompts = [loaded.tokenizer.encode(text) for text in PROBES]
