@@ -99,10 +99,9 @@ async def test_scores_agree_with_a_plain_forward(family, kernel):
 async def test_the_fused_decoder_gives_the_logits_of_transformers(kernel, form, monkeypatch):
     model = build("llama")
     fast = open_engine(model, kernel=kernel)
-    monkeypatch.setattr(fused, "build", lambda *_: None)
+    monkeypatch.setattr(fused, "build", lambda model, *_: fused.Plain(model))
     plain = open_engine(model, kernel=kernel)
-    assert type(fast._stepper._logits).__name__ == form
-    assert plain._stepper._fused is None
+    assert [type(engine._stepper._decoder).__name__ for engine in (fast, plain)] == [form, "Plain"]
     told = await asyncio.gather(play(fast, tokens_of(1, 30), 3, 1), play(fast, tokens_of(2, 50), 3, 2))
     same = await asyncio.gather(play(plain, tokens_of(1, 30), 3, 1), play(plain, tokens_of(2, 50), 3, 2))
     for (_, one), (_, other) in zip(flat(told), flat(same), strict=True):

@@ -1,14 +1,14 @@
 """The decoder of Llama in fp32 as one call into the kernel: no Python between its operations.
 
 A token's logits do not depend, not even in their last bit, on what is computed beside it, in which pieces its context
-was read, or which part of that was cached. The weights are laid out a second time, for the kernel.
+was read, or which part of that was cached.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import embedding
@@ -17,6 +17,7 @@ from sojourn.backends.torch.attention import Plan
 from sojourn.backends.torch.cache import KeyValues
 from sojourn.backends.torch.kernel import Kernel
 
+Weights = Iterable[tuple[str, torch.Tensor]]
 LAYER = ("before", "qkv", "out", "between", "gate", "up", "down", "keys", "values")
 SIZES = ("layers", "hidden", "heads", "kv_heads", "inner", "vocabulary", "capacity")
 COUNTS = ("rows", "kept", "width")
@@ -37,42 +38,66 @@ Model = _struct(SIZES, ("norm", "head", "layer"), ("eps", "scale"))
 Step = _struct(COUNTS, (*INPUTS, *SCRATCH, "logits", "shares"))
 
 
+class Panels(NamedTuple):
+    """Several weights that share their inputs, side by side as the kernel reads them."""
+
+    packed: torch.Tensor
+    begin: int  # the first output of the weight that is meant
+
+
 class CompiledLlama:
+    """Takes the model over: of the weights that the kernel has of its own, the model keeps the shapes alone."""
+
     def __init__(self, model: Any, kernel: Kernel, cache: KeyValues) -> None:
         config, attention = model.config, model.model.layers[0].self_attn
-        self._model, self._kernel = model, kernel
-        self._packed = [kernel.panels(weight) for weight in self._weights()]
-        packed, head = [tensor.data_ptr() for tensor in self._packed], attention.head_dim
+        self._base, self._kernel = model.model, kernel
+        self._parameters = dict(model.named_parameters(remove_duplicate=False))
+        self._panels: dict[str, Panels] = {}
         layers = (Layer * len(cache.layers))()
-        for number, (layer, kept) in enumerate(zip(model.model.layers, cache.layers, strict=True)):
-            qkv, out, gate, up, down = packed[5 * number : 5 * number + 5]
-            before, between = layer.input_layernorm.weight.data_ptr(), layer.post_attention_layernorm.weight.data_ptr()
-            kept = (kept.keys.data_ptr(), kept.values.data_ptr())
-            layers[number] = Layer(before, qkv, out, between, gate, up, down, *kept)
+        for number, (layer, kept) in enumerate(zip(self._base.layers, cache.layers, strict=True)):
+            layers[number] = self._layer(f"model.layers.{number}", layer, kept)
+        vocabulary = self._pack("lm_head")
         kv_heads, capacity = cache.layers[0].keys.shape[:2]
         sizes = (config.hidden_size, config.num_attention_heads, kv_heads, config.intermediate_size, config.vocab_size)
-        at = (model.model.norm.weight.data_ptr(), packed[-1], ctypes.addressof(layers))
+        at = (self._base.norm.weight.data_ptr(), vocabulary, ctypes.addressof(layers))
         self._layers, self._vocabulary = layers, config.vocab_size
         self._about = Model(len(layers), *sizes, capacity, *at, config.rms_norm_eps, attention.scaling)
-        wide = config.num_attention_heads * head
-        self._widths = (sizes[0], sizes[0], sizes[0], wide + 2 * kv_heads * head, wide, sizes[3], sizes[3])
+        wide = config.num_attention_heads * attention.head_dim
+        self._widths = (
+            sizes[0],
+            sizes[0],
+            sizes[0],
+            wide + 2 * kv_heads * attention.head_dim,
+            wide,
+            sizes[3],
+            sizes[3],
+        )
         self._scratch, self._rows = [torch.empty(0)] * len(self._widths), 0
         self._shares = torch.zeros(PHASES * len(layers) + 2, dtype=torch.int64)
+        if model.lm_head.weight is self._base.embed_tokens.weight:
+            self._panels["model.embed_tokens.weight"] = self._panels["lm_head.weight"]
+        for name in self._panels:
+            if self._parameters[name] is not self._base.embed_tokens.weight:
+                self._parameters[name] = torch.nn.Parameter(self._parameters[name].to("meta"), requires_grad=False)
+                model.get_submodule(name.removesuffix(".weight")).weight = self._parameters[name]
 
-    def refresh(self) -> None:
-        """After the model's parameters were written to."""
-        for packed, weight in zip(self._packed, self._weights(), strict=True):
-            self._kernel.panels(weight, packed)
+    def load(self, weights: Weights) -> None:
+        """Overwrites parameters of the model, by name, with values of their shapes."""
+        for name, tensor in weights:
+            if name in self._panels:
+                panels = self._panels[name]
+                self._kernel.pack(tensor.to(panels.packed), panels.packed, panels.begin)
+            if not self._parameters[name].is_meta:
+                self._parameters[name].copy_(tensor)
 
     def __call__(self, tokens: torch.Tensor, plan: Plan, keep: torch.Tensor) -> torch.Tensor:
         """The logits (R, V) after the kept tokens."""
-        rows, base = plan.rows, self._model.model
         if len(tokens) > self._rows:
             self._rows = len(tokens)
             self._scratch = [torch.empty(self._rows, width) for width in self._widths]
-        hidden = self._scratch[0][: len(tokens)]
-        hidden.copy_(embedding(tokens, base.embed_tokens.weight))
-        angles = [part[0].contiguous() for part in base.rotary_emb(hidden, position_ids=plan.positions[None])]
+        rows, hidden = plan.rows, self._scratch[0][: len(tokens)]
+        hidden.copy_(embedding(tokens, self._base.embed_tokens.weight))
+        angles = [part[0].contiguous() for part in self._base.rotary_emb(hidden, position_ids=plan.positions[None])]
         logits, inputs = torch.empty(len(keep), self._vocabulary), (plan.places, *rows, keep, *angles)
         self._shares.zero_()
         pointers = (tensor.data_ptr() for tensor in (*inputs, *self._scratch, logits, self._shares))
@@ -80,10 +105,21 @@ class CompiledLlama:
         self._kernel.forward(self._about, step)
         return logits
 
-    def _weights(self) -> Iterator[torch.Tensor]:
-        """Five of each layer, and the vocabulary's."""
-        for layer in self._model.model.layers:
-            attention, mlp = layer.self_attn, layer.mlp
-            yield torch.cat([part.weight.data for part in (attention.q_proj, attention.k_proj, attention.v_proj)])
-            yield from (m.weight.data for m in (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj))
-        yield self._model.lm_head.weight.data
+    def _layer(self, name: str, layer: Any, kept: Any) -> ctypes.Structure:
+        before, between = layer.input_layernorm.weight.data_ptr(), layer.post_attention_layernorm.weight.data_ptr()
+        qkv = self._pack(*(f"{name}.self_attn.{part}_proj" for part in "qkv"))
+        out, gate, up, down = (
+            self._pack(f"{name}.{part}_proj") for part in ("self_attn.o", "mlp.gate", "mlp.up", "mlp.down")
+        )
+        return Layer(before, qkv, out, between, gate, up, down, kept.keys.data_ptr(), kept.values.data_ptr())
+
+    def _pack(self, *names: str) -> int:
+        """The address of the weights' panels."""
+        weights = {f"{name}.weight": self._parameters[f"{name}.weight"].data for name in names}
+        outputs = sum(len(weight) for weight in weights.values())
+        packed, begin = self._kernel.panels(outputs, next(iter(weights.values())).shape[1]), 0
+        for name, weight in weights.items():
+            self._panels[name] = Panels(packed, begin)
+            self._kernel.pack(weight, packed, begin)
+            begin += len(weight)
+        return packed.data_ptr()

@@ -20,9 +20,10 @@ import numpy as np
 
 from sojourn.backends.torch.attention import Piece
 from sojourn.backends.torch.cache import PAGE
+from sojourn.backends.torch.fused import Weights
 from sojourn.backends.torch.request import Decode, Request
 from sojourn.backends.torch.sampling import Choices
-from sojourn.backends.torch.stepper import Outcome, Stepper, Weights
+from sojourn.backends.torch.stepper import Outcome, Stepper
 from sojourn.backends.torch.tree import Copy, Wait
 from sojourn.errors import BudgetError, InfrastructureError, ModelError
 from sojourn.timeline import Timeline

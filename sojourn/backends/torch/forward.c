@@ -22,7 +22,6 @@
 #define DEEP 384         /* inputs that are summed up at once: of a panel, they stay in the nearest cache */
 #define BLOCK (16 * TALL) /* rows that stay in the next */
 #define SHARE 2          /* panels that a thread takes at once */
-#define FEW 8            /* rows, likewise */
 #define SPINS 4000       /* looks at a barrier before others are let onto the core */
 typedef float wide __attribute__((vector_size(4 * WIDE), aligned(4)));
 
@@ -228,18 +227,22 @@ static void turns(int64_t *shares, const struct Model *model, const struct Layer
 static void looks(int64_t *shares, const struct Model *model, const struct Layer *layer, const struct Step *step,
                   const int64_t *keep)
 {
-    int64_t share, rows = keep ? step->kept : step->rows, few = parts(rows, FEW), hidden = model->hidden;
+    int64_t share, rows = keep ? step->kept : step->rows, hidden = model->hidden;
+    int64_t few = handful(rows, model->kv_heads), all = parts(rows, few);
     int64_t size = (model->heads + model->kv_heads) * KEY + model->kv_heads * VALUE;
-    while ((share = take(shares, few * model->kv_heads)) >= 0) {
-        int64_t head = share / few, begin = share % few * FEW;
-        for (int64_t n = begin; n < least(begin + FEW, rows); n++) {
-            int64_t r = keep ? keep[n] : n;
-            look(step->qkv + r * size + head * REPEATS * KEY, KEY, layer->keys + head * model->capacity * KEY,
-                 layer->values + head * model->capacity * VALUE, step->tables + step->owners[r] * step->width, 0,
-                 step->lengths[r], model->scale, 0, step->attended + (n * model->heads + head * REPEATS) * VALUE);
+    while ((share = take(shares, all * model->kv_heads)) >= 0) {
+        struct Row some[FEW];
+        int64_t head = share / all, begin = share % all * few, count = least(few, rows - begin);
+        for (int64_t i = 0; i < count; i++) {
+            int64_t n = begin + i, r = keep ? keep[n] : n;
+            some[i] = (struct Row){step->qkv + r * size + head * REPEATS * KEY,
+                                   step->tables + step->owners[r] * step->width, 0, step->lengths[r],
+                                   step->attended + (n * model->heads + head * REPEATS) * VALUE};
             if (keep && head == 0)
                 memcpy(step->last + n * hidden, step->hidden + r * hidden, hidden * sizeof(float));
         }
+        look(some, count, KEY, layer->keys + head * model->capacity * KEY,
+             layer->values + head * model->capacity * VALUE, model->scale, 0);
     }
 }
 
@@ -291,14 +294,17 @@ void forward(const struct Model *model, const struct Step *step, int64_t threads
     }
 }
 
-/* A weight (outs, depth) as panels; outputs that are missing in the last one are 0. */
-void pack(const float *weight, int64_t outs, int64_t depth, float *out)
+/* Puts a weight (outs, depth) into panels, as their outputs from `begin` on. */
+void pack(const float *weight, int64_t outs, int64_t depth, float *out, int64_t begin)
 {
+    int64_t first = begin / PANEL, stop = parts(begin + outs, PANEL);
 #pragma omp parallel for
-    for (int64_t p = 0; p < parts(outs, PANEL); p++)
+    for (int64_t p = first; p < stop; p++) {
+        int64_t from = p * PANEL > begin ? p * PANEL : begin, to = least((p + 1) * PANEL, begin + outs);
         for (int64_t d = 0; d < depth; d++)
-            for (int64_t o = p * PANEL; o < (p + 1) * PANEL; o++)
-                out[(p * depth + d) * PANEL + o % PANEL] = o < outs ? weight[o * depth + d] : 0;
+            for (int64_t o = from; o < to; o++)
+                out[(p * depth + d) * PANEL + o % PANEL] = weight[(o - begin) * depth + d];
+    }
 }
 
 int64_t panel_size(void) { return PANEL; }

@@ -8,26 +8,59 @@ plainly of this form goes through transformers.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.nn.functional import embedding, rms_norm, silu
 
 from sojourn.backends.torch.attention import Plan, over_cache
 from sojourn.backends.torch.cache import KeyValues
-from sojourn.backends.torch.compiled import CompiledLlama
+from sojourn.backends.torch.compiled import CompiledLlama, Weights
 from sojourn.backends.torch.kernel import Kernel
 from sojourn.backends.torch.product import Product
 
 
-def build(model: Any, kernel: Kernel | None, cache: KeyValues) -> CompiledLlama | FusedLlama | None:
-    """The fastest forward of a model of this form, or None."""
+class Decoder(Protocol):
+    """A model as the engine runs it."""
+
+    def load(self, weights: Weights) -> None:
+        """Overwrites parameters of the model, by name, with values of their shapes."""
+        ...
+
+    def __call__(self, tokens: torch.Tensor, plan: Plan, keep: torch.Tensor) -> torch.Tensor:
+        """The logits (R, V) after the kept ones of the tokens (N,)."""
+        ...
+
+
+def build(model: Any, kernel: Kernel | None, cache: KeyValues) -> Decoder:
+    """The fastest that there is for a model of this form."""
     config = model.config
     if config.model_type != "llama" or config.hidden_act != "silu" or config.attention_bias or config.mlp_bias:
-        return None
+        return Plain(model)
     if any(type(module) is not torch.nn.Linear for name, module in model.named_modules() if name.endswith("_proj")):
-        return None
+        return Plain(model)
     return CompiledLlama(model, kernel, cache) if kernel and kernel.whole else FusedLlama(model, kernel)
+
+
+class Plain:
+    """The model as transformers runs it."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._parameters = dict(model.named_parameters(remove_duplicate=False))
+
+    def load(self, weights: Weights) -> None:
+        for name, tensor in weights:
+            self._parameters[name].copy_(tensor)
+
+    def __call__(self, tokens: torch.Tensor, plan: Plan, keep: torch.Tensor) -> torch.Tensor:
+        return self._model(
+            input_ids=tokens[None],
+            position_ids=plan.positions[None],
+            use_cache=False,
+            logits_to_keep=keep,
+            sojourn_plan=plan,
+        ).logits[0]
 
 
 class FusedLayer(NamedTuple):
@@ -40,10 +73,10 @@ class FusedLayer(NamedTuple):
     scaling: float
 
 
-class FusedLlama:
+class FusedLlama(Plain):
     def __init__(self, model: Any, kernel: Kernel | None) -> None:
-        config = model.config
-        self._model, self._kernel = model, kernel
+        super().__init__(model)
+        config, self._kernel = model.config, kernel
         self._eps = config.rms_norm_eps
         self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
         self._head = model.model.layers[0].self_attn.head_dim
@@ -62,15 +95,14 @@ class FusedLlama:
             attention.scaling,
         )
 
-    def refresh(self) -> None:
-        """After the model's parameters were written to."""
+    def load(self, weights: Weights) -> None:
+        super().load(weights)
         for layer in self._layers:
             for product in (layer.qkv, layer.out, layer.gate_up, layer.down):
                 product.refresh()
         self._vocabulary.refresh()
 
     def __call__(self, tokens: torch.Tensor, plan: Plan, keep: torch.Tensor) -> torch.Tensor:
-        """The logits (R, V) after the kept tokens."""
         base = self._model.model
         hidden = embedding(tokens, base.embed_tokens.weight)  # (N, H)
         cos, sin = (part[0].float() for part in base.rotary_emb(hidden, position_ids=plan.positions[None]))

@@ -57,7 +57,6 @@ static inline float exponential(float x)
 #else
 #define LANES 1
 #endif
-#define CHUNK (VALUE / LANES % 4 == 0 ? 4 : 1) /* sums under way, of which each waits for its last addition */
 typedef float lanes __attribute__((vector_size(4 * LANES)));
 
 static inline lanes load(const real *x)
@@ -70,13 +69,16 @@ static inline lanes load(const real *x)
     return all;
 }
 
+/* Sums of a query head that are under way at once: all of them, over the heads, fit into registers. */
+#define SIDE (REPEATS <= 3 ? 4 : REPEATS <= 6 ? 2 : 1)
+
 /* s[r][t] = q[r] . k[t] for all keys of a page, which lie side by side (KEY, PAGE). */
 static inline void products(float q[REPEATS][KEY], const real *k, float s[REPEATS][PAGE])
 {
-    for (int t = 0; t < PAGE; t += 4 * LANES) {
-        lanes sum[REPEATS][4] = {{{0}}};
+    for (int t = 0; t < PAGE; t += SIDE * LANES) {
+        lanes sum[REPEATS][SIDE] = {{{0}}};
         for (int d = 0; d < KEY; d++)
-            for (int n = 0; n < 4; n++) {
+            for (int n = 0; n < SIDE; n++) {
                 lanes key = load(k + d * PAGE + t + n * LANES);
                 for (int r = 0; r < REPEATS; r++)
                     sum[r][n] += q[r][d] * key;
@@ -85,6 +87,8 @@ static inline void products(float q[REPEATS][KEY], const real *k, float s[REPEAT
             memcpy(s[r] + t, sum[r], sizeof sum[r]);
     }
 }
+
+#define CHUNK (VALUE / LANES % SIDE == 0 ? SIDE : 1)
 
 /* seen[r] = seen[r] * shrink[r] + sum over t of s[r][t] v[t]. */
 static inline void gather(lanes seen[REPEATS][VALUE / LANES], const float shrink[REPEATS], const real *v, int begin,
@@ -107,60 +111,102 @@ static inline void gather(lanes seen[REPEATS][VALUE / LANES], const float shrink
     }
 }
 
-/* One token's queries of one key head over the keys from `first` to `length` of its context, with a running softmax. */
-static void look(const real *query, int64_t head_stride, const real *keys, const real *values, const int64_t *table,
-                 int64_t first, int64_t length, float scale, float cap, real *out)
-{
+#define FEW 8 /* rows that look at a page while it is near */
+
+/* A token's queries of one key head, and the keys from `first` to `length` of its context, at which they look. */
+struct Row {
+    const real *query;
+    const int64_t *table;
+    int64_t first, length;
+    real *out;
+};
+
+/* A softmax under way. */
+struct Look {
     lanes seen[REPEATS][VALUE / LANES];
-    float q[REPEATS][KEY], sum[REPEATS], top[REPEATS], shrink[REPEATS], s[REPEATS][PAGE];
-    memset(seen, 0, sizeof seen);
+    float q[REPEATS][KEY], sum[REPEATS], top[REPEATS];
+};
+
+static inline void look_at(struct Look *look, const real *keys, const real *values, int begin, int end, float cap)
+{
+    float shrink[REPEATS], s[REPEATS][PAGE];
+    products(look->q, keys, s);
     for (int r = 0; r < REPEATS; r++) {
-        for (int d = 0; d < KEY; d++)
-            q[r][d] = get(query[r * head_stride + d]) * scale;
-        sum[r] = 0;
-        top[r] = -1e30f;
-    }
-    for (int64_t at = first; at < length;) {
-        int64_t page = table[at / PAGE];
-        int begin = at % PAGE, end = (int)(length - at < PAGE - begin ? length - at + begin : PAGE);
-        products(q, keys + page * PAGE * KEY, s);
-        for (int r = 0; r < REPEATS; r++) {
-            if (cap > 0)
-                for (int t = begin; t < end; t++)
-                    s[r][t] = cap * tanhf(s[r][t] / cap);
-            float high = top[r], added = 0;
+        if (cap > 0)
             for (int t = begin; t < end; t++)
-                high = s[r][t] > high ? s[r][t] : high;
-            for (int t = begin; t < end; t++) {
-                s[r][t] = exponential(s[r][t] - high);
-                added += s[r][t];
-            }
-            shrink[r] = exponential(top[r] - high);
-            sum[r] = sum[r] * shrink[r] + added;
-            top[r] = high;
+                s[r][t] = cap * tanhf(s[r][t] / cap);
+        float high = look->top[r], added = 0;
+        for (int t = begin; t < end; t++)
+            high = s[r][t] > high ? s[r][t] : high;
+        for (int t = begin; t < end; t++) {
+            s[r][t] = exponential(s[r][t] - high);
+            added += s[r][t];
         }
-        gather(seen, shrink, values + page * PAGE * VALUE, begin, end, s);
-        at += end - begin;
+        shrink[r] = exponential(look->top[r] - high);
+        look->sum[r] = look->sum[r] * shrink[r] + added;
+        look->top[r] = high;
     }
-    for (int r = 0; r < REPEATS; r++)
-        for (int d = 0; d < VALUE; d++)
-            out[r * VALUE + d] = put(seen[r][d / LANES][d % LANES] / sum[r]);
+    gather(look->seen, shrink, values, begin, end, s);
+}
+
+/* Page after page, each for all of at most FEW rows: those that share it find it in the processor's cache. */
+static void look(const struct Row *rows, int64_t count, int64_t head_stride, const real *keys, const real *values,
+                 float scale, float cap)
+{
+    struct Look looks[FEW];
+    int64_t first = rows->first, length = rows->length;
+    memset(looks, 0, count * sizeof *looks);
+    for (int64_t i = 0; i < count; i++) {
+        for (int r = 0; r < REPEATS; r++) {
+            for (int d = 0; d < KEY; d++)
+                looks[i].q[r][d] = get(rows[i].query[r * head_stride + d]) * scale;
+            looks[i].top[r] = -1e30f;
+        }
+        first = rows[i].first < first ? rows[i].first : first;
+        length = rows[i].length > length ? rows[i].length : length;
+    }
+    for (int64_t page = first / PAGE; page * PAGE < length; page++)
+        for (int64_t i = 0; i < count; i++) {
+            int64_t begin = rows[i].first - page * PAGE, end = rows[i].length - page * PAGE;
+            begin = begin > 0 ? begin : 0;
+            end = end < PAGE ? end : PAGE;
+            if (begin < end) {
+                int64_t at = rows[i].table[page] * PAGE;
+                look_at(looks + i, keys + at * KEY, values + at * VALUE, (int)begin, (int)end, cap);
+            }
+        }
+    for (int64_t i = 0; i < count; i++)
+        for (int r = 0; r < REPEATS; r++)
+            for (int d = 0; d < VALUE; d++)
+                rows[i].out[r * VALUE + d] = put(looks[i].seen[r][d / LANES][d % LANES] / looks[i].sum[r]);
+}
+
+/* How many rows look together, so that there is work for several threads. */
+static inline int64_t handful(int64_t rows, int64_t kv_heads)
+{
+    int64_t count = rows * kv_heads / 16;
+    return count < 1 ? 1 : count > FEW ? FEW : count;
 }
 
 /* Row i attends to the first lengths[i] tokens of the context whose pages are tables[owners[i]]; of those, to the last
-   `window` where it is not 0. Queries (rows, heads, KEY) by strides, out (rows, heads, VALUE). Contexts that share
-   pages come one after another for each key head, and find them in the processor's cache. */
+   `window` where it is not 0. Queries (rows, heads, KEY) by strides, out (rows, heads, VALUE). */
 void attend(const real *query, int64_t row_stride, int64_t head_stride, real *out, const real *keys, const real *values,
             int64_t capacity, int64_t rows, int64_t kv_heads, const int64_t *tables, int64_t width,
             const int64_t *owners, const int64_t *lengths, int64_t window, float scale, float cap)
 {
-#pragma omp parallel for collapse(2) schedule(static)
+    int64_t few = handful(rows, kv_heads);
+#pragma omp parallel for collapse(2) schedule(dynamic)
     for (int64_t head = 0; head < kv_heads; head++)
-        for (int64_t row = 0; row < rows; row++) {
-            int64_t length = lengths[row], first = window && length > window ? length - window : 0;
-            look(query + row * row_stride + head * REPEATS * head_stride, head_stride, keys + head * capacity * KEY,
-                 values + head * capacity * VALUE, tables + owners[row] * width, first, length, scale, cap,
-                 out + (row * kv_heads + head) * REPEATS * VALUE);
+        for (int64_t begin = 0; begin < rows; begin += few) {
+            struct Row some[FEW];
+            int64_t count = rows - begin < few ? rows - begin : few;
+            for (int64_t i = 0; i < count; i++) {
+                int64_t row = begin + i, length = lengths[row];
+                some[i] = (struct Row){query + row * row_stride + head * REPEATS * head_stride,
+                                       tables + owners[row] * width, window && length > window ? length - window : 0,
+                                       length, out + (row * kv_heads + head) * REPEATS * VALUE};
+            }
+            look(some, count, head_stride, keys + head * capacity * KEY, values + head * capacity * VALUE, scale, cap);
         }
 }
 

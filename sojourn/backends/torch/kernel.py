@@ -34,7 +34,7 @@ LAYOUTS = {
     "add_norm": "ppppiif",
     "gated": "ppii",
 }
-WHOLE = {"forward": "ppi", "pack": "piip", "panel_size": ""}  # in fp32 only
+WHOLE = {"forward": "ppi", "pack": "piipi", "panel_size": ""}  # in fp32 only
 
 
 class Rows(NamedTuple):
@@ -98,12 +98,15 @@ class Kernel:
         self._gated(gate_up.data_ptr(), out.data_ptr(), rows, size // 2)
         return out
 
-    def panels(self, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """A weight (outputs, inputs) as `forward` reads it."""
-        size, (outs, depth) = self._panel_size(), weight.shape
-        out = torch.empty(-(-outs // size), depth, size) if out is None else out
-        self._pack(weight.contiguous().data_ptr(), outs, depth, out.data_ptr())
-        return out
+    def panels(self, outputs: int, inputs: int) -> torch.Tensor:
+        """Room for weights as `forward` reads them."""
+        size = self._panel_size()
+        return torch.zeros(-(-outputs // size), inputs, size)
+
+    def pack(self, weight: torch.Tensor, panels: torch.Tensor, begin: int) -> None:
+        """Puts a weight (outputs, inputs) where the panels' outputs from `begin` on belong."""
+        whole = weight.contiguous()
+        self._pack(whole.data_ptr(), *whole.shape, panels.data_ptr(), begin)
 
     def forward(self, model: ctypes.Structure, step: ctypes.Structure) -> None:
         """A whole step, by the structures that forward.c declares."""

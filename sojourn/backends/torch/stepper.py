@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,13 +10,12 @@ import torch
 from sojourn.backends.torch import fused, kernel, sampling
 from sojourn.backends.torch.attention import Piece, Plan, Probe
 from sojourn.backends.torch.cache import PAGE, KeyValues
+from sojourn.backends.torch.fused import Weights
 from sojourn.backends.torch.request import Request
 from sojourn.backends.torch.sampling import Row
 from sojourn.backends.torch.tree import Copy, PrefixTree
 from sojourn.errors import ConfigError, ModelError
 from sojourn.types import FloatArray
-
-Weights = Iterable[tuple[str, torch.Tensor]]
 
 
 class Drawing(NamedTuple):
@@ -53,11 +51,10 @@ class Stepper:
         self.tree = PrefixTree(pages, PAGE, length)
         self.vocabulary = self._model.get_input_embeddings().num_embeddings
         self._cache = KeyValues(shapes, pages, first.dtype, self._device)
-        self._parameters = dict(self._model.named_parameters(remove_duplicate=False))
         heads = self._model.config.get_text_config().num_attention_heads
         self._kernel = kernel.load(shapes, heads, first.dtype, self._device) if compiled else None
-        self._fused = fused.build(self._model, self._kernel, self._cache)
-        self._logits = self._fused or self._through_transformers
+        self._decoder = fused.build(self._model, self._kernel, self._cache)
+        self._shapes = {name: p.shape for name, p in self._model.named_parameters(remove_duplicate=False)}
 
     @torch.inference_mode()
     def step(self, pieces: dict[Piece, Request], copies: list[Copy]) -> list[Outcome]:
@@ -76,9 +73,8 @@ class Stepper:
             wanted.append((request, piece, slice(count, count := count + len(kept))))
             keep.append(kept)
         index = torch.from_numpy(np.concatenate(keep)).to(self._device)
-        logits = self._logits(torch.from_numpy(tokens).to(self._device), plan, index)
-        outcomes = self._read(logits, wanted)
-        return outcomes
+        logits = self._decoder(torch.from_numpy(tokens).to(self._device), plan, index)
+        return self._read(logits, wanted)
 
     def _read(self, logits: torch.Tensor, wanted: list[tuple[Request, Piece, slice]]) -> list[Outcome]:
         """Draws and scores from a step's logits."""
@@ -99,26 +95,17 @@ class Stepper:
                 outcomes.append(Outcome(request, piece.end, drawn.get(request)))
         return outcomes
 
-    def _through_transformers(self, tokens: torch.Tensor, plan: Plan, keep: torch.Tensor) -> torch.Tensor:
-        """The logits (R, V) after the kept tokens."""
-        return self._model(
-            input_ids=tokens[None],
-            position_ids=plan.positions[None],
-            use_cache=False,
-            logits_to_keep=keep,
-            sojourn_plan=plan,
-        ).logits[0]
-
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
+        self._decoder.load(self._checked(weights))
+
+    def _checked(self, weights: Weights) -> Weights:
         for name, tensor in weights:
-            parameter = self._parameters.get(name)
-            if parameter is None or parameter.shape != tensor.shape:
-                has = "no such parameter" if parameter is None else f"shape {tuple(parameter.shape)} there"
+            shape = self._shapes.get(name)
+            if shape != tensor.shape:
+                has = "no such parameter" if shape is None else f"shape {tuple(shape)} there"
                 raise ModelError(
                     f"published '{name}' of shape {tuple(tensor.shape)}, but the sampler's model has {has}: "
                     "trainer and sampler must be copies of one model"
                 )
-            parameter.copy_(tensor)
-        if self._fused is not None:
-            self._fused.refresh()
+            yield name, tensor
