@@ -40,9 +40,9 @@ from sojourn.backends.torch.backend import compute_dtype
 
 BATCHES, PREFILL_BATCHES, CONTEXTS, COUNT = (1, 8, 16, 32), (1, 8, 32), (512, 2048), 16
 GROUP, TURNS, SHARED, SHOWN, SAID = 8, 8, 400, 60, 16
-LIMIT_S, MINUTES = 40, 12
+LIMIT_S, MINUTES = 40, 30
 EFFORT = Effort(repeats=3, enough_s=12, limit_s=LIMIT_S, until=60 * MINUTES)
-GROUP_TIMES_LIMIT = 4  # the multi-turn workload may take so much longer
+GROUP_TIMES = 6  # the multi-turn workload may take so much longer
 PROBES = ("The capital of France is", "One, two, three, four,", "Monday, Tuesday, Wednesday,", "A B C D E F G")
 
 
@@ -84,8 +84,9 @@ class Comparison:
     def group(self) -> Cell:
         """The multi-turn workload; its rates are of sampled tokens."""
         shared, shown = self._tokens(SHARED), self._tokens(GROUP, TURNS, SHOWN)
-        cell, limit_s = Cell("multi-turn", GROUP * TURNS * SAID, group_floor), GROUP_TIMES_LIMIT * self.effort.limit_s
-        cell.run(self.workers, lambda w: w.ask("episodes", shared, shown, SAID, limit_s=limit_s).seconds, self.effort)
+        cell, limit_s = Cell("multi-turn", GROUP * TURNS * SAID, group_floor), GROUP_TIMES * self.effort.limit_s
+        effort = self.effort._replace(enough_s=GROUP_TIMES * self.effort.enough_s)
+        cell.run(self.workers, lambda w: w.ask("episodes", shared, shown, SAID, limit_s=limit_s).seconds, effort)
         return cell
 
     def decode(self, context: int, batch: int) -> Cell:
