@@ -196,6 +196,9 @@ class Display:
         wide = 2 if self.console.width >= 72 else 1
         rows = [pairs[n : n + wide] for n in range(0, len(pairs), wide)]
         long = [[("speed", self._speed() or "-")], [("time", self._split() or "-")]]
+        if "sampler_batch" in values:
+            batch, cached = values["sampler_batch"], _percent(values, "sampler_reuse")
+            long.append([("sampler", f"{batch:.1f} contexts at a time, {cached} of prompt tokens cached")])
         return Group(_grid(rows), _grid(long))
 
     def _speed(self) -> str:

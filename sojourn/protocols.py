@@ -87,7 +87,8 @@ class Renderer(Protocol):
 
 class Sampler(Protocol):
     """Draws from the published weights. Optional: `async forget()` drops whatever is kept between samples, so that the
-    next do not depend, not even in their last bits, on what was sampled before."""
+    next do not depend, not even in their last bits, on what was sampled before; `metrics()` gives figures by name, of
+    what was done since it was last called, for the record of each step."""
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample: ...
     async def score(self, prompt: Prompt) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,6 +146,7 @@ class Session:
         if due and (step + 1) % due == 0 and step + 1 < stage.steps:
             self._checkpoint(number, step + 1)
         self.rig.timeline.take()  # what was spent since the step is not the next one's
+        self._sampled()
 
     def _watches(self, stage: Stage) -> bool:
         return stage.groups.live and self.recipe.record.drift_groups > 0
@@ -185,10 +186,15 @@ class Session:
             **(policy if stage.groups.live else {}),  # demonstrations say nothing about the policy
             "groups": len(groups), "episodes": len(trajectories), "turns": len(turns) / max(1, len(trajectories)),
             "sampled_tokens": sum(len(turn.sample.tokens) for turn in turns), "errors": self.rig.runner.errors,
+            **(self._sampled() if stage.groups.live else {}),
             **{f"seconds_{activity}": part for activity, part in spent.items()},
             "seconds_step": seconds,
             "episodes_per_s": len(trajectories) / max(seconds, 1e-9),
         }  # fmt: skip
+
+    def _sampled(self) -> Mapping[str, float]:
+        """The sampler's own figures since they were last asked for, where it has any."""
+        return getattr(self.rig.sampler, "metrics", dict)()
 
     async def _evaluate(self, name: str, stage: str, step: int) -> None:
         """Plays the panel, between steps: with rollouts running ahead, they share the engine meanwhile."""

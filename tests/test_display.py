@@ -30,6 +30,8 @@ VALUES = {
     "zero_signal": 0.25,
     "cut_off": 0.5,
     "episodes_per_s": 7.03,
+    "sampler_batch": 11.5,
+    "sampler_reuse": 0.93,
 }
 
 
@@ -135,5 +137,5 @@ def test_a_narrow_terminal_keeps_the_labels():
     drive(display)
     console.print(display.render())
     shown = console.file.getvalue()  # type: ignore[attr-defined]
-    for label in ("success", "entropy", "malformed", "no signal", "grad norm", "speed"):
+    for label in ("success", "entropy", "malformed", "no signal", "grad norm", "speed", "11.5 contexts at a time"):
         assert label in shown

@@ -216,6 +216,23 @@ async def test_a_groups_prompt_is_computed_once_and_a_turn_only_its_new_tokens()
     await engine.close()
 
 
+async def test_figures_are_of_what_was_done_since_they_were_last_asked_for():
+    engine = open_engine(build("llama"), stops=(), max_batch=2)
+    shared = tokens_of(1, 64)
+    await asyncio.gather(*[engine.sample(Prompt(shared), SamplingParams(4, seed=seed)) for seed in range(4)])
+    first = engine.metrics()
+    assert first["sampler_prefill_tokens"] == 64 + 3
+    assert first["sampler_reuse"] == 3 * 63 / (4 * 64)
+    assert 1 < first["sampler_batch"] <= 2
+    assert 0 < first["sampler_queued_s"] < 60
+    assert 0 < first["sampler_held"] < 1
+    await engine.sample(Prompt(shared), SamplingParams(5))
+    second = engine.metrics()
+    assert (second["sampler_prefill_tokens"], second["sampler_reuse"], second["sampler_batch"]) == (1, 63 / 64, 1)
+    assert engine.metrics()["sampler_prefill_tokens"] == 0
+    await engine.close()
+
+
 async def test_a_long_prompt_does_not_keep_the_others_waiting():
     engine = open_engine(build("llama"), stops=(), prefill_chunk=8)
     ended = []

@@ -120,8 +120,9 @@ async def test_trainer_logprobs_equal_sampler_logprobs_on_policy(tmp_path):
 def test_lag_stays_within_its_bound_and_every_slot_is_trained_once(tmp_path, max_lag):
     resolved = recipe(tmp_path, f"stages.rl.groups.max_lag={max_lag}", "stages.rl.steps=6")
     path = run(resolved, tmp_path / "run")
-    lags = [line.values["lag_max"] for line in metrics.read(path / "metrics.jsonl") if line.stage == "rl"]
-    assert 0 < max(lags) <= max_lag
+    lines = [line.values for line in metrics.read(path / "metrics.jsonl") if line.stage == "rl"]
+    assert 0 < max(line["lag_max"] for line in lines) <= max_lag
+    assert 0 < max(line["sampler_reuse"] for line in lines) < 1
     with EpisodeStore(path) as store:
         assert sorted(g.slot for g in store.groups("rl")) == list(range(12))
 

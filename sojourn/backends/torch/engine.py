@@ -44,6 +44,7 @@ class EngineStats:
     steps: int = 0
     rows: int = 0  # contexts, summed over steps
     waiting: int = 0
+    requests: int = 0  # that were admitted
     queued_s: float = 0.0  # from asking to being admitted, summed over requests
     evicted_pages: int = 0
     held_pages: int = 0  # in use or kept for later, now
@@ -58,6 +59,19 @@ class EngineStats:
     def reuse(self) -> float:
         """The share of prompt tokens that cost nothing."""
         return self.reused_tokens / max(self.reused_tokens + self.prefill_tokens, 1)
+
+    def metrics(self, before: EngineStats) -> dict[str, float]:
+        """What was done since, for a run's record."""
+        counted = ("sampled_tokens", "prefill_tokens", "reused_tokens", "steps", "rows", "requests", "queued_s")
+        since = EngineStats(**{name: getattr(self, name) - getattr(before, name) for name in counted})
+        return {
+            "sampler_batch": since.mean_batch,
+            "sampler_reuse": since.reuse,
+            "sampler_prefill_tokens": since.prefill_tokens,
+            "sampler_queued_s": since.queued_s / max(since.requests, 1),
+            "sampler_evicted_pages": self.evicted_pages - before.evicted_pages,
+            "sampler_held": self.held_pages / max(self.pages, 1),
+        }
 
 
 @dataclass(eq=False)
@@ -106,7 +120,7 @@ class Engine:
         self._arrivals = 0
         self._timeline = timeline or Timeline()
         self._closed = False
-        self._totals = EngineStats()
+        self._totals = self._reported = EngineStats()
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
         """Raises `BudgetError` where prompt and `max_tokens` exceed `max_context`, `InfrastructureError` where the
@@ -171,6 +185,12 @@ class Engine:
             held_pages=tree.held,
             pages=tree.pages,
         )
+
+    def metrics(self) -> dict[str, float]:
+        """What has been done since this was last asked: contexts in a step, the share of prompt tokens that were cached
+        and the number of those that were not, a request's mean time in the queue, and the share of the cache in use."""
+        before, self._reported = self._reported, self.stats()
+        return self._reported.metrics(before)
 
     # -- on the event loop: who takes part in a step
 
@@ -253,7 +273,7 @@ class Engine:
             request.restart(self.version)
             self._active.append(request)
             reused, queued = min(claim.reused, len(request.prompt)), time.perf_counter() - request.asked
-            self._count(reused_tokens=reused, queued_s=queued)
+            self._count(reused_tokens=reused, requests=1, queued_s=queued)
         self._waiting = left
         return dict(self._pieces()), copies
 
