@@ -23,6 +23,15 @@ def processor() -> str:
     return platform.processor()
 
 
+def result(name: str) -> Path:
+    """Where a result belongs: that of a CUDA device beside that of the CPU."""
+    import torch
+
+    RESULTS.mkdir(exist_ok=True)
+    stem, _, ending = name.partition(".")
+    return RESULTS / f"{stem}{'-cuda' if torch.cuda.is_available() else ''}.{ending}"
+
+
 def write(name: str, figures: Mapping[str, Any], *packages: str) -> Path:
     """Writes `results/<name>.json`: the figures, the command, the machine, versions (of `packages` too), the date."""
     import torch
@@ -44,7 +53,6 @@ def write(name: str, figures: Mapping[str, Any], *packages: str) -> Path:
         "commit": commit.stdout.strip(),
         "date": datetime.now(UTC).date().isoformat(),
     }
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    path = result(f"{name}.json")
     path.write_text(json.dumps(record, indent=2) + "\n")
     return path

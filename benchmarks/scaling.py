@@ -24,7 +24,7 @@ prepare(1)  # before torch is imported
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from machine import RESULTS, write  # noqa: E402
+from machine import result, write  # noqa: E402
 
 from sojourn.backends.torch import models  # noqa: E402
 from sojourn.backends.torch.engine import Engine  # noqa: E402
@@ -173,7 +173,7 @@ def draw(measured: dict[str, tuple[Sequence[int], Sequence[Cost]]]) -> None:
             axes.xaxis.minorticks_off()
             axes.grid(alpha=0.3)
             axes.legend(loc="best")
-    figure.savefig(RESULTS / "scaling.png", dpi=110)
+    figure.savefig(result("scaling.png"), dpi=110)
 
 
 async def main() -> None:

@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from machine import RESULTS, write
+from machine import result, write
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sojourn.backends.torch import packed
@@ -249,7 +249,7 @@ def main() -> None:
         "groups": groups,
         "peak_bytes": memory,
     }
-    draw(figures, RESULTS / "training.png")
+    draw(figures, result("training.png"))
     print(write("training", figures))
 
 

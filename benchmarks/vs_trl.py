@@ -89,6 +89,7 @@ def execute(command: Sequence[str], threads: int) -> None:
 def sojourn_command(work: Work, clock: Path) -> list[str]:
     overrides = {
         "model.name": work.model,
+        "backend.device": "cpu",
         "seed": work.seed,
         "backend.threads": work.threads,
         "rollout.limits.turns": work.turns,

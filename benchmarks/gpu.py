@@ -1,0 +1,105 @@
+"""All that is to be measured on a CUDA device, unattended.
+
+    python benchmarks/gpu.py
+
+First, whether the device computes what the CPU does, in fp32: log-probabilities of a sampler that reads, caches and
+forks, and of a trainer on a tree of shared prefixes, with its gradient. Then the scripts that use a device where there
+is one, each in a process with a time limit; their own results end in `-cuda`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import training
+from machine import write
+
+from sojourn.backends.torch import models
+from sojourn.backends.torch.engine import Engine
+from sojourn.backends.torch.trainer import TorchTrainer
+from sojourn.losses.ppo import PPO
+from sojourn.recipe import Optim
+from sojourn.types import Prompt
+
+SCRIPTS = {"engine.py": 1200, "training.py": 600, "scaling.py": 400}  # seconds
+TOLERANCE = 1e-3  # of a log-probability, in nats, and of the gradient's norm
+
+
+async def sampled(model: Any, device: str) -> list[np.ndarray]:
+    """Scores of contexts that share a prompt, and of their prompt again."""
+    engine = Engine(copy.deepcopy(model).to(device), stops=(), max_context=600)
+    rng = np.random.default_rng(0)
+    prompt = rng.integers(0, model.config.vocab_size, 200)
+    tails = [rng.integers(0, model.config.vocab_size, n) for n in (1, 40, 333)]
+    contexts = [Prompt(np.concatenate([prompt, tail])) for tail in tails]
+    scores = await asyncio.gather(*(engine.score(context) for context in [*contexts, Prompt(prompt)]))
+    await engine.close()
+    return scores
+
+
+async def trained(model: Any, device: str) -> tuple[np.ndarray, torch.Tensor]:
+    """Log-probabilities of a group's tokens, and the gradient."""
+
+    async def nowhere(weights: Any, version: int) -> None: ...
+
+    batch = training.step("shared", 4)
+    trainer = TorchTrainer(copy.deepcopy(model).to(device), nowhere, bf16=False, token_budget=4096)
+    trainer.begin(Optim(), 1, reference=False)
+    logprobs = (await trainer.forward(batch)).logprobs
+    await trainer.forward_backward(batch, [PPO()])
+    gradient = torch.cat([p.grad.flatten().cpu() for p in trainer.trainable.values() if p.grad is not None])
+    trainer.close()
+    return logprobs, gradient
+
+
+async def agreement(device: str) -> dict[str, float]:
+    """The largest differences from the CPU."""
+    model = models.load("smollm2").model.eval()
+    scores = [await sampled(model, where) for where in ("cpu", device)]
+    (ours, one), (theirs, other) = [await trained(model, where) for where in ("cpu", device)]
+    return {
+        "sampler": max(float(np.abs(a - b).max()) for a, b in zip(*scores, strict=True)),
+        "trainer": float(np.abs(ours - theirs).max()),
+        "gradient": float((one - other).norm() / one.norm()),
+    }
+
+
+def run(script: str, limit_s: float) -> dict[str, Any]:
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, Path(__file__).with_name(script)],
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
+        )
+        failure = done.stderr[-500:] if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        failure = f"over {limit_s:.0f} s"
+    return {"seconds": round(time.monotonic() - began), "failure": failure}
+
+
+def main() -> int:
+    if not torch.cuda.is_available():
+        print(f"torch {torch.__version__} sees no CUDA device: run this where it does", file=sys.stderr)
+        return 2
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    apart = asyncio.run(agreement("cuda"))
+    figures = {"device": torch.cuda.get_device_name(), "apart_from_cpu": apart, "tolerance": TOLERANCE}
+    figures["scripts"] = {script: run(script, limit_s) for script, limit_s in SCRIPTS.items()}
+    print(write("gpu", figures), figures)
+    failed = any(script["failure"] for script in figures["scripts"].values())
+    return 1 if failed or max(apart.values()) > TOLERANCE else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
