@@ -1,22 +1,25 @@
 """Sampling: tokens/s against other engines with the same weights, and against what this machine could do at most.
 
     pip install llama-cpp-python==0.3.36
-    python benchmarks/engine.py [--quick] [--limit seconds] [--minutes total]
+    python benchmarks/engine.py [--quick] [--limit seconds] [--minutes total] [--only part-of-a-name]
 
 Each engine has a process of its own and as many threads; they take turns within each repeat, so that they meet the
 same noise, and figures are medians. A cell that takes an engine over `LIMIT_S` at once is left out and says so, as does
 one that it is expected to, by its rate on fewer tokens. Decoding is the time of `1 + COUNT` tokens less that of one,
-for contexts that share all but their last token. llama.cpp reads fp16 and bf16 files of the weights; after the
-multi-turn workload, only the faster of the two goes on.
+for contexts that share all but their last token; prompts to be read are new in every repeat. llama.cpp reads fp16 and
+bf16 files of the weights; after the multi-turn workload, only the faster of the two goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
+import json
 import os
+import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +35,7 @@ import torch
 from cells import Cell, Effort, reason, say
 from contenders import Continuous, Generate, KeptGenerate, Setup, Sojourn, Tokens
 from llamacpp import LlamaCpp, halves
-from machine import write
+from machine import result, write
 from worker import LateError, Worker
 
 from sojourn.backends.torch import gguf, models
@@ -44,6 +47,9 @@ LIMIT_S, MINUTES = 40, 30
 EFFORT = Effort(repeats=3, enough_s=12, limit_s=LIMIT_S, until=60 * MINUTES)
 GROUP_TIMES = 6  # the multi-turn workload may take so much longer
 PROBES = ("The capital of France is", "One, two, three, four,", "Monday, Tuesday, Wednesday,", "A B C D E F G")
+
+
+Wanted = Callable[[str], bool]  # whether a cell of that name is
 
 
 class Comparison:
@@ -75,9 +81,9 @@ class Comparison:
             worker.close()
             self.workers.remove(worker)
 
-    def keep_faster(self, cell: Cell) -> None:
+    def keep_faster(self, seconds: Mapping[str, float]) -> None:
         """Of llama.cpp's two files, and of what only the multi-turn workload is for."""
-        llama = {name: s for name, s in cell.seconds.items() if name.startswith("llama.cpp")}
+        llama = {name: s for name, s in seconds.items() if name.startswith("llama.cpp")}
         best = min(llama, key=llama.__getitem__, default="")
         self.keep(lambda name: name == best or (not name.endswith("kept") and not name.startswith("llama.cpp")))
 
@@ -97,9 +103,8 @@ class Comparison:
         return cell
 
     def prefill(self, context: int, batch: int) -> Cell:
-        prompts = self._tokens(batch, context)
         cell = Cell(f"prefill, batch {batch}, context {context}", batch * context, lambda c: batch * c.prefill(context))
-        cell.run(self.workers, partial(self._prefilling, prompts), self.effort)
+        cell.run(self.workers, partial(self._prefilling, cell, (batch, context)), self.effort)
         return cell
 
     def _decoding(self, cell: Cell, prefix: Tokens, batch: int, worker: Worker) -> float:
@@ -113,8 +118,9 @@ class Comparison:
         self.ones[cell.name, worker.name] = one = min(one, self.ones.get((cell.name, worker.name), one))
         return worker.ask("more", 1 + COUNT, limit_s=one + limit_s).seconds - one
 
-    def _prefilling(self, prompts: list[Tokens], worker: Worker) -> float:
-        count = sum(map(len, prompts))
+    def _prefilling(self, cell: Cell, shape: tuple[int, int], worker: Worker) -> float:
+        repeat, count = len(cell.times[worker.name]), shape[0] * shape[1]
+        prompts = np.random.default_rng((repeat, *shape)).integers(1000, 40_000, shape).tolist()
         if count / self.prefill_rate.get(worker.name, float("inf")) > self.effort.limit_s:
             raise LateError(f"over {self.effort.limit_s:.0f} s, by its rate on fewer tokens")
         took = worker.ask("read", prompts, limit_s=2 * self.effort.limit_s).seconds
@@ -165,33 +171,37 @@ def llama_missing(device: str) -> str:
     return "" if device == "cpu" or llama_cpp.llama_supports_gpu_offload() else "built without support for a GPU"
 
 
-def compare(setup: Setup, prompts: list[Tokens], quick: bool, effort: Effort) -> tuple[dict[str, Any], list[Cell]]:
-    """What the engines are, and all cells, the shorter contexts first."""
-    contexts, largest = (CONTEXTS[:1], 8) if quick else (CONTEXTS, max(BATCHES))
+def compare(
+    setup: Setup, prompts: list[Tokens], wanted: Wanted, effort: Effort, before: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[Cell]]:
+    """What the engines are, and the cells, the shorter contexts first; `before` are those of the last time."""
     with tempfile.TemporaryDirectory() as folder:
         workers, without = open_workers(setup, Path(folder))
         comparison = Comparison(workers, effort)
         try:
             agreed = comparison.agree(prompts)
-            cells = [comparison.group()]
-            comparison.keep_faster(cells[0])
-            for context in contexts:
-                cells += [comparison.decode(context, batch) for batch in BATCHES if batch <= largest]
-                cells += [comparison.prefill(context, batch) for batch in PREFILL_BATCHES if batch <= largest]
+            cells = [comparison.group()] if wanted("multi-turn") else []
+            comparison.keep_faster(cells[0].seconds if cells else before["multi-turn"]["seconds"])
+            for context, name in itertools.product(CONTEXTS, ("decode", "prefill")):
+                batches = BATCHES if name == "decode" else PREFILL_BATCHES
+                chosen = [b for b in batches if wanted(f"{name}, batch {b}, context {context}")]
+                cells += [getattr(comparison, name)(context, batch) for batch in chosen]
         finally:
             comparison.keep(lambda name: False)
     return {"agree_on": agreed, "without": without | comparison.without}, cells
 
 
-def main(quick: bool, effort: Effort) -> None:
+def main(wanted: Wanted, effort: Effort, *, keep: bool) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = compute_dtype("auto", torch.device(device))
     name = "bf16" if dtype == torch.bfloat16 else "fp32"
+    path = result("engine.json")
+    last = json.loads(path.read_text())["figures"]["cells"] if path.exists() else {}
     loaded, before = models.load("smollm2", name), floor.measure(dtype, device)
     prompts = [loaded.tokenizer.encode(text) for text in PROBES]
     longest = max(*CONTEXTS, SHARED + TURNS * (SHOWN + SAID)) + COUNT + 2
     setup = Setup("smollm2", name, device, int(os.environ["OMP_NUM_THREADS"]), longest, max(BATCHES))
-    engines, cells = compare(setup, prompts, quick, effort)
+    engines, cells = compare(setup, prompts, wanted, effort, last)
     machine = floor.Machine(*map(max, before, floor.measure(dtype, device)))
     costs = floor.Costs(loaded.model, machine)
     figures = {
@@ -200,16 +210,21 @@ def main(quick: bool, effort: Effort) -> None:
         "workload": {"episodes": GROUP, "turns": TURNS, "shared": SHARED, "shown": SHOWN, "said": SAID},
         "engines": engines,
         "floor": {key: round(value, 1) for key, value in machine._asdict().items()},
-        "cells": {cell.name: cell.figures(costs) for cell in cells},
+        "cells": last | {cell.name: cell.figures(costs) for cell in cells},
     }
-    print(write("engine", figures))
+    print(write("engine", figures) if keep else json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="short contexts, small batches, once; not kept")
     parser.add_argument("--limit", type=float, default=LIMIT_S)
     parser.add_argument("--minutes", type=float, default=MINUTES)
+    parser.add_argument("--only", default="", help="cells whose names contain this; the others stay as they were")
     asked = parser.parse_args()
-    effort = EFFORT._replace(limit_s=asked.limit, until=60 * asked.minutes)
-    main(asked.quick, effort._replace(repeats=1) if asked.quick else effort)
+    effort = EFFORT._replace(
+        limit_s=asked.limit, until=60 * asked.minutes, repeats=1 if asked.quick else EFFORT.repeats
+    )
+    large = re.compile(rf"context {max(CONTEXTS)}|batch (16|32)")
+    chosen = lambda name: asked.only in name and not (asked.quick and large.search(name))  # noqa: E731
+    main(chosen, effort, keep=not asked.quick)

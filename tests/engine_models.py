@@ -1,4 +1,4 @@
-"""Tiny random models of three families, and the plain forward pass that the engine must agree with."""
+"""Tiny random models of several families, and the plain forward pass that the engine must agree with."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from transformers import (
     Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from sojourn.types import IntArray
@@ -38,10 +42,20 @@ def build(family: str, seed: int = 0) -> Any:
         model = LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True))
     elif family == "qwen2":
         model = Qwen2ForCausalLM(Qwen2Config(**SIZES))
+    elif family == "qwen3":  # two layers of which one has a window, heads wider than their share
+        layers = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "max_window_layers": 0}
+        window = {"use_sliding_window": True, "sliding_window": 8}
+        model = Qwen3ForCausalLM(Qwen3Config(**SIZES, **layers, **window, head_dim=16))
+    elif family == "mistral":
+        model = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=20, head_dim=12))
     else:
         layers = ["sliding_attention", "full_attention", "sliding_attention"]
         shape = {"head_dim": 12, "query_pre_attn_scalar": 12, "sliding_window": 8, "layer_types": layers}
         model = Gemma3ForCausalLM(Gemma3TextConfig(**SIZES, **shape, final_logit_softcapping=5.0))
+    with torch.no_grad():  # none of these begins at 0 or 1
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") or "_norm" in name or "layernorm" in name:
+                parameter.add_(torch.randn_like(parameter), alpha=0.2)
     return model.eval()
 
 

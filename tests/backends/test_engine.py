@@ -1,4 +1,4 @@
-"""The engine says what the model says: continued, forked, shared and mixed contexts, on three families of models."""
+"""The engine says what the model says: continued, forked, shared and mixed contexts, on several families of models."""
 
 import asyncio
 import threading
@@ -24,7 +24,7 @@ from sojourn.backends.torch.engine import Engine
 from sojourn.errors import BudgetError, ConfigError, InfrastructureError, ModelError
 from sojourn.types import Prompt, Sample, SamplingParams, Stop, Versions
 
-FAMILIES = ["llama", "qwen2", "gemma3"]
+FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "gemma3"]
 KERNELS = pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "torch"])
 TOLERANCE = 1e-4
 
@@ -95,9 +95,13 @@ async def test_scores_agree_with_a_plain_forward(family, kernel):
     await engine.close()
 
 
-@pytest.mark.parametrize(("kernel", "form"), [(True, "CompiledLlama"), (False, "FusedLlama")])
-async def test_the_fused_decoder_gives_the_logits_of_transformers(kernel, form, monkeypatch):
-    model = build("llama")
+FORMS = [(family, True, "Compiled") for family in ("llama", "mistral", "qwen2", "qwen3")]
+FORMS += [("gemma3", True, "Plain"), ("qwen2", False, "Plain"), ("llama", False, "FusedLlama")]
+
+
+@pytest.mark.parametrize(("family", "kernel", "form"), FORMS)
+async def test_the_fused_decoder_gives_the_logits_of_transformers(family, kernel, form, monkeypatch):
+    model = build(family)
     fast = open_engine(model, kernel=kernel)
     monkeypatch.setattr(fused, "build", lambda model, *_: fused.Plain(model))
     plain = open_engine(model, kernel=kernel)
@@ -246,8 +250,9 @@ async def test_a_long_prompt_does_not_keep_the_others_waiting():
     await engine.close()
 
 
-async def test_publish_changes_samples_and_nothing_else_does():
-    first, second = build("llama"), build("llama", seed=1)
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_publish_changes_samples_and_nothing_else_does(family):
+    first, second = build(family), build(family, seed=1)
     engine = open_engine(first)
     prompt = tokens_of(1, 30)
     params = SamplingParams(8, seed=5)

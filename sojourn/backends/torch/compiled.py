@@ -1,4 +1,4 @@
-"""The decoder of Llama in fp32 as one call into the kernel: no Python between its operations.
+"""A decoder of Llama's form in fp32 as one call into the kernel: no Python between its operations.
 
 A token's logits do not depend, not even in their last bit, on what is computed beside it, in which pieces its context
 was read, or which part of that was cached.
@@ -18,7 +18,8 @@ from sojourn.backends.torch.cache import KeyValues
 from sojourn.backends.torch.kernel import Kernel
 
 Weights = Iterable[tuple[str, torch.Tensor]]
-LAYER = ("before", "qkv", "out", "between", "gate", "up", "down", "keys", "values")
+FORMS = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model types that differ in what a layer may lack
+LAYER = ("before", "qkv", "bias", "query_norm", "key_norm", "out", "between", "gate", "up", "down", "keys", "values")
 SIZES = ("layers", "hidden", "heads", "kv_heads", "inner", "vocabulary", "capacity")
 COUNTS = ("rows", "kept", "width")
 INPUTS = ("places", "tables", "owners", "lengths", "keep", "cosines", "sines")
@@ -33,7 +34,7 @@ def _struct(integers: Sequence[str], pointers: Sequence[str], floats: Sequence[s
     return type("Struct", (ctypes.Structure,), {"_fields_": fields})
 
 
-Layer = _struct((), LAYER)
+Layer = _struct(("window",), LAYER)
 Model = _struct(SIZES, ("norm", "head", "layer"), ("eps", "scale"))
 Step = _struct(COUNTS, (*INPUTS, *SCRATCH, "logits", "shares"))
 
@@ -45,7 +46,7 @@ class Panels(NamedTuple):
     begin: int  # the first output of the weight that is meant
 
 
-class CompiledLlama:
+class Compiled:
     """Takes the model over: of the weights that the kernel has of its own, the model keeps the shapes alone."""
 
     def __init__(self, model: Any, kernel: Kernel, cache: KeyValues) -> None:
@@ -62,16 +63,12 @@ class CompiledLlama:
         at = (self._base.norm.weight.data_ptr(), vocabulary, ctypes.addressof(layers))
         self._layers, self._vocabulary = layers, config.vocab_size
         self._about = Model(len(layers), *sizes, capacity, *at, config.rms_norm_eps, attention.scaling)
-        wide = config.num_attention_heads * attention.head_dim
-        self._widths = (
-            sizes[0],
-            sizes[0],
-            sizes[0],
-            wide + 2 * kv_heads * attention.head_dim,
-            wide,
-            sizes[3],
-            sizes[3],
+        hidden, inner, wide = (
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_attention_heads * attention.head_dim,
         )
+        self._widths = (hidden, hidden, hidden, wide + 2 * kv_heads * attention.head_dim, wide, inner, inner)
         self._scratch, self._rows = [torch.empty(0)] * len(self._widths), 0
         self._shares = torch.zeros(PHASES * len(layers) + 2, dtype=torch.int64)
         if model.lm_head.weight is self._base.embed_tokens.weight:
@@ -106,12 +103,25 @@ class CompiledLlama:
         return logits
 
     def _layer(self, name: str, layer: Any, kept: Any) -> ctypes.Structure:
-        before, between = layer.input_layernorm.weight.data_ptr(), layer.post_attention_layernorm.weight.data_ptr()
-        qkv = self._pack(*(f"{name}.self_attn.{part}_proj" for part in "qkv"))
-        out, gate, up, down = (
-            self._pack(f"{name}.{part}_proj") for part in ("self_attn.o", "mlp.gate", "mlp.up", "mlp.down")
+        attention = layer.self_attn
+        projected = [getattr(attention, f"{part}_proj") for part in "qkv"]
+        norms = [getattr(attention, f"{part}_norm", None) for part in "qk"]
+        return Layer(
+            window=getattr(attention if hasattr(attention, "sliding_window") else attention.config, "sliding_window", 0)
+            or 0,
+            before=layer.input_layernorm.weight.data_ptr(),
+            qkv=self._pack(*(f"{name}.self_attn.{part}_proj" for part in "qkv")),
+            bias=_joined_bias(projected),
+            query_norm=norms[0] and norms[0].weight.data_ptr(),
+            key_norm=norms[1] and norms[1].weight.data_ptr(),
+            out=self._pack(f"{name}.self_attn.o_proj"),
+            between=layer.post_attention_layernorm.weight.data_ptr(),
+            gate=self._pack(f"{name}.mlp.gate_proj"),
+            up=self._pack(f"{name}.mlp.up_proj"),
+            down=self._pack(f"{name}.mlp.down_proj"),
+            keys=kept.keys.data_ptr(),
+            values=kept.values.data_ptr(),
         )
-        return Layer(before, qkv, out, between, gate, up, down, kept.keys.data_ptr(), kept.values.data_ptr())
 
     def _pack(self, *names: str) -> int:
         """The address of the weights' panels."""
@@ -123,3 +133,22 @@ class CompiledLlama:
             self._kernel.pack(weight, packed, begin)
             begin += len(weight)
         return packed.data_ptr()
+
+
+def _joined_bias(projections: Sequence[torch.nn.Linear]) -> int | None:
+    """The address of all biases side by side, of which the model's become views, where there are any."""
+    if projections[0].bias is None:
+        return None
+    joined = torch.cat([module.bias.data for module in projections])
+    for module, bias in zip(projections, joined.split([len(m.bias) for m in projections]), strict=True):
+        module.bias.data = bias
+    return joined.data_ptr()
+
+
+def fits(model: Any) -> bool:
+    """Whether the kernel knows all that the model does."""
+    config = model.config
+    projections = [(n, module) for n, module in model.named_modules() if n.endswith("_proj")]
+    own_bias = [n for n, module in projections if module.bias is not None and n[-6:-5] not in "qkv"]
+    plain = all(type(module) is torch.nn.Linear for _, module in projections)
+    return config.model_type in FORMS and config.hidden_act == "silu" and plain and not own_bias

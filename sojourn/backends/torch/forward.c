@@ -1,4 +1,4 @@
-/* The decoder of Llama in fp32, as one call of one team of threads.
+/* A decoder of Llama's form in fp32, as one call of one team of threads.
 
    A sum runs over its terms in one order, whatever is computed beside it and on however many threads: a token's logits
    are the same to the bit in every batch, chunk and cache. Weights lie in panels: PANEL outputs side by side for each
@@ -25,8 +25,10 @@
 #define SPINS 4000       /* looks at a barrier before others are let onto the core */
 typedef float wide __attribute__((vector_size(4 * WIDE), aligned(4)));
 
+/* `bias`, `query_norm` and `key_norm` may be missing; `window` is 0 where a token looks at all before it. */
 struct Layer {
-    const float *before, *qkv, *out, *between, *gate, *up, *down;
+    int64_t window;
+    const float *before, *qkv, *bias, *query_norm, *key_norm, *out, *between, *gate, *up, *down;
     float *keys, *values;
 };
 
@@ -209,13 +211,23 @@ static void norms(int64_t *shares, const struct Model *model, float *hidden, con
             add_norm_row(hidden + r * size, 0, weight, out + r * size, size, model->eps);
 }
 
-/* Queries and keys are rotated, keys and values stored. */
+static void norm_heads(float *row, int64_t heads, const float *weight, float eps)
+{
+    for (int64_t head = 0; weight && head < heads; head++)
+        add_norm_row(row + head * KEY, 0, weight, row + head * KEY, KEY, eps);
+}
+
+/* Queries, keys and values are finished; keys and values stored. */
 static void turns(int64_t *shares, const struct Model *model, const struct Layer *layer, const struct Step *step)
 {
     int64_t share, rotated = model->heads + model->kv_heads, size = rotated * KEY + model->kv_heads * VALUE;
     while ((share = take(shares, parts(step->rows, FEW))) >= 0)
         for (int64_t r = share * FEW; r < least(share * FEW + FEW, step->rows); r++) {
             float *row = step->qkv + r * size;
+            for (int64_t d = 0; layer->bias && d < size; d++)
+                row[d] += layer->bias[d];
+            norm_heads(row, model->heads, layer->query_norm, model->eps);
+            norm_heads(row + model->heads * KEY, model->kv_heads, layer->key_norm, model->eps);
             rotate_row(row, rotated, step->cosines + r * KEY, step->sines + r * KEY);
             for (int64_t head = 0; head < model->kv_heads; head++)
                 store_one(row + (model->heads + head) * KEY, row + rotated * KEY + head * VALUE, layer->keys,
@@ -234,9 +246,10 @@ static void looks(int64_t *shares, const struct Model *model, const struct Layer
         struct Row some[FEW];
         int64_t head = share / all, begin = share % all * few, count = least(few, rows - begin);
         for (int64_t i = 0; i < count; i++) {
-            int64_t n = begin + i, r = keep ? keep[n] : n;
+            int64_t n = begin + i, r = keep ? keep[n] : n, length = step->lengths[r];
             some[i] = (struct Row){step->qkv + r * size + head * REPEATS * KEY,
-                                   step->tables + step->owners[r] * step->width, 0, step->lengths[r],
+                                   step->tables + step->owners[r] * step->width,
+                                   layer->window && length > layer->window ? length - layer->window : 0, length,
                                    step->attended + (n * model->heads + head * REPEATS) * VALUE};
             if (keep && head == 0)
                 memcpy(step->last + n * hidden, step->hidden + r * hidden, hidden * sizeof(float));

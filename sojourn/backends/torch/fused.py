@@ -2,8 +2,9 @@
 
 At small batches a step through transformers' modules spends as long between operations as in them. Here queries, keys
 and values are one product, gate and up another, and no module is called. The fused matrices are the storage of the
-model's own parameters, which become views of them: what is written into one is in the other. Any model that is not
-plainly of this form goes through transformers.
+model's own parameters, which become views of them: what is written into one is in the other. It serves where the
+kernel does not know the whole decoder (`compiled`); any model that is not plainly of this form goes through
+transformers.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.nn.functional import embedding, rms_norm, silu
 
+from sojourn.backends.torch import compiled
 from sojourn.backends.torch.attention import Plan, over_cache
 from sojourn.backends.torch.cache import KeyValues
-from sojourn.backends.torch.compiled import CompiledLlama, Weights
+from sojourn.backends.torch.compiled import Weights
 from sojourn.backends.torch.kernel import Kernel
 from sojourn.backends.torch.product import Product
 
@@ -34,12 +36,12 @@ class Decoder(Protocol):
 
 def build(model: Any, kernel: Kernel | None, cache: KeyValues) -> Decoder:
     """The fastest that there is for a model of this form."""
-    config = model.config
-    if config.model_type != "llama" or config.hidden_act != "silu" or config.attention_bias or config.mlp_bias:
+    if not compiled.fits(model):
         return Plain(model)
-    if any(type(module) is not torch.nn.Linear for name, module in model.named_modules() if name.endswith("_proj")):
-        return Plain(model)
-    return CompiledLlama(model, kernel, cache) if kernel and kernel.whole else FusedLlama(model, kernel)
+    if kernel is not None and kernel.whole:
+        return compiled.Compiled(model, kernel, cache)
+    plain = model.config.model_type == "llama" and not model.config.attention_bias
+    return FusedLlama(model, kernel) if plain else Plain(model)
 
 
 class Plain:

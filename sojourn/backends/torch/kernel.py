@@ -46,7 +46,7 @@ class Rows(NamedTuple):
 
 
 class Kernel:
-    """The compiled functions, for tensors of one shape; the whole forward of a Llama among them where numbers are fp32.
+    """The compiled functions, for tensors of one shape; where numbers are fp32, a decoder's whole forward among them.
     Work is split over torch's own threads."""
 
     def __init__(self, library: Any, shape: Shape, *, whole: bool) -> None:
