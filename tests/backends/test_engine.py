@@ -559,11 +559,15 @@ def test_the_kernel_is_compiled_once_and_works_without_shared_threads(tmp_path, 
 
 @KERNELS
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_half_precision_stays_near_the_whole(family, kernel):
+async def test_half_precision_stays_as_near_the_whole_as_in_transformers(family, kernel):
     model = build(family)
     half = twin(model).to(torch.bfloat16)
     engine = open_engine(half, kernel=kernel)
-    for prompt, sample in flat(await asyncio.gather(*[play(engine, tokens_of(1, 30 + n), 2, n) for n in range(3)])):
-        near = np.abs(sample.logprobs - logprobs_of(model, prompt, sample.tokens))
-        assert near.mean() < 0.05
+    told = flat(await asyncio.gather(*[play(engine, tokens_of(1, 30 + n), 2, n) for n in range(3)]))
+    ours, theirs = [], []
+    for prompt, sample in told:
+        exact = logprobs_of(model, prompt, sample.tokens)
+        ours.append(sample.logprobs - exact)
+        theirs.append(logprobs_of(half, prompt, sample.tokens) - exact)
+    assert np.abs(np.concatenate(ours)).mean() < 1.5 * np.abs(np.concatenate(theirs)).mean()
     await engine.close()
