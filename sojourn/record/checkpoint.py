@@ -142,7 +142,7 @@ def truncate(folder: str | Path, step: int) -> None:
     """Removes the checkpoints after `step`, for a run that resumes there."""
     for checkpoint in checkpoints(folder):
         if checkpoint.step > step:
-            shutil.rmtree(checkpoint.path)
+            _remove(checkpoint.path)
 
 
 def _candidates(folder: Path) -> list[Checkpoint]:
@@ -187,7 +187,14 @@ def _prune(folder: Path, step: int, keep: int) -> None:
     """Keeps the last ones up to `step`: what lies beyond was skipped as damaged when the run was resumed."""
     unmarked = [c for c in checkpoints(folder) if not c.marked and c.step <= step]
     for checkpoint in unmarked[: max(len(unmarked) - keep, 0)]:
-        shutil.rmtree(checkpoint.path)
+        _remove(checkpoint.path)
+
+
+def _remove(path: Path) -> None:
+    """At once for whoever looks for checkpoints meanwhile; what a cut-off leaves is cleared at the next save."""
+    gone = path.with_name(f".{path.name}.gone")
+    os.rename(path, gone)
+    shutil.rmtree(gone)
 
 
 def _write_state(folder: Path, state: State) -> None:

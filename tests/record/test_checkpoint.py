@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -213,6 +214,28 @@ def test_a_replacement_that_is_damaged_gives_way_to_what_it_replaced(tmp_path: P
     found = checkpoint.latest(tmp_path)
     assert found is not None
     assert found.state() == {"n": 1}
+
+
+def test_a_reader_does_not_take_one_that_is_being_removed_for_a_damaged_one(tmp_path: Path, monkeypatch):
+    checkpoint.save(tmp_path, 1, weights, {})
+    verify, removed = checkpoint.Checkpoint.verify, []
+
+    def remove_a_part(path: Path, **_: object) -> None:
+        (path / "state.json").unlink()
+        removed.append(path)
+
+    def meanwhile(self: checkpoint.Checkpoint) -> None:
+        """The run goes on between a reader's look at the folder and its look at the checkpoint."""
+        monkeypatch.setattr(checkpoint.Checkpoint, "verify", verify)
+        monkeypatch.setattr(shutil, "rmtree", lambda path, **how: remove_a_part(path) if Path(path).exists() else None)
+        checkpoint.save(tmp_path, 2, weights, {}, keep=1)
+        verify(self)
+
+    monkeypatch.setattr(checkpoint.Checkpoint, "verify", meanwhile)
+    found = checkpoint.latest(tmp_path)
+    assert removed
+    assert found is not None
+    assert found.step == 2
 
 
 def test_a_file_where_the_folder_should_be_is_one_sentence(tmp_path: Path):
