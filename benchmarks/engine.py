@@ -226,5 +226,4 @@ if __name__ == "__main__":
         limit_s=asked.limit, until=60 * asked.minutes, repeats=1 if asked.quick else EFFORT.repeats
     )
     large = re.compile(rf"context {max(CONTEXTS)}|batch (16|32)")
-    chosen = lambda name: asked.only in name and not (asked.quick and large.search(name))  # noqa: E731
-    main(chosen, effort, keep=not asked.quick)
+    main(lambda name: asked.only in name and not (asked.quick and large.search(name)), effort, keep=not asked.quick)

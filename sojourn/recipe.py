@@ -240,7 +240,7 @@ def check_needs(recipe: Recipe) -> None:
                     f"stage '{stage.name}': {type(part).__name__} needs the stream '{need}', which nothing provides: "
                     f"add streams = [{{name = '{need}'}}]"
                 )
-        wanted = frozenset().union(stage.estimator.needs, *(loss.needs for loss in stage.losses))
+        wanted = frozenset().union(stage.estimator.needs, *(loss.needs - {"entropy"} for loss in stage.losses))
         for stream in stage.streams:
             if stream.provides not in wanted:
                 raise ConfigError(

@@ -93,7 +93,7 @@ class Session:
             stage.minibatches,
             start,
         )
-        self.rig.timeline.take()
+        self._forget_spent()
         try:
             await train(run)
         finally:
@@ -145,8 +145,7 @@ class Session:
         due = self.recipe.record.checkpoint_every
         if due and (step + 1) % due == 0 and step + 1 < stage.steps:
             self._checkpoint(number, step + 1)
-        self.rig.timeline.take()  # what was spent since the step is not the next one's
-        self._sampled()
+        self._forget_spent()  # since the step: it is not the next one's
 
     def _watches(self, stage: Stage) -> bool:
         return stage.groups.live and self.recipe.record.drift_groups > 0
@@ -191,6 +190,11 @@ class Session:
             "seconds_step": seconds,
             "episodes_per_s": len(trajectories) / max(seconds, 1e-9),
         }  # fmt: skip
+
+    def _forget_spent(self) -> None:
+        """What evaluations and checkpoints took belongs to no step."""
+        self.rig.timeline.take()
+        self._sampled()
 
     def _sampled(self) -> Mapping[str, float]:
         """The sampler's own figures since they were last asked for, where it has any."""

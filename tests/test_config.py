@@ -37,6 +37,10 @@ def write(folder: Path, text: str = TOY, name: str = "r.toml") -> Path:
         ("losses=[]", "no losses"),
         ("losses=[{name='kl'}]", "KL needs the stream 'ref_logprobs', which nothing provides"),
         ("streams=[{name='ref_logprobs'}]", "nothing uses the stream 'ref_logprobs'"),
+        (
+            "stages=[{name='a', losses=[{name='entropy'}], streams=[{name='entropy'}]}]",
+            "nothing uses the stream 'entropy'",
+        ),
         ("groups.width=0", "stages.train.groups.width = 0: expected a whole number of at least 1"),
         ("model.dtype='fp16'", "model.dtype = 'fp16'"),
         ("stages=3", "expected an array of tables"),

@@ -65,7 +65,7 @@ class Plan:
     def _is_long(self, piece: Piece) -> bool:
         return self.kernel is None and piece.end - piece.begin > FEW
 
-    @property
+    @cached_property
     def short(self) -> list[Piece]:
         return [piece for piece in self.pieces if not self._is_long(piece)]
 
