@@ -81,9 +81,16 @@ def _kept(layers: Sequence[Any], run: Callable[[], Any]) -> tuple[list[int], int
 @contextmanager
 def _replaced(layers: Sequence[Any], call: Callable[..., Any]) -> Iterator[None]:
     """`layer.forward(...)` is `call(forward, ...)` inside. An attribute of the instance, so no model code is touched,
-    hooks stay outside, and nothing is left on the layer that a copy of the model would share."""
+    hooks stay outside, and what was there before is there again."""
     with ExitStack() as stack:
         for layer in layers:
+            stack.callback(_set_forward, layer, vars(layer).get("forward"))
             layer.forward = partial(call, layer.forward)
-            stack.callback(delattr, layer, "forward")
         yield
+
+
+def _set_forward(layer: Any, forward: Callable[..., Any] | None) -> None:
+    if forward is None:
+        del layer.forward
+    else:
+        layer.forward = forward

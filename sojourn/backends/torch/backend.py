@@ -32,7 +32,7 @@ class Torch:
     distinct tokens of a micro-batch, `max_context` the tokens of one context, `memory_gb` the sampler's key/value
     cache. `activation_gb` bounds what a micro-batch's layers keep for the backward pass: beyond it, as many layers as
     needed are computed twice. `threads` is what the command sets before torch is imported (0: all cores). `kernel`
-    lets the sampler use a kernel that it compiles where there is a C compiler.
+    lets both use kernels that they compile where there is a C compiler.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -87,6 +87,7 @@ class Torch:
             bf16=dtype == torch.bfloat16,
             token_budget=self.token_budget,
             activation_bytes=self.activation_gb * 2**30,
+            kernel=self.kernel,
             timeline=timeline,
         )
         return Opened(trainer, engine, bound, context)

@@ -15,7 +15,7 @@ from torch.nn.functional import embedding
 
 from sojourn.backends.torch.attention import Plan
 from sojourn.backends.torch.cache import KeyValues
-from sojourn.backends.torch.kernel import Kernel
+from sojourn.backends.torch.kernel import Kernel, struct
 
 Weights = Iterable[tuple[str, torch.Tensor]]
 FORMS = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model types that differ in what a layer may lack
@@ -27,16 +27,9 @@ SCRATCH = ("hidden", "last", "normed", "qkv", "attended", "gate", "up")
 PHASES = 8  # of a layer, and two more in the end
 
 
-def _struct(integers: Sequence[str], pointers: Sequence[str], floats: Sequence[str] = ()) -> type[ctypes.Structure]:
-    """As forward.c declares it."""
-    kinds = ((integers, ctypes.c_int64), (pointers, ctypes.c_void_p), (floats, ctypes.c_float))
-    fields = [(name, kind) for names, kind in kinds for name in names]
-    return type("Struct", (ctypes.Structure,), {"_fields_": fields})
-
-
-Layer = _struct(("window",), LAYER)
-Model = _struct(SIZES, ("norm", "head", "layer"), ("eps", "scale"))
-Step = _struct(COUNTS, (*INPUTS, *SCRATCH, "logits", "shares"))
+Layer = struct(("window",), LAYER)
+Model = struct(SIZES, ("norm", "head", "layer"), ("eps", "scale"))
+Step = struct(COUNTS, (*INPUTS, *SCRATCH, "logits", "shares"))
 
 
 class Panels(NamedTuple):
@@ -107,8 +100,7 @@ class Compiled:
         projected = [getattr(attention, f"{part}_proj") for part in "qkv"]
         norms = [getattr(attention, f"{part}_norm", None) for part in "qk"]
         return Layer(
-            window=getattr(attention if hasattr(attention, "sliding_window") else attention.config, "sliding_window", 0)
-            or 0,
+            window=window_of(attention) or 0,
             before=layer.input_layernorm.weight.data_ptr(),
             qkv=self._pack(*(f"{name}.self_attn.{part}_proj" for part in "qkv")),
             bias=_joined_bias(projected),
@@ -133,6 +125,11 @@ class Compiled:
             self._kernel.pack(weight, packed, begin)
             begin += len(weight)
         return packed.data_ptr()
+
+
+def window_of(attention: Any) -> int | None:
+    """To how many tokens a layer's attention is bound, where it is."""
+    return getattr(attention if hasattr(attention, "sliding_window") else attention.config, "sliding_window", None)
 
 
 def _joined_bias(projections: Sequence[torch.nn.Linear]) -> int | None:

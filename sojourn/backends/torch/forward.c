@@ -80,10 +80,11 @@ static inline int64_t parts(int64_t count, int64_t size) { return (count + size 
 static inline int64_t least(int64_t one, int64_t other) { return one < other ? one : other; }
 
 /* y = x w, or y += x w where there is `more`, over `depth` inputs, for so many rows (a constant, once inlined) and a
-   panel. The sum begins at 0, so that what is large in y costs it no digits. Fetches what is read next. */
-static inline __attribute__((always_inline)) void tile(int rows, const float *x, int64_t stride, const float *w,
-                                                       int64_t depth, float *y, int64_t across, int more,
-                                                       const float *next)
+   panel. Inputs lie `step` apart, rows `stride`. The sum begins at 0, so that what is large in y costs it no digits.
+   Fetches what is read next. */
+static inline __attribute__((always_inline)) void tile(int rows, const float *x, int64_t stride, int64_t step,
+                                                       const float *w, int64_t depth, float *y, int64_t across,
+                                                       int more, const float *next)
 {
     wide sum[TALL][2];
     for (int r = 0; r < rows; r++)
@@ -93,7 +94,7 @@ static inline __attribute__((always_inline)) void tile(int rows, const float *x,
             __builtin_prefetch(next + d * PANEL, 0, 2);
         wide low = *(const wide *)(w + d * PANEL), high = *(const wide *)(w + d * PANEL + WIDE);
         for (int r = 0; r < rows; r++) {
-            float one = x[r * stride + d];
+            float one = x[r * stride + d * step];
             sum[r][0] += one * low;
             sum[r][1] += one * high;
         }
@@ -105,15 +106,15 @@ static inline __attribute__((always_inline)) void tile(int rows, const float *x,
         }
 }
 
-static void tiles(int rows, const float *x, int64_t stride, const float *w, int64_t depth, float *y, int64_t across,
-                  int more, const float *next)
+static void tiles(int rows, const float *x, int64_t stride, int64_t step, const float *w, int64_t depth, float *y,
+                  int64_t across, int more, const float *next)
 {
 #define CASE(n)                                                                                                        \
     case n:                                                                                                            \
         if (next)                                                                                                      \
-            tile(n, x, stride, w, depth, y, across, more, next);                                                       \
+            tile(n, x, stride, step, w, depth, y, across, more, next);                                                 \
         else                                                                                                           \
-            tile(n, x, stride, w, depth, y, across, more, 0);                                                          \
+            tile(n, x, stride, step, w, depth, y, across, more, 0);                                                    \
         break;
     switch (rows) {
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
@@ -133,7 +134,7 @@ static void panel(const float *x, int64_t rows, int64_t depth, const float *w, f
         for (int64_t b = 0; b < blocks; b++) {
             int64_t begin = b * rows / blocks, end = (b + 1) * rows / blocks;
             int last = b == blocks - 1 && (fetch || k + d < depth);
-            tiles((int)(end - begin), x + begin * depth + k, depth, w + k * PANEL, d, y + begin * across, across,
+            tiles((int)(end - begin), x + begin * depth + k, depth, 1, w + k * PANEL, d, y + begin * across, across,
                   more || k, last ? w + (k + d) * PANEL : 0);
         }
     }

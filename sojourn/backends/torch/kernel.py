@@ -1,4 +1,4 @@
-"""The engine's kernel: a page of C, compiled once for a model's shape by the system's compiler and kept in the cache.
+"""The kernels of engine and trainer: pages of C, compiled once for a model's shape by the system's compiler and kept in the cache.
 
 Where there is no compiler, or the model is not on the CPU, `load` gives None, and torch does the same, more slowly.
 """
@@ -12,16 +12,17 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 
 from sojourn.backends.torch.cache import PAGE, Layer, Shape
 
-SOURCES = {name: Path(__file__).with_name(f"{name}.c") for name in ("kernel", "forward")}
+SOURCES = {name: Path(__file__).with_name(f"{name}.c") for name in ("kernel", "forward", "gradients")}
 # What -ffast-math allows, but infinities stay what they are, and loading does not change how the process rounds.
 ROUNDING = ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-freciprocal-math"]
 FLAGS = ["-O3", "-fPIC", *ROUNDING]
@@ -51,10 +52,8 @@ class Kernel:
 
     def __init__(self, library: Any, shape: Shape, *, whole: bool) -> None:
         self._shape, self.whole = shape, whole
-        for name, layout in (LAYOUTS | WHOLE if whole else LAYOUTS).items():
-            function = getattr(library, name)
-            function.argtypes = [ARGUMENTS[letter] for letter in layout]
-            function.restype = ctypes.c_int64 if name == "panel_size" else None
+        found = functions(library, LAYOUTS | WHOLE if whole else LAYOUTS, ("panel_size",))
+        for name, function in vars(found).items():
             setattr(self, f"_{name}", function)
 
     def attend(
@@ -127,15 +126,37 @@ def load(shapes: Sequence[Shape], heads: int, dtype: torch.dtype, device: torch.
     if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16) or len(set(shapes)) > 1:
         return None
     shape = shapes[0]
-    size = {"KEY": shape.key, "VALUE": shape.value, "REPEATS": heads // shape.kv_heads, "PAGE": PAGE}
-    defines = [f"-D{name}={value}" for name, value in size.items()]
-    whole = dtype == torch.float32
-    library = _library("forward", *defines) if whole else _library("kernel", *defines, "-DREAL16")
-    return None if library is None else Kernel(library, shape, whole=whole)
+    sizes, whole = defines(shape.key, shape.value, heads // shape.kv_heads), dtype == torch.float32
+    found = library("forward", *sizes) if whole else library("kernel", *sizes, "-DREAL16")
+    return None if found is None else Kernel(found, shape, whole=whole)
+
+
+def struct(integers: Sequence[str], pointers: Sequence[str], floats: Sequence[str] = ()) -> type[ctypes.Structure]:
+    """As the sources declare theirs: these before those."""
+    kinds = ((integers, ctypes.c_int64), (pointers, ctypes.c_void_p), (floats, ctypes.c_float))
+    fields = [(name, kind) for names, kind in kinds for name in names]
+    return type("Struct", (ctypes.Structure,), {"_fields_": fields})
+
+
+def functions(library: Any, layouts: Mapping[str, str], numbers: Sequence[str]) -> SimpleNamespace:
+    """A library's functions by name, with the letters of their arguments; those in `numbers` return an integer."""
+    found = SimpleNamespace()
+    for name, layout in layouts.items():
+        function = getattr(library, name)
+        function.argtypes = [ARGUMENTS[letter] for letter in layout]
+        function.restype = ctypes.c_int64 if name in numbers else None
+        setattr(found, name, function)
+    return found
+
+
+def defines(key: int, value: int, repeats: int) -> list[str]:
+    """The sizes of heads as options of the compiler."""
+    sizes = {"KEY": key, "VALUE": value, "REPEATS": repeats, "PAGE": PAGE}
+    return [f"-D{name}={size}" for name, size in sizes.items()]
 
 
 @cache
-def _library(source: str, *defines: str) -> Any:
+def library(source: str, *defines: str) -> Any:
     """The compiled source, from the cache or built now; None where that cannot be done here."""
     from sojourn.backends.torch.gguf import cache as cache_folder
 

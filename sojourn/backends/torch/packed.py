@@ -6,6 +6,7 @@ No padding, no forked model code, and a prefix that sequences share passes throu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
-from sojourn.backends.torch import flexible
+from sojourn.backends.torch import flexible, gradients
 from sojourn.batch.share import Run, Tree
 
 NAME = "sojourn_packed"
@@ -22,10 +23,37 @@ BLOCK = 128  # queries that share a mask: the fewer, the less is computed only t
 
 
 class Plan:
-    """Which keys meet which queries, once for all layers of a pass: runs, cut where masks would hide much."""
+    """Which keys meet which queries, once for all layers of a pass over a tree; and the nodes (R,) whose last hidden
+    state is asked for. `kernel` allows attention by ours, where it can be had."""
 
-    def __init__(self, tree: Tree, device: torch.device) -> None:
-        self.flexible = flexible.Masks(tree, device) if device.type == "cuda" else None
+    def __init__(self, tree: Tree, device: torch.device, rows: torch.Tensor | None = None, *, kernel: bool) -> None:
+        self._tree, self._device, self._kernel, self.rows = tree, device, kernel and device.type == "cpu", rows
+        self._sights: dict[int | None, gradients.Sights] = {}
+
+    @cached_property
+    def flexible(self) -> flexible.Masks | None:
+        return flexible.Masks(self._tree, self._device) if self._device.type == "cuda" else None
+
+    @cached_property
+    def cuts(self) -> Cuts:
+        return Cuts(self._tree)
+
+    def sights(self, own: gradients.Gradients, window: int | None) -> gradients.Sights:
+        if window not in self._sights:
+            self._sights[window] = own.sights(self._tree, window)
+        return self._sights[window]
+
+    def own(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> gradients.Gradients | None:
+        """The kernel for such rows (1, heads, M, head), where there is one."""
+        if not self._kernel or {query.dtype, key.dtype, value.dtype} != {torch.float32}:
+            return None
+        return gradients.load(key.shape[-1], value.shape[-1], query.shape[1] // key.shape[1])
+
+
+class Cuts:
+    """For attention by torch: runs, cut where masks would hide much."""
+
+    def __init__(self, tree: Tree) -> None:
         runs = [part for run in tree.runs for part in _cut(run)]
         paths = [(*run.before, (run.start, run.stop)) for run in runs]
         borders = sorted({edge for path in paths for span in path for edge in span})
@@ -58,23 +86,38 @@ def attend(
     softcap: float | None = None,
     **unused: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Each node looks at itself and at the nodes before it on its path. Returns (1, M, heads, head).
-
-    Keys and values are split once, at every border of a span: the gradient of a slice would be as long as the row.
-    """
+    """Each node looks at itself and at the nodes before it on its path. Returns (1, M, heads, head)."""
     if plan.flexible is not None:
         mask = plan.flexible.of(sliding_window)
         return flexible.attend(mask, query, key, value, scaling, softcap), None
-    keys, values = (t.split(plan.keys, dim=2) for t in (key, value))
+    own = plan.own(query, key, value) if softcap is None else None
+    if own is None:
+        return _by_torch(plan.cuts, query, key, value, scaling, sliding_window, softcap), None
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    rows = (t[0].transpose(0, 1) for t in (query, key, value))
+    return own.attend(*rows, plan.sights(own, sliding_window), scale)[None], None
+
+
+def _by_torch(
+    cuts: Cuts,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float | None,
+    window: int | None,
+    softcap: float | None,
+) -> torch.Tensor:
+    """Keys and values are split once, at every border of a span: the gradient of a slice would be as long as the row."""
+    keys, values = (t.split(cuts.keys, dim=2) for t in (key, value))
     parts = []
-    for pieces, q in zip(plan.pieces, query.split(plan.queries, dim=2), strict=True):
+    for pieces, q in zip(cuts.pieces, query.split(cuts.queries, dim=2), strict=True):
         k, v = (_joined(row, pieces) for row in (keys, values))
-        mask = plan.mask(q, k, sliding_window)
+        mask = cuts.mask(q, k, window)
         if softcap is not None:
             parts.append(_capped(q, k, v, mask, scaling, softcap))
         else:
             parts.append(sdpa(q, k, v, mask, is_causal=mask is None, scale=scaling, enable_gqa=True))
-    return torch.cat(parts, dim=2).transpose(1, 2), None
+    return torch.cat(parts, dim=2).transpose(1, 2)
 
 
 def _cut(run: Run) -> Iterator[Run]:

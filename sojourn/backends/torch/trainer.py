@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from sojourn.backends.torch import activations, head, packed
+from sojourn.backends.torch import activations, head, layers, packed
 from sojourn.batch import share
 from sojourn.errors import ModelError, RecordError
 from sojourn.protocols import Loss
@@ -64,6 +64,7 @@ class TorchTrainer:
         token_budget: int,
         activation_bytes: float = float("inf"),
         logits_bytes: int = head.CHUNK_BYTES,
+        kernel: bool = True,
         timeline: Timeline | None = None,
     ) -> None:
         self.model, self.version = model, 0
@@ -78,6 +79,7 @@ class TorchTrainer:
         self._step, self._steps = 0, 1
         self._reference: dict[str, torch.Tensor] | None = None
         packed.use_packed(base_of(model))
+        self._kernel, self._fused = kernel, kernel and not bf16 and layers.fuse(base_of(model))
 
     @property
     def trainable(self) -> dict[str, torch.nn.Parameter]:
@@ -241,39 +243,41 @@ class TorchTrainer:
         if np.isin(where, batch.starts).any():
             raise ValueError("a sequence begins with a trained token: its context must hold at least one token")
         tree, base = share.merge(batch), base_of(self.model)
+        asked, row = np.unique(tree.node[where - 1], return_inverse=True)
         with activations.checkpointed(self._recomputed(len(tree.tokens))):
-            hidden = self._decode(tree)
+            hidden = self._decode(tree, torch.from_numpy(asked).to(self.device))
         # index_select: its gradient adds up repeated rows in one order, that of indexing does not
-        rows = hidden.index_select(0, torch.from_numpy(tree.node[where - 1]).to(self.device))
+        rows = hidden.index_select(0, torch.from_numpy(row).to(self.device))
         linear, cap = base.get_output_embeddings(), getattr(base.config, "final_logit_softcapping", None)
-        asked = head.Asked.of(batch, where, linear, cap=cap, bf16=self._bf16, chunk=self._logits_bytes)
-        found = head.read(rows, linear, asked)
+        wanted = head.Asked.of(batch, where, linear, cap=cap, bf16=self._bf16, chunk=self._logits_bytes)
+        found = head.read(rows, linear, wanted)
         entropy = found.entropy if "entropy" in needs else found.entropy.detach()
         return Out(found.logprobs, entropy, len(tree.tokens))
 
-    def _decode(self, tree: share.Tree) -> torch.Tensor:
-        """The last hidden state of every node: (M, H)."""
+    def _decode(self, tree: share.Tree, rows: torch.Tensor) -> torch.Tensor:
+        """The last hidden states of some of the nodes: (R, H)."""
         decoder, tokens, positions = base_of(self.model).get_decoder(), tree.tokens, tree.positions
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bf16):
             passed = decoder(
                 input_ids=torch.from_numpy(tokens).to(self.device)[None],
                 position_ids=torch.from_numpy(positions).to(self.device)[None],
                 use_cache=False,
-                plan=packed.Plan(tree, self.device),
+                plan=packed.Plan(tree, self.device, rows, kernel=self._kernel),
             )
-        return passed.last_hidden_state[0]
+        hidden = passed.last_hidden_state[0]
+        return hidden if self._fused else hidden.index_select(0, rows)
 
     def _recomputed(self, tokens: int) -> Sequence[Any]:
         """The layers that would keep too much for the backward pass of so many tokens."""
         if not torch.is_grad_enabled():
             return ()
-        layers = activations.layers_of(base_of(self.model).get_decoder())
+        each = activations.layers_of(base_of(self.model).get_decoder())
         if self._cost is None:
-            self._cost = activations.measure(layers, self._probe)
-        return layers[: self._cost.recomputed(tokens, self._activation_bytes)]
+            self._cost = activations.measure(each, self._probe)
+        return each[: self._cost.recomputed(tokens, self._activation_bytes)]
 
     def _probe(self, tokens: int) -> None:
-        self._decode(share.line(tokens))
+        self._decode(share.line(tokens), torch.arange(tokens, device=self.device))
 
     def _update(self) -> Mapping[str, float]:
         assert self._optimizer is not None, "call begin() before the first step"

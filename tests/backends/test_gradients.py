@@ -1,0 +1,202 @@
+"""The trainer's kernel gives what torch gives in double precision, forward and backward, for every shape and tree."""
+
+import copy
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from engine_models import VOCABULARY, build
+from made import batch as made_batch
+from torch.nn.functional import silu
+
+from sojourn.backends.torch import gradients
+from sojourn.backends.torch.backend import _adapted
+from sojourn.backends.torch.trainer import TorchTrainer
+from sojourn.batch import share
+from sojourn.losses.entropy import Entropy
+from sojourn.losses.ppo import PPO
+from sojourn.recipe import Lora, Optim
+from sojourn.types import Batch
+
+pytestmark = pytest.mark.skipif(gradients.load(16, 16, 2) is None, reason="needs a C compiler")
+
+
+def tree(lengths=(150, 40, 33, 5), prompt=90) -> share.Tree:
+    """Sequences that share a prompt, some also first words, one that begins another, and one apart."""
+    rng = np.random.default_rng(0)
+    start, word = rng.integers(0, 50, prompt), rng.integers(0, 50, 7)
+    tails = [rng.integers(50, 99, n) for n in lengths]
+    sequences = [np.concatenate([start, word, tails[0]]), np.concatenate([start, word, tails[1]])]
+    sequences += [np.concatenate([start, word]), np.concatenate([start, tails[2]]), tails[3]]
+    tokens, numbers = np.concatenate(sequences), np.repeat(np.arange(5), [len(s) for s in sequences])
+    ones = np.ones(len(tokens), dtype=np.float32)
+    return share.merge(Batch(tokens, numbers, ones, ones, ones, ones, numbers))
+
+
+def seen(made: share.Tree, window: int | None) -> torch.Tensor:
+    """(M, M), from each node's path, run by run."""
+    mask = torch.zeros(len(made.tokens), len(made.tokens), dtype=torch.bool)
+    for run in made.runs:
+        path = np.concatenate([np.arange(*span) for span in (*run.before, (run.start, run.stop))])
+        for query in range(run.start, run.stop):
+            keys = path[path <= query]
+            near = made.positions[query] - made.positions[keys] < (window or len(made.tokens))
+            mask[query, keys[near]] = True
+    return mask
+
+
+def plain(query, key, value, mask, scale):
+    repeats = query.shape[1] // key.shape[1]
+    key, value = (t.repeat_interleave(repeats, 1) for t in (key, value))
+    scores = torch.einsum("qhd,khd->hqk", query, key) * scale
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(~mask, float("-inf")).softmax(-1), value)
+
+
+SHAPES = [(16, 16, 4, 2), (64, 64, 9, 3), (12, 12, 4, 2), (40, 24, 2, 2), (8, 8, 5, 1)]
+TREES = [((150, 40, 33, 5), 90), ((1, 2, 3, 1), 1), ((700, 1, 60, 300), 200)]
+
+
+@pytest.mark.parametrize(("key", "value", "heads", "kv_heads"), SHAPES)
+@pytest.mark.parametrize("window", [None, 16, 170])
+@pytest.mark.parametrize("lengths_and_prompt", TREES)
+def test_attention_over_a_tree(key, value, heads, kv_heads, window, lengths_and_prompt):
+    own, made = gradients.load(key, value, heads // kv_heads), tree(*lengths_and_prompt)
+    assert own is not None
+    torch.manual_seed(0)
+    nodes = len(made.tokens)
+    sent = [torch.randn(nodes, *size) for size in ((heads, key), (kv_heads, key), (kv_heads, value))]
+    sent[0] *= 3
+    slope = torch.randn(nodes, heads, value)
+    found = [t.clone().requires_grad_() for t in sent]
+    out = own.attend(*found, own.sights(made, window), key**-0.5)
+    out.backward(slope)
+    exact = [t.double().requires_grad_() for t in sent]
+    right = plain(*exact, seen(made, window), key**-0.5)
+    right.backward(slope.double())
+    torch.testing.assert_close(out.double(), right, atol=1e-5, rtol=1e-4)
+    for one, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(one.grad.double(), other.grad, atol=5e-5, rtol=1e-4)
+
+
+def test_attention_takes_rows_by_their_strides_and_repeats_itself_to_the_bit():
+    own, made = gradients.load(16, 16, 2), tree()
+    nodes = len(made.tokens)
+    side = torch.randn(nodes, 8, 16)
+    apart = [side[:, :4].transpose(0, 1).contiguous().transpose(0, 1), side[:, 4:6], side[:, 6:]]
+    threads, found = torch.get_num_threads(), []
+    for rows, count in ((apart, threads), ([t.contiguous() for t in apart], threads), (apart, 1)):
+        torch.set_num_threads(count)
+        inputs = [t.detach().requires_grad_() for t in rows]
+        out = own.attend(*inputs, own.sights(made, None), 0.25)
+        out.square().sum().backward()
+        found.append([out, *(t.grad for t in inputs)])
+    torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def compare(function, reference, *shapes, atol=1e-5):
+    """Results and gradients to all inputs, where every result has a slope of its own."""
+    torch.manual_seed(0)
+    sent = [torch.randn(shape) for shape in shapes]
+    found, exact = ([t.to(kind, copy=True).requires_grad_() for t in sent] for kind in (torch.float32, torch.float64))
+    for inputs, call in ((found, function), (exact, reference)):
+        outs = call(*inputs)
+        outs = outs if isinstance(outs, tuple) else (outs,)
+        generator = torch.Generator().manual_seed(1)
+        sum((out * torch.randn(out.shape, generator=generator).to(out)).sum() for out in outs).backward()
+        inputs.extend(out.detach() for out in outs)
+    for one, other in pairwise([found, exact]):
+        for a, b in zip(one, other, strict=True):
+            torch.testing.assert_close(a.double(), b, atol=atol, rtol=1e-4)
+            if a.requires_grad:
+                torch.testing.assert_close(a.grad.double(), b.grad, atol=atol, rtol=1e-4)
+
+
+def rms(x, weight):
+    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+
+
+@pytest.mark.parametrize("rows", [1, 64, 65, 300])
+@pytest.mark.parametrize("size", [48, 100, 576])
+def test_norms(rows, size):
+    own = gradients.load(16, 16, 2)
+    compare(lambda x, w: own.norm(x, w, 1e-5), rms, (rows, size), (size,), atol=1e-4)
+    compare(
+        lambda x, m, w: own.add_norm(x, m, w, 1e-5),
+        lambda x, m, w: (x + m, rms(x + m, w)),
+        *((rows, size), (rows, size), (size,)),
+        atol=1e-4,
+    )
+    compare(lambda x, w: own.norm(x, w, 1e-5), rms, (rows, 3, size), (size,), atol=1e-4)
+
+
+@pytest.mark.parametrize("count", [1, 7, 4096, 70_001])
+def test_gates(count):
+    own = gradients.load(16, 16, 2)
+    compare(lambda gate, up: own.gated(20 * gate, up), lambda gate, up: silu(20 * gate) * up, (count,), (count,))
+
+
+def test_rotation():
+    own = gradients.load(16, 16, 2)
+    angles = torch.rand(300, 8).repeat(1, 2)
+
+    def turned(x):
+        low, high = x.chunk(2, -1)
+        cos, sin = angles.cos().to(x)[:, None], angles.sin().to(x)[:, None]
+        return x * cos + torch.cat([-high, low], -1) * sin
+
+    compare(lambda x: own.turned(x, angles.cos(), angles.sin()), turned, (300, 5, 16))
+
+
+def adapted(name: str):
+    """With adapters that do something: they begin at 0."""
+    model = _adapted(build(name), Lora(rank=4), torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def trained(model, kernel: bool) -> TorchTrainer:
+    async def nowhere(weights, version):
+        """Takes published weights and forgets them."""
+
+    made = TorchTrainer(model, nowhere, bf16=False, token_budget=10_000, kernel=kernel)
+    made.begin(Optim(), 1, reference=True)
+    return made
+
+
+FAMILIES = {"llama": True, "mistral": True, "qwen2": True, "qwen3": True, "gemma3": False}
+
+
+@pytest.mark.parametrize("make", [build, adapted])
+@pytest.mark.parametrize(("family", "fused"), FAMILIES.items())
+async def test_a_trainer_with_the_kernel_is_one_without(family, fused, make):
+    """Logprobs, entropy and every parameter's gradient, norms' and biases' too; windows shorter than the sequences."""
+    batch = made_batch(np.random.default_rng(0), vocabulary=VOCABULARY)
+    with_it, without = trained(make(family), True), trained(make(family), False)
+    assert (with_it._fused, without._fused) == (fused, False)
+    for one, other in zip(await with_it.forward(batch), await without.forward(batch), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-4)
+    metrics = [await made.forward_backward(batch, [PPO(), Entropy(coef=0.1)]) for made in (with_it, without)]
+    assert metrics[0] == pytest.approx(metrics[1], abs=1e-4)
+    for name, p in without.trainable.items():
+        assert p.grad is not None and p.grad.norm() > 0, name
+        torch.testing.assert_close(with_it.trainable[name].grad, p.grad, atol=1e-4, rtol=1e-3, msg=name)
+
+
+def test_a_copy_of_a_fused_model_passes_through_its_own_layers():
+    made = trained(build("llama"), True)
+    other = copy.deepcopy(made.model)
+    assert all(layer.forward.args[0] is layer for layer in other.model.layers)
+
+
+def test_a_model_that_is_not_of_the_form_is_left_alone():
+    model = build("llama")
+    model.config.attention_dropout = 0.1
+    assert not trained(model, True)._fused
+    assert all("forward" not in vars(layer) for layer in model.model.layers)
