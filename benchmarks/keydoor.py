@@ -19,6 +19,34 @@ from sojourn.tasks import Generated
 from sojourn.types import Message, Observation, Role, Step, Task
 
 BRIEF = toy.BRIEF
+# What agents are often told besides: with it, the prompt that all plays share is some 500 tokens of SmolLM2's.
+GUIDE = """
+You explore a house of rooms that are joined by ways and doors. Each of your turns is one action, and after it you are
+told what changed. There is nobody else in the house, and nothing in it moves by itself.
+
+How to move. Each room has a name and ways that lead out of it, by the points of the compass. Say "go" and one of the
+directions that the room lists, such as "go north" or "go west". You then stand in the next room, and read what it
+holds. A way leads back as well: whoever went north comes back by going south. Rooms that you have seen keep their
+names, so you can tell when you are in one again. A direction that the room does not list leads nowhere: you stay where
+you are, and the turn is spent.
+
+How to open doors. Some ways are barred by a door that has a colour. It is locked, and stays so until you open it with
+the key of its colour, which lies in some room that you can reach without it. Carry the key to the room from which the
+door leads, and say "open" and the door by its colour, such as "open red door". A door that was once opened stays open,
+and the key stays with you. A key of another colour does not fit, however often you try.
+
+How to take things. Keys, the treasure, and things of no use lie in rooms. Say "take" and the name of the thing as the
+room gives it, such as "take red key". You can carry any number of things. What you took is no longer in the room. A
+thing that lies in another room cannot be taken from where you stand: go there first.
+
+What to aim at. You win as soon as you take the treasure, and only then. It lies behind the last door. Fewer turns are
+better than many, and there is a bound on their number, so do not walk in circles: look first into rooms that you have
+not seen, take each key that you find, and when you hold the key of a door that you passed, go back to it at once.
+
+How to answer. Write the action alone, in small letters, on one line: no explanation before it, no full stop after it,
+no quotation marks around it, and not two actions at once. An answer that is none of these actions is told back to you
+as unknown, changes nothing in the house, and counts as a turn.
+"""
 
 
 @dataclass
@@ -76,6 +104,11 @@ class KeyDoors:
     turns: int = 8
     fixed: bool = False
     first: int = 0
+    guide: bool = False
+
+    @property
+    def brief(self) -> str:
+        return BRIEF + GUIDE if self.guide else BRIEF
 
     def tasks(self, split: str) -> Sequence[Task]:
         sizes = {name: getattr(self, name) for name in ("rooms", "side_rooms", "doors", "decoys", "objects")}
@@ -86,7 +119,7 @@ class KeyDoors:
         return KeyDoor(toy.layout(task), self.turns, self.fixed)
 
     def make(self, task: Task) -> Seated:
-        return Seated(self.play(task))
+        return Seated(self.play(task), self.brief)
 
 
 @dataclass
@@ -94,9 +127,12 @@ class Seated:
     """`KeyDoor` as Sojourn plays it."""
 
     world: KeyDoor
+    brief: str
 
     async def start(self) -> Observation:
-        return Observation((Message(Role.USER, str(self.world.observation)),), brief=(Message(Role.SYSTEM, BRIEF),))
+        return Observation(
+            (Message(Role.USER, str(self.world.observation)),), brief=(Message(Role.SYSTEM, self.brief),)
+        )
 
     async def step(self, agent: str, action: Message) -> Step:
         self.world.say(action.text)

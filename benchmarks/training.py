@@ -13,8 +13,9 @@ The ways:
 - history: every episode one packed sequence, its prompt not shared with the other episodes.
 
 All have the model, the loss, the head (sampled tokens only) and the token budget in common, and give the same gradient,
-which is checked. Times are medians of up to `ROUNDS` rounds in which the ways take turns. Memory is the peak of a step
-in a process of its own, over what was held before it: of the process, or on a CUDA device of its tensors.
+which is checked; all but the padded way, which is as transformers computes, also have the package's kernels. Times are
+medians of up to `ROUNDS` rounds in which the ways take turns. Memory is the peak of a step in a process of its own,
+over what was held before it: of the process, or on a CUDA device of its tensors.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from sojourn.backends.torch.backend import compute_dtype, device_of
 from sojourn.backends.torch.trainer import TorchTrainer
 from sojourn.batch import Aggregate, share, to_batch
 from sojourn.losses.ppo import PPO
+from sojourn.threads import prepare
 from sojourn.types import (
     Batch,
     Credit,
@@ -120,18 +122,18 @@ class Padded(TorchTrainer):
         spans = [np.arange(batch.starts[s], batch.starts[s + 1]) for s in held]
         return batch.take(np.array(held)), np.concatenate(spans)
 
-    def _decode(self, tree: share.Tree) -> torch.Tensor:
+    def _decode(self, tree: share.Tree, rows: torch.Tensor) -> torch.Tensor:
         longest = max(run.stop - run.start for run in tree.runs)
-        rows, columns = (
+        places, columns = (
             torch.cat([t.to(self.device) for t in parts])
             for parts in zip(*[self._place(n, run) for n, run in enumerate(tree.runs)], strict=True)
         )
         tokens = torch.zeros(len(tree.runs), longest, dtype=torch.long, device=self.device)
-        tokens[rows, columns] = torch.from_numpy(tree.tokens).to(self.device)
+        tokens[places, columns] = torch.from_numpy(tree.tokens).to(self.device)
         self.model.set_attn_implementation("sdpa")
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bf16):
             hidden = self.model.get_decoder()(input_ids=tokens, use_cache=False).last_hidden_state
-        return hidden[rows, columns]
+        return hidden[places, columns].index_select(0, rows)
 
     @staticmethod
     def _place(number: int, run: share.Run) -> tuple[torch.Tensor, torch.Tensor]:
@@ -144,7 +146,7 @@ def trainer(model: Any, way: str) -> TorchTrainer:
 
     bf16 = compute_dtype("auto", device_of("auto")) == torch.bfloat16
     made = Padded if way == "padded" else TorchTrainer
-    return made(model, nowhere, bf16=bf16, token_budget=TOKEN_BUDGET)
+    return made(model, nowhere, bf16=bf16, token_budget=TOKEN_BUDGET, kernel=way != "padded")
 
 
 def take(model: Any, way: str, batch: Batch) -> float:
@@ -159,7 +161,7 @@ def take(model: Any, way: str, batch: Batch) -> float:
     return seconds
 
 
-def timed(model: Any, turns: int) -> dict[str, Any]:
+def timed(models: Mapping[str, Any], turns: int) -> dict[str, Any]:
     batches = {way: step(way, turns) for way in WAYS}
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     gradients: dict[str, torch.Tensor] = {}
@@ -168,8 +170,8 @@ def timed(model: Any, turns: int) -> dict[str, Any]:
         if done and time.monotonic() - began > ENOUGH_S:
             break
         for way in WAYS:
-            seconds[way].append(take(model, way, batches[way]))
-            gradients[way] = torch.cat([p.grad.flatten() for p in model.parameters()])
+            seconds[way].append(take(models[way], way, batches[way]))
+            gradients[way] = torch.cat([p.grad.flatten() for p in models[way].parameters()])
     norm = gradients["shared"].norm()
     apart = max(float((gradients[way] - gradients["shared"]).norm() / norm) for way in WAYS)
     if not apart < (1e-3 if compute_dtype("auto", device_of("auto")) == torch.float32 else 5e-2):
@@ -232,14 +234,17 @@ def draw(figures: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
+    prepare()
     if sys.argv[1:2] == ["--peak"]:
         print(peak(sys.argv[2], int(sys.argv[3])))
         return
-    model = build()
-    take(model, "shared", step("shared", 1))
+    ours, plain = build(), build()  # one whose layers are the package's, and one as transformers runs it
+    models = {way: plain if way == "padded" else ours for way in WAYS}
+    for way in ("shared", "padded"):
+        take(models[way], way, step("shared", 1))
     groups, asked = {}, [int(turns) for turns in sys.argv[1:]] or list(TURNS)
     for turns in asked:
-        groups[f"{turns}_turns"] = timed(model, turns)
+        groups[f"{turns}_turns"] = timed(models, turns)
         print(turns, json.dumps(groups[f"{turns}_turns"]), file=sys.stderr, flush=True)
     memory = {f"{turns}_turns": {way: measured_apart(way, turns) for way in WAYS} for turns in asked if turns in (4, 8)}
     figures = {

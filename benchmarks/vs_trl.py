@@ -8,10 +8,11 @@
 
 Both sides play the world of `keydoor.py` with the same weights, prompts, tasks, group size, turns, token limits,
 temperature 1, fp32, AdamW, learning rate, clipping and normalisation, on two threads that sleep when idle; all weights
-are trained. Each measurement is its own process, the sides take turns, and the first step of each counts as warm-up.
-TRL plays by `rollout_func` (see `trl_side.py`, which says why); vLLM, its fast backend, has no CPU package. For speed,
+are trained. Each measurement is its own process, the sides take turns, and its first two steps count as warm-up. TRL
+plays by `rollout_func` (see `trl_side.py`, which says why); vLLM, its fast backend, has no CPU package. For speed,
 every episode has exactly the given turns and every group some signal; seconds are between the ends of steps. The
-processor time of all threads stands beside them, as it suffers less from other load on the machine.
+processor time of all threads stands beside them, as it suffers less from other load on the machine. One case has a
+prompt of some 500 tokens instead of 100, as agents that are told their tools have: there, more is shared.
 
 For learning, a small model is cloned once by Sojourn until it sometimes wins, then trained by both, three seeds each.
 """
@@ -43,6 +44,7 @@ TINY = "tiny:layers=2,hidden=192"
 SIDES = ("sojourn", "trl")
 COLOURS = {"sojourn": "#2b6cb0", "trl": "#c05621"}
 BARS = {2: 3.0, 8: 5.0}  # times TRL's episodes a second, by turns
+WARM_UP = 2  # steps: in the second, the optimiser's moments are new memory
 LAST = 10  # steps of learning that count as its end
 
 
@@ -59,6 +61,7 @@ class Work:
     lr: float
     fixed: bool = True
     first: int = 0
+    guide: bool = False
     seed: int = 0
     threads: int = 2
     micro: int
@@ -66,7 +69,7 @@ class Work:
 
     @property
     def world(self) -> dict[str, Any]:
-        return {"turns": self.turns, "fixed": self.fixed, "first": self.first}
+        return {"turns": self.turns, "fixed": self.fixed, "first": self.first, "guide": self.guide}
 
 
 def run(side: str, work: Work) -> list[dict[str, float]]:
@@ -120,7 +123,7 @@ def trl_command(work: Work, clock: Path) -> list[str]:
 
 
 def rates(lines: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    """By name, one number for each step but the first."""
+    """By name, one number for each step but the first ones."""
     found = [
         {
             "seconds": line["at"] - before["at"],
@@ -130,7 +133,7 @@ def rates(lines: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
             "sampled_tokens": line["sampled_tokens"] / line["episodes"],
             "episodes": line["episodes"],
         }
-        for before, line in pairwise(lines)
+        for before, line in pairwise(lines[WARM_UP - 1 :])
     ]
     return {name: [values[name] for values in found] for name in found[0]}
 
@@ -206,7 +209,7 @@ class Cloned(NamedTuple):
 
 
 def learner(model: str) -> Work:
-    return Work(model=model, turns=8, max_tokens=8, groups=8, steps=4, lr=1.5e-4, fixed=False, micro=64)
+    return Work(model=model, turns=8, max_tokens=8, groups=8, steps=5, lr=1.5e-4, fixed=False, micro=64)
 
 
 @cache
@@ -287,13 +290,14 @@ def draw(figures: Mapping[str, Any], out: Path) -> None:
 
 def cases(folder: Path, quick: bool) -> dict[str, tuple[Work, int]]:
     """What is timed, and in how many rounds."""
-    tiny = Work(model=export(TINY, folder / "tiny"), turns=8, max_tokens=8, groups=4, steps=4, lr=1e-6, micro=32)
+    tiny = Work(model=export(TINY, folder / "tiny"), turns=8, max_tokens=8, groups=4, steps=5, lr=1e-6, micro=32)
     found = {"tiny after cloning, at most 8 turns": (learner(cloned(folder).model), 1 if quick else 2)}
     found |= {f"tiny, {turns} turns": (replace(tiny, turns=turns), 1 if quick else 2) for turns in BARS}
     if quick:
         return found
-    large = replace(tiny, model=export("smollm2", folder / "smollm2"), max_tokens=16, groups=1, steps=3, micro=8)
-    return {f"SmolLM2-135M, {turns} turns": (replace(large, turns=turns), 2) for turns in BARS} | found
+    large = replace(tiny, model=export("smollm2", folder / "smollm2"), max_tokens=16, groups=1, steps=4, micro=8)
+    long = {"SmolLM2-135M, 8 turns, a long prompt": (replace(large, guide=True, steps=3), 1)}
+    return {f"SmolLM2-135M, {turns} turns": (replace(large, turns=turns), 2) for turns in BARS} | long | found
 
 
 def main(options: Sequence[str]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
-from sojourn.batch.flatten import flatten, scatter
+from sojourn.batch.flatten import Place, flatten, scatter
 from sojourn.protocols import Trainer
-from sojourn.types import FloatArray, Forward, Group
+from sojourn.types import Batch, FloatArray, Forward, Group
 
 PerTurn = list[list[tuple[FloatArray, ...]]]  # by group and trajectory, an array for each turn's sampled tokens
 
@@ -16,12 +17,16 @@ class Passes:
 
     def __init__(self, groups: Sequence[Group], trainer: Trainer) -> None:
         self._groups, self._trainer = groups, trainer
-        self._batch, self._places = flatten(groups)
         self._made: dict[bool, Forward] = {}
 
     async def read(self, column: Callable[[Forward], FloatArray], *, reference: bool = False) -> PerTurn:
         """What `column` takes from the pass, for every sampled token: of the present weights, or of those that the
         stage began with."""
+        batch, places = self._flat
         if reference not in self._made:
-            self._made[reference] = await self._trainer.forward(self._batch, reference=reference)
-        return scatter(self._groups, column(self._made[reference]), self._places)
+            self._made[reference] = await self._trainer.forward(batch, reference=reference)
+        return scatter(self._groups, column(self._made[reference]), places)
+
+    @cached_property
+    def _flat(self) -> tuple[Batch, list[Place]]:
+        return flatten(self._groups)

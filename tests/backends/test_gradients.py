@@ -185,7 +185,8 @@ async def test_a_trainer_with_the_kernel_is_one_without(family, fused, make):
     metrics = [await made.forward_backward(batch, [PPO(), Entropy(coef=0.1)]) for made in (with_it, without)]
     assert metrics[0] == pytest.approx(metrics[1], abs=1e-4)
     for name, p in without.trainable.items():
-        assert p.grad is not None and p.grad.norm() > 0, name
+        assert p.grad is not None, name
+        assert p.grad.norm() > 0, name
         torch.testing.assert_close(with_it.trainable[name].grad, p.grad, atol=1e-4, rtol=1e-3, msg=name)
 
 

@@ -211,7 +211,8 @@ class _Turned(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return None, _turn(ctx.own, slope.contiguous(), *ctx.saved_tensors, -1), None, None
+        cosines, sines = ctx.saved_tensors
+        return None, _turn(ctx.own, slope.contiguous(), cosines, sines, -1), None, None
 
 
 def _at(*tensors: torch.Tensor) -> list[int]:

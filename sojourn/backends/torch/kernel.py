@@ -1,4 +1,4 @@
-"""The kernels of engine and trainer: pages of C, compiled once for a model's shape by the system's compiler and kept in the cache.
+"""The kernels of engine and trainer: pages of C, compiled once for a model's shape by the system's compiler and cached.
 
 Where there is no compiler, or the model is not on the CPU, `load` gives None, and torch does the same, more slowly.
 """

@@ -94,8 +94,8 @@ def attend(
     if own is None:
         return _by_torch(plan.cuts, query, key, value, scaling, sliding_window, softcap), None
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    rows = (t[0].transpose(0, 1) for t in (query, key, value))
-    return own.attend(*rows, plan.sights(own, sliding_window), scale)[None], None
+    q, k, v = (t[0].transpose(0, 1) for t in (query, key, value))
+    return own.attend(q, k, v, plan.sights(own, sliding_window), scale)[None], None
 
 
 def _by_torch(
@@ -107,7 +107,7 @@ def _by_torch(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """Keys and values are split once, at every border of a span: the gradient of a slice would be as long as the row."""
+    """Split once, at every border of a span: the gradient of a slice would be as long as the row."""
     keys, values = (t.split(cuts.keys, dim=2) for t in (key, value))
     parts = []
     for pieces, q in zip(cuts.pieces, query.split(cuts.queries, dim=2), strict=True):
