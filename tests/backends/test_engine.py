@@ -103,7 +103,7 @@ FORMS += [("gemma3", True, "Plain"), ("qwen2", False, "Plain"), ("llama", False,
 async def test_the_fused_decoder_gives_the_logits_of_transformers(family, kernel, form, monkeypatch):
     model = build(family)
     fast = open_engine(model, kernel=kernel)
-    monkeypatch.setattr(fused, "build", lambda model, *_: fused.Plain(model))
+    monkeypatch.setattr(fused, "build", lambda model, *_, **__: fused.Plain(model))
     plain = open_engine(model, kernel=kernel)
     assert [type(engine._stepper._decoder).__name__ for engine in (fast, plain)] == [form, "Plain"]
     told = await asyncio.gather(play(fast, tokens_of(1, 30), 3, 1), play(fast, tokens_of(2, 50), 3, 2))

@@ -11,6 +11,7 @@ from made import batch as made_batch
 from torch.nn.functional import silu
 
 from sojourn.backends.torch import gradients
+from sojourn.backends.torch import kernel as kernels
 from sojourn.backends.torch.backend import _adapted
 from sojourn.backends.torch.trainer import TorchTrainer
 from sojourn.batch import share
@@ -188,6 +189,20 @@ async def test_a_trainer_with_the_kernel_is_one_without(family, fused, make):
         assert p.grad is not None, name
         assert p.grad.norm() > 0, name
         torch.testing.assert_close(with_it.trainable[name].grad, p.grad, atol=1e-4, rtol=1e-3, msg=name)
+
+
+async def test_without_a_compiler_torch_does_the_same(tmp_path, monkeypatch):
+    batch = made_batch(np.random.default_rng(0), vocabulary=VOCABULARY)
+    right = await trained(build("llama"), True).forward(batch)
+    monkeypatch.setenv("SOJOURN_CACHE", str(tmp_path))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    for cached in (kernels.library, gradients.load):
+        cached.cache_clear()
+    made = trained(build("llama"), True)
+    assert not made._fused
+    np.testing.assert_allclose((await made.forward(batch)).logprobs, right.logprobs, atol=2e-4)
+    for cached in (kernels.library, gradients.load):
+        cached.cache_clear()
 
 
 def test_a_copy_of_a_fused_model_passes_through_its_own_layers():

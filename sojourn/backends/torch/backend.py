@@ -32,7 +32,8 @@ class Torch:
     distinct tokens of a micro-batch, `max_context` the tokens of one context, `memory_gb` the sampler's key/value
     cache. `activation_gb` bounds what a micro-batch's layers keep for the backward pass: beyond it, as many layers as
     needed are computed twice. `threads` is what the command sets before torch is imported (0: all cores). `kernel`
-    lets both use kernels that they compile where there is a C compiler.
+    lets both use kernels that they compile where there is a C compiler; `compile` lets torch.compile have parts of the
+    sampler's layers where no kernel of ours knows them, and warns where it cannot.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -44,6 +45,7 @@ class Torch:
     max_batch: Annotated[int, Range(1)] = 64
     prefill_chunk: Annotated[int, Range(1)] = 512
     kernel: bool = True
+    compile: bool = False
 
     def check(self, model: Model) -> None:
         """Whether the model can be found, without loading it, and the device is there (for --dry)."""
@@ -77,6 +79,7 @@ class Torch:
             prefill_chunk=self.prefill_chunk,
             max_batch=self.max_batch,
             kernel=self.kernel,
+            compiled=self.compile,
             decode=loaded.tokenizer.decode,
             timeline=timeline,
         )

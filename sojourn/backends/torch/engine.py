@@ -87,7 +87,8 @@ class Engine:
     The model is the engine's own: its attention is replaced and `publish` overwrites its weights. `stops` end a sample,
     `max_context` bounds prompt and sample together, `memory_bytes` the cache; a step computes at most `prefill_chunk`
     new prompt tokens and holds at most `max_batch` contexts. `decode` says what tokens mean, for stop strings; without
-    `kernel`, torch does what a compiled kernel would.
+    `kernel`, torch does what a compiled kernel would; where transformers' own layers run, `compiled` lets torch.compile
+    have parts of them.
 
     A sample's `temperature` is 1 where it was drawn greedily: its logprobs are those of temperature 1.
     """
@@ -102,6 +103,7 @@ class Engine:
         prefill_chunk: int = 512,
         max_batch: int = 64,
         kernel: bool = True,
+        compiled: bool = False,
         decode: Decode | None = None,
         timeline: Timeline | None = None,
     ) -> None:
@@ -110,7 +112,7 @@ class Engine:
         self._stops, self._decode = frozenset(stops), decode
         self._prefill_chunk, self._max_batch = prefill_chunk, max_batch
         most = KEPT_PER_ROW * max_batch * (max_context + PAGE)
-        self._stepper = Stepper(model, max_context, memory_bytes, most, kernel)
+        self._stepper = Stepper(model, max_context, memory_bytes, most, kernel=kernel, compiled=compiled)
         self._tree = self._stepper.tree
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sojourn-engine")
         self._waiting: list[Request] = []

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.nn.functional import embedding, rms_norm, silu
 
-from sojourn.backends.torch import compiled
+from sojourn.backends.torch import compiled, inductor
 from sojourn.backends.torch.attention import Plan, over_cache
 from sojourn.backends.torch.cache import KeyValues
 from sojourn.backends.torch.compiled import Weights
@@ -34,14 +34,16 @@ class Decoder(Protocol):
         ...
 
 
-def build(model: Any, kernel: Kernel | None, cache: KeyValues) -> Decoder:
-    """The fastest that there is for a model of this form."""
-    if not compiled.fits(model):
-        return Plain(model)
-    if kernel is not None and kernel.whole:
-        return compiled.Compiled(model, kernel, cache)
-    plain = model.config.model_type == "llama" and not model.config.attention_bias
-    return FusedLlama(model, kernel) if plain else Plain(model)
+def build(model: Any, kernel: Kernel | None, cache: KeyValues, *, by_inductor: bool = False) -> Decoder:
+    """The fastest that there is for a model of this form; what transformers must run, torch.compile may speed up."""
+    if compiled.fits(model):
+        if kernel is not None and kernel.whole:
+            return compiled.Compiled(model, kernel, cache)
+        if model.config.model_type == "llama" and not model.config.attention_bias:
+            return FusedLlama(model, kernel)
+    if by_inductor:
+        inductor.compile_layers(model)
+    return Plain(model)
 
 
 class Plain:

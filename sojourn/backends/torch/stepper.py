@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from sojourn.backends.torch import fused, kernel, sampling
+from sojourn.backends.torch import fused, sampling
+from sojourn.backends.torch import kernel as kernels
 from sojourn.backends.torch.attention import Piece, Plan, Probe
 from sojourn.backends.torch.cache import PAGE, KeyValues
 from sojourn.backends.torch.fused import Weights
@@ -36,7 +37,9 @@ class Outcome(NamedTuple):
 class Stepper:
     """A model, made to attend through a cache that fits into `memory_bytes` and holds at most `tokens`."""
 
-    def __init__(self, model: Any, length: int, memory_bytes: int, tokens: int, compiled: bool) -> None:
+    def __init__(
+        self, model: Any, length: int, memory_bytes: int, tokens: int, *, kernel: bool, compiled: bool
+    ) -> None:
         self._model = model.eval().requires_grad_(False)
         shapes = Probe().run(self._model)
         first = next(self._model.parameters())
@@ -52,8 +55,8 @@ class Stepper:
         self.vocabulary = self._model.get_input_embeddings().num_embeddings
         self._cache = KeyValues(shapes, pages, first.dtype, self._device)
         heads = self._model.config.get_text_config().num_attention_heads
-        self._kernel = kernel.load(shapes, heads, first.dtype, self._device) if compiled else None
-        self._decoder = fused.build(self._model, self._kernel, self._cache)
+        self._kernel = kernels.load(shapes, heads, first.dtype, self._device) if kernel else None
+        self._decoder = fused.build(self._model, self._kernel, self._cache, by_inductor=compiled)
         self._shapes = {name: p.shape for name, p in self._model.named_parameters(remove_duplicate=False)}
 
     @torch.inference_mode()
