@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -58,19 +59,42 @@ def _shared(batch: Batch, one: int, other: int) -> int:
 
 
 def parts(batch: Batch, budget: int) -> Iterator[IntArray]:
-    """The batch's sequences in shares, by their numbers: each of one sequence, or of at most `budget` nodes."""
-    held: list[int] = []
+    """The batch's sequences in shares, by their numbers: each of one sequence, or of at most `budget` nodes.
+
+    What two shares have in common is computed in both, so a share that is full ends, in its second half, where the
+    least is shared: between groups or episodes rather than between two turns of one.
+    """
+    held: list[_Placed] = []
     nodes, last = 0, None
     for s in order(batch):
         length = int(batch.starts[s + 1] - batch.starts[s])
-        fresh = length - (_shared(batch, last, s) if last is not None else 0)
-        if held and nodes + fresh > budget:
-            yield np.array(held)
-            held, nodes, fresh = [], 0, length
-        held.append(s)
-        nodes, last = nodes + fresh, s
+        held.append(_Placed(s, length, _shared(batch, last, s) if last is not None else 0))
+        nodes, last = nodes + length - (held[-1].shared if held[1:] else 0), s
+        while len(held) > 1 and nodes > budget:
+            cut = _cut(held, budget)
+            yield np.array([placed.sequence for placed in held[:cut]])
+            held = held[cut:]
+            nodes = _sizes(held)[-1]
     if held:
-        yield np.array(held)
+        yield np.array([placed.sequence for placed in held])
+
+
+class _Placed(NamedTuple):
+    sequence: int
+    length: int
+    shared: int  # tokens that it begins with as the sequence before it does
+
+
+def _sizes(held: Sequence[_Placed]) -> list[int]:
+    """The nodes of the first one, two ... as a share."""
+    fresh = [held[0].length, *(placed.length - placed.shared for placed in held[1:])]
+    return list(accumulate(fresh))
+
+
+def _cut(held: Sequence[_Placed], budget: int) -> int:
+    """How many of the first make a share, where one more than fit are held."""
+    able = [count for count, size in enumerate(_sizes(held)[:-1], 1) if 2 * size > budget] or [len(held) - 1]
+    return min(reversed(able), key=lambda count: held[count].shared)
 
 
 def merge(batch: Batch) -> Tree:

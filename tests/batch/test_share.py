@@ -62,6 +62,17 @@ def test_images_count_in_the_budget():
     assert [len(share.merge(made.take(numbers)).tokens) for numbers in share.parts(made, 6)] == [6, 6]
 
 
+def test_a_full_part_ends_between_episodes_rather_than_between_turns_of_one():
+    """Two groups of one prompt each, of two episodes of three turns, each turn with all that came before it."""
+    episodes = [[group] * 4 + [10 * group + episode] * 30 for group in (1, 2) for episode in (1, 2)]
+    made = batch(*[tokens[: 4 + 10 * turns] for tokens in episodes for turns in (1, 2, 3)])
+    found = list(share.parts(made, 60))  # a prompt, an episode and most of another
+    assert [len(numbers) for numbers in found] == [3, 3, 3, 3]
+    assert [len(share.merge(made.take(numbers)).tokens) for numbers in found] == [34] * 4
+    between_groups = list(share.parts(made, 110))
+    assert [len(numbers) for numbers in between_groups] == [6, 6]
+
+
 @pytest.mark.parametrize("budget", [1, 4, 6, 100])
 def test_parts_hold_every_sequence_once_and_keep_to_the_budget(budget):
     made = batch([1, 2, 3], [1, 2, 4], [7, 8], [1, 2, 3, 5])
