@@ -19,7 +19,7 @@ from sojourn.tasks import Generated
 from sojourn.types import Message, Observation, Role, Step, Task
 
 BRIEF = toy.BRIEF
-# What agents are often told besides: with it, the prompt that all plays share is some 500 tokens of SmolLM2's.
+# What agents are often told besides: 541 tokens of SmolLM2's.
 GUIDE = """
 You explore a house of rooms that are joined by ways and doors. Each of your turns is one action, and after it you are
 told what changed. There is nobody else in the house, and nothing in it moves by itself.

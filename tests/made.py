@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from sojourn.backends.torch.tiny import build_tokenizer
-from sojourn.batch import Aggregate, to_batch
+from sojourn.batch import Aggregate, share, to_batch
 from sojourn.render.chatml import ChatML
 from sojourn.types import Batch, Credit, Ending, Episode, Group, Sample, Score, Stop, Task, Trajectory, Turn, Versions
 
@@ -55,3 +55,15 @@ def batch(rng: np.random.Generator, groups: int = 2, size: int = 3, vocabulary: 
     made = [group([trajectory(rng, vocabulary=vocabulary) for _ in range(size)], slot) for slot in range(groups)]
     credit = [[Credit.uniform(t, float(rng.normal())) for t in g.trajectories] for g in made]
     return to_batch(made, credit, {}, aggregate=Aggregate())
+
+
+def tree(lengths=(150, 40, 33, 5), prompt=90) -> share.Tree:
+    """Sequences that share a prompt, some also first words, one that begins another, and one apart."""
+    rng = np.random.default_rng(0)
+    start, word = rng.integers(0, 50, prompt), rng.integers(0, 50, 7)
+    tails = [rng.integers(50, 99, n) for n in lengths]
+    sequences = [np.concatenate([start, word, tails[0]]), np.concatenate([start, word, tails[1]])]
+    sequences += [np.concatenate([start, word]), np.concatenate([start, tails[2]]), tails[3]]
+    tokens, numbers = np.concatenate(sequences), np.repeat(np.arange(5), [len(s) for s in sequences])
+    ones = np.ones(len(tokens), dtype=np.float32)
+    return share.merge(Batch(tokens, numbers, ones, ones, ones, ones, numbers))

@@ -534,27 +534,27 @@ async def test_without_a_compiler_torch_does_what_the_kernel_would(tmp_path, mon
     compiler.chmod(0o755)
     for name in (str(compiler), "no-such-compiler"):
         monkeypatch.setenv("CC", name)
-        kernels.library.cache_clear()
+        kernels.built.cache_clear()
         model = build("llama")
         engine = open_engine(model)
         assert engine._stepper._kernel is None
         assert_exact(model, await play(engine, tokens_of(3, 50), 2, 1))
         await engine.close()
-    kernels.library.cache_clear()
+    kernels.built.cache_clear()
 
 
 def test_the_kernel_is_compiled_once_and_works_without_shared_threads(tmp_path, monkeypatch):
     monkeypatch.setenv("SOJOURN_CACHE", str(tmp_path))
-    kernels.library.cache_clear()
+    kernels.built.cache_clear()
     monkeypatch.setattr(kernels, "_share_threads", lambda: None)
     shapes, cpu = [Shape(2, 12, 12)] * 3, torch.device("cpu")
     assert kernels.load(shapes, 4, torch.float32, cpu) is not None
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "kernels").iterdir()}
-    kernels.library.cache_clear()
+    kernels.built.cache_clear()
     assert kernels.load(shapes, 4, torch.float32, cpu) is not None
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "kernels").iterdir()} == made
     assert kernels.load([Shape(2, 12, 12), Shape(1, 12, 12)], 4, torch.float32, cpu) is None
-    kernels.library.cache_clear()
+    kernels.built.cache_clear()
 
 
 @KERNELS

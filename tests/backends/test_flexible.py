@@ -1,24 +1,10 @@
 """One kernel under the tree's block mask gives what attention run by run gives (without gradients, on a CPU)."""
 
-import numpy as np
 import pytest
 import torch
+from made import tree
 
 from sojourn.backends.torch import flexible, packed
-from sojourn.batch import share
-from sojourn.types import Batch
-
-
-def tree() -> share.Tree:
-    """Sequences that share a prompt, some also first words, one that begins another, and one apart."""
-    rng = np.random.default_rng(0)
-    prompt, word = rng.integers(0, 50, 90), rng.integers(0, 50, 7)
-    tails = [rng.integers(50, 99, n) for n in (150, 40, 33, 5)]
-    sequences = [np.concatenate([prompt, word, tails[0]]), np.concatenate([prompt, word, tails[1]])]
-    sequences += [np.concatenate([prompt, word]), np.concatenate([prompt, tails[2]]), tails[3]]
-    tokens, numbers = np.concatenate(sequences), np.repeat(np.arange(5), [len(s) for s in sequences])
-    ones = np.ones(len(tokens), dtype=np.float32)
-    return share.merge(Batch(tokens, numbers, ones, ones, ones, ones, numbers))
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")

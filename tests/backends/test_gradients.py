@@ -8,6 +8,7 @@ import pytest
 import torch
 from engine_models import VOCABULARY, build
 from made import batch as made_batch
+from made import tree
 from torch.nn.functional import silu
 
 from sojourn.backends.torch import gradients
@@ -18,21 +19,8 @@ from sojourn.batch import share
 from sojourn.losses.entropy import Entropy
 from sojourn.losses.ppo import PPO
 from sojourn.recipe import Lora, Optim
-from sojourn.types import Batch
 
 pytestmark = pytest.mark.skipif(gradients.load(16, 16, 2) is None, reason="needs a C compiler")
-
-
-def tree(lengths=(150, 40, 33, 5), prompt=90) -> share.Tree:
-    """Sequences that share a prompt, some also first words, one that begins another, and one apart."""
-    rng = np.random.default_rng(0)
-    start, word = rng.integers(0, 50, prompt), rng.integers(0, 50, 7)
-    tails = [rng.integers(50, 99, n) for n in lengths]
-    sequences = [np.concatenate([start, word, tails[0]]), np.concatenate([start, word, tails[1]])]
-    sequences += [np.concatenate([start, word]), np.concatenate([start, tails[2]]), tails[3]]
-    tokens, numbers = np.concatenate(sequences), np.repeat(np.arange(5), [len(s) for s in sequences])
-    ones = np.ones(len(tokens), dtype=np.float32)
-    return share.merge(Batch(tokens, numbers, ones, ones, ones, ones, numbers))
 
 
 def seen(made: share.Tree, window: int | None) -> torch.Tensor:
@@ -196,12 +184,12 @@ async def test_without_a_compiler_torch_does_the_same(tmp_path, monkeypatch):
     right = await trained(build("llama"), True).forward(batch)
     monkeypatch.setenv("SOJOURN_CACHE", str(tmp_path))
     monkeypatch.setenv("CC", "no-such-compiler")
-    for cached in (kernels.library, gradients.load):
+    for cached in (kernels.built, gradients.load):
         cached.cache_clear()
     made = trained(build("llama"), True)
     assert not made._fused
     np.testing.assert_allclose((await made.forward(batch)).logprobs, right.logprobs, atol=2e-4)
-    for cached in (kernels.library, gradients.load):
+    for cached in (kernels.built, gradients.load):
         cached.cache_clear()
 
 

@@ -57,10 +57,10 @@ class Sights(NamedTuple):
 
 
 class Gradients:
-    """The compiled functions for heads of one shape: `key` and `value` numbers, `repeats` query heads a key head."""
+    """The compiled functions for heads of one shape, whose keys are of `key` numbers."""
 
-    def __init__(self, functions: Any, key: int, value: int, repeats: int) -> None:
-        self.c, self.key, self.value, self.repeats = functions, key, value, repeats
+    def __init__(self, functions: Any, key: int) -> None:
+        self.c, self.key = functions, key
         self._panel = functions.panel_size()
 
     def sights(self, tree: Tree, window: int | None) -> Sights:
@@ -106,10 +106,10 @@ class Gradients:
 
 @cache
 def load(key: int, value: int, repeats: int) -> Gradients | None:
-    found = kernel.library("gradients", *kernel.defines(key, value, repeats))
+    found = kernel.built("gradients", *kernel.defines(key, value, repeats))
     if found is None:
         return None
-    return Gradients(kernel.functions(found, LAYOUTS, SIZES), key, value, repeats)
+    return Gradients(kernel.functions(found, LAYOUTS, SIZES), key)
 
 
 class _Attend(torch.autograd.Function):

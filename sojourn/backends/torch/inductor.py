@@ -1,7 +1,7 @@
 """torch.compile for what torch runs outside attention: a layer's norms and its feed-forward part, as an option.
 
-A whole step is not compiled: its attention reads tables of pages that differ from step to step, and made the compiled
-step several times slower (`LOG.md`). A process compiles for seconds to a minute when it starts.
+Attention, which reads tables of pages that differ from step to step, stays as it is. It takes some ten seconds when a
+process starts, and gained nothing on a CPU (`LOG.md`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ PROBES = (1, 5, 16)  # rows
 ATTENTION = frozenset({"self_attn", "attn", "attention", "self_attention"})  # as models name it
 
 
-def compile_layers(model: Any) -> bool:
+def compile_layers(model: Any) -> None:
     """Compiles the parts of the decoder's layers and tries them; where that fails they stay as they were, with a
-    warning that says why. Whether they are compiled."""
+    warning that says why."""
     decoder = model.get_decoder()
     hidden, first = model.config.get_text_config().hidden_size, next(model.parameters())
     for part in _parts(decoder):
@@ -38,8 +38,6 @@ def compile_layers(model: Any) -> bool:
         warnings.warn(
             f"torch.compile does not work here, so nothing is compiled: {reason}", RuntimeWarning, stacklevel=2
         )
-        return False
-    return True
 
 
 def _parts(decoder: Any) -> Iterator[Any]:

@@ -127,7 +127,7 @@ def load(shapes: Sequence[Shape], heads: int, dtype: torch.dtype, device: torch.
         return None
     shape = shapes[0]
     sizes, whole = defines(shape.key, shape.value, heads // shape.kv_heads), dtype == torch.float32
-    found = library("forward", *sizes) if whole else library("kernel", *sizes, "-DREAL16")
+    found = built("forward", *sizes) if whole else built("kernel", *sizes, "-DREAL16")
     return None if found is None else Kernel(found, shape, whole=whole)
 
 
@@ -156,7 +156,7 @@ def defines(key: int, value: int, repeats: int) -> list[str]:
 
 
 @cache
-def library(source: str, *defines: str) -> Any:
+def built(source: str, *defines: str) -> Any:
     """The compiled source, from the cache or built now; None where that cannot be done here."""
     from sojourn.backends.torch.gguf import cache as cache_folder
 
