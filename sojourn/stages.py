@@ -44,6 +44,7 @@ class Session:
     recorded: set[str] = field(default_factory=set)  # episodes of demonstrations that the store holds already
     blobs: dict[str, bytes] = field(default_factory=dict)  # what worlds showed and the run folder does not hold yet
     _source: Any = None
+    _writing: asyncio.Task[None] | None = None
 
     async def run(self, resumed: Checkpoint | None) -> dict[str, Summary]:
         """All stages that are not done yet; returns every evaluation of the run by its name."""
@@ -98,6 +99,7 @@ class Session:
             await train(run)
         finally:
             await self._source.close()
+            await self._written()
         if start < stage.steps:
             self._checkpoint(number, stage.steps)
         if not any(e["name"] == stage.name for e in self.folder.evaluations()):
@@ -124,15 +126,8 @@ class Session:
         trained = {id(group) for group in result.groups}
         others = [j for j in judged if id(j.group) not in trained]
         new = [n for n, group in enumerate(result.groups) if live or group.episodes[0].id not in self.recorded]
-        await self._keep_blobs()
-        self.store.append(
-            stage.name,
-            step,
-            [result.groups[n] for n in new],
-            [result.scores[n] for n in new],
-            [result.credit[n] for n in new],
-        )
-        self.store.append(stage.name, step, [j.group for j in others], [j.scores for j in others])
+        learned = [[of[n] for n in new] for of in (result.groups, result.scores, result.credit)]
+        await self._write(stage.name, step, learned, [[j.group for j in others], [j.scores for j in others]])
         if not live:
             self.recorded |= {group.episodes[0].id for group in result.groups}
         drift = {"drift": await self._drift(step, result.groups)} if self._watches(stage) else {}
@@ -144,6 +139,7 @@ class Session:
             await self._evaluate(f"{stage.name}-{step + 1}", stage.name, step + 1)
         due = self.recipe.record.checkpoint_every
         if due and (step + 1) % due == 0 and step + 1 < stage.steps:
+            await self._written()
             self._checkpoint(number, step + 1)
         self._forget_spent()  # since the step: it is not the next one's
 
@@ -204,18 +200,32 @@ class Session:
         """Plays the panel, between steps: with rollouts running ahead, they share the engine meanwhile."""
         self.display.evaluating(name, len(panel(self.rig)) * self.recipe.evaluation.samples)
         done = await evaluate(self.rig, f"evaluation-{name}")
-        await self._keep_blobs()
+        await self._written()
         self.store.truncate(f"evaluation-{name}", 0)
-        self.store.append(f"evaluation-{name}", step, done.groups, done.scores)
+        await self._write(f"evaluation-{name}", step, [done.groups, done.scores])
+        await self._written()
         summary = summarise(done.groups, done.scores)
         self.folder.add_evaluation(name, stage, step, summary)
         self.display.evaluation(name, summary)
 
-    async def _keep_blobs(self) -> None:
-        """Before the episodes that name them are recorded; in a thread, as each file waits for the disk."""
+    async def _write(self, stage: str, step: int, *parts: Sequence[Any]) -> None:
+        """Begins to record groups, scores and credit, part by part, with what they show; in a thread, while the next
+        step is played. One step is written at a time."""
+        await self._written()
         shown, self.blobs = self.blobs, {}
-        if shown:
-            await asyncio.to_thread(self.folder.blobs.keep, shown)
+
+        def write() -> None:
+            self.folder.blobs.keep(shown)  # before the episodes that name them
+            for part in parts:
+                self.store.append(stage, step, *part)
+
+        self._writing = asyncio.create_task(asyncio.to_thread(write))
+
+    async def _written(self) -> None:
+        """Waits until all that is recorded is on the disk; raises what kept it from there."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            await writing
 
     def _checkpoint(self, number: int, step: int) -> None:
         """At the end of a stage, when the next begins a new optimiser, weights are enough, and those before go."""

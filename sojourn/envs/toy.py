@@ -12,6 +12,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from itertools import count
 from typing import NamedTuple
 
@@ -55,7 +56,7 @@ class Layout:
     exits: Mapping[str, Mapping[str, Exit]]
     items: Mapping[str, tuple[str, ...]]
 
-    @property
+    @cached_property
     def digest(self) -> str:
         return hashlib.sha256(repr((self.start, self.exits, self.items)).encode()).hexdigest()
 
@@ -257,9 +258,14 @@ class ToyEnv:
 
 def layout(task: Task) -> Layout:
     """The layout of a task: the first of its seed's layouts whose hash falls to the task's split."""
+    return _layout(task.split, task.seed, tuple(task.data.items()))
+
+
+@lru_cache(64)  # a group plays one task many times
+def _layout(split: str, seed: int, size: tuple[tuple[str, int], ...]) -> Layout:
     for attempt in count():
-        found = draw(random.Random(f"{task.split} {task.seed} {attempt}"), task.data)
-        if SPLITS[int(found.digest[:8], 16) % 2] == task.split:
+        found = draw(random.Random(f"{split} {seed} {attempt}"), dict(size))
+        if SPLITS[int(found.digest[:8], 16) % 2] == split:
             return found
     raise AssertionError("unreachable: count() does not end")
 

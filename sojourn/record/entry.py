@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any
 
@@ -49,7 +49,7 @@ COLUMNS = tuple(field.name for field in fields(Entry))
 
 def to_row(entry: Entry) -> tuple[Any, ...]:
     """As SQLite holds it: lists and mappings as JSON, and the seed as text, which may not fit 64 bits."""
-    values = asdict(entry) | {"tags": json.dumps(entry.tags), "parts": json.dumps(entry.parts), "seed": str(entry.seed)}
+    values = vars(entry) | {"tags": json.dumps(entry.tags), "parts": json.dumps(entry.parts), "seed": str(entry.seed)}
     return tuple(values.values())
 
 

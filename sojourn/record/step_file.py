@@ -1,7 +1,8 @@
 """The full record of the episodes of one step: JSON and token arrays in one .npz, never pickled.
 
-Every episode has its own members, so one is read without the others, and damage to one leaves the rest. Token ids are
-kept in the smallest integer type that holds them, and come back as int64.
+Every episode is a member of its own, so one is read without the others, and damage to one leaves the rest: a line of
+JSON, which names the arrays, then their bytes one after another. Token ids are kept in the smallest integer type that
+holds them, and come back as int64.
 """
 
 from __future__ import annotations
@@ -35,8 +36,6 @@ from sojourn.types import (
     Versions,
 )
 
-Arrays = dict[str, NDArray[Any]]
-MEMBERS = ("record", "context", "sampled", "logprobs", "scores", "credits", "allowed", "allowed_sizes")
 UNREADABLE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 
 
@@ -51,9 +50,8 @@ class Record:
 
 def write(path: Path, records: Sequence[Record], index: Sequence[Mapping[str, Any]]) -> None:
     """Writes the records, and beside them the rows from which a lost index can be made again."""
-    arrays: Arrays = {"index": _bytes(index)}
-    for number, record in enumerate(records):
-        arrays |= {f"{number}.{name}": array for name, array in _encode(record).items()}
+    members = {str(number): _encode(record) for number, record in enumerate(records)}
+    arrays = {name: np.frombuffer(data, np.uint8) for name, data in {"index": _json(index), **members}.items()}
 
     def save(temporary: Path) -> None:
         with temporary.open("wb") as file:
@@ -79,12 +77,10 @@ class StepFile:
         if not isinstance(self._file, np.lib.npyio.NpzFile):
             self._raw.close()
             raise _damaged(path, ValueError("one array, not a file of several"))
-        self._members = frozenset(self._file.files)
 
     def record(self, number: int) -> Record:
         try:
-            names = {name: f"{number}.{name}" for name in MEMBERS}
-            return _decode({name: self._file[member] for name, member in names.items() if member in self._members})
+            return _decode(self._file[str(number)].tobytes())
         except UNREADABLE as error:
             raise _damaged(self.path, error, f"episode {number} of ") from error
 
@@ -106,13 +102,12 @@ def _damaged(path: Path, error: BaseException, part: str = "") -> RecordError:
     return RecordError(f"{part}{path} cannot be read ({error}): the file is damaged, restore it from a copy")
 
 
-def _encode(record: Record) -> Arrays:
+def _encode(record: Record) -> bytes:
     episode = record.episode
     turns = [turn for trajectory in episode.trajectories for turn in trajectory.turns]
     allowed = [ids for turn in turns for ids in (turn.sample.allowed or ())]
     _check(record)
     arrays = {
-        "record": _bytes(_episode_json(record)),
         "context": _narrow([turn.context for turn in turns]),
         "sampled": _narrow([turn.sample.tokens for turn in turns]),
         "logprobs": _join([turn.sample.logprobs for turn in turns]),
@@ -121,7 +116,10 @@ def _encode(record: Record) -> Arrays:
         "allowed": _narrow([ids for ids in allowed if ids is not None]),
         "allowed_sizes": np.array([-1 if ids is None else len(ids) for ids in allowed], dtype=np.int32),
     }
-    return {name: array for name, array in arrays.items() if len(array)}
+    arrays = {name: array.astype(array.dtype.newbyteorder("<")) for name, array in arrays.items() if len(array)}
+    kept = [[name, array.dtype.str, len(array)] for name, array in arrays.items()]
+    parts = (array.tobytes() for array in arrays.values())
+    return b"".join((_json(_episode_json(record) | {"arrays": kept}), b"\n", *parts))
 
 
 def _check(record: Record) -> None:
@@ -148,8 +146,12 @@ def _same(record: Record, what: str, expected: tuple[int, ...], found: tuple[int
         )
 
 
-def _decode(arrays: Arrays) -> Record:
-    data = json.loads(arrays["record"].tobytes())
+def _decode(member: bytes) -> Record:
+    line, _, rest = member.partition(b"\n")
+    data, arrays, at = json.loads(line), dict[str, NDArray[Any]](), 0
+    for name, dtype, count in data["arrays"]:
+        arrays[name] = np.frombuffer(rest, dtype, count, at)
+        at += arrays[name].nbytes
     take = {
         name: _Reader(arrays.get(name, np.zeros(0, dtype=np.float32))) for name in ("logprobs", "scores", "credits")
     }
@@ -291,8 +293,8 @@ def _task(data: Mapping[str, Any]) -> Task:
     return Task(data["env"], data["data"], data["seed"], data["split"], tuple(data["tags"]))
 
 
-def _bytes(value: Any) -> NDArray[np.uint8]:
-    return np.frombuffer(json.dumps(value, default=_plain).encode(), dtype=np.uint8)
+def _json(value: Any) -> bytes:
+    return json.dumps(value, default=_plain).encode()
 
 
 def _plain(value: Any) -> Any:

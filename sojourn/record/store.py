@@ -12,7 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,7 +94,7 @@ class EpisodeStore:
             records, entries = describe(stage, step, part, place, groups, scores, credits)
             if not entries:
                 return
-            step_file.write(self._file(stage, step, part), records, [asdict(entry) for entry in entries])
+            step_file.write(self._file(stage, step, part), records, [vars(entry) for entry in entries])
             _insert(database, entries)
 
     def truncate(self, stage: str, step: int) -> None:

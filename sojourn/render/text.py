@@ -10,8 +10,9 @@ for the planes of Unicode from 4 on, and drops them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -21,6 +22,9 @@ from sojourn.errors import RenderError
 from sojourn.types import IntArray, Role
 
 LOOKS = re.compile(r"<\|.*\|>|<(start|end)_of_\w+>")  # control tokens that some tokenizers do not call special
+
+
+KEPT, SHORT = 1024, 2000  # pieces whose tokens are remembered, and their characters: what formats and groups repeat
 
 
 class Piece(NamedTuple):
@@ -37,6 +41,7 @@ class Codec:
     markers: tuple[str, ...] = ()
     controls: dict[str, int] = field(init=False, repr=False)
     spelled: re.Pattern[str] | None = field(init=False, repr=False)
+    _tokens: Callable[[Piece], tuple[int, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.tokenizer is None:
@@ -53,6 +58,7 @@ class Codec:
         spellings = "|".join(re.escape(text) for text in sorted(controls, key=len, reverse=True) if len(text) > 1)
         object.__setattr__(self, "controls", controls)
         object.__setattr__(self, "spelled", re.compile(f"(?={spellings})") if spellings else None)
+        object.__setattr__(self, "_tokens", lru_cache(KEPT)(self._encode))
 
     def token(self, text: str) -> int:
         """The id of a token that the format cannot do without."""
@@ -67,8 +73,11 @@ class Codec:
     def encode(self, pieces: Iterable[Piece]) -> IntArray:
         tokens: list[int] = []
         for piece in pieces:
-            tokens += self.control(piece.text) if piece.control else self.plain(piece.text)
+            tokens += (self._tokens if len(piece.text) <= SHORT else self._encode)(piece)
         return np.asarray(tokens, dtype=np.int64)
+
+    def _encode(self, piece: Piece) -> tuple[int, ...]:
+        return tuple(self.control(piece.text) if piece.control else self.plain(piece.text))
 
     def control(self, text: str) -> list[int]:
         if not text:

@@ -1,14 +1,28 @@
-"""What is drawn from given logits, against distributions computed in plain numpy."""
+"""What is drawn from given logits, by torch alone and by the kernel, against distributions computed in plain numpy."""
+
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from sojourn.backends.torch.sampling import Choices, Row, draw, score, uniforms
+from sojourn.backends.torch import kernel, sampling
+from sojourn.backends.torch.cache import Shape
+from sojourn.backends.torch.sampling import Choices, Row, score, uniforms
 from sojourn.errors import InfrastructureError, ModelError
 from sojourn.types import SamplingParams
 
 VOCABULARY = 700  # not a whole number of blocks
+draw = sampling.draw
+
+
+@pytest.fixture(autouse=True, params=["torch", "kernel"])
+def way(request, monkeypatch):
+    """Draws by torch alone, or lets the kernel do what it can."""
+    if request.param == "kernel":
+        by = kernel.load([Shape(1, 8, 8)], 1, torch.float32, torch.device("cpu"))
+        assert by is not None
+        monkeypatch.setitem(globals(), "draw", partial(sampling.draw, kernel=by))
 
 
 def random_logits(rows, seed=0, spread=2.0):
@@ -123,6 +137,17 @@ def test_the_ends_of_the_unit_interval_draw_a_possible_token(uniform, spread):
     assert np.isfinite(result.logprobs).all()
 
 
+def test_the_kernel_draws_what_torch_draws():
+    """But where a uniform number falls between two tokens: there, rounding decides."""
+    logits, chance = random_logits(400, spread=1.0), np.random.default_rng(1).random(400)
+    heats = [(0.0, 0.5, 1.0, 1.3)[n % 4] for n in range(400)]
+    rows = [Row(SamplingParams(1, temperature=heat), float(u)) for heat, u in zip(heats, chance, strict=True)]
+    ours, plain = draw(logits, rows), sampling.draw(logits, rows)
+    same = np.equal(ours.tokens, plain.tokens)
+    assert np.mean(same) > 0.99
+    np.testing.assert_allclose(np.array(ours.logprobs)[same], np.array(plain.logprobs)[same], atol=1e-5)
+
+
 def test_logits_are_left_as_they_were():
     logits = random_logits(2)
     before = logits.clone()
@@ -131,8 +156,13 @@ def test_logits_are_left_as_they_were():
 
 
 def test_weights_that_have_diverged_are_named():
+    for odd in (torch.nan, torch.inf, -torch.inf):
+        with pytest.raises(InfrastructureError, match="not finite"):
+            draw(torch.full((1, 10), odd), [Row(SamplingParams(1), 0.5)])
+    spoilt = random_logits(1)
+    spoilt[0, VOCABULARY - 1] = torch.nan
     with pytest.raises(InfrastructureError, match="not finite"):
-        draw(torch.full((1, 10), torch.nan), [Row(SamplingParams(1), 0.5)])
+        draw(spoilt, [Row(SamplingParams(1), 0.5)])
 
 
 def test_scores_are_logprobs():

@@ -244,7 +244,7 @@ def test_a_flipped_byte_costs_one_episode(tmp_path: Path):
     fill(tmp_path, steps=1)
     path = tmp_path / "tokens" / "rl-000000-0.npz"
     data = bytearray(path.read_bytes())
-    at = data.index(b"2.logprobs.npy") + 60
+    at = data.index(b"2.npy") + 60
     data[at] ^= 0xFF
     path.write_bytes(data)
     with EpisodeStore(tmp_path) as store:

@@ -22,9 +22,10 @@ FORMS = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model types that di
 LAYER = ("before", "qkv", "bias", "query_norm", "key_norm", "out", "between", "gate", "up", "down", "keys", "values")
 SIZES = ("layers", "hidden", "heads", "kv_heads", "inner", "vocabulary", "capacity")
 COUNTS = ("rows", "kept", "width")
-INPUTS = ("places", "tables", "owners", "lengths", "keep", "cosines", "sines")
+INPUTS = ("places", "tables", "owners", "lengths", "keep", "angles", "cosines", "sines")
 SCRATCH = ("hidden", "last", "normed", "qkv", "attended", "gate", "up")
 PHASES = 8  # of a layer, and two more in the end
+MOVING = ("dynamic", "longrope")  # rotary positions that depend on how long a context is
 
 
 Layer = struct(("window",), LAYER)
@@ -63,6 +64,7 @@ class Compiled:
         )
         self._widths = (hidden, hidden, hidden, wide + 2 * kv_heads * attention.head_dim, wide, inner, inner)
         self._scratch, self._rows = [torch.empty(0)] * len(self._widths), 0
+        self._tables: tuple[torch.Tensor, ...] = ()
         self._shares = torch.zeros(PHASES * len(layers) + 2, dtype=torch.int64)
         if model.lm_head.weight is self._base.embed_tokens.weight:
             self._panels["model.embed_tokens.weight"] = self._panels["lm_head.weight"]
@@ -87,13 +89,26 @@ class Compiled:
             self._scratch = [torch.empty(self._rows, width) for width in self._widths]
         rows, hidden = plan.rows, self._scratch[0][: len(tokens)]
         hidden.copy_(embedding(tokens, self._base.embed_tokens.weight))
-        angles = [part[0].contiguous() for part in self._base.rotary_emb(hidden, position_ids=plan.positions[None])]
-        logits, inputs = torch.empty(len(keep), self._vocabulary), (plan.places, *rows, keep, *angles)
+        logits, inputs = torch.empty(len(keep), self._vocabulary), (plan.places, *rows, keep, *self._angles(plan))
         self._shares.zero_()
         pointers = (tensor.data_ptr() for tensor in (*inputs, *self._scratch, logits, self._shares))
         step = Step(len(tokens), len(keep), rows.tables.shape[1], *pointers)
         self._kernel.forward(self._about, step)
         return logits
+
+    def _angles(self, plan: Plan) -> tuple[torch.Tensor, ...]:
+        """Where in the tables of cosines and sines each token's are, and the tables (positions, head)."""
+        rotary, positions = self._base.rotary_emb, plan.positions
+        if rotary.rope_type in MOVING:
+            return torch.arange(len(positions)), *self._rotated(positions)
+        most = int(positions.max()) + 1
+        if not self._tables or most > len(self._tables[0]):
+            self._tables = self._rotated(torch.arange(2 * most))
+        return positions, *self._tables
+
+    def _rotated(self, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        like = self._base.embed_tokens.weight
+        return tuple(part[0].contiguous() for part in self._base.rotary_emb(like, position_ids=positions[None]))
 
     def _layer(self, name: str, layer: Any, kept: Any) -> ctypes.Structure:
         attention = layer.self_attn

@@ -138,7 +138,7 @@ class Engine:
         if params.stop_strings and self._decode is None:
             raise ModelError(f"stop_strings {params.stop_strings}: this engine was given no `decode`: use stop_tokens")
         choices = Choices(params.choices, tuple(self._stops)) if params.choices else None
-        self._check_ids([token for choice in params.choices for token in choice])
+        self._check_ids(np.array([token for choice in params.choices for token in choice], dtype=np.int64))
         request = Request(tokens, asyncio.get_running_loop().create_future(), params, choices)
         request.restart(self.version)
         if (stop := request.stop(self._stops, self._decode)) is not None:
@@ -205,10 +205,11 @@ class Engine:
         self._check_ids(tokens)
         return tokens
 
-    def _check_ids(self, tokens: IntArray | list[int]) -> None:
-        if len(tokens) and not (np.min(tokens) >= 0 and np.max(tokens) < self._stepper.vocabulary):
+    def _check_ids(self, tokens: IntArray) -> None:
+        low, high = (tokens.min(), tokens.max()) if len(tokens) else (0, 0)
+        if low < 0 or high >= self._stepper.vocabulary:
             raise ModelError(
-                f"token ids from {np.min(tokens)} to {np.max(tokens)}: expected 0 to {self._stepper.vocabulary - 1}: "
+                f"token ids from {low} to {high}: expected 0 to {self._stepper.vocabulary - 1}: "
                 "the tokenizer is not this model's"
             )
 

@@ -7,9 +7,6 @@
 #include "kernel.c"
 
 #include <sched.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 #ifdef __AVX512F__
 #define WIDE 16 /* numbers of a register */
@@ -21,7 +18,7 @@
 #define PANEL (2 * WIDE)
 #define DEEP 384         /* inputs that are summed up at once: of a panel, they stay in the nearest cache */
 #define BLOCK (16 * TALL) /* rows that stay in the next */
-#define SHARE 2          /* panels that a thread takes at once */
+#define SHARE 6          /* panels that a thread takes at once, at most: of those, it fetches the next in time */
 #define SPINS 4000       /* looks at a barrier before others are let onto the core */
 typedef float wide __attribute__((vector_size(4 * WIDE), aligned(4)));
 
@@ -42,7 +39,7 @@ struct Model {
 /* Tokens (rows) of a step, with their embeddings; `keep` are those whose logits are wanted. */
 struct Step {
     int64_t rows, kept, width;
-    const int64_t *places, *tables, *owners, *lengths, *keep;
+    const int64_t *places, *tables, *owners, *lengths, *keep, *angles; /* each row's in the tables that follow */
     const float *cosines, *sines;
     float *hidden, *last, *normed, *qkv, *attended, *gate, *up, *logits;
     int64_t *shares; /* taken so far, for each phase: 0 at first */
@@ -84,14 +81,14 @@ static inline int64_t least(int64_t one, int64_t other) { return one < other ? o
    Fetches what is read next. */
 static inline __attribute__((always_inline)) void tile(int rows, const float *x, int64_t stride, int64_t step,
                                                        const float *w, int64_t depth, float *y, int64_t across,
-                                                       int more, const float *next)
+                                                       int more, const float *next, int64_t hop)
 {
     wide sum[TALL][2];
     for (int r = 0; r < rows; r++)
         sum[r][0] = sum[r][1] = (wide){0};
     for (int64_t d = 0; d < depth; d++) {
         if (next)
-            __builtin_prefetch(next + d * PANEL, 0, 2);
+            __builtin_prefetch(next + d * hop, 0, 2);
         wide low = *(const wide *)(w + d * PANEL), high = *(const wide *)(w + d * PANEL + WIDE);
         for (int r = 0; r < rows; r++) {
             float one = x[r * stride + d * step];
@@ -107,14 +104,14 @@ static inline __attribute__((always_inline)) void tile(int rows, const float *x,
 }
 
 static void tiles(int rows, const float *x, int64_t stride, int64_t step, const float *w, int64_t depth, float *y,
-                  int64_t across, int more, const float *next)
+                  int64_t across, int more, const float *next, int64_t hop)
 {
 #define CASE(n)                                                                                                        \
     case n:                                                                                                            \
         if (next)                                                                                                      \
-            tile(n, x, stride, step, w, depth, y, across, more, next);                                                 \
+            tile(n, x, stride, step, w, depth, y, across, more, next, hop);                                            \
         else                                                                                                           \
-            tile(n, x, stride, step, w, depth, y, across, more, 0);                                                    \
+            tile(n, x, stride, step, w, depth, y, across, more, 0, 0);                                                 \
         break;
     switch (rows) {
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
@@ -124,18 +121,18 @@ static void tiles(int rows, const float *x, int64_t stride, int64_t step, const 
     }
 }
 
-/* One panel for all rows of a block. */
+/* One panel for all rows of a block; the next one is fetched meanwhile, evenly, as memory would otherwise rest. */
 static void panel(const float *x, int64_t rows, int64_t depth, const float *w, float *y, int64_t across, int more,
                   int fetch)
 {
-    int64_t deep = parts(depth, parts(depth, DEEP)), blocks = parts(rows, TALL);
+    int64_t deep = parts(depth, parts(depth, DEEP)), blocks = parts(rows, TALL), hop = parts(PANEL, blocks);
     for (int64_t k = 0; k < depth; k += deep) {
         int64_t d = least(depth - k, deep);
         for (int64_t b = 0; b < blocks; b++) {
             int64_t begin = b * rows / blocks, end = (b + 1) * rows / blocks;
-            int last = b == blocks - 1 && (fetch || k + d < depth);
+            const float *next = fetch || k + d < depth ? w + (k + d) * PANEL + b * d * hop : 0;
             tiles((int)(end - begin), x + begin * depth + k, depth, 1, w + k * PANEL, d, y + begin * across, across,
-                  more || k, last ? w + (k + d) * PANEL : 0);
+                  more || k, next, hop);
         }
     }
 }
@@ -165,35 +162,36 @@ struct Piece {
     int64_t row, rows, panel, stop;
 };
 
-static inline int next_piece(int64_t *shares, int64_t rows, int64_t outs, struct Piece *piece)
+static inline int next_piece(const struct Team *team, int64_t *shares, int64_t rows, int64_t outs, struct Piece *piece)
 {
-    int64_t blocks = parts(rows, BLOCK), all = parts(outs, PANEL), wide = parts(all, SHARE);
+    int64_t blocks = parts(rows, BLOCK), all = parts(outs, PANEL);
+    int64_t size = least(SHARE, 1 + all * blocks / (4 * team->threads)), wide = parts(all, size);
     int64_t share = take(shares, blocks * wide);
     if (share < 0)
         return 0;
     int64_t block = share / wide;
     piece->row = block * rows / blocks;
     piece->rows = (block + 1) * rows / blocks - piece->row;
-    piece->panel = share % wide * SHARE;
-    piece->stop = least(piece->panel + SHARE, all);
+    piece->panel = share % wide * size;
+    piece->stop = least(piece->panel + size, all);
     return 1;
 }
 
-static void product(int64_t *shares, const float *x, int64_t rows, int64_t depth, const float *w, int64_t outs,
-                    float *y, int more)
+static void product(const struct Team *team, int64_t *shares, const float *x, int64_t rows, int64_t depth,
+                    const float *w, int64_t outs, float *y, int more)
 {
     struct Piece at;
-    while (next_piece(shares, rows, outs, &at))
+    while (next_piece(team, shares, rows, outs, &at))
         panels(x + at.row * depth, at.rows, depth, w, outs, y + at.row * outs, more, at.panel, at.stop);
 }
 
 /* gate = silu(x g) * (x u). */
-static void gated_product(int64_t *shares, const float *x, int64_t rows, const struct Model *model,
-                          const struct Layer *layer, float *gate, float *up)
+static void gated_product(const struct Team *team, int64_t *shares, const float *x, int64_t rows,
+                          const struct Model *model, const struct Layer *layer, float *gate, float *up)
 {
     struct Piece at;
     int64_t inner = model->inner, depth = model->hidden;
-    while (next_piece(shares, rows, inner, &at)) {
+    while (next_piece(team, shares, rows, inner, &at)) {
         float *g = gate + at.row * inner, *u = up + at.row * inner;
         panels(x + at.row * depth, at.rows, depth, layer->gate, inner, g, 0, at.panel, at.stop);
         panels(x + at.row * depth, at.rows, depth, layer->up, inner, u, 0, at.panel, at.stop);
@@ -229,7 +227,7 @@ static void turns(int64_t *shares, const struct Model *model, const struct Layer
                 row[d] += layer->bias[d];
             norm_heads(row, model->heads, layer->query_norm, model->eps);
             norm_heads(row + model->heads * KEY, model->kv_heads, layer->key_norm, model->eps);
-            rotate_row(row, rotated, step->cosines + r * KEY, step->sines + r * KEY);
+            rotate_row(row, rotated, step->cosines + step->angles[r] * KEY, step->sines + step->angles[r] * KEY);
             for (int64_t head = 0; head < model->kv_heads; head++)
                 store_one(row + (model->heads + head) * KEY, row + rotated * KEY + head * VALUE, layer->keys,
                           layer->values, head * model->capacity + step->places[r]);
@@ -237,11 +235,11 @@ static void turns(int64_t *shares, const struct Model *model, const struct Layer
 }
 
 /* All rows, or, where `keep` is given, those alone, whose sums so far become `step->last`. */
-static void looks(int64_t *shares, const struct Model *model, const struct Layer *layer, const struct Step *step,
-                  const int64_t *keep)
+static void looks(const struct Team *team, int64_t *shares, const struct Model *model, const struct Layer *layer,
+                  const struct Step *step, const int64_t *keep)
 {
     int64_t share, rows = keep ? step->kept : step->rows, hidden = model->hidden;
-    int64_t few = handful(rows, model->kv_heads), all = parts(rows, few);
+    int64_t few = handful(rows, model->kv_heads, team->threads), all = parts(rows, few);
     int64_t size = (model->heads + model->kv_heads) * KEY + model->kv_heads * VALUE;
     while ((share = take(shares, all * model->kv_heads)) >= 0) {
         struct Row some[FEW];
@@ -271,26 +269,26 @@ static void walk(struct Team *team, const struct Model *model, const struct Step
         int last = n == model->layers - 1;
         norms(shares++, model, hidden, layer->before, step->normed, rows);
         meet(team);
-        product(shares++, step->normed, rows, model->hidden, layer->qkv, qkv, step->qkv, 0);
+        product(team, shares++, step->normed, rows, model->hidden, layer->qkv, qkv, step->qkv, 0);
         meet(team);
         turns(shares++, model, layer, step);
         meet(team);
-        looks(shares++, model, layer, step, last ? step->keep : 0);
+        looks(team, shares++, model, layer, step, last ? step->keep : 0);
         if (last)
             hidden = step->last, rows = step->kept;
         meet(team);
-        product(shares++, step->attended, rows, model->heads * VALUE, layer->out, model->hidden, hidden, 1);
+        product(team, shares++, step->attended, rows, model->heads * VALUE, layer->out, model->hidden, hidden, 1);
         meet(team);
         norms(shares++, model, hidden, layer->between, step->normed, rows);
         meet(team);
-        gated_product(shares++, step->normed, rows, model, layer, step->gate, step->up);
+        gated_product(team, shares++, step->normed, rows, model, layer, step->gate, step->up);
         meet(team);
-        product(shares++, step->gate, rows, model->inner, layer->down, model->hidden, hidden, 1);
+        product(team, shares++, step->gate, rows, model->inner, layer->down, model->hidden, hidden, 1);
         meet(team);
     }
     norms(shares++, model, hidden, model->norm, step->normed, rows);
     meet(team);
-    product(shares++, step->normed, rows, model->hidden, model->head, model->vocabulary, step->logits, 0);
+    product(team, shares++, step->normed, rows, model->hidden, model->head, model->vocabulary, step->logits, 0);
 }
 
 void forward(const struct Model *model, const struct Step *step, int64_t threads)

@@ -100,7 +100,7 @@ static void rows_by_panel(int64_t rows, const float *x, int64_t stride, int64_t 
     int64_t blocks = parts(rows, TALL);
     for (int64_t b = 0; b < blocks; b++) {
         int64_t begin = b * rows / blocks, end = (b + 1) * rows / blocks;
-        tiles((int)(end - begin), x + begin * stride, stride, step, w, depth, y + begin * across, across, more, 0);
+        tiles((int)(end - begin), x + begin * stride, stride, step, w, depth, y + begin * across, across, more, 0, 0);
     }
 }
 

@@ -7,6 +7,9 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #ifdef REAL16
 typedef uint16_t real;
@@ -181,10 +184,10 @@ static void look(const struct Row *rows, int64_t count, int64_t head_stride, con
                 rows[i].out[r * VALUE + d] = put(looks[i].seen[r][d / LANES][d % LANES] / looks[i].sum[r]);
 }
 
-/* How many rows look together, so that there is work for several threads. */
-static inline int64_t handful(int64_t rows, int64_t kv_heads)
+/* How many rows look together, so that every thread has some pieces of work. */
+static inline int64_t handful(int64_t rows, int64_t kv_heads, int64_t threads)
 {
-    int64_t count = rows * kv_heads / 16;
+    int64_t count = rows * kv_heads / (4 * threads);
     return count < 1 ? 1 : count > FEW ? FEW : count;
 }
 
@@ -194,7 +197,11 @@ void attend(const real *query, int64_t row_stride, int64_t head_stride, real *ou
             int64_t capacity, int64_t rows, int64_t kv_heads, const int64_t *tables, int64_t width,
             const int64_t *owners, const int64_t *lengths, int64_t window, float scale, float cap)
 {
-    int64_t few = handful(rows, kv_heads);
+#ifdef _OPENMP
+    int64_t few = handful(rows, kv_heads, omp_get_max_threads());
+#else
+    int64_t few = handful(rows, kv_heads, 1);
+#endif
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int64_t head = 0; head < kv_heads; head++)
         for (int64_t begin = 0; begin < rows; begin += few) {
@@ -290,4 +297,91 @@ void gated(const real *gate_up, real *out, int64_t rows, int64_t size)
 #pragma omp parallel for if (rows * size > 32768)
     for (int64_t i = 0; i < rows; i++)
         gated_row(gate_up + i * 2 * size, gate_up + (i * 2 + 1) * size, out + i * size, size);
+}
+
+#define FOLD 256 /* numbers that are summed up in single precision */
+
+static inline float weight_of(float logit, float heat, float top)
+{
+    float gap = logit / heat - top, weight = exponential(gap);
+    return gap > -87 ? weight : 0;
+}
+
+static float fold(const float *logits, int64_t count, float heat, float top)
+{
+    float sum = 0;
+    for (int64_t n = 0; n < count; n++)
+        sum += weight_of(logits[n], heat, top);
+    return sum;
+}
+
+/* The id at which the sums of weights pass `uniform` of their total; where rounding puts it past the end, the last of any
+   weight. The logarithm of the total, too. */
+static int64_t pass(const float *logits, int64_t size, float heat, float top, double uniform, double *norm)
+{
+    int64_t folds = (size + FOLD - 1) / FOLD, at = 0, last = 0;
+    double sums[folds + 1], total = 0;
+    sums[0] = 0;
+    for (int64_t n = 0; n < folds; n++)
+        sums[n + 1] = total += fold(logits + n * FOLD, size - n * FOLD < FOLD ? size - n * FOLD : FOLD, heat, top);
+    *norm = log(total);
+    while (at < folds - 1 && sums[at + 1] <= uniform * total && sums[at + 1] < total)
+        at++;
+    double sum = sums[at];
+    for (int64_t n = at * FOLD; n < size && n < (at + 1) * FOLD; n++) {
+        float weight = weight_of(logits[n], heat, top);
+        sum += weight;
+        if (weight > 0)
+            last = n;
+        if (sum > uniform * total)
+            break;
+    }
+    return last;
+}
+
+/* The greatest number, or none where any is none. */
+static float greatest(const float *x, int64_t count)
+{
+    float high[8], most = x[0];
+    int odd = 0;
+    for (int l = 0; l < 8; l++)
+        high[l] = x[0];
+    for (int64_t n = 0; n < count / 8 * 8; n += 8)
+        for (int l = 0; l < 8; l++) {
+            high[l] = x[n + l] > high[l] ? x[n + l] : high[l];
+            odd |= x[n + l] != x[n + l];
+        }
+    for (int64_t n = count / 8 * 8; n < count; n++) {
+        most = x[n] > most ? x[n] : most;
+        odd |= x[n] != x[n];
+    }
+    for (int l = 0; l < 8; l++)
+        most = high[l] > most ? high[l] : most;
+    return odd ? NAN : most;
+}
+
+/* One id for each row of logits (rows, size), by its temperature and its number in [0, 1), or -1 where its logits are not
+   finite; at temperature 0 the first of the likeliest ids. And the logarithm of its probability. */
+void draw(const float *logits, int64_t rows, int64_t size, const float *temperatures, const double *uniforms,
+          int64_t *tokens, double *logprobs)
+{
+#pragma omp parallel for schedule(dynamic) if (rows * size > 65536)
+    for (int64_t r = 0; r < rows; r++) {
+        const float *row = logits + r * size;
+        float heat = temperatures[r] > 0 ? temperatures[r] : 1, high = greatest(row, size);
+        int64_t id = 0;
+        double norm;
+        tokens[r] = -1;
+        if (!isfinite(high))
+            continue;
+        if (temperatures[r] > 0)
+            id = pass(row, size, heat, high / heat, uniforms[r], &norm);
+        else {
+            pass(row, size, heat, high / heat, 0, &norm);
+            while (row[id] < high)
+                id++;
+        }
+        tokens[r] = id;
+        logprobs[r] = (double)(row[id] / heat - high / heat) - norm;
+    }
 }

@@ -34,6 +34,7 @@ LAYOUTS = {
     "rotate": "piiipp",
     "add_norm": "ppppiif",
     "gated": "ppii",
+    "draw": "piipppp",
 }
 WHOLE = {"forward": "ppi", "pack": "piipi", "panel_size": ""}  # in fp32 only
 
@@ -97,6 +98,16 @@ class Kernel:
         self._gated(gate_up.data_ptr(), out.data_ptr(), rows, size // 2)
         return out
 
+    def draw(
+        self, logits: torch.Tensor, temperatures: torch.Tensor, uniforms: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """A token of each row (R, V) of fp32 logits, -1 where they are not finite, and its logprob; by temperatures in
+        fp32 and uniform numbers in double precision."""
+        tokens, logprobs = torch.empty(len(logits), dtype=torch.int64), torch.empty(len(logits), dtype=torch.float64)
+        given, drawn = (logits, *logits.shape, temperatures, uniforms), (tokens, logprobs)
+        self._draw(*(part.data_ptr() if isinstance(part, torch.Tensor) else part for part in (*given, *drawn)))
+        return drawn
+
     def panels(self, outputs: int, inputs: int) -> torch.Tensor:
         """Room for weights as `forward` reads them."""
         size = self._panel_size()
@@ -116,6 +127,7 @@ class Kernel:
     _rotate: Any
     _add_norm: Any
     _gated: Any
+    _draw: Any
     _panel_size: Any
     _pack: Any
     _forward: Any

@@ -12,17 +12,24 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sojourn.backends.torch.kernel import Kernel
 from sojourn.errors import InfrastructureError, ModelError
 from sojourn.types import IntArray, SamplingParams
 
 BLOCK = 256  # ids: the cumulative distribution is searched by blocks first, so that no vocabulary is summed up in full
+DIVERGED = "the model's logits are not finite: its weights have diverged: lower the step size"
 HEAD = 1024  # ids: a nucleus is looked for among this many before the whole vocabulary is sorted
 
 
 def uniforms(seed: int, prompt_length: int, count: int) -> np.ndarray:
     """A number in [0, 1) for each token to be sampled: (count,), of a counter-based generator (Philox)."""
+    generator = np.random.Philox(_ANY_SEED)  # given a key, it would ask the system for a seed that it then ignores
     key = np.array([seed % 2**64, prompt_length], dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(key=key)).random(count)
+    generator.state = {**generator.state, "state": {"counter": np.zeros(4, dtype=np.uint64), "key": key}}
+    return np.random.Generator(generator).random(count)
+
+
+_ANY_SEED = np.random.SeedSequence(0)
 
 
 class Row(NamedTuple):
@@ -38,18 +45,35 @@ class Draw(NamedTuple):
     logprobs: list[float]  # (R,) in nats
 
 
-def draw(logits: torch.Tensor, rows: Sequence[Row]) -> Draw:
-    """One token for each row of logits (R, V).
+def draw(logits: torch.Tensor, rows: Sequence[Row], kernel: Kernel | None = None) -> Draw:
+    """One token for each row of logits (R, V). The kernel, where there is one, draws from whole distributions.
 
     The distribution is that of logits / temperature over the allowed ids, cut to `top_k`, then to the nucleus `top_p`,
     then to `min_p` times the greatest probability, and renormalised; ids that tie with the last one kept are kept. With
     temperature 0 the token is the likeliest (of several, the lowest id), and its log-probability that of the uncut
     distribution at temperature 1.
     """
+    whole = [kernel is not None and row.allowed is None and not row.params.truncates for row in rows]
+    if kernel is None or not any(whole):
+        return _by_torch(logits, rows)
+    if not all(whole):  # each row by its own way, whatever is beside it
+        parts = [[n for n, is_whole in enumerate(whole) if is_whole is wanted] for wanted in (True, False)]
+        drawn = [draw(logits[part], [rows[n] for n in part], kernel) for part in parts]
+        back = np.argsort(np.concatenate(parts))
+        return Draw(*(np.concatenate(each)[back].tolist() for each in zip(*drawn, strict=True)))
+    temperatures = torch.tensor([row.params.temperature for row in rows], dtype=torch.float32)
+    uniform = torch.tensor([row.uniform for row in rows], dtype=torch.float64)
+    tokens, logprobs = kernel.draw(logits.float().contiguous(), temperatures, uniform)
+    if int(tokens.min()) < 0:
+        raise InfrastructureError(DIVERGED)
+    return Draw(tokens.tolist(), logprobs.tolist())
+
+
+def _by_torch(logits: torch.Tensor, rows: Sequence[Row]) -> Draw:
     scaled = _support(logits.float(), rows)
     top, likeliest = scaled.max(dim=-1)
     if not bool(torch.isfinite(top).all()):
-        raise InfrastructureError("the model's logits are not finite: its weights have diverged: lower the step size")
+        raise InfrastructureError(DIVERGED)
     weights = torch.exp(scaled - top[:, None])
     drawn, total = _inverse(weights, [row.uniform for row in rows])
     greedy = torch.tensor([row.params.temperature == 0 for row in rows], device=logits.device)

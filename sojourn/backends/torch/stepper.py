@@ -86,7 +86,7 @@ class Stepper:
         if drawing:
             rows = [request.row() for request, _ in drawing]
             chosen = logits if len(rows) == len(logits) else logits[[at.start for _, at in drawing]]
-            result = sampling.draw(chosen, rows)
+            result = sampling.draw(chosen, rows, self._kernel)
             requests = [request for request, _ in drawing]
             drawn = dict(zip(requests, map(Drawing, result.tokens, result.logprobs, rows), strict=True))
         outcomes = []
