@@ -29,6 +29,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sojourn.backends.torch import packed
 from sojourn.backends.torch.backend import compute_dtype, device_of
-from sojourn.backends.torch.trainer import TorchTrainer
+from sojourn.backends.torch.trainer import Part, TorchTrainer
 from sojourn.batch import Aggregate, share, to_batch
 from sojourn.losses.ppo import PPO
 from sojourn.threads import prepare
@@ -108,19 +109,18 @@ def step(way: str, turns: int) -> Batch:
 class Padded(TorchTrainer):
     """Rows as long as the longest sequence; causal attention needs no mask for what is padded behind."""
 
-    def _micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, IntArray]]:
-        lengths = np.diff(batch.starts)
-        held: list[int] = []
+    def _rounds(self, batch: Batch) -> Iterator[list[Part]]:
+        """Side by side, too: each of the trainer's threads has its share of the budget."""
+        lengths, budget = np.diff(batch.starts), self._token_budget // self._team.count
+        parts: list[list[int]] = [[]]
         for s in np.argsort(lengths, kind="stable"):
-            if held and (len(held) + 1) * lengths[s] > self._token_budget:
-                yield self._part(batch, held)
-                held = []
-            held.append(int(s))
-        yield self._part(batch, held)
-
-    def _part(self, batch: Batch, held: list[int]) -> tuple[Batch, IntArray]:
-        spans = [np.arange(batch.starts[s], batch.starts[s + 1]) for s in held]
-        return batch.take(np.array(held)), np.concatenate(spans)
+            if parts[-1] and (len(parts[-1]) + 1) * lengths[s] > budget:
+                parts.append([])
+            parts[-1].append(int(s))
+        spans = [np.arange(a, b) for a, b in pairwise(batch.starts)]
+        made = [Part.of(batch, np.array(numbers), spans) for numbers in parts]
+        for n in range(0, len(made), self._team.count):
+            yield made[n : n + self._team.count]
 
     def _decode(self, tree: share.Tree, rows: torch.Tensor) -> torch.Tensor:
         longest = max(run.stop - run.start for run in tree.runs)

@@ -10,6 +10,9 @@ import numpy as np
 
 from sojourn.types import Batch, IntArray
 
+SLACK = (1.02, 1.1, 1.25)  # by how much shares that pass side by side may exceed equal ones
+WORTH = 1.25  # how much longer than the nodes shared out evenly the longest of each round may be together
+
 
 class Run(NamedTuple):
     """Nodes `start` to `stop`, one after another, and the runs of nodes that come before them, from the root on."""
@@ -58,25 +61,65 @@ def _shared(batch: Batch, one: int, other: int) -> int:
     return int(differs[0]) if len(differs) else length
 
 
-def parts(batch: Batch, budget: int) -> Iterator[IntArray]:
-    """The batch's sequences in shares, by their numbers: each of one sequence, or of at most `budget` nodes.
+def rounds(batch: Batch, budget: int, teams: int = 1) -> Iterator[list[IntArray]]:
+    """The batch's sequences in shares, by their numbers, and in lists of those that may pass side by side.
+
+    A list has at most `budget` nodes, or is of one sequence. Where `teams` could not all be kept busy, or would compute
+    so much twice that it costs more than they gain, each share stands alone.
+    """
+    placed = _place(batch)
+    for some in _even(placed, budget, teams) if teams > 1 else ([part] for part in _parts(placed, budget)):
+        yield [np.array([one.sequence for one in part]) for part in some]
+
+
+def _place(batch: Batch) -> list[_Placed]:
+    placed: list[_Placed] = []
+    for s in order(batch):
+        shared = _shared(batch, placed[-1].sequence, s) if placed else 0
+        placed.append(_Placed(s, int(batch.starts[s + 1] - batch.starts[s]), shared))
+    return placed
+
+
+def _parts(placed: Sequence[_Placed], budget: float) -> Iterator[list[_Placed]]:
+    """Shares of one sequence, or of at most `budget` nodes.
 
     What two shares have in common is computed in both, so a share that is full ends, in its second half, where the
     least is shared: between groups or episodes rather than between two turns of one.
     """
     held: list[_Placed] = []
-    nodes, last = 0, None
-    for s in order(batch):
-        length = int(batch.starts[s + 1] - batch.starts[s])
-        held.append(_Placed(s, length, _shared(batch, last, s) if last is not None else 0))
-        nodes, last = nodes + length - (held[-1].shared if held[1:] else 0), s
+    nodes = 0
+    for one in placed:
+        nodes += one.length - (one.shared if held else 0)
+        held.append(one)
         while len(held) > 1 and nodes > budget:
             cut = _cut(held, budget)
-            yield np.array([placed.sequence for placed in held[:cut]])
+            yield held[:cut]
             held = held[cut:]
             nodes = _sizes(held)[-1]
     if held:
-        yield np.array([placed.sequence for placed in held])
+        yield held
+
+
+def _even(placed: Sequence[_Placed], budget: int, teams: int) -> list[list[list[_Placed]]]:
+    """Rounds of about equal shares, one for each team, where that is worth it; else of one share each."""
+    total = _sizes(placed)[-1]
+    goal = total / (teams * -(-total // budget))
+    found = [_rounds(placed, min(goal * slack, budget / teams), teams) for slack in SLACK]
+    best = min(found, key=_longest)
+    fits = all(sum(_sizes(part)[-1] for part in some) <= budget for some in best)
+    if fits and _longest(best) * teams <= WORTH * total:
+        return best
+    return [[part] for part in _parts(placed, budget)]
+
+
+def _rounds(placed: Sequence[_Placed], budget: float, teams: int) -> list[list[list[_Placed]]]:
+    shares = list(_parts(placed, budget))
+    return [shares[n : n + teams] for n in range(0, len(shares), teams)]
+
+
+def _longest(rounds: Sequence[Sequence[Sequence[_Placed]]]) -> int:
+    """The nodes of the longest share of each round, added up."""
+    return sum(max(_sizes(part)[-1] for part in some) for some in rounds)
 
 
 class _Placed(NamedTuple):
@@ -91,7 +134,7 @@ def _sizes(held: Sequence[_Placed]) -> list[int]:
     return list(accumulate(fresh))
 
 
-def _cut(held: Sequence[_Placed], budget: int) -> int:
+def _cut(held: Sequence[_Placed], budget: float) -> int:
     """How many of the first make a share, where one more than fit are held."""
     able = [count for count, size in enumerate(_sizes(held)[:-1], 1) if 2 * size > budget] or [len(held) - 1]
     return min(reversed(able), key=lambda count: held[count].shared)

@@ -94,7 +94,7 @@ class Case:
         chosen = replace(whole, streams=streams)
         logprobs = torch.from_numpy(passed.logprobs[where]).requires_grad_()
         entropy = torch.from_numpy(passed.entropy[where]).requires_grad_("entropy" in self.loss.needs)
-        answer = self.loss(Out(logprobs, entropy, len(passed.batch)), chosen)
+        answer = self.loss(Out(logprobs, entropy), chosen)
         if not (isinstance(answer, tuple) and len(answer) == 2):
             raise BrokenError(f"it gave a {type(answer).__name__}: expected the per-token losses and the metrics")
         return Answer(*answer, logprobs, entropy, whole, streams)

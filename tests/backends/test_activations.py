@@ -1,6 +1,7 @@
 """Layers that are computed again keep less, by the budget, and give the same gradients."""
 
 import copy
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from sojourn.backends.torch import activations, models
 from sojourn.backends.torch.activations import Cost
 from sojourn.backends.torch.backend import _adapted
-from sojourn.backends.torch.trainer import TorchTrainer, base_of
+from sojourn.backends.torch.trainer import Part, TorchTrainer, base_of
 from sojourn.losses.ppo import PPO
 from sojourn.recipe import Lora, Optim
 
@@ -60,8 +61,10 @@ def kept_bytes(made: TorchTrainer, batch) -> int:
             held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
         return tensor
 
-    with saved_tensors_hooks(keep, lambda tensor: tensor):
-        out = made._forward(batch, np.flatnonzero(batch.weight), frozenset())
+    part = Part.of(batch, np.arange(len(batch.starts) - 1), [np.arange(a, b) for a, b in pairwise(batch.starts)])
+    again = activations.checkpointed(made._recomputed(len(part.tree.tokens)))
+    with again, saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = made._forward(part, np.flatnonzero(batch.weight), frozenset())
     assert out.logprobs.requires_grad
     return sum(storage.nbytes() for storage in held.values())
 

@@ -546,7 +546,7 @@ async def test_without_a_compiler_torch_does_what_the_kernel_would(tmp_path, mon
 def test_the_kernel_is_compiled_once_and_works_without_shared_threads(tmp_path, monkeypatch):
     monkeypatch.setenv("SOJOURN_CACHE", str(tmp_path))
     kernels.built.cache_clear()
-    monkeypatch.setattr(kernels, "_share_threads", lambda: None)
+    monkeypatch.setattr(kernels, "openmp", lambda: None)
     shapes, cpu = [Shape(2, 12, 12)] * 3, torch.device("cpu")
     assert kernels.load(shapes, 4, torch.float32, cpu) is not None
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "kernels").iterdir()}

@@ -52,35 +52,75 @@ def test_sequences_with_different_images_share_nothing():
     assert (len(alike.tokens), len(unlike.tokens)) == (2, 4)
 
 
+def parts(made, budget):
+    """Shares that pass one after another."""
+    rounds = list(share.rounds(made, budget))
+    assert all(len(some) == 1 for some in rounds)
+    return [numbers for [numbers] in rounds]
+
+
 def test_what_is_shared_counts_once_in_the_budget():
     made = batch(*[[1, 2, 3]] * 8, [1, 2, 4], [9])
-    assert [len(numbers) for numbers in share.parts(made, 4)] == [9, 1]
+    assert [len(numbers) for numbers in parts(made, 4)] == [9, 1]
 
 
 def test_images_count_in_the_budget():
     made = batch(*[[1, 2, 3]] * 4, images=(("a",), ("b",), ("c",), ("d",)))
-    assert [len(share.merge(made.take(numbers)).tokens) for numbers in share.parts(made, 6)] == [6, 6]
+    assert [len(share.merge(made.take(numbers)).tokens) for numbers in parts(made, 6)] == [6, 6]
 
 
 def test_a_full_part_ends_between_episodes_rather_than_between_turns_of_one():
     """Two groups of one prompt each, of two episodes of three turns, each turn with all that came before it."""
     episodes = [[group] * 4 + [10 * group + episode] * 30 for group in (1, 2) for episode in (1, 2)]
     made = batch(*[tokens[: 4 + 10 * turns] for tokens in episodes for turns in (1, 2, 3)])
-    found = list(share.parts(made, 60))  # a prompt, an episode and most of another
+    found = list(parts(made, 60))  # a prompt, an episode and most of another
     assert [len(numbers) for numbers in found] == [3, 3, 3, 3]
     assert [len(share.merge(made.take(numbers)).tokens) for numbers in found] == [34] * 4
-    between_groups = list(share.parts(made, 110))
+    between_groups = list(parts(made, 110))
     assert [len(numbers) for numbers in between_groups] == [6, 6]
 
 
 @pytest.mark.parametrize("budget", [1, 4, 6, 100])
 def test_parts_hold_every_sequence_once_and_keep_to_the_budget(budget):
     made = batch([1, 2, 3], [1, 2, 4], [7, 8], [1, 2, 3, 5])
-    found = list(share.parts(made, budget))
+    found = list(parts(made, budget))
     assert sorted(np.concatenate(found)) == [0, 1, 2, 3]
     for numbers in found:
         assert len(numbers) == 1 or len(share.merge(made.take(numbers)).tokens) <= budget
     assert len(found) == {1: 4, 4: 3, 6: 2, 100: 1}[budget]
+
+
+def nodes(made, numbers):
+    return len(share.merge(made.take(numbers)).tokens)
+
+
+def test_teams_get_equal_shares_of_what_is_worth_dividing():
+    made = batch(*[[1, 2] + [10 + n] * 30 for n in range(8)])  # 242 nodes
+    [both] = share.rounds(made, 300, teams=2)
+    assert [nodes(made, numbers) for numbers in both] == [122, 122]
+    rounds = list(share.rounds(made, 130, teams=2))
+    assert sorted(s for some in rounds for numbers in some for s in numbers) == list(range(8))
+    assert [[nodes(made, numbers) for numbers in some] for some in rounds] == [[62, 62], [62, 62]]
+
+
+@pytest.mark.parametrize(
+    "sequences",
+    [
+        [[1] * 100 + [n] for n in range(8)],  # nearly all of it would be computed twice
+        [[1] * 90, [2] * 10],  # one would wait for the other
+        [[1, 2, 3]],
+    ],
+)
+def test_what_is_not_worth_dividing_passes_whole(sequences):
+    made = batch(*sequences)
+    [[numbers]] = share.rounds(made, 1000, teams=2)
+    assert sorted(numbers) == list(range(len(sequences)))
+
+
+def test_sequences_too_long_to_stand_beside_others_pass_alone():
+    made = batch([1] * 80, [2] * 80)
+    assert [len(some) for some in share.rounds(made, 100, teams=2)] == [1, 1]
+    assert [len(some) for some in share.rounds(made, 160, teams=2)] == [2]
 
 
 @pytest.mark.parametrize("sequences", CASES)

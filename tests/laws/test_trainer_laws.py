@@ -121,7 +121,38 @@ async def test_chunks_of_the_vocabulary_head_change_nothing(name, make):
         torch.testing.assert_close(chunked.trainable[key].grad, p.grad, atol=1e-5, rtol=1e-4)
 
 
-async def test_a_shared_prefix_has_the_same_gradient_every_time_on_two_threads():
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("bounds", [{}, {"activation_bytes": 1.0}, {"kernel": False}])
+@pytest.mark.parametrize("make", [build, adapted])
+async def test_parts_side_by_side_change_nothing(make, bounds, two_threads):
+    """The gradient is that of one part, the same to the bit every time; so are logprobs."""
+    batch = sharing(np.random.default_rng(9))
+    whole, *twice = [trainer(model=make("llama"), **bounds) for _ in range(3)]
+    whole._team.count = 1
+    for made in twice:
+        assert [len(parts) for parts in made._rounds(batch)] == [2]
+    metrics = [await made.forward_backward(batch, [PPO(), Entropy()]) for made in (whole, *twice)]
+    assert metrics[1] == metrics[2]
+    metrics[0]["computed_tokens"] = metrics[1]["computed_tokens"]  # what both have in common counts twice
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-4, abs=1e-5)
+    scored = [await made.forward(batch) for made in (whole, *twice)]
+    np.testing.assert_array_equal(scored[1].logprobs, scored[2].logprobs)
+    np.testing.assert_allclose(scored[0].logprobs, scored[1].logprobs, atol=1e-5)
+    for key, p in whole.trainable.items():
+        torch.testing.assert_close(twice[0].trainable[key].grad, p.grad, atol=1e-5, rtol=1e-4)
+        assert torch.equal(twice[0].trainable[key].grad, twice[1].trainable[key].grad)
+    for made in (whole, *twice):
+        made.close()
+
+
+async def test_a_shared_prefix_has_the_same_gradient_every_time_on_two_threads(two_threads):
     """Rows of the hidden states that many sequences read add up their gradients in one order."""
     rng = np.random.default_rng(7)
     prompt = rng.integers(0, 300, 20)
@@ -132,16 +163,11 @@ async def test_a_shared_prefix_has_the_same_gradient_every_time_on_two_threads()
     ]
     credit = [[Credit.uniform(t, float(rng.normal())) for t in plays]]
     batch = to_batch([group(plays)], credit, {}, aggregate=Aggregate())
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        found = []
-        for _ in range(12):
-            made = trainer(model=models.load("tiny:layers=1,hidden=192", "fp32", 0).model)
-            await made.forward_backward(batch, [PPO()])
-            found.append(torch.cat([p.grad.flatten() for p in made.trainable.values()]))
-    finally:
-        torch.set_num_threads(threads)
+    found = []
+    for _ in range(12):
+        made = trainer(model=models.load("tiny:layers=1,hidden=192", "fp32", 0).model)
+        await made.forward_backward(batch, [PPO()])
+        found.append(torch.cat([p.grad.flatten() for p in made.trainable.values()]))
     assert all(torch.equal(found[0], other) for other in found)
 
 

@@ -30,7 +30,7 @@ MOVING = ("dynamic", "longrope")  # rotary positions that depend on how long a c
 
 Layer = struct(("window",), LAYER)
 Model = struct(SIZES, ("norm", "head", "layer"), ("eps", "scale"))
-Step = struct(COUNTS, (*INPUTS, *SCRATCH, "logits", "shares"))
+Step = struct(COUNTS, (*INPUTS, *SCRATCH, "logits", "phases"))
 
 
 class Panels(NamedTuple):
@@ -65,7 +65,7 @@ class Compiled:
         self._widths = (hidden, hidden, hidden, wide + 2 * kv_heads * attention.head_dim, wide, inner, inner)
         self._scratch, self._rows = [torch.empty(0)] * len(self._widths), 0
         self._tables: tuple[torch.Tensor, ...] = ()
-        self._shares = torch.zeros(PHASES * len(layers) + 2, dtype=torch.int64)
+        self._phases = torch.zeros(PHASES * len(layers) + 2, 2, dtype=torch.int64)
         if model.lm_head.weight is self._base.embed_tokens.weight:
             self._panels["model.embed_tokens.weight"] = self._panels["lm_head.weight"]
         for name in self._panels:
@@ -90,8 +90,8 @@ class Compiled:
         rows, hidden = plan.rows, self._scratch[0][: len(tokens)]
         hidden.copy_(embedding(tokens, self._base.embed_tokens.weight))
         logits, inputs = torch.empty(len(keep), self._vocabulary), (plan.places, *rows, keep, *self._angles(plan))
-        self._shares.zero_()
-        pointers = (tensor.data_ptr() for tensor in (*inputs, *self._scratch, logits, self._shares))
+        self._phases.zero_()
+        pointers = (tensor.data_ptr() for tensor in (*inputs, *self._scratch, logits, self._phases))
         step = Step(len(tokens), len(keep), rows.tables.shape[1], *pointers)
         self._kernel.forward(self._about, step)
         return logits

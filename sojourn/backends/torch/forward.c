@@ -19,7 +19,7 @@
 #define DEEP 384         /* inputs that are summed up at once: of a panel, they stay in the nearest cache */
 #define BLOCK (16 * TALL) /* rows that stay in the next */
 #define SHARE 6          /* panels that a thread takes at once, at most: of those, it fetches the next in time */
-#define SPINS 4000       /* looks at a barrier before others are let onto the core */
+#define SPINS 4000       /* looks at what others do before they are let onto the core */
 typedef float wide __attribute__((vector_size(4 * WIDE), aligned(4)));
 
 /* `bias`, `query_norm` and `key_norm` may be missing; `window` is 0 where a token looks at all before it. */
@@ -36,41 +36,35 @@ struct Model {
     float eps, scale;
 };
 
+/* What a phase of a step has to do, in shares: how many were taken so far, and how many are done. */
+struct Phase {
+    int64_t taken, done;
+};
+
 /* Tokens (rows) of a step, with their embeddings; `keep` are those whose logits are wanted. */
 struct Step {
     int64_t rows, kept, width;
     const int64_t *places, *tables, *owners, *lengths, *keep, *angles; /* each row's in the tables that follow */
     const float *cosines, *sines;
     float *hidden, *last, *normed, *qkv, *attended, *gate, *up, *logits;
-    int64_t *shares; /* taken so far, for each phase: 0 at first */
+    struct Phase *phases; /* all 0 at first */
 };
-
-/* Threads that go from phase to phase together. */
-struct Team {
-    int64_t arrived, turn;
-    int threads;
-};
-
-static void meet(struct Team *team)
-{
-    if (team->threads == 1)
-        return;
-    int64_t turn = __atomic_load_n(&team->turn, __ATOMIC_ACQUIRE);
-    if (__atomic_add_fetch(&team->arrived, 1, __ATOMIC_ACQ_REL) == team->threads) {
-        __atomic_store_n(&team->arrived, 0, __ATOMIC_RELAXED);
-        __atomic_store_n(&team->turn, turn + 1, __ATOMIC_RELEASE);
-        return;
-    }
-    for (int spins = 0; __atomic_load_n(&team->turn, __ATOMIC_ACQUIRE) == turn; spins++)
-        if (spins > SPINS)
-            sched_yield();
-}
 
 /* The next share of a phase, or -1. */
-static inline int64_t take(int64_t *shares, int64_t count)
+static inline int64_t take(struct Phase *phase, int64_t count)
 {
-    int64_t share = __atomic_fetch_add(shares, 1, __ATOMIC_RELAXED);
+    int64_t share = __atomic_fetch_add(&phase->taken, 1, __ATOMIC_RELAXED);
     return share < count ? share : -1;
+}
+
+static inline void done(struct Phase *phase) { __atomic_fetch_add(&phase->done, 1, __ATOMIC_RELEASE); }
+
+/* Waits for shares, not for threads: whoever is awake goes on, and a thread that comes late finds its work done. */
+static void meet(struct Phase *phase, int64_t count)
+{
+    for (int spins = 0; __atomic_load_n(&phase->done, __ATOMIC_ACQUIRE) < count; spins++)
+        if (spins > SPINS)
+            sched_yield();
 }
 
 static inline int64_t parts(int64_t count, int64_t size) { return (count + size - 1) / size; }
@@ -162,52 +156,72 @@ struct Piece {
     int64_t row, rows, panel, stop;
 };
 
-static inline int next_piece(const struct Team *team, int64_t *shares, int64_t rows, int64_t outs, struct Piece *piece)
+/* The pieces of a product that `threads` share. */
+struct Pieces {
+    int64_t rows, blocks, panels, size, wide, count;
+};
+
+static struct Pieces pieces(int64_t rows, int64_t outs, int64_t threads)
 {
     int64_t blocks = parts(rows, BLOCK), all = parts(outs, PANEL);
-    int64_t size = least(SHARE, 1 + all * blocks / (4 * team->threads)), wide = parts(all, size);
-    int64_t share = take(shares, blocks * wide);
+    int64_t size = least(SHARE, 1 + all * blocks / (4 * threads)), wide = parts(all, size);
+    return (struct Pieces){rows, blocks, all, size, wide, blocks * wide};
+}
+
+static inline int next_piece(struct Phase *phase, const struct Pieces *of, struct Piece *piece)
+{
+    int64_t share = take(phase, of->count);
     if (share < 0)
         return 0;
-    int64_t block = share / wide;
-    piece->row = block * rows / blocks;
-    piece->rows = (block + 1) * rows / blocks - piece->row;
-    piece->panel = share % wide * size;
-    piece->stop = least(piece->panel + size, all);
+    int64_t block = share / of->wide;
+    piece->row = block * of->rows / of->blocks;
+    piece->rows = (block + 1) * of->rows / of->blocks - piece->row;
+    piece->panel = share % of->wide * of->size;
+    piece->stop = least(piece->panel + of->size, of->panels);
     return 1;
 }
 
-static void product(const struct Team *team, int64_t *shares, const float *x, int64_t rows, int64_t depth,
-                    const float *w, int64_t outs, float *y, int more)
+static void product(struct Phase *phase, int64_t threads, const float *x, int64_t rows, int64_t depth, const float *w,
+                    int64_t outs, float *y, int more)
 {
+    struct Pieces all = pieces(rows, outs, threads);
     struct Piece at;
-    while (next_piece(team, shares, rows, outs, &at))
+    while (next_piece(phase, &all, &at)) {
         panels(x + at.row * depth, at.rows, depth, w, outs, y + at.row * outs, more, at.panel, at.stop);
+        done(phase);
+    }
+    meet(phase, all.count);
 }
 
 /* gate = silu(x g) * (x u). */
-static void gated_product(const struct Team *team, int64_t *shares, const float *x, int64_t rows,
-                          const struct Model *model, const struct Layer *layer, float *gate, float *up)
+static void gated_product(struct Phase *phase, int64_t threads, const float *x, int64_t rows, const struct Model *model,
+                          const struct Layer *layer, float *gate, float *up)
 {
-    struct Piece at;
     int64_t inner = model->inner, depth = model->hidden;
-    while (next_piece(team, shares, rows, inner, &at)) {
+    struct Pieces all = pieces(rows, inner, threads);
+    struct Piece at;
+    while (next_piece(phase, &all, &at)) {
         float *g = gate + at.row * inner, *u = up + at.row * inner;
         panels(x + at.row * depth, at.rows, depth, layer->gate, inner, g, 0, at.panel, at.stop);
         panels(x + at.row * depth, at.rows, depth, layer->up, inner, u, 0, at.panel, at.stop);
         int64_t begin = at.panel * PANEL, end = least(at.stop * PANEL, inner);
         for (int64_t r = 0; r < at.rows; r++)
             gated_row(g + r * inner + begin, u + r * inner + begin, g + r * inner + begin, end - begin);
+        done(phase);
     }
+    meet(phase, all.count);
 }
 
-static void norms(int64_t *shares, const struct Model *model, float *hidden, const float *weight, float *out,
+static void norms(struct Phase *phase, const struct Model *model, float *hidden, const float *weight, float *out,
                   int64_t rows)
 {
-    int64_t share, size = model->hidden;
-    while ((share = take(shares, parts(rows, FEW))) >= 0)
+    int64_t share, size = model->hidden, count = parts(rows, FEW);
+    while ((share = take(phase, count)) >= 0) {
         for (int64_t r = share * FEW; r < least(share * FEW + FEW, rows); r++)
             add_norm_row(hidden + r * size, 0, weight, out + r * size, size, model->eps);
+        done(phase);
+    }
+    meet(phase, count);
 }
 
 static void norm_heads(float *row, int64_t heads, const float *weight, float eps)
@@ -217,10 +231,11 @@ static void norm_heads(float *row, int64_t heads, const float *weight, float eps
 }
 
 /* Queries, keys and values are finished; keys and values stored. */
-static void turns(int64_t *shares, const struct Model *model, const struct Layer *layer, const struct Step *step)
+static void turns(struct Phase *phase, const struct Model *model, const struct Layer *layer, const struct Step *step)
 {
     int64_t share, rotated = model->heads + model->kv_heads, size = rotated * KEY + model->kv_heads * VALUE;
-    while ((share = take(shares, parts(step->rows, FEW))) >= 0)
+    int64_t count = parts(step->rows, FEW);
+    while ((share = take(phase, count)) >= 0) {
         for (int64_t r = share * FEW; r < least(share * FEW + FEW, step->rows); r++) {
             float *row = step->qkv + r * size;
             for (int64_t d = 0; layer->bias && d < size; d++)
@@ -232,16 +247,19 @@ static void turns(int64_t *shares, const struct Model *model, const struct Layer
                 store_one(row + (model->heads + head) * KEY, row + rotated * KEY + head * VALUE, layer->keys,
                           layer->values, head * model->capacity + step->places[r]);
         }
+        done(phase);
+    }
+    meet(phase, count);
 }
 
 /* All rows, or, where `keep` is given, those alone, whose sums so far become `step->last`. */
-static void looks(const struct Team *team, int64_t *shares, const struct Model *model, const struct Layer *layer,
+static void looks(struct Phase *phase, int64_t threads, const struct Model *model, const struct Layer *layer,
                   const struct Step *step, const int64_t *keep)
 {
     int64_t share, rows = keep ? step->kept : step->rows, hidden = model->hidden;
-    int64_t few = handful(rows, model->kv_heads, team->threads), all = parts(rows, few);
+    int64_t few = handful(rows, model->kv_heads, threads), all = parts(rows, few);
     int64_t size = (model->heads + model->kv_heads) * KEY + model->kv_heads * VALUE;
-    while ((share = take(shares, all * model->kv_heads)) >= 0) {
+    while ((share = take(phase, all * model->kv_heads)) >= 0) {
         struct Row some[FEW];
         int64_t head = share / all, begin = share % all * few, count = least(few, rows - begin);
         for (int64_t i = 0; i < count; i++) {
@@ -255,55 +273,39 @@ static void looks(const struct Team *team, int64_t *shares, const struct Model *
         }
         look(some, count, KEY, layer->keys + head * model->capacity * KEY,
              layer->values + head * model->capacity * VALUE, model->scale, 0);
+        done(phase);
     }
+    meet(phase, all * model->kv_heads);
 }
 
 /* What one thread does. */
-static void walk(struct Team *team, const struct Model *model, const struct Step *step)
+static void walk(int64_t threads, const struct Model *model, const struct Step *step)
 {
     int64_t qkv = (model->heads + model->kv_heads) * KEY + model->kv_heads * VALUE, rows = step->rows;
-    int64_t *shares = step->shares;
+    struct Phase *phase = step->phases;
     float *hidden = step->hidden;
     for (int64_t n = 0; n < model->layers; n++) {
         const struct Layer *layer = model->layer + n;
         int last = n == model->layers - 1;
-        norms(shares++, model, hidden, layer->before, step->normed, rows);
-        meet(team);
-        product(team, shares++, step->normed, rows, model->hidden, layer->qkv, qkv, step->qkv, 0);
-        meet(team);
-        turns(shares++, model, layer, step);
-        meet(team);
-        looks(team, shares++, model, layer, step, last ? step->keep : 0);
+        norms(phase++, model, hidden, layer->before, step->normed, rows);
+        product(phase++, threads, step->normed, rows, model->hidden, layer->qkv, qkv, step->qkv, 0);
+        turns(phase++, model, layer, step);
+        looks(phase++, threads, model, layer, step, last ? step->keep : 0);
         if (last)
             hidden = step->last, rows = step->kept;
-        meet(team);
-        product(team, shares++, step->attended, rows, model->heads * VALUE, layer->out, model->hidden, hidden, 1);
-        meet(team);
-        norms(shares++, model, hidden, layer->between, step->normed, rows);
-        meet(team);
-        gated_product(team, shares++, step->normed, rows, model, layer, step->gate, step->up);
-        meet(team);
-        product(team, shares++, step->gate, rows, model->inner, layer->down, model->hidden, hidden, 1);
-        meet(team);
+        product(phase++, threads, step->attended, rows, model->heads * VALUE, layer->out, model->hidden, hidden, 1);
+        norms(phase++, model, hidden, layer->between, step->normed, rows);
+        gated_product(phase++, threads, step->normed, rows, model, layer, step->gate, step->up);
+        product(phase++, threads, step->gate, rows, model->inner, layer->down, model->hidden, hidden, 1);
     }
-    norms(shares++, model, hidden, model->norm, step->normed, rows);
-    meet(team);
-    product(team, shares++, step->normed, rows, model->hidden, model->head, model->vocabulary, step->logits, 0);
+    norms(phase++, model, hidden, model->norm, step->normed, rows);
+    product(phase++, threads, step->normed, rows, model->hidden, model->head, model->vocabulary, step->logits, 0);
 }
 
 void forward(const struct Model *model, const struct Step *step, int64_t threads)
 {
-    struct Team team = {0, 0, (int)threads};
 #pragma omp parallel num_threads((int)threads)
-    {
-#ifdef _OPENMP
-#pragma omp single
-        team.threads = omp_get_num_threads();
-#else
-        team.threads = 1;
-#endif
-        walk(&team, model, step);
-    }
+    walk(threads, model, step);
 }
 
 /* Puts a weight (outs, depth) into panels, as their outputs from `begin` on. */

@@ -187,7 +187,7 @@ def built(source: str, *defines: str) -> Any:
     ]
     digest = hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
     path = cache_folder() / "kernels" / f"{digest}.so"
-    _share_threads()
+    openmp()
     for threads in (["-fopenmp"], []):
         try:
             if not path.exists():
@@ -222,11 +222,12 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
 
 
-def _share_threads() -> None:
-    """Lets the kernel find the OpenMP runtime that torch has loaded: two of them would fight for the cores."""
+@cache
+def openmp() -> Any:
+    """The OpenMP runtime that torch has loaded, for others to find: two of them would fight for the cores."""
     maps = Path("/proc/self/maps")
     for line in maps.read_text().splitlines() if maps.exists() else []:
         path = line.partition("/")[2]
         if "gomp" in path or "libomp" in path or "libiomp" in path:
-            ctypes.CDLL(f"/{path}", mode=ctypes.RTLD_GLOBAL)
-            return
+            return ctypes.CDLL(f"/{path}", mode=ctypes.RTLD_GLOBAL)
+    return None

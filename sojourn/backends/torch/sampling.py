@@ -7,7 +7,7 @@ and the token's place: never on what is sampled beside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,13 +23,14 @@ HEAD = 1024  # ids: a nucleus is looked for among this many before the whole voc
 
 def uniforms(seed: int, prompt_length: int, count: int) -> np.ndarray:
     """A number in [0, 1) for each token to be sampled: (count,), of a counter-based generator (Philox)."""
-    generator = np.random.Philox(_ANY_SEED)  # given a key, it would ask the system for a seed that it then ignores
+    generator: Any = np.random.Philox(_ANY_SEED)  # given a key, it would ask the system for a seed that it then ignores
     key = np.array([seed % 2**64, prompt_length], dtype=np.uint64)
-    generator.state = {**generator.state, "state": {"counter": np.zeros(4, dtype=np.uint64), "key": key}}
+    generator.state = _START | {"state": {"counter": np.zeros(4, dtype=np.uint64), "key": key}}
     return np.random.Generator(generator).random(count)
 
 
 _ANY_SEED = np.random.SeedSequence(0)
+_START: Any = np.random.Philox(_ANY_SEED).state
 
 
 class Row(NamedTuple):

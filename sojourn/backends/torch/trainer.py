@@ -7,14 +7,16 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
 from sojourn.backends.torch import activations, head, layers, packed
+from sojourn.backends.torch.team import Team
 from sojourn.batch import share
 from sojourn.errors import ModelError, RecordError
 from sojourn.protocols import Loss
@@ -27,11 +29,10 @@ Weights = Iterator[tuple[str, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Out:
-    """For the n tokens that carry weight, in order (see `protocols.Output`), from a pass over `computed` tokens."""
+    """For the n tokens that carry weight, in order (see `protocols.Output`)."""
 
     logprobs: torch.Tensor
     entropy: torch.Tensor
-    computed: int
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,31 @@ class Chosen:
         return cls(column(batch.weight), column(batch.logprobs), column(batch.advantages), streams)
 
 
+class Part(NamedTuple):
+    """Some sequences of a batch, where their tokens stand in it, and the tree that they are."""
+
+    batch: Batch
+    places: IntArray
+    tree: share.Tree
+
+    @classmethod
+    def of(cls, batch: Batch, numbers: IntArray, spans: Sequence[IntArray]) -> Part:
+        taken = batch.take(numbers)
+        return cls(taken, np.concatenate([spans[s] for s in numbers]), share.merge(taken))
+
+
+class Passed(NamedTuple):
+    """What a part gave: the gradient to each trainable parameter, the objective, and sums under the tokens' weights."""
+
+    gradients: Sequence[torch.Tensor | None]
+    objective: float
+    sums: Mapping[str, float]
+    mass: float
+
+
 class TorchTrainer:
-    """One process, one model. Work happens in one thread of its own, so that rollouts can go on beside it."""
+    """One process, one model. Work happens in threads of its own, so that rollouts can go on beside it; of the parts
+    of a batch, as many pass side by side as `token_budget` nodes and the cores allow."""
 
     def __init__(
         self,
@@ -72,7 +96,7 @@ class TorchTrainer:
         self._send, self._bf16, self._token_budget, self._logits_bytes = send, bf16, token_budget, logits_bytes
         self._activation_bytes = activation_bytes
         self._cost: activations.Cost | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
+        self._thread, self._team = ThreadPoolExecutor(1, thread_name_prefix="trainer"), Team(self.device)
         self._timeline = timeline or Timeline()
         self._optimizer: torch.optim.AdamW | None = None
         self._optim: Any = None
@@ -154,6 +178,7 @@ class TorchTrainer:
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
+        self._team.close()
 
     # -- inside
 
@@ -179,15 +204,19 @@ class TorchTrainer:
         for name, value in weights.items():
             own[name].copy_(value)
 
-    @torch.no_grad()
     def _score(self, batch: Batch, reference: bool) -> Forward:
         scored = Forward(*(np.zeros(len(batch), dtype=np.float32) for _ in Forward._fields))
+
+        @torch.no_grad()
+        def score(part: Part) -> None:
+            where = np.flatnonzero(part.batch.weight)
+            out = self._forward(part, where, frozenset())
+            scored.logprobs[part.places[where]] = out.logprobs.cpu().numpy()
+            scored.entropy[part.places[where]] = out.entropy.cpu().numpy()
+
         with self._weights_of_reference() if reference else nullcontext():
-            for part, index in self._micro_batches(batch):
-                where = np.flatnonzero(part.weight)
-                out = self._forward(part, where, frozenset())
-                scored.logprobs[index[where]] = out.logprobs.cpu().numpy()
-                scored.entropy[index[where]] = out.entropy.cpu().numpy()
+            for parts in self._rounds(batch):
+                self._team.run([partial(score, part) for part in parts])
         return scored
 
     @contextmanager
@@ -210,49 +239,60 @@ class TorchTrainer:
             batch = _without_idle(batch)
         sums: dict[str, float] = {}
         objective = mass = trained = computed = 0.0
-        for part, _ in self._micro_batches(batch):
-            where = np.flatnonzero(part.weight)
-            chosen = Chosen.of(part, where, self.device)
-            out = self._forward(part, where, needs)
-            total = torch.zeros((), device=self.device)
-            observed: dict[str, torch.Tensor] = {"entropy": out.entropy}
-            for loss in losses:
-                per_token, metrics = loss(out, chosen)
-                total = total + (per_token * chosen.weight).sum()
-                observed |= metrics
-            total.backward()
-            objective += total.item()
-            for name, values in observed.items():
-                sums[name] = sums.get(name, 0.0) + float((values.detach() * chosen.weight).sum())
-            mass += float(chosen.weight.sum())
-            trained, computed = trained + len(part), computed + out.computed
+        for parts in self._rounds(batch):
+            nodes = sum(len(part.tree.tokens) for part in parts)
+            with activations.checkpointed(self._recomputed(nodes)):
+                passed = self._team.run([partial(self._pass, part, losses, needs) for part in parts])
+            trained, computed = trained + sum(len(part.batch) for part in parts), computed + nodes
+            for one in passed:
+                self._add(one.gradients)
+                objective, mass = objective + one.objective, mass + one.mass
+                sums = {name: sums.get(name, 0.0) + value for name, value in one.sums.items()}
         means = {name: value / mass for name, value in sums.items()}
         return {"loss": objective, "trained_tokens": trained, "computed_tokens": computed, **means}
 
-    def _micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, IntArray]]:
-        """The sequences that carry weight, cut after their last such token, in parts within the token budget; with
-        where each part's tokens stand in the batch."""
+    def _pass(self, part: Part, losses: Sequence[Loss], needs: frozenset[str]) -> Passed:
+        where = np.flatnonzero(part.batch.weight)
+        chosen = Chosen.of(part.batch, where, self.device)
+        out = self._forward(part, where, needs)
+        total = torch.zeros((), device=self.device)
+        observed: dict[str, torch.Tensor] = {"entropy": out.entropy}
+        for loss in losses:
+            per_token, metrics = loss(out, chosen)
+            total = total + (per_token * chosen.weight).sum()
+            observed |= metrics
+        gradients = torch.autograd.grad(total, list(self.trainable.values()), allow_unused=True)
+        sums = {name: float((values.detach() * chosen.weight).sum()) for name, values in observed.items()}
+        return Passed(gradients, total.item(), sums, float(chosen.weight.sum()))
+
+    @torch.no_grad()
+    def _add(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        for parameter, gradient in zip(self.trainable.values(), gradients, strict=True):
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+
+    def _rounds(self, batch: Batch) -> Iterator[list[Part]]:
+        """The sequences that carry weight, cut after their last such token, in parts that pass side by side."""
         weighed = [np.flatnonzero(batch.weight[a:b]) for a, b in zip(batch.starts, batch.starts[1:], strict=False)]
         spans = [a + np.arange(w[-1] + 1) for a, w in zip(batch.starts, weighed, strict=False) if len(w)]
         cut = batch.pick(spans)
-        for numbers in share.parts(cut, self._token_budget):
-            yield cut.take(numbers), np.concatenate([spans[s] for s in numbers])
+        for parts in share.rounds(cut, self._token_budget, self._team.count):
+            yield [Part.of(cut, numbers, spans) for numbers in parts]
 
-    def _forward(self, batch: Batch, where: IntArray, needs: frozenset[str]) -> Out:
+    def _forward(self, part: Part, where: IntArray, needs: frozenset[str]) -> Out:
         """Each distinct prefix passes once; only hidden states that predict a weighed token go through the head."""
+        batch, tree, base = part.batch, part.tree, base_of(self.model)
         if np.isin(where, batch.starts).any():
             raise ValueError("a sequence begins with a trained token: its context must hold at least one token")
-        tree, base = share.merge(batch), base_of(self.model)
         asked, row = np.unique(tree.node[where - 1], return_inverse=True)
-        with activations.checkpointed(self._recomputed(len(tree.tokens))):
-            hidden = self._decode(tree, torch.from_numpy(asked).to(self.device))
+        hidden = self._decode(tree, torch.from_numpy(asked).to(self.device))
         # index_select: its gradient adds up repeated rows in one order, that of indexing does not
         rows = hidden.index_select(0, torch.from_numpy(row).to(self.device))
         linear, cap = base.get_output_embeddings(), getattr(base.config, "final_logit_softcapping", None)
         wanted = head.Asked.of(batch, where, linear, cap=cap, bf16=self._bf16, chunk=self._logits_bytes)
         found = head.read(rows, linear, wanted)
         entropy = found.entropy if "entropy" in needs else found.entropy.detach()
-        return Out(found.logprobs, entropy, len(tree.tokens))
+        return Out(found.logprobs, entropy)
 
     def _decode(self, tree: share.Tree, rows: torch.Tensor) -> torch.Tensor:
         """The last hidden states of some of the nodes: (R, H)."""
@@ -269,8 +309,6 @@ class TorchTrainer:
 
     def _recomputed(self, tokens: int) -> Sequence[Any]:
         """The layers that would keep too much for the backward pass of so many tokens."""
-        if not torch.is_grad_enabled():
-            return ()
         each = activations.layers_of(base_of(self.model).get_decoder())
         if self._cost is None:
             self._cost = activations.measure(each, self._probe)
