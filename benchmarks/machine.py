@@ -23,6 +23,11 @@ def processor() -> str:
     return platform.processor()
 
 
+def commit() -> str:
+    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
 def result(name: str) -> Path:
     """Where a result belongs: that of a CUDA device beside that of the CPU."""
     import torch
@@ -36,7 +41,6 @@ def write(name: str, figures: Mapping[str, Any], *packages: str) -> Path:
     """Writes `results/<name>.json`: the figures, the command, the machine, versions (of `packages` too), the date."""
     import torch
 
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     record = {
         "figures": figures,
         "command": f"python benchmarks/{' '.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
@@ -50,7 +54,7 @@ def write(name: str, figures: Mapping[str, Any], *packages: str) -> Path:
             "python": platform.python_version(),
             **{p: version(p) for p in ("torch", "transformers", *packages)},
         },
-        "commit": commit.stdout.strip(),
+        "commit": commit(),
         "date": datetime.now(UTC).date().isoformat(),
     }
     path = result(f"{name}.json")

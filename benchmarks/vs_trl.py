@@ -4,6 +4,7 @@
     python benchmarks/vs_trl.py             # all of it; about 25 minutes on two quiet cores
     python benchmarks/vs_trl.py --quick     # the small model only, one seed: printed, not written
     python benchmarks/vs_trl.py speed       # or learning: one part again, the other's figures stay as they were
+    python benchmarks/vs_trl.py speed --only "8 turns"    # the cases whose names hold this; each says its commit
     python benchmarks/vs_trl.py --modes     # TRL's ways of generating, and sizes of its training batch, side by side
 
 Both sides play the world of `keydoor.py` with the same weights, prompts, tasks, group size, turns, token limits,
@@ -25,17 +26,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from machine import RESULTS, write
+from machine import RESULTS, commit, write
 
 from sojourn.record import checkpoint, intervals
 
@@ -165,6 +166,7 @@ def speed(work: Work, rounds: int) -> dict[str, Any]:
         "tokens_per_turn_at_most": work.max_tokens,
         "episodes_per_step": work.groups * work.size,
         **figures,
+        "commit": commit(),
         "times_the_episodes_per_s": round(ours["episodes_per_s"] / theirs["episodes_per_s"], 2),
         "times_by_processor_time": round(theirs["processor_seconds_per_step"] / ours["processor_seconds_per_step"], 2),
         "bar": BARS[work.turns],
@@ -287,17 +289,25 @@ def draw(figures: Mapping[str, Any], out: Path) -> None:
 
 # -- all
 
+Timed = Callable[[], tuple[Work, int]]  # what is done, made when its turn comes, and in how many rounds
 
-def cases(folder: Path, quick: bool) -> dict[str, tuple[Work, int]]:
-    """What is timed, and in how many rounds."""
-    tiny = Work(model=export(TINY, folder / "tiny"), turns=8, max_tokens=8, groups=4, steps=5, lr=1e-6, micro=32)
-    found = {"tiny after cloning, at most 8 turns": (learner(cloned(folder).model), 1 if quick else 2)}
-    found |= {f"tiny, {turns} turns": (replace(tiny, turns=turns), 1 if quick else 2) for turns in BARS}
+
+def cases(folder: Path, quick: bool) -> dict[str, Timed]:
+    """What is timed, and in how many rounds: more where a step is over in less than the machine's moods."""
+    tiny = Work(model=export(TINY, folder / "tiny"), turns=8, max_tokens=8, groups=4, steps=8, lr=1e-6, micro=32)
+    rounds = 1 if quick else 4
+    found: dict[str, Timed] = {
+        "tiny after cloning, at most 8 turns": lambda: (learner(cloned(folder).model), 1 if quick else 2)
+    }
+    found |= {f"tiny, {turns} turns": partial(lambda n: (replace(tiny, turns=n), rounds), turns) for turns in BARS}
     if quick:
         return found
     large = replace(tiny, model=export("smollm2", folder / "smollm2"), max_tokens=16, groups=1, steps=4, micro=8)
-    long = {"SmolLM2-135M, 8 turns, a long prompt": (replace(large, guide=True, steps=3), 1)}
-    return {f"SmolLM2-135M, {turns} turns": (replace(large, turns=turns), 2) for turns in BARS} | long | found
+    long: dict[str, Timed] = {"SmolLM2-135M, 8 turns, a long prompt": lambda: (replace(large, guide=True, steps=3), 1)}
+    plain: dict[str, Timed] = {
+        f"SmolLM2-135M, {turns} turns": partial(lambda n: (replace(large, turns=n), 2), turns) for turns in BARS
+    }
+    return plain | long | found
 
 
 def main(options: Sequence[str]) -> None:
@@ -309,12 +319,14 @@ def main(options: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if "--modes" in options:
-            tried = {case: modes(work) for case, (work, _) in cases(folder, quick).items() if work.turns == 8}
+            tried = {case: modes(made()[0]) for case, made in cases(folder, quick).items() if "8 turns" in case}
             print(write("vs_trl_modes", tried, "trl"), json.dumps(tried, indent=1))
             return
         figures = before()
         if "speed" in parts:
-            figures["speed"] = speeds(cases(folder, quick))
+            only = options[options.index("--only") + 1] if "--only" in options else ""
+            wanted = {case: made for case, made in cases(folder, quick).items() if only in case}
+            figures["speed"] = (figures.get("speed", {}) if only else {}) | speeds(wanted)
         if "learning" in parts:
             figures["learning"] = learning(folder, 12 if quick else 60, 1 if quick else 3)
     if quick:
@@ -331,10 +343,10 @@ def before() -> dict[str, Any]:
     return json.loads(path.read_text())["figures"] if path.exists() else {}
 
 
-def speeds(timed: Mapping[str, tuple[Work, int]]) -> dict[str, Any]:
+def speeds(timed: Mapping[str, Timed]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for case, (work, rounds) in timed.items():
-        found[case] = speed(work, rounds)
+    for case, made in timed.items():
+        found[case] = speed(*made())
         print(case, json.dumps(found[case], indent=1), flush=True)
     return found
 
