@@ -4,7 +4,7 @@
     python benchmarks/vs_trl.py             # all of it; about 25 minutes on two quiet cores
     python benchmarks/vs_trl.py --quick     # the small model only, one seed: printed, not written
     python benchmarks/vs_trl.py speed       # or learning: one part again, the other's figures stay as they were
-    python benchmarks/vs_trl.py speed --only "8 turns"    # the cases whose names hold this; each says its commit
+    python benchmarks/vs_trl.py speed --only "8 turns"    # the case of that name, or those that hold it
     python benchmarks/vs_trl.py --modes     # TRL's ways of generating, and sizes of its training batch, side by side
 
 Both sides play the world of `keydoor.py` with the same weights, prompts, tasks, group size, turns, token limits,
@@ -325,7 +325,10 @@ def main(options: Sequence[str]) -> None:
         figures = before()
         if "speed" in parts:
             only = options[options.index("--only") + 1] if "--only" in options else ""
-            wanted = {case: made for case, made in cases(folder, quick).items() if only in case}
+            known = cases(folder, quick)
+            wanted = {
+                case: made for case, made in known.items() if only == case or (only in case and only not in known)
+            }
             figures["speed"] = (figures.get("speed", {}) if only else {}) | speeds(wanted)
         if "learning" in parts:
             figures["learning"] = learning(folder, 12 if quick else 60, 1 if quick else 3)
