@@ -68,7 +68,8 @@ def rounds(batch: Batch, budget: int, teams: int = 1) -> Iterator[list[IntArray]
     so much twice that it costs more than they gain, each share stands alone.
     """
     placed = _place(batch)
-    for some in _even(placed, budget, teams) if teams > 1 else ([part] for part in _parts(placed, budget)):
+    even = teams > 1 and placed
+    for some in _even(placed, budget, teams) if even else ([part] for part in _parts(placed, budget)):
         yield [np.array([one.sequence for one in part]) for part in some]
 
 

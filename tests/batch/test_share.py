@@ -117,6 +117,11 @@ def test_what_is_not_worth_dividing_passes_whole(sequences):
     assert sorted(numbers) == list(range(len(sequences)))
 
 
+def test_an_empty_batch_has_no_rounds():
+    nothing = batch([1, 2]).take(np.array([], dtype=np.int64))
+    assert [list(share.rounds(nothing, 10, teams=teams)) for teams in (1, 2)] == [[], []]
+
+
 def test_sequences_too_long_to_stand_beside_others_pass_alone():
     made = batch([1] * 80, [2] * 80)
     assert [len(some) for some in share.rounds(made, 100, teams=2)] == [1, 1]

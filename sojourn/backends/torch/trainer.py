@@ -247,7 +247,8 @@ class TorchTrainer:
             for one in passed:
                 self._add(one.gradients)
                 objective, mass = objective + one.objective, mass + one.mass
-                sums = {name: sums.get(name, 0.0) + value for name, value in one.sums.items()}
+                for name, value in one.sums.items():
+                    sums[name] = sums.get(name, 0.0) + value
         means = {name: value / mass for name, value in sums.items()}
         return {"loss": objective, "trained_tokens": trained, "computed_tokens": computed, **means}
 

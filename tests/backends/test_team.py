@@ -1,0 +1,66 @@
+"""Work side by side: shares of the cores, order, failures."""
+
+import threading
+import time
+
+import pytest
+import torch
+
+from sojourn.backends.torch.kernel import openmp
+from sojourn.backends.torch.team import Team
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def team(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    made = Team(CPU)
+    yield made
+    made.close()
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("team", "count"), [(1, 1), (2, 2), (3, 3), (5, 1), (6, 3), (8, 4), (64, 4)], indirect=["team"]
+)
+def test_the_cores_are_shared_out(team, count):
+    assert team.count == count
+    cores = torch.get_num_threads()
+    meet = threading.Barrier(count)
+
+    def threads() -> int:
+        meet.wait(10)  # each on a thread of its own
+        return openmp().omp_get_max_threads()
+
+    assert team.run([threads] * count) == [cores // count] * count
+    assert torch.get_num_threads() == cores
+
+
+@pytest.mark.parametrize("team", [2], indirect=True)
+def test_what_each_gives_comes_in_order(team):
+    def late(n: int) -> int:
+        time.sleep(0.02 * (3 - n))
+        return n
+
+    assert team.run([lambda n=n: late(n) for n in range(4)]) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("team", [2], indirect=True)
+def test_a_failure_is_raised_and_the_team_goes_on(team):
+    def fails() -> int:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        team.run([lambda: 1, fails])
+    assert team.run([lambda: 1, lambda: 2]) == [1, 2]
+
+
+def test_an_accelerator_is_not_shared_out():
+    assert Team(torch.device("cuda")).count == 1
+
+
+def test_without_openmp_there_is_one(monkeypatch):
+    monkeypatch.setattr("sojourn.backends.torch.team.openmp", lambda: None)
+    assert Team(CPU).count == 1
