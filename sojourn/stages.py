@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import gc
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -286,8 +285,6 @@ async def run_recipe(
                 session = Session(recipe, folder, display, rig, store, sinks)
                 rig.runner.on_episode = display.episode
                 rig.runner.on_blobs = lambda blobs: session.blobs.update(blobs)
-                gc.collect()
-                gc.freeze()  # what is there now stays: whoever looks for garbage between turns need not look at it
                 return await session.run(found)
     finally:
         sinks.close()

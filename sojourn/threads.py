@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import sys
 
@@ -10,6 +11,7 @@ import sys
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, ARENA_MAX = -1, -2, -3, -8
 MOST = 32 * 2**20  # the largest block that the C library will take from memory that it keeps
 AHEAD = 256 * 2**20
+YOUNG = 50_000  # objects made before Python looks for garbage among them; it is made in cycles seldom here
 
 
 def prepare(threads: int = 0) -> None:
@@ -24,6 +26,7 @@ def prepare(threads: int = 0) -> None:
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     _keep_memory()
+    gc.set_threshold(YOUNG)
 
 
 def _keep_memory() -> None:

@@ -108,15 +108,22 @@ def test_same_seed_same_run_bit_for_bit_and_everything_is_recorded(tmp_path):
 def test_a_step_that_cannot_be_recorded_stops_the_run_which_then_goes_on(tmp_path):
     """Episodes are written while the next step is played: what keeps them from the disk is raised all the same."""
     resolved, path = recipe(tmp_path), tmp_path / "run"
-    with RunFolder.create(path, config.dump(resolved.table)) as folder, Display(live=False) as display:
-        obstacle = path / "tokens" / f".rl-000001-0.npz.{os.getpid()}"  # where the file is made first
-        obstacle.mkdir(parents=True)
-        with pytest.raises(RecordError, match=r"rl-000001-0.npz cannot be written \(Is a directory\)"):
+    obstacle = path / "tokens" / f".rl-000001-0.npz.{os.getpid()}"  # where the file is made first
+
+    class Hinders(Display):
+        def step(self, step, values):
+            super().step(step, values)
+            obstacle.mkdir(exist_ok=True)
+
+    with RunFolder.create(path, config.dump(resolved.table)) as folder:
+        refused = pytest.raises(RecordError, match=r"rl-000001-0.npz cannot be written \(Is a directory\)")
+        with refused, Hinders(live=False) as display:
             asyncio.run(run_recipe(resolved.recipe, folder, display))
         with EpisodeStore(path) as store:
             assert [count.step for count in store.steps() if count.stage == "rl"] == [0]
         obstacle.rmdir()
-        asyncio.run(run_recipe(resolved.recipe, folder, display, resume=True))
+        with Display(live=False) as display:
+            asyncio.run(run_recipe(resolved.recipe, folder, display, resume=True))
     with EpisodeStore(path) as store:
         assert [(count.step, count.groups) for count in store.steps() if count.stage == "rl"] == [
             (s, 2) for s in range(3)
