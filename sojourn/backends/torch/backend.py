@@ -31,9 +31,10 @@ class Torch:
     `device` is where trainer and sampler work ("auto": a CUDA device where there is one). `token_budget` bounds the
     distinct tokens that the trainer computes at once, in one part or in several side by side, `max_context` the tokens
     of one context, `memory_gb` the sampler's key/value cache. `activation_gb` bounds what the layers keep for the
-    backward pass meanwhile: beyond it, as many layers as needed are computed twice. `threads` is what the command sets before torch is imported (0: all cores). `kernel`
-    lets both use kernels that they compile where there is a C compiler; `compile` lets torch.compile have parts of the
-    sampler's layers where no kernel of ours knows them, and warns where it cannot.
+    backward pass meanwhile: beyond it, as many layers as needed are computed twice. `threads` is what the command sets
+    before torch is imported (0: all cores). `kernel` lets both use kernels that they compile where there is a C
+    compiler; `compile` lets torch.compile have parts of the sampler's layers where no kernel of ours knows them, and
+    warns where it cannot.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
