@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from sojourn.backends.torch.kernel import openmp
+from sojourn.backends.torch.kernel import loaded, openmp
 from sojourn.backends.torch.team import Team
 
 CPU = torch.device("cpu")
@@ -36,6 +36,21 @@ def test_the_cores_are_shared_out(team, count):
 
     assert team.run([threads] * count) == [cores // count] * count
     assert torch.get_num_threads() == cores
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="torch multiplies without MKL")
+@pytest.mark.parametrize("team", [2, 6], indirect=True)
+def test_products_keep_to_their_share(team):
+    asked = loaded("libtorch_cpu").MKL_Get_Max_Threads
+    cores = torch.get_num_threads()  # 2 or 6, and MKL was told so
+
+    def product() -> int:
+        torch.ones(64, 64) @ torch.ones(64, 64)
+        return asked()
+
+    before = asked()
+    assert team.run([product] * team.count) == [cores // team.count] * team.count
+    assert asked() == before
 
 
 @pytest.mark.parametrize("team", [2], indirect=True)

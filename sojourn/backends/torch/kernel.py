@@ -225,9 +225,14 @@ def _processor() -> str:
 @cache
 def openmp() -> Any:
     """The OpenMP runtime that torch has loaded, for others to find: two of them would fight for the cores."""
+    return loaded("gomp", "libomp", "libiomp", mode=ctypes.RTLD_GLOBAL)
+
+
+def loaded(*names: str, mode: int = ctypes.DEFAULT_MODE) -> Any:
+    """The first library of this process in whose path one of the names stands."""
     maps = Path("/proc/self/maps")
     for line in maps.read_text().splitlines() if maps.exists() else []:
         path = line.partition("/")[2]
-        if "gomp" in path or "libomp" in path or "libiomp" in path:
-            return ctypes.CDLL(f"/{path}", mode=ctypes.RTLD_GLOBAL)
+        if any(name in path for name in names):
+            return ctypes.CDLL(f"/{path}", mode=mode)
     return None

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import torch
 
-from sojourn.backends.torch.kernel import openmp
+from sojourn.backends.torch.kernel import loaded, openmp
 
 T = TypeVar("T")
 MOST = 4  # what passes side by side may share is computed by each
@@ -40,6 +40,7 @@ class Team:
 
     def _settle(self) -> None:
         torch.get_num_threads()  # torch sets its own number when a thread first asks
-        library = openmp()
-        assert library is not None
-        library.omp_set_num_threads(self._cores)
+        openmp().omp_set_num_threads(self._cores)
+        products = loaded("libtorch_cpu")
+        if hasattr(products, "MKL_Set_Num_Threads_Local"):  # else MKL obeys what `torch.set_num_threads` told it
+            products.MKL_Set_Num_Threads_Local(self._cores)
