@@ -1,7 +1,7 @@
 """Sojourn against TRL's GRPOTrainer: whole steps (rollout and training) a second, and what is learned per episode.
 
     pip install trl==1.16.0
-    python benchmarks/vs_trl.py             # all of it; about 25 minutes on two quiet cores
+    python benchmarks/vs_trl.py             # all of it; about an hour on two quiet cores
     python benchmarks/vs_trl.py --quick     # the small model only, one seed: printed, not written
     python benchmarks/vs_trl.py speed       # or learning: one part again, the other's figures stay as they were
     python benchmarks/vs_trl.py speed --only "8 turns"    # the case of that name, or those that hold it
@@ -20,6 +20,7 @@ For learning, a small model is cloned once by Sojourn until it sometimes wins, t
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -310,26 +311,32 @@ def cases(folder: Path, quick: bool) -> dict[str, Timed]:
     return plain | long | found
 
 
-def main(options: Sequence[str]) -> None:
+def main(told: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description="Sojourn against TRL's GRPOTrainer")
+    parser.add_argument("part", nargs="?", choices=("speed", "learning"), help="one part alone")
+    parser.add_argument("--only", default="", metavar="CASE", help="the case of this name, or those that hold it")
+    for flag in ("--quick", "--modes"):
+        parser.add_argument(flag, action="store_true")
+    options = parser.parse_args(told)
     if find_spec("trl") is None:
-        print("this comparison needs TRL, which is not installed: pip install trl==1.16.0", file=sys.stderr)
-        raise SystemExit(2)
-    quick = "--quick" in options
-    parts = [part for part in ("speed", "learning") if part in options] or ["speed", "learning"]
+        parser.error("TRL is not installed: pip install trl==1.16.0")
+    if options.only and options.part == "learning":
+        parser.error("--only names cases of speed")
+    quick, parts = options.quick, [options.part] if options.part else ["speed", "learning"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if "--modes" in options:
-            tried = {case: modes(made()[0]) for case, made in cases(folder, quick).items() if "8 turns" in case}
+        known = cases(folder, quick)
+        wanted = [options.only] if options.only in known else [case for case in known if options.only in case]
+        if not wanted:
+            parser.error(f"no case holds '{options.only}': there are {', '.join(map(repr, known))}")
+        if options.modes:
+            tried = {case: modes(known[case]()[0]) for case in wanted if "8 turns" in case}
             print(write("vs_trl_modes", tried, "trl"), json.dumps(tried, indent=1))
             return
         figures = before()
         if "speed" in parts:
-            only = options[options.index("--only") + 1] if "--only" in options else ""
-            known = cases(folder, quick)
-            wanted = {
-                case: made for case, made in known.items() if only == case or (only in case and only not in known)
-            }
-            figures["speed"] = (figures.get("speed", {}) if only else {}) | speeds(wanted)
+            kept = figures.get("speed", {}) if options.only else {}
+            figures["speed"] = kept | speeds({case: known[case] for case in wanted})
         if "learning" in parts:
             figures["learning"] = learning(folder, 12 if quick else 60, 1 if quick else 3)
     if quick:

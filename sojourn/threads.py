@@ -1,4 +1,4 @@
-"""Torch's threads and the process's memory, which must be decided before torch is imported."""
+"""Torch's threads, which must be decided before torch is imported, and the process's memory."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import os
 import sys
 
 # As <malloc.h> numbers them.
-TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, ARENA_MAX = -1, -2, -3, -8
-MOST = 32 * 2**20  # the largest block that the C library will take from memory that it keeps
+TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8
 AHEAD = 256 * 2**20
 YOUNG = 50_000  # objects made before Python looks for garbage among them; it is made in cycles seldom here
 
 
 def prepare(threads: int = 0) -> None:
-    """Sets the thread count (0: one per core), lets idle threads sleep instead of spinning, and keeps memory.
+    """Sets the thread count (0: one per core), lets idle threads sleep instead of spinning, keeps memory, and lets
+    Python look for garbage less often.
 
     OpenMP threads that busy-wait on each other become many times slower as soon as another process, such as a
     browser, wants a core. What the user has set in the environment stays.
@@ -30,7 +30,7 @@ def prepare(threads: int = 0) -> None:
 
 
 def _keep_memory() -> None:
-    """Freed memory stays with the process, for the next pass.
+    """Freed memory stays with the process, for the next pass: no block is the system's own.
 
     The GNU C library gives large blocks back to the system, which must clear them whenever they are taken again: a
     tenth to a fifth of the time of a training pass (measured: LOG.md). Elsewhere, nothing is done.
@@ -41,5 +41,5 @@ def _keep_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return
-    for option, value in ((ARENA_MAX, 1), (MMAP_THRESHOLD, MOST), (TRIM_THRESHOLD, -1), (TOP_PAD, AHEAD)):
+    for option, value in ((ARENA_MAX, 1), (MMAP_MAX, 0), (TRIM_THRESHOLD, -1), (TOP_PAD, AHEAD)):
         mallopt(option, value)

@@ -68,8 +68,8 @@ def rounds(batch: Batch, budget: int, teams: int = 1) -> Iterator[list[IntArray]
     so much twice that it costs more than they gain, each share stands alone.
     """
     placed = _place(batch)
-    even = teams > 1 and placed
-    for some in _even(placed, budget, teams) if even else ([part] for part in _parts(placed, budget)):
+    shares = _even(placed, budget, teams) if teams > 1 and placed else _rounds(placed, budget, 1)
+    for some in shares:
         yield [np.array([one.sequence for one in part]) for part in some]
 
 
@@ -110,7 +110,7 @@ def _even(placed: Sequence[_Placed], budget: int, teams: int) -> list[list[list[
     fits = all(sum(_sizes(part)[-1] for part in some) <= budget for some in best)
     if fits and _longest(best) * teams <= WORTH * total:
         return best
-    return [[part] for part in _parts(placed, budget)]
+    return _rounds(placed, budget, 1)
 
 
 def _rounds(placed: Sequence[_Placed], budget: float, teams: int) -> list[list[list[_Placed]]]:

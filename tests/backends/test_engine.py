@@ -147,6 +147,16 @@ async def test_the_compiled_decoder_gives_each_token_the_same_bits_in_every_batc
     np.testing.assert_allclose(found[0][1], logprobs_of(model, context[:1], context[1:]), atol=TOLERANCE)
 
 
+async def test_positions_that_scale_beyond_the_models_length_stay_as_they_are_within_it():
+    torch.manual_seed(0)
+    scaled = {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}}
+    model = LlamaForCausalLM(LlamaConfig(**SIZES, **scaled)).eval()
+    engine = open_engine(model, max_context=256)
+    assert type(engine._stepper._decoder).__name__ == "Compiled"
+    assert_exact(model, await play(engine, tokens_of(1, 210), 3, 1))
+    await engine.close()
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_a_sample_is_the_same_alone_and_beside_others(family):
     model = build(family)

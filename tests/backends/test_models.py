@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import LlamaConfig
 
 from sojourn.backends.torch import gguf, models, tiny
 from sojourn.envs import toy
@@ -159,6 +160,14 @@ def test_an_unknown_dtype_is_refused():
 
 
 # Folders and files.
+
+
+def test_a_context_ends_where_positions_would_change_under_it():
+    scaled = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "max_position_embeddings": 4096}
+    config = LlamaConfig(**sizes, rope_parameters={**scaled, "original_max_position_embeddings": 512})
+    assert models.max_context(config) == 512
+    assert models.max_context(LlamaConfig(**sizes)) == 4096
 
 
 def test_a_folder_reads_back_as_it_was_saved(tmp_path):

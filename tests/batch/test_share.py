@@ -52,6 +52,10 @@ def test_sequences_with_different_images_share_nothing():
     assert (len(alike.tokens), len(unlike.tokens)) == (2, 4)
 
 
+def nodes(made, numbers):
+    return len(share.merge(made.take(numbers)).tokens)
+
+
 def parts(made, budget):
     """Shares that pass one after another."""
     rounds = list(share.rounds(made, budget))
@@ -66,32 +70,28 @@ def test_what_is_shared_counts_once_in_the_budget():
 
 def test_images_count_in_the_budget():
     made = batch(*[[1, 2, 3]] * 4, images=(("a",), ("b",), ("c",), ("d",)))
-    assert [len(share.merge(made.take(numbers)).tokens) for numbers in parts(made, 6)] == [6, 6]
+    assert [nodes(made, numbers) for numbers in parts(made, 6)] == [6, 6]
 
 
 def test_a_full_part_ends_between_episodes_rather_than_between_turns_of_one():
     """Two groups of one prompt each, of two episodes of three turns, each turn with all that came before it."""
     episodes = [[group] * 4 + [10 * group + episode] * 30 for group in (1, 2) for episode in (1, 2)]
     made = batch(*[tokens[: 4 + 10 * turns] for tokens in episodes for turns in (1, 2, 3)])
-    found = list(parts(made, 60))  # a prompt, an episode and most of another
+    found = parts(made, 60)  # a prompt, an episode and most of another
     assert [len(numbers) for numbers in found] == [3, 3, 3, 3]
-    assert [len(share.merge(made.take(numbers)).tokens) for numbers in found] == [34] * 4
-    between_groups = list(parts(made, 110))
+    assert [nodes(made, numbers) for numbers in found] == [34] * 4
+    between_groups = parts(made, 110)
     assert [len(numbers) for numbers in between_groups] == [6, 6]
 
 
 @pytest.mark.parametrize("budget", [1, 4, 6, 100])
 def test_parts_hold_every_sequence_once_and_keep_to_the_budget(budget):
     made = batch([1, 2, 3], [1, 2, 4], [7, 8], [1, 2, 3, 5])
-    found = list(parts(made, budget))
+    found = parts(made, budget)
     assert sorted(np.concatenate(found)) == [0, 1, 2, 3]
     for numbers in found:
-        assert len(numbers) == 1 or len(share.merge(made.take(numbers)).tokens) <= budget
+        assert len(numbers) == 1 or nodes(made, numbers) <= budget
     assert len(found) == {1: 4, 4: 3, 6: 2, 100: 1}[budget]
-
-
-def nodes(made, numbers):
-    return len(share.merge(made.take(numbers)).tokens)
 
 
 def test_teams_get_equal_shares_of_what_is_worth_dividing():

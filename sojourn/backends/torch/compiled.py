@@ -16,6 +16,7 @@ from torch.nn.functional import embedding
 from sojourn.backends.torch.attention import Plan
 from sojourn.backends.torch.cache import KeyValues
 from sojourn.backends.torch.kernel import Kernel, struct
+from sojourn.backends.torch.models import max_context
 
 Weights = Iterable[tuple[str, torch.Tensor]]
 FORMS = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model types that differ in what a layer may lack
@@ -25,7 +26,6 @@ COUNTS = ("rows", "kept", "width")
 INPUTS = ("places", "tables", "owners", "lengths", "keep", "angles", "cosines", "sines")
 SCRATCH = ("hidden", "last", "normed", "qkv", "attended", "gate", "up")
 PHASES = 8  # of a layer, and two more in the end
-MOVING = ("dynamic", "longrope")  # rotary positions that depend on how long a context is
 
 
 Layer = struct(("window",), LAYER)
@@ -98,17 +98,12 @@ class Compiled:
 
     def _angles(self, plan: Plan) -> tuple[torch.Tensor, ...]:
         """Where in the tables of cosines and sines each token's are, and the tables (positions, head)."""
-        rotary, positions = self._base.rotary_emb, plan.positions
-        if rotary.rope_type in MOVING:
-            return torch.arange(len(positions)), *self._rotated(positions)
-        most = int(positions.max()) + 1
+        most = int(plan.positions.max()) + 1
         if not self._tables or most > len(self._tables[0]):
-            self._tables = self._rotated(torch.arange(2 * most))
-        return positions, *self._tables
-
-    def _rotated(self, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        like = self._base.embed_tokens.weight
-        return tuple(part[0].contiguous() for part in self._base.rotary_emb(like, position_ids=positions[None]))
+            ahead = torch.arange(max(most, min(2 * most, max_context(self._base.config))))
+            tables = self._base.rotary_emb(self._base.embed_tokens.weight, position_ids=ahead[None])
+            self._tables = tuple(part[0].contiguous() for part in tables)
+        return plan.positions, *self._tables
 
     def _layer(self, name: str, layer: Any, kept: Any) -> ctypes.Structure:
         attention = layer.self_attn

@@ -369,18 +369,14 @@ void draw(const float *logits, int64_t rows, int64_t size, const float *temperat
     for (int64_t r = 0; r < rows; r++) {
         const float *row = logits + r * size;
         float heat = temperatures[r] > 0 ? temperatures[r] : 1, high = greatest(row, size);
-        int64_t id = 0;
         double norm;
         tokens[r] = -1;
         if (!isfinite(high))
             continue;
-        if (temperatures[r] > 0)
-            id = pass(row, size, heat, high / heat, uniforms[r], &norm);
-        else {
-            pass(row, size, heat, high / heat, 0, &norm);
-            while (row[id] < high)
+        int64_t id = pass(row, size, heat, high / heat, uniforms[r], &norm);
+        if (temperatures[r] == 0)
+            for (id = 0; row[id] < high;)
                 id++;
-        }
         tokens[r] = id;
         logprobs[r] = (double)(row[id] / heat - high / heat) - norm;
     }

@@ -101,7 +101,7 @@ def load(name: str, dtype: str = "fp32", seed: int = 0) -> Loaded:
             model = tiny.build_model(tiny.read_size(name), tokenizer, seed).to(kept_in)
         else:
             model, tokenizer = _pretrained(name, _place(source), kept_in)
-    return Loaded(model.eval(), tokenizer, name, template_of(tokenizer), _max_context(model.config))
+    return Loaded(model.eval(), tokenizer, name, template_of(tokenizer), max_context(model.config))
 
 
 def template_of(tokenizer: Any) -> str:
@@ -230,8 +230,13 @@ def _read(name: str, read: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _max_context(config: Any) -> int:
+def max_context(config: Any) -> int:
+    """How long contexts may be. Where a longer one turns every position another way (`longrope`), as long as none does:
+    what was computed of a context must stay true when it goes on."""
     text = getattr(config, "text_config", None) or config
+    rotary = getattr(text, "rope_parameters", None) or {}
+    if rotary.get("rope_type") == "longrope":
+        return int(rotary["original_max_position_embeddings"])
     for field in ("max_position_embeddings", "n_positions", "max_seq_len"):
         if value := getattr(text, field, None):
             return int(value)

@@ -17,8 +17,10 @@ from sojourn.errors import InfrastructureError, ModelError
 from sojourn.types import IntArray, SamplingParams
 
 BLOCK = 256  # ids: the cumulative distribution is searched by blocks first, so that no vocabulary is summed up in full
-DIVERGED = "the model's logits are not finite: its weights have diverged: lower the step size"
 HEAD = 1024  # ids: a nucleus is looked for among this many before the whole vocabulary is sorted
+DIVERGED = "the model's logits are not finite: its weights have diverged: lower the step size"
+_ANY_SEED = np.random.SeedSequence(0)
+_START: Any = np.random.Philox(_ANY_SEED).state
 
 
 def uniforms(seed: int, prompt_length: int, count: int) -> np.ndarray:
@@ -27,10 +29,6 @@ def uniforms(seed: int, prompt_length: int, count: int) -> np.ndarray:
     key = np.array([seed % 2**64, prompt_length], dtype=np.uint64)
     generator.state = _START | {"state": {"counter": np.zeros(4, dtype=np.uint64), "key": key}}
     return np.random.Generator(generator).random(count)
-
-
-_ANY_SEED = np.random.SeedSequence(0)
-_START: Any = np.random.Philox(_ANY_SEED).state
 
 
 class Row(NamedTuple):
