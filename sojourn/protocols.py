@@ -120,9 +120,13 @@ class Stream(Protocol):
 
 
 class Estimator(Protocol):
-    """Turns scores into advantages; pure numpy; sees the whole step. One list of credits per group."""
+    """Turns scores into advantages; pure numpy; sees the whole step. One list of credits per group.
 
-    needs: ClassVar[frozenset[str]]
+    Optional: `world: frozenset[str]`, what the plays of a world must offer, such as "state_key".
+    """
+
+    @property
+    def needs(self) -> frozenset[str]: ...
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
@@ -148,6 +152,10 @@ class Selected(Protocol):
     @property
     def advantages(self) -> torch.Tensor: ...  # (n,)
     @property
+    def turn(self) -> torch.Tensor: ...  # (n,) numbers from 0 on: which tokens are of one turn
+    @property
+    def sequence(self) -> torch.Tensor: ...  # (n,) numbers from 0 on: which tokens are of one path of turns
+    @property
     def streams(self) -> Mapping[str, torch.Tensor]: ...  # name -> (n,)
 
 
@@ -155,10 +163,16 @@ class Loss(Protocol):
     """A per-token loss, never a mean, and per-token metrics (averaged by the trainer under the same weights).
 
     `proportional` says that the loss and its gradient are 0 where the advantage is 0, so such sequences may be skipped.
+
+    Optional, found by name: `columns(batch) -> Mapping[str, FloatArray]`, per-token columns that follow from the step
+    as a whole, such as its extreme tokens; they come back as streams. `follows`, what the loss stays right for: "lag"
+    (tokens of older weights) and "updates" (several of them on one step's tokens); both, where it does not say.
     """
 
-    needs: ClassVar[frozenset[str]]
-    proportional: ClassVar[bool]
+    @property
+    def needs(self) -> frozenset[str]: ...
+    @property
+    def proportional(self) -> bool: ...
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]: ...
 

@@ -240,12 +240,31 @@ def check_needs(recipe: Recipe) -> None:
                     f"stage '{stage.name}': {type(part).__name__} needs the stream '{need}', which nothing provides: "
                     f"add streams = [{{name = '{need}'}}]"
                 )
+        _check_follows(stage)
         wanted = frozenset().union(stage.estimator.needs, *(loss.needs - {"entropy"} for loss in stage.losses))
         for stream in stage.streams:
             if stream.provides not in wanted:
                 raise ConfigError(
                     f"stage '{stage.name}': nothing uses the stream '{stream.provides}': remove it from streams"
                 )
+
+
+def _check_follows(stage: Stage) -> None:
+    """Refuses a loss that would be wrong for tokens of older weights, where a stage has such tokens."""
+    lag = getattr(stage.groups, "max_lag", 0)
+    for loss in stage.losses:
+        follows = getattr(loss, "follows", frozenset({"lag", "updates"}))
+        name = type(loss).__name__
+        if lag and "lag" not in follows:
+            raise ConfigError(
+                f"stage '{stage.name}': {name} is right for samples of the present weights alone, but groups.max_lag = "
+                f"{lag} gives older ones: use ppo, or losses = [{{name = 'importance', base = {{...}}}}]"
+            )
+        if stage.minibatches > 1 and "updates" not in follows:
+            raise ConfigError(
+                f"stage '{stage.name}': {name} is right for samples of the present weights alone, but after the first "
+                f"of {stage.minibatches} minibatches they have changed: use ppo, or minibatches = 1"
+            )
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Resolved:

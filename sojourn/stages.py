@@ -14,7 +14,7 @@ import numpy as np
 
 from sojourn.batch.flatten import flatten
 from sojourn.display import Display
-from sojourn.errors import RecordError
+from sojourn.errors import ConfigError, RecordError
 from sojourn.evaluate import evaluate, panel
 from sojourn.protocols import Stateful
 from sojourn.recipe import Recipe, Stage
@@ -25,6 +25,7 @@ from sojourn.record.run import RunFolder
 from sojourn.record.store import EpisodeStore
 from sojourn.rewards.judge import Judged
 from sojourn.rig import Rig, assemble
+from sojourn.rollout.runner import offers
 from sojourn.train import Run, StepResult, train
 from sojourn.types import Group, Stop
 
@@ -111,6 +112,7 @@ class Session:
         parts = {"trainer": rig.trainer, "curriculum": rig.curriculum, "reward": rig.judge.reward}
         parts |= {"groups": self._source, "estimator": stage.estimator}
         parts |= {f"streams.{stream.provides}": stream for stream in stage.streams}
+        parts |= {f"losses.{number}": loss for number, loss in enumerate(stage.losses)}
         return {name: part for name, part in parts.items() if isinstance(part, Stateful)}
 
     def _forget(self, number: int, stage: Stage, start: int) -> None:
@@ -263,6 +265,12 @@ async def check_groups(recipe: Recipe) -> None:
     for stage in recipe.stages:
         if (check := getattr(stage.groups, "check", None)) is not None:
             await check(recipe, stage.name)
+        for wanted in sorted(getattr(stage.estimator, "world", ())):
+            if not await offers(recipe.env, wanted, recipe.rollout.limits):
+                raise ConfigError(
+                    f"stage '{stage.name}': {type(stage.estimator).__name__} needs plays that offer {wanted}(), which "
+                    "this world's do not: give the world one, or choose another estimator"
+                )
 
 
 def _mean(values: Sequence[float]) -> float:

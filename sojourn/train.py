@@ -53,7 +53,7 @@ async def train(run: Run) -> None:
         scores = await run.judge(groups)
         streams = await run.streams(groups)
         credit = run.estimator(groups, scores, streams)
-        batch = to_batch(groups, credit, streams, aggregate=run.aggregate)
+        batch = to_batch(groups, credit, streams, aggregate=run.aggregate, losses=run.losses)
         for part in batch.minibatches(run.minibatches):
             observed = await run.trainer.forward_backward(part, run.losses)
             updates.append({**observed, **await run.trainer.optim_step()})

@@ -310,6 +310,7 @@ class Batch:
     advantages: FloatArray  # (N,)
     temperature: FloatArray  # (N,)
     trajectory: IntArray  # (N,) which trajectory of the step each token belongs to
+    turn: IntArray  # (N,) which turn of the step sampled each token, -1 for those of contexts
     streams: Mapping[str, FloatArray] = field(default_factory=dict)  # name -> (N,)
     images: tuple[tuple[str, ...], ...] = ()  # per sequence
     allowed: Mapping[int, IntArray] = field(default_factory=dict)
@@ -341,6 +342,7 @@ class Batch:
             advantages=self.advantages[index],
             temperature=self.temperature[index],
             trajectory=self.trajectory[index],
+            turn=self.turn[index],
             streams={name: values[index] for name, values in self.streams.items()},
             images=tuple(self.images[self.sequence[span[0]]] for span in spans) if self.images else (),
             allowed={where[i]: ids for i, ids in self.allowed.items() if i in where},

@@ -66,4 +66,4 @@ def tree(lengths=(150, 40, 33, 5), prompt=90) -> share.Tree:
     sequences += [np.concatenate([start, word]), np.concatenate([start, tails[2]]), tails[3]]
     tokens, numbers = np.concatenate(sequences), np.repeat(np.arange(5), [len(s) for s in sequences])
     ones = np.ones(len(tokens), dtype=np.float32)
-    return share.merge(Batch(tokens, numbers, ones, ones, ones, ones, numbers))
+    return share.merge(Batch(tokens, numbers, ones, ones, ones, ones, numbers, numbers))

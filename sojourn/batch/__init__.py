@@ -7,21 +7,31 @@ from dataclasses import replace
 
 from sojourn.batch.flatten import flatten, gather
 from sojourn.batch.weigh import Aggregate, weigh
+from sojourn.protocols import Loss
 from sojourn.types import Batch, Credit, Group, Streams
 
 __all__ = ["Aggregate", "to_batch"]
 
 
 def to_batch(
-    groups: Sequence[Group], credit: Sequence[Sequence[Credit]], streams: Streams, *, aggregate: Aggregate
+    groups: Sequence[Group],
+    credit: Sequence[Sequence[Credit]],
+    streams: Streams,
+    *,
+    aggregate: Aggregate,
+    losses: Sequence[Loss] = (),
 ) -> Batch:
-    """The step's batch: every sampled token of every trainable trajectory exactly once, weighed for `aggregate`."""
+    """The step's batch: every sampled token of every trainable trajectory exactly once, weighed for `aggregate`, with
+    the columns that losses make from the step as a whole."""
     batch, places = flatten(groups)
     advantages = gather([[c.tokens for c in judged] for judged in credit], places, len(batch))
     weights = weigh(groups, aggregate)
-    return replace(
+    batch = replace(
         batch,
         advantages=advantages,
         weight=gather(weights, places, len(batch)),
         streams={name: gather(values, places, len(batch)) for name, values in streams.items()},
     )
+    makers = [getattr(loss, "columns", None) for loss in losses]
+    made = {name: values for columns in makers if columns is not None for name, values in columns(batch).items()}
+    return replace(batch, streams={**batch.streams, **made})

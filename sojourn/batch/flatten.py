@@ -59,16 +59,19 @@ class _Packer:
         self.allowed: dict[int, IntArray] = {}
         self.length = 0
         self.sequences = 0
+        self.turns = 0
 
     def add(
         self, trajectory: Trajectory, path: Sequence[int], trained: set[int], where: tuple[int, int], number: int
     ) -> None:
         for turn_number in path:
             turn = trajectory.turns[turn_number]
-            self._append(turn.context, np.zeros(len(turn.context)), 0.0, 1.0, number)
+            self._append(turn.context, np.zeros(len(turn.context)), 0.0, 1.0, number, -1)
             start = self.length
             train = 0.0 if turn_number in trained else 1.0
-            self._append(turn.sample.tokens, turn.sample.logprobs, train, turn.sample.temperature, number)
+            sample = turn.sample
+            self._append(sample.tokens, sample.logprobs, train, sample.temperature, number, self.turns)
+            self.turns += 1
             if train:
                 trained.add(turn_number)
                 self.places.append(Place(*where, turn_number, start, self.length))
@@ -78,7 +81,9 @@ class _Packer:
         self.images.append(tuple(image for turn_number in path for image in trajectory.turns[turn_number].images))
         self.sequences += 1
 
-    def _append(self, tokens: np.ndarray, logprobs: np.ndarray, weight: float, temperature: float, number: int) -> None:
+    def _append(
+        self, tokens: np.ndarray, logprobs: np.ndarray, weight: float, temperature: float, number: int, turn: int
+    ) -> None:
         count = len(tokens)
         columns = {
             "tokens": np.asarray(tokens, dtype=np.int64),
@@ -87,13 +92,14 @@ class _Packer:
             "logprobs": np.asarray(logprobs, dtype=np.float32),
             "temperature": np.full(count, temperature or 1.0, dtype=np.float32),
             "trajectory": np.full(count, number, dtype=np.int64),
+            "turn": np.full(count, turn, dtype=np.int64),
         }
         for name, column in columns.items():
             self.parts.setdefault(name, []).append(column)
         self.length += count
 
     def batch(self) -> Batch:
-        empty = {name: np.zeros(0, dtype=np.int64) for name in ("tokens", "sequence", "trajectory")}
+        empty = {name: np.zeros(0, dtype=np.int64) for name in ("tokens", "sequence", "trajectory", "turn")}
         empty |= {name: np.zeros(0, dtype=np.float32) for name in ("weight", "logprobs", "temperature")}
         columns = empty | {name: np.concatenate(parts) for name, parts in self.parts.items()}
         images = tuple(self.images) if any(self.images) else ()

@@ -6,6 +6,7 @@ see: whether the loss is that of the paper.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -72,7 +73,7 @@ class Case:
         rng = np.random.default_rng(0)
         step = made.step(SHAPES, self.loss.needs - {"entropy"})
         credit = [[Credit.per_turn(t, rng.normal(size=len(t.turns))) for t in g.trajectories] for g in step.groups]
-        batch = to_batch(step.groups, credit, step.streams, aggregate=Aggregate())
+        batch = to_batch(step.groups, credit, step.streams, aggregate=Aggregate(), losses=[copy.deepcopy(self.loss)])
         gap = rng.uniform(-NEAR, NEAR, len(batch))
         return Passed(batch, (batch.logprobs + gap).astype(np.float32), rng.uniform(0, 4, len(batch)).astype("f4"))
 
@@ -113,7 +114,7 @@ def _declares(case: Case) -> str:
 def _reads(case: Case) -> str:
     near, needs = case.near, case.loss.needs
     answer = case.call(near)
-    if unread := sorted(needs - {"entropy"} - answer.streams.read):
+    if unread := sorted(needs - {"entropy"} - answer.streams.read - _read_for_columns(case.loss, near.batch)):
         raise DoubtfulError(f"it declares the stream '{unread[0]}' and does not read it: it is computed for nothing")
     if not isinstance(answer.per_token, torch.Tensor):
         return "and from nothing else"
@@ -123,6 +124,14 @@ def _reads(case: Case) -> str:
     if "entropy" in needs and not answer.gradient()[1].any():
         raise DoubtfulError("it declares 'entropy', but no gradient flows to it: not declared, it costs less")
     return "and from nothing else"
+
+
+def _read_for_columns(loss: Any, batch: Batch) -> set[str]:
+    if not hasattr(loss, "columns"):
+        return set()
+    streams = Declared(batch.streams)
+    copy.deepcopy(loss).columns(replace(batch, streams=streams))
+    return streams.read
 
 
 def _per_token(case: Case) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
+from sojourn.credit.relative import returns
 from sojourn.registry import Range
 from sojourn.types import Credit, Group, Score, Streams
 
@@ -29,18 +30,10 @@ class Reinforce:
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        returns = [[self._returns(score) for score in judged] for judged in scores]
-        starts = [r[0] for judged in returns for r in judged if len(r)]
+        found = [[returns(score, self.discount) for score in judged] for judged in scores]
+        starts = [r[0] for judged in found for r in judged if len(r)]
         baseline = float(np.mean(starts)) if self.baseline == "batch" and starts else 0.0
         return [
             [Credit.per_turn(t, r - baseline) for t, r in zip(group.trajectories, judged, strict=True)]
-            for group, judged in zip(groups, returns, strict=True)
+            for group, judged in zip(groups, found, strict=True)
         ]
-
-    def _returns(self, score: Score) -> np.ndarray:
-        """Discounted reward-to-go: (T,)."""
-        going, out = 0.0, np.zeros(len(score.turns))
-        for turn in reversed(range(len(score.turns))):
-            going = float(score.turns[turn]) + self.discount * going
-            out[turn] = going
-        return out

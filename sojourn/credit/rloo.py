@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
+from sojourn.credit.relative import Values, by_group, centred, seats, spread, totals, within
 from sojourn.types import Credit, Group, Score, Streams
 
 
@@ -16,18 +15,21 @@ class RLOO:
     """Return minus the mean return of the group's *other* episodes (Ahmadian et al. 2024, arXiv:2402.14740, eq. 6).
 
     Unbiased for any group of two or more; a group of one gets zero credit. Assumes the episodes of a group are
-    exchangeable: not for the seats of a zero-sum game.
+    exchangeable; where several seats are trained, each is compared with its own kind.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    group_relative: ClassVar[bool] = True
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        return [self._one(group, judged) for group, judged in zip(groups, scores, strict=True)]
+        return by_group(groups, scores, self._one)
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
-        total = np.array([s.total for s in judged])  # (G,)
-        others = (total.sum() - total) / max(len(total) - 1, 1)
-        gain = total - others if len(total) > 1 else np.zeros_like(total)
-        return [Credit.uniform(t, float(g)) for t, g in zip(group.trajectories, gain, strict=True)]
+        return spread(group, within(seats(group), totals(judged), _others))
+
+
+def _others(returns: Values) -> Values:
+    """Less the mean of the others, which is G / (G - 1) times the distance from the mean of all."""
+    return centred(returns) * len(returns) / max(len(returns) - 1, 1)

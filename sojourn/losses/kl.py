@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 
@@ -13,18 +13,27 @@ from sojourn.protocols import Output, Selected
 
 @dataclass(frozen=True, kw_only=True)
 class KL:
-    """`coef` times the k3 estimate of KL(policy || reference) per token (Schulman 2020, "Approximating KL divergence").
+    """`coef` times an estimate of KL(policy || reference) per token (Schulman 2020, "Approximating KL divergence").
 
-    k3 = exp(d) - 1 - d with d = log p_reference - log p, as in GRPO (Shao et al. 2024, arXiv:2402.03300, eq. 4). Its
-    value is unbiased under the policy, its gradient is not that of the KL; small coefficients hide the difference.
+    With d = log p - log p_reference: k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d, as in GRPO (Shao et al. 2024,
+    arXiv:2402.03300, eq. 4). As losses they are not what they are as estimates: on-policy, the gradient of k2 is that
+    of the KL, that of k3 is that of the KL the other way round to first order, and that of k1 is 0 on average (so it is
+    noise here, and belongs in the reward: the estimator `kl_reward`).
     """
 
     coef: float = 0.01
+    form: Literal["k1", "k2", "k3"] = "k3"
 
     needs: ClassVar[frozenset[str]] = frozenset({"ref_logprobs"})
     proportional: ClassVar[bool] = False
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        gap = batch.streams["ref_logprobs"] - out.logprobs
-        k3 = gap.exp() - 1 - gap
-        return self.coef * k3, {"ref_kl": k3.detach()}
+        estimate = estimated(out.logprobs - batch.streams["ref_logprobs"], self.form)
+        return self.coef * estimate, {"ref_kl": estimate.detach()}
+
+
+def estimated(gap: torch.Tensor, form: str) -> torch.Tensor:
+    """Of log p - log p_reference, at tokens drawn from p."""
+    if form == "k1":
+        return gap
+    return gap.square() / 2 if form == "k2" else (-gap).exp() - 1 + gap

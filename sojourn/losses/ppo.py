@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 
 import torch
 
+from sojourn.losses.ratios import log_ratio, sampler_kl
 from sojourn.protocols import Output, Selected
 from sojourn.registry import Range
 
@@ -17,20 +18,26 @@ class PPO:
     """-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) per token (Schulman et al. 2017, arXiv:1707.06347, eq. 7).
 
     r is the ratio of the trained to the sampler's probability. `clip_high` above `clip_low` is the clip-higher of DAPO
-    (Yu et al. 2025, arXiv:2503.14476, eq. 10).
+    (Yu et al. 2025, arXiv:2503.14476, eq. 10). With `dual_clip` c, a token of negative advantage costs at most -c A,
+    however likely it has become (Ye et al. 2019, arXiv:1912.09729, eq. 5).
     """
 
     clip_low: Annotated[float, Range(0, 1)] = 0.2
     clip_high: Annotated[float, Range(0)] = 0.2
+    dual_clip: Annotated[float, Range(above=1)] | None = None
     coef: float = 1.0
 
     needs: ClassVar[frozenset[str]] = frozenset()
     proportional: ClassVar[bool] = True
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        log_ratio = out.logprobs - batch.logprobs
-        ratio = log_ratio.exp()
+        gap = log_ratio(out, batch)
+        ratio = gap.exp()
         plain = ratio * batch.advantages
         clipped = ratio.clamp(1 - self.clip_low, 1 + self.clip_high) * batch.advantages
-        metrics = {"clip_fraction": (clipped < plain).float(), "kl": ratio.detach() - 1 - log_ratio.detach()}
-        return -self.coef * torch.minimum(plain, clipped), metrics
+        metrics = {"clip_fraction": (clipped < plain).float(), "kl": sampler_kl(gap)}
+        gain = torch.minimum(plain, clipped)
+        if self.dual_clip is not None:
+            bounded = torch.maximum(gain, self.dual_clip * batch.advantages)
+            gain = torch.where(batch.advantages < 0, bounded, gain)
+        return -self.coef * gain, metrics

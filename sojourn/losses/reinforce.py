@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 
+from sojourn.losses.ratios import log_ratio, sampler_kl
 from sojourn.protocols import Output, Selected
 
 
@@ -19,7 +20,7 @@ class Reinforce:
 
     needs: ClassVar[frozenset[str]] = frozenset()
     proportional: ClassVar[bool] = True
+    follows: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        log_ratio = (out.logprobs - batch.logprobs).detach()
-        return -self.coef * batch.advantages * out.logprobs, {"kl": log_ratio.exp() - 1 - log_ratio}
+        return -self.coef * batch.advantages * out.logprobs, {"kl": sampler_kl(log_ratio(out, batch))}

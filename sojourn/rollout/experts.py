@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from sojourn.errors import ConfigError
 from sojourn.registry import Range
-from sojourn.rollout.runner import has_expert
+from sojourn.rollout.runner import offers
 from sojourn.types import Group
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Experts:
         return min(self.distinct, self.width * steps)
 
     async def check(self, recipe: Recipe, stage: str) -> None:
-        if not await has_expert(recipe.env, recipe.rollout.limits):
+        if not await offers(recipe.env, "expert", recipe.rollout.limits):
             raise ConfigError(
                 f"stage '{stage}' clones demonstrations, but the world has no expert(): define it, or drop the stage"
             )

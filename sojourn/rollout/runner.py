@@ -128,8 +128,8 @@ class Runner:
         self.on_episode(episode)
 
 
-async def has_expert(family: EnvFamily, limits: Limits) -> bool:
-    """Whether the plays of a world have an expert; `InfrastructureError` where there cannot even be one."""
+async def offers(family: EnvFamily, name: str, limits: Limits) -> bool:
+    """Whether the plays of a world offer something optional; `InfrastructureError` where there cannot even be one."""
     try:
         env = family.make(family.tasks("train")[0])
         await ask(env.close, limits, Timeline())
@@ -137,7 +137,7 @@ async def has_expert(family: EnvFamily, limits: Limits) -> bool:
         raise
     except Exception as error:  # the world's own, which no user of it can mend by looking at where we called it
         raise InfrastructureError(f"a play of the world cannot be made: {type(error).__name__}: {error}") from error
-    return hasattr(env, "expert")
+    return hasattr(env, name)
 
 
 @dataclass(frozen=True)

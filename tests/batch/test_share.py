@@ -11,7 +11,7 @@ def batch(*sequences: list[int], images: tuple[tuple[str, ...], ...] = ()) -> Ba
     tokens = np.array([token for sequence in sequences for token in sequence])
     numbers = np.repeat(np.arange(len(sequences)), [len(s) for s in sequences])
     ones = np.ones(len(tokens), dtype=np.float32)
-    return Batch(tokens, numbers, ones, ones, ones, ones, numbers, images=images)
+    return Batch(tokens, numbers, ones, ones, ones, ones, numbers, numbers, images=images)
 
 
 def path(tree: share.Tree, node: int) -> list[int]:

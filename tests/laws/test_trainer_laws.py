@@ -13,10 +13,18 @@ from sojourn.backends.torch import models
 from sojourn.backends.torch.backend import _adapted
 from sojourn.backends.torch.trainer import TorchTrainer
 from sojourn.batch import Aggregate, to_batch
+from sojourn.losses.aepo import AEPO
+from sojourn.losses.cispo import CISPO
+from sojourn.losses.clip_cov import ClipCov
 from sojourn.losses.entropy import Entropy
+from sojourn.losses.gspo import GSPO
+from sojourn.losses.importance import Importance
+from sojourn.losses.kl_cov import KLCov
+from sojourn.losses.m2po import M2PO
 from sojourn.losses.nll import NLL
 from sojourn.losses.ppo import PPO
 from sojourn.losses.reinforce import Reinforce
+from sojourn.losses.sapo import SAPO
 from sojourn.recipe import Lora, Optim
 from sojourn.types import Credit
 
@@ -181,10 +189,18 @@ async def test_sharing_a_turn_between_paths_trains_it_once():
     assert metrics["nll"] == pytest.approx(float(-(scored * batch.weight).sum()), rel=1e-4)
 
 
-@pytest.mark.parametrize("loss", [PPO(), PPO(clip_low=0.01, clip_high=0.5)])
+AT_ONE = [PPO(), PPO(clip_low=0.01, clip_high=0.5), PPO(dual_clip=3.0), CISPO(), SAPO(), AEPO(), ClipCov(low=1e9)]
+AT_ONE += [M2PO(), Importance(), Importance(base=Reinforce(), over="sequence"), GSPO(), GSPO(token_form=True), KLCov()]
+
+
+@pytest.mark.parametrize("loss", AT_ONE, ids=str)
 async def test_at_ratio_one_a_clipped_loss_has_the_reinforce_gradient(loss):
+    """That of GSPO, whose ratio is a sequence's, where its tokens have one weight."""
     batch = made_batch(np.random.default_rng(2))
-    on_policy = replace(batch, logprobs=(await trainer().forward(batch)).logprobs)
+    logprobs = (await trainer().forward(batch)).logprobs
+    on_policy = replace(batch, logprobs=logprobs, streams={"policy_logprobs": logprobs})
+    made = loss.columns(on_policy) if hasattr(loss, "columns") else {}
+    on_policy = replace(on_policy, streams={**on_policy.streams, **made})
     torch.testing.assert_close(
         await gradient(on_policy, [loss]), await gradient(on_policy, [Reinforce()]), atol=1e-5, rtol=1e-4
     )

@@ -42,6 +42,8 @@ class Chosen:
     weight: torch.Tensor
     logprobs: torch.Tensor
     advantages: torch.Tensor
+    turn: torch.Tensor
+    sequence: torch.Tensor
     streams: Mapping[str, torch.Tensor]
 
     @classmethod
@@ -49,8 +51,17 @@ class Chosen:
         def column(values: FloatArray) -> torch.Tensor:
             return torch.from_numpy(np.ascontiguousarray(values[where], dtype=np.float32)).to(device)
 
-        streams = {name: column(values) for name, values in batch.streams.items()}
-        return cls(column(batch.weight), column(batch.logprobs), column(batch.advantages), streams)
+        def numbers(values: IntArray) -> torch.Tensor:
+            return torch.from_numpy(np.unique(values[where], return_inverse=True)[1]).to(device)
+
+        return cls(
+            column(batch.weight),
+            column(batch.logprobs),
+            column(batch.advantages),
+            numbers(batch.turn),
+            numbers(batch.sequence),
+            {name: column(values) for name, values in batch.streams.items()},
+        )
 
 
 class Part(NamedTuple):

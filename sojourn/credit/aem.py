@@ -1,0 +1,49 @@
+"""Advantages by how sure the policy was, beside the other turns of the group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from sojourn.credit.grpo import GRPO
+from sojourn.credit.relative import Values
+from sojourn.credit.wrapped import Wrapped, means, scaled
+from sojourn.registry import Kind, Range
+from sojourn.types import Credit, Group, Score, Streams
+
+
+@dataclass(frozen=True, kw_only=True)
+class AEM(Wrapped):
+    """Another estimator's advantage of each turn, times exp(-sharpness H) over the group's mean of it (adaptive entropy
+    modulation: Zhao et al. 2026, arXiv:2605.00425).
+
+    H is the turn's mean entropy, from 0 for the least of the group to 1 for the greatest. Where they are less than
+    `least` nats apart, nothing changes. Made from an account of the paper, as its text was not to be had: equations
+    have no numbers here.
+    """
+
+    base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
+    sharpness: Annotated[float, Range(0)] = 1.0
+    least: Annotated[float, Range(0)] = 0.1
+
+    also: ClassVar[frozenset[str]] = frozenset({"entropy"})
+
+    def __call__(
+        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
+    ) -> list[list[Credit]]:
+        credit, entropies = self.base(groups, scores, streams), means(streams["entropy"])
+        return [
+            [scaled(c, f) for c, f in zip(some, self._factors(known), strict=True)]
+            for some, known in zip(credit, entropies, strict=True)
+        ]
+
+    def _factors(self, entropies: Sequence[Values]) -> list[Values]:
+        every = np.concatenate([np.zeros(0), *entropies])
+        if not len(every) or np.ptp(every) < self.least or np.ptp(every) == 0:
+            return [np.ones_like(h) for h in entropies]
+        low, width = every.min(), np.ptp(every)
+        mean = np.exp(-self.sharpness * (every - low) / width).mean()
+        return [np.exp(-self.sharpness * (h - low) / width) / mean for h in entropies]

@@ -1,0 +1,42 @@
+"""The reward at the end, discounted towards the beginning, beside that of all turns of the group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from sojourn.credit.relative import by_group, returns, seats, standardised, within
+from sojourn.registry import Range
+from sojourn.types import Credit, Group, Score, Streams
+
+
+@dataclass(frozen=True, kw_only=True)
+class EAPO:
+    """Each turn's discounted return, standardised over all turns of the group (efficiency-aware policy optimisation of
+    IterResearch: Chen et al. 2025, arXiv:2511.07327, eq. 3 and the text under eq. 5).
+
+    The paper pays at the end alone, so a turn's return is discount^(T - t) R: of two that succeed, the shorter is
+    better. It goes with `gspo` by turns and `aggregate.by = "turn"`. Its down-sampling to a multiple of the number of
+    devices (eq. 4) has no counterpart: nothing here is padded to one.
+    """
+
+    discount: Annotated[float, Range(0, 1)] = 0.995
+    epsilon: Annotated[float, Range(0)] = 1e-6
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(
+        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
+    ) -> list[list[Credit]]:
+        return by_group(groups, scores, self._one)
+
+    def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
+        parts = [returns(score, self.discount) for score in judged]
+        names = [name for name, part in zip(seats(group), parts, strict=True) for _ in part]
+        gain = within(names, np.concatenate([np.zeros(0), *parts]), partial(standardised, epsilon=self.epsilon))
+        by_turn = np.split(gain, np.cumsum([len(part) for part in parts])[:-1]) if parts else []
+        return [Credit.per_turn(t, part) for t, part in zip(group.trajectories, by_turn, strict=True)]

@@ -1,0 +1,64 @@
+"""A main agent and those that it calls, each beside its own kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from sojourn.credit.relative import Values, by_group, spread, totals
+from sojourn.registry import Range
+from sojourn.types import Credit, Group, IntArray, Score, Streams
+
+
+@dataclass(frozen=True, kw_only=True)
+class MGRPO:
+    """Returns standardised by seat, where each episode counts alike however often it called one (M-GRPO: Hong et al.
+    2025, arXiv:2511.13288, eq. 9-13).
+
+    To the return of a called agent `share` of the main agent's in the same episode is added (eq. 5, where rewards of
+    format and of an expert are what the world or a judge pays). The paper copies or drops trajectories at random until
+    every episode has as many; here they are weighed by how many there are, which is the same on average.
+    """
+
+    main: str = "agent"
+    share: float = 0.4
+    epsilon: Annotated[float, Range(0)] = 1e-6
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(
+        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
+    ) -> list[list[Credit]]:
+        return by_group(groups, scores, self._one)
+
+    def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
+        owner = np.array(
+            [
+                number
+                for number, episode in enumerate(group.episodes)
+                if episode.error is None
+                for t in episode.trajectories
+                if t.trainable
+            ],
+            dtype=np.int64,
+        )
+        names = np.array([t.agent for t in group.trajectories], dtype=object)
+        worth, gain = totals(judged), np.zeros(len(judged))
+        mains = {int(owner[n]): worth[n] for n in np.flatnonzero(names == self.main)}
+        called = np.flatnonzero(names != self.main)
+        worth[called] += [self.share * mains.get(int(owner[n]), 0.0) for n in called]
+        for name in dict.fromkeys(names):
+            some = np.flatnonzero(names == name)
+            gain[some] = self._relative(worth[some], owner[some])
+        return spread(group, gain)
+
+    def _relative(self, worth: Values, owner: IntArray) -> Values:
+        if np.ptp(worth) == 0:
+            return np.zeros_like(worth)
+        _, where, counts = np.unique(owner, return_inverse=True, return_counts=True)
+        weight = 1 / counts[where]
+        mean = np.average(worth, weights=weight)
+        return (worth - mean) / (np.sqrt(np.average((worth - mean) ** 2, weights=weight)) + self.epsilon)

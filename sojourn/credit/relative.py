@@ -1,0 +1,68 @@
+"""What estimators have in common that compare trajectories, or turns, with others of their kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sojourn.types import Credit, Group, Score
+
+Values = NDArray[np.float64]
+Gain = Callable[[Values], Values]  # of comparable values, what each is worth beside the others
+
+
+def by_group(
+    groups: Sequence[Group],
+    scores: Sequence[Sequence[Score]],
+    one: Callable[[Group, Sequence[Score]], list[Credit]],
+) -> list[list[Credit]]:
+    """The credit of each group by itself."""
+    return [one(group, judged) for group, judged in zip(groups, scores, strict=True)]
+
+
+def totals(judged: Sequence[Score]) -> Values:
+    """The return of each trajectory: (G,)."""
+    return np.array([score.total for score in judged], dtype=np.float64)
+
+
+def returns(score: Score, discount: float) -> Values:
+    """The discounted reward from each turn on: (T,)."""
+    going, out = 0.0, np.zeros(len(score.turns))
+    for turn in reversed(range(len(score.turns))):
+        going = float(score.turns[turn]) + discount * going
+        out[turn] = going
+    return out
+
+
+def seats(group: Group) -> list[str]:
+    """Who played each trajectory: those of one seat are comparable."""
+    return [trajectory.agent for trajectory in group.trajectories]
+
+
+def within(labels: Iterable[Hashable], values: Values, gain: Gain) -> Values:
+    """What each value is worth beside those of its label, in their places."""
+    places: dict[Hashable, list[int]] = {}
+    for place, label in enumerate(labels):
+        places.setdefault(label, []).append(place)
+    out = np.zeros(len(values), dtype=np.float64)
+    for some in places.values():
+        out[some] = gain(values[some])
+    return out
+
+
+def centred(values: Values) -> Values:
+    """Less their mean. Values that are all alike give 0 exactly."""
+    return values - values.mean() if len(values) > 1 and np.ptp(values) > 0 else np.zeros_like(values)
+
+
+def standardised(values: Values, epsilon: float = 1e-6, ddof: int = 0) -> Values:
+    """Less their mean, over their deviation + `epsilon`: the population's, or with `ddof` 1 the sample's."""
+    gain = centred(values)
+    return gain / (values.std(ddof=ddof) + epsilon) if gain.any() else gain
+
+
+def spread(group: Group, gain: Values) -> list[Credit]:
+    """One advantage for all tokens of each trajectory, from (G,)."""
+    return [Credit.uniform(t, float(g)) for t, g in zip(group.trajectories, gain, strict=True)]

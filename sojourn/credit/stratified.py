@@ -1,0 +1,45 @@
+"""Trajectories compared with those of their own structure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, ClassVar
+
+from sojourn.credit.relative import Values, by_group, seats, spread, standardised, totals, within
+from sojourn.registry import Range
+from sojourn.types import Credit, Group, Score, Streams, Trajectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stratified:
+    """`blend` times the return standardised within its stratum, the rest by the whole group (Zhu et al. 2025,
+    arXiv:2510.06214): so that trajectories of another structure are no baseline.
+
+    A stratum is what has as many turns, or where `by` names a number in `Turn.info` (a count of searches, say), what
+    has the same sum of it. A stratum of one, or of equal returns, adds nothing. Made from accounts of the paper, as its
+    text was not to be had: its deviation and its blend may be others.
+    """
+
+    by: str = ""
+    blend: Annotated[float, Range(0, 1)] = 0.8
+    epsilon: Annotated[float, Range(0)] = 1e-6
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    group_relative: ClassVar[bool] = True
+
+    def __call__(
+        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
+    ) -> list[list[Credit]]:
+        return by_group(groups, scores, self._one)
+
+    def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
+        gain = partial(standardised, epsilon=self.epsilon)
+        found, names = totals(judged), seats(group)
+        strata = [(name, self._stratum(t)) for name, t in zip(names, group.trajectories, strict=True)]
+        own: Values = within(strata, found, gain)
+        return spread(group, self.blend * own + (1 - self.blend) * within(names, found, gain))
+
+    def _stratum(self, trajectory: Trajectory) -> float:
+        return sum(turn.info.get(self.by, 0.0) for turn in trajectory.turns) if self.by else len(trajectory.turns)

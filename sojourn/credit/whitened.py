@@ -1,0 +1,40 @@
+"""Another estimator's advantages, with mean 0 and deviation 1 over the step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+
+from sojourn.credit.grpo import GRPO
+from sojourn.credit.wrapped import Wrapped
+from sojourn.registry import Kind, Range
+from sojourn.types import Credit, Group, Score, Streams
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whitened(Wrapped):
+    """Another estimator's advantages, less their mean over all tokens of the step (with `shift`), over their deviation
+    + `epsilon`, then bounded by `clip` on both sides (advantage normalisation and clipping of PPO-max: Zheng et al.
+    2023, arXiv:2307.04964, appendix B.1)."""
+
+    base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
+    shift: bool = True
+    clip: Annotated[float, Range(above=0)] | None = None
+    epsilon: Annotated[float, Range(above=0)] = 1e-6
+
+    def __call__(
+        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
+    ) -> list[list[Credit]]:
+        found = self.base(groups, scores, streams)
+        every = np.concatenate([np.zeros(0), *(turn for some in found for c in some for turn in c.tokens)])
+        if not len(every):
+            return found
+        mean, scale = float(every.mean()) if self.shift else 0.0, 1 / (float(every.std()) + self.epsilon)
+        return [[self._moved(c, mean, scale) for c in some] for some in found]
+
+    def _moved(self, credit: Credit, mean: float, scale: float) -> Credit:
+        bound = np.inf if self.clip is None else self.clip
+        return Credit(tuple(np.clip((turn - mean) * scale, -bound, bound).astype(np.float32) for turn in credit.tokens))

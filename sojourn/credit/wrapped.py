@@ -1,0 +1,54 @@
+"""What estimators have in common that change another estimator's credit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sojourn.credit.relative import Values
+from sojourn.protocols import Stateful
+from sojourn.types import Credit, FloatArray
+
+PerTurn = Sequence[Sequence[tuple[FloatArray, ...]]]
+
+
+class Wrapped:
+    """With another estimator as `base`: what that one asks for is asked for, what it remembers is remembered."""
+
+    base: Any
+    also: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.base.needs | self.also
+
+    @property
+    def world(self) -> frozenset[str]:
+        return getattr(self.base, "world", frozenset())
+
+    def state(self) -> Mapping[str, Any]:
+        return {"base": self.base.state()} if isinstance(self.base, Stateful) else {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        if isinstance(self.base, Stateful):
+            self.base.restore(state["base"])
+
+
+def means(streams: PerTurn) -> list[list[Values]]:
+    """The mean over the tokens of each turn: (T,) for each trajectory; 0 for a turn without any."""
+    return [
+        [np.array([turn.mean() if len(turn) else 0.0 for turn in turns], dtype=np.float64) for turns in group]
+        for group in streams
+    ]
+
+
+def scaled(credit: Credit, factors: Values, shift: Values | float = 0.0) -> Credit:
+    """Each turn's advantages times its factor, plus its shift: (T,)."""
+    moved = zip(credit.tokens, factors, np.broadcast_to(shift, np.shape(factors)), strict=True)
+    return Credit(tuple((turn * factor + more).astype(np.float32) for turn, factor, more in moved))
+
+
+def joined(arrays: Sequence[Sequence[Values]]) -> Values:
+    return np.concatenate([np.zeros(0), *(one for some in arrays for one in some)])

@@ -1,0 +1,36 @@
+"""The clipped surrogate that goes on teaching above its clip."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+
+from sojourn.losses.ratios import log_ratio, sampler_kl
+from sojourn.protocols import Output, Selected
+from sojourn.registry import Range
+
+
+@dataclass(frozen=True, kw_only=True)
+class AEPO:
+    """PPO whose upper bound is (1 + clip_high) r / sg(r), so that a token beyond it keeps a gradient of that size
+    (AEPO: Dong et al. 2025, arXiv:2510.14545, "Entropy Clipping-Balanced Mechanism"). The advantage that belongs to it
+    is the estimator `aepo`."""
+
+    clip_low: Annotated[float, Range(0, 1)] = 0.2
+    clip_high: Annotated[float, Range(0)] = 0.2
+    coef: float = 1.0
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    proportional: ClassVar[bool] = True
+
+    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        gap = log_ratio(out, batch)
+        ratio = gap.exp()
+        above = (1 + self.clip_high) * (1 + gap - gap.detach())  # r / sg(r) to first order, finite for any r
+        bounded = torch.where(ratio > 1 + self.clip_high, above, ratio.clamp(min=1 - self.clip_low))
+        plain, clipped = ratio * batch.advantages, bounded * batch.advantages
+        metrics = {"clip_fraction": (clipped < plain).float(), "kl": sampler_kl(gap)}
+        return -self.coef * torch.minimum(plain, clipped), metrics

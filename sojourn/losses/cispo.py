@@ -1,0 +1,36 @@
+"""Clipped importance weights on a plain policy gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+
+from sojourn.losses.ratios import log_ratio, sampler_kl
+from sojourn.protocols import Output, Selected
+from sojourn.registry import Range
+
+
+@dataclass(frozen=True, kw_only=True)
+class CISPO:
+    """-sg(clip(r, 1 - clip_low, 1 + clip_high)) A log p per token (MiniMax 2025, arXiv:2506.13585, eq. 4-5).
+
+    sg stops the gradient: clipping bounds a token's weight and silences none, so that rare words at which a policy
+    turns are learnt from. As in the paper there is no lower bound by default.
+    """
+
+    clip_low: Annotated[float, Range(0, 1)] = 1.0
+    clip_high: Annotated[float, Range(0)] = 4.0
+    coef: float = 1.0
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    proportional: ClassVar[bool] = True
+
+    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        gap = log_ratio(out, batch)
+        ratio = gap.detach().exp()
+        weight = ratio.clamp(1 - self.clip_low, 1 + self.clip_high)
+        metrics = {"clip_fraction": (weight != ratio).float(), "kl": sampler_kl(gap)}
+        return -self.coef * weight * batch.advantages * out.logprobs, metrics

@@ -1,0 +1,44 @@
+"""The clipped surrogate of whole sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+
+from sojourn.losses.ratios import log_ratio, mean_by, sampler_kl
+from sojourn.protocols import Output, Selected
+from sojourn.registry import Range
+
+
+@dataclass(frozen=True, kw_only=True)
+class GSPO:
+    """-min(s A, clip(s, 1 - clip_low, 1 + clip_high) A), where s is the geometric mean of a sequence's ratios
+    (Zheng et al. 2025, arXiv:2507.18071, eq. 5-7).
+
+    Meant for `aggregate.by = "sequence"`. `token_form` lets the gradient of each token's own probability alone pass
+    (GSPO-token, eq. 13-14): the same where a sequence has one advantage, and meant for turn-level credit. A sequence is
+    a path of turns; `by = "turn"` takes each turn for itself, which is the paper's case of one answer.
+    """
+
+    clip_low: Annotated[float, Range(0, 1)] = 3e-4
+    clip_high: Annotated[float, Range(0)] = 4e-4
+    by: Literal["sequence", "turn"] = "sequence"
+    token_form: bool = False
+    coef: float = 1.0
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    proportional: ClassVar[bool] = True
+
+    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        gap = log_ratio(out, batch)
+        mean = mean_by(gap, batch.sequence if self.by == "sequence" else batch.turn)
+        if self.token_form:
+            mean = mean.detach() + out.logprobs - out.logprobs.detach()
+        ratio = mean.exp()
+        plain = ratio * batch.advantages
+        clipped = ratio.clamp(1 - self.clip_low, 1 + self.clip_high) * batch.advantages
+        metrics = {"clip_fraction": (clipped < plain).float(), "kl": sampler_kl(gap)}
+        return -self.coef * torch.minimum(plain, clipped), metrics

@@ -1,0 +1,50 @@
+"""The policy gradient within a bound on the second moment of log-ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+
+from sojourn.losses.covariance import marked
+from sojourn.losses.ratios import log_ratio, sampler_kl
+from sojourn.protocols import Output, Selected
+from sojourn.registry import Range
+from sojourn.types import Batch, FloatArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class M2PO:
+    """-r A per token. Of the tokens that go on in the direction of their advantage (r above 1 where it is positive,
+    below where it is negative) the farthest are left out, until the mean of (log r)^2 of the others is at most `bound`
+    (Zheng et al. 2025, arXiv:2510.01161, algorithm 1).
+
+    Tokens are chosen once for the whole step, by the weights at its beginning, so that neither minibatches nor parts
+    change the choice; the paper chooses in each minibatch. The authors' code bounds ratios instead of leaving tokens
+    out.
+    """
+
+    bound: Annotated[float, Range(above=0)] = 0.04
+    coef: float = 1.0
+
+    needs: ClassVar[frozenset[str]] = frozenset({"policy_logprobs"})
+    proportional: ClassVar[bool] = True
+
+    def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
+        where = np.flatnonzero(batch.weight)
+        gap = (batch.streams["policy_logprobs"] - batch.logprobs)[where].astype(np.float64)
+        onward = np.flatnonzero(gap * batch.advantages[where] > 0)
+        farthest = onward[np.argsort(-np.abs(gap[onward]), kind="stable")]
+        left = np.cumsum(np.square(gap[farthest])[::-1])[::-1]  # of all but the first 0, 1, 2 ...
+        fits = np.flatnonzero(left <= self.bound * (len(left) - np.arange(len(left))))
+        return {"m2po": marked(batch, where[farthest[: fits[0] if len(fits) else len(farthest)]])}
+
+    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        gap, left_out = log_ratio(out, batch), batch.streams["m2po"]
+        # where it is left out, a huge ratio must not make 0 times infinity
+        ratio = gap.where(left_out == 0, 0.0).exp()
+        loss = -ratio * batch.advantages * (1 - left_out)
+        return self.coef * loss, {"left_out": left_out, "kl": sampler_kl(gap)}

@@ -1,0 +1,157 @@
+"""Estimators that look into episodes, against small examples worked by hand from their equations."""
+
+import numpy as np
+import pytest
+from cases import by_token, by_turn, group, of_episodes, paid, stream, trajectory
+
+from sojourn.credit.eapo import EAPO
+from sojourn.credit.gigpo import GiGPO, alike
+from sojourn.credit.mgrpo import MGRPO
+from sojourn.credit.opo import OPO
+from sojourn.credit.rae import RAE
+from sojourn.credit.reinforce_pp import ReinforcePP
+from sojourn.credit.rloo import RLOO
+from sojourn.credit.srgpo import SRGPO
+from sojourn.credit.stratified import Stratified
+
+
+def flat(values):
+    return [x for some in values for x in some]
+
+
+def test_opo_by_hand():
+    made = group(*(trajectory([length]) for length in (100, 300, 200, 150)))
+    [credit] = OPO()([made], [paid([1], [0], [0], [1])], {})
+    assert flat(by_turn(credit)) == pytest.approx([2 / 3, -1 / 3, -1 / 3, 2 / 3])
+    [credit] = OPO()([made], [paid([1], [1], [1], [1])], {})
+    assert flat(by_turn(credit)) == [0] * 4
+
+
+def visits():
+    one, other = trajectory([2, 3, 1], states=["a", "b", "c"]), trajectory([1, 1, 2], states=["a", "b", "a"])
+    return group(one, other), paid([0, 0, 10], [0, 0, 0])
+
+
+def test_gigpo_by_hand():
+    made, scores = visits()
+    [credit] = GiGPO(deviation=False)([made], [scores], {})
+    assert by_turn(credit)[0] == pytest.approx([11.016667, 9.75, 5])
+    assert by_turn(credit)[1] == pytest.approx([-8.008333, -9.75, -8.008333])
+    [credit] = GiGPO(epsilon=0.0)([made], [scores], {})  # state a: 9.025, 0, 0, of deviation 9.025 sqrt(2) / 3
+    assert by_turn(credit)[0] == pytest.approx([1 + 2**0.5, 2, 1])
+    assert by_turn(credit)[1] == pytest.approx([-1 - 0.5**0.5, -2, -1 - 0.5**0.5])
+    [credit] = GiGPO(deviation=False, step_weight=0.0)([made], [scores], {})
+    assert by_turn(credit)[0] == pytest.approx([5, 5, 5])
+
+
+def test_gigpo_by_likeness():
+    texts = [["abcd", "x"], ["bcde", "y"]]
+    made = group(*(trajectory([1, 1], shown=shown) for shown in texts))
+    scores = paid([0, 1], [0, 0])
+    [near] = GiGPO(deviation=False, similarity=0.75, discount=1.0)([made], [scores], {})
+    assert by_turn(near) == [pytest.approx([1, 0.5]), pytest.approx([-1, -0.5])]
+    [far] = GiGPO(deviation=False, similarity=0.9, discount=1.0)([made], [scores], {})
+    assert by_turn(far) == [pytest.approx([0.5, 0.5]), pytest.approx([-0.5, -0.5])]
+    assert GiGPO().world == {"state_key"}
+    assert not GiGPO(similarity=0.9).world
+
+
+def test_a_chain_of_like_observations_is_one_state():
+    chain = trajectory([1] * 4, shown=["aaaa", "aabb", "zzzz", "bbbb"]).turns
+    one, two, other, three = alike(chain, 0.5)  # the first and the last have nothing in common
+    assert one == two == three != other
+    assert alike(chain[::-1], 0.5)[0] == alike(chain[::-1], 0.5)[-1]
+
+
+def test_a_stratum_has_its_own_baseline():
+    """Sizes 2, 3 and 1, by numbers of turns."""
+    rewards, turns = [1.0, 0.4, 0.6, 0.8, 0.1, 0.5], [1, 1, 2, 2, 2, 3]
+    made = group(*(trajectory([1] * n) for n in turns))
+    scores = paid(*([0] * (n - 1) + [r] for n, r in zip(turns, rewards, strict=True)))
+    expected = [1.1022, -0.9162, 0.2950, 0.9780, -1.4125, -0.0465]
+    [credit] = Stratified(epsilon=0.0)([made], [scores], {})
+    assert [turns[0] for turns in by_turn(credit)] == pytest.approx(expected, abs=1e-4)
+    searches = [[{"searches": 1.0}] + [{}] * (n - 1) if n < 3 else [{}] * n for n in turns]  # 1, 1, 1, 1, 1, none
+    made = group(*(trajectory([1] * n, infos=infos) for n, infos in zip(turns, searches, strict=True)))
+    [credit] = Stratified(by="searches", blend=1.0, epsilon=0.0)([made], [scores], {})
+    first = np.array(rewards[:5])
+    assert [t[0] for t in by_turn(credit)] == pytest.approx([*(first - first.mean()) / first.std(), 0], abs=1e-5)
+
+
+def test_eapo_by_hand():
+    made = group(trajectory([1, 1]), trajectory([1, 1, 1]))
+    [credit] = EAPO(discount=0.9, epsilon=0.0)([made], [paid([0, 1], [0, 0, 0])], {})
+    assert by_turn(credit)[0] == pytest.approx([1.1147, 1.3291], abs=1e-4)
+    assert by_turn(credit)[1] == pytest.approx([-0.8146] * 3, abs=1e-4)
+
+
+def test_mgrpo_by_hand():
+    """Two episodes: of the called agents, two in the first, one in the second, which counts for as much."""
+    main, called = trajectory([1]), trajectory([2], agent="searcher")
+    made = of_episodes([[main, called, called], [main, called]])
+    scores = paid([1], [0.5], [0.2], [0], [0.4])
+    [credit] = MGRPO(epsilon=0.0)([made], [scores], {})
+    assert flat(by_turn(credit)) == pytest.approx([1, 1.5882, 0.1222, -1, -0.8552], abs=1e-4)
+
+
+def test_seats_are_compared_with_their_own_kind():
+    main, called = trajectory([1]), trajectory([2], agent="searcher")
+    [credit] = RLOO()([of_episodes([[main, called], [main, called]])], [paid([1], [7], [0], [3])], {})
+    assert flat(by_turn(credit)) == pytest.approx([1, 4, -1, -4])
+
+
+def test_srgpo_by_hand():
+    made = group(trajectory([1, 1]), trajectory([1, 1]))
+    [credit] = SRGPO(epsilon=0.0)([made], [paid([1, 0], [1, 1])], {})
+    assert by_turn(credit) == [pytest.approx([-0.4571, -1.4571], abs=1e-4), pytest.approx([0.9571, 0.9571], abs=1e-4)]
+    infos = [{"nearer": 1.0}, {"nearer": 0.0}]
+    made = group(trajectory([1, 1], infos=infos), trajectory([1, 1], infos=[{"nearer": 1.0}] * 2))
+    [credit] = SRGPO(by="nearer", epsilon=0.0)([made], [paid([0, 1], [1, 0])], {})
+    assert flat(by_turn(credit)) == pytest.approx([0.25, -0.75, 0.25, 0.25])
+
+
+def test_turns_are_drawn_across_groups_in_lots():
+    groups = [group(*(trajectory([1] * 4) for _ in range(3)), slot=slot) for slot in range(2)]
+    scores = [paid(*([1, 0, 0, 1], [0, 1, 0, 1], [0, 0, 1, 1])) for _ in groups]
+    alone = [by_turn(c) for c in SRGPO(size=24, epsilon=0.0)(groups, scores, {})]
+    assert set(np.round(flat(flat(alone)), 4)) == set(np.round(0.5 * np.array([1, -1]) * np.sqrt(23 / 24), 4))
+    lots = [by_turn(c) for c in SRGPO(size=5, epsilon=0.0)(groups, scores, {})]
+    assert sum(flat(flat(lots))) == pytest.approx(0, abs=1e-5)
+    assert lots != alone
+
+
+def test_reinforce_pp_by_hand():
+    made = group(trajectory([2], logprobs=[[-1.0, -1.0]]), trajectory([3], logprobs=[[-1.0] * 3]))
+    reference = stream([[[-1.2, -0.9]], [[-1.0, -1.3, -1.1]]])
+    [credit] = ReinforcePP(kl_coef=0.1)([made], [paid([1], [0])], {"ref_logprobs": reference})
+    assert by_token(credit)[0] == pytest.approx([1.2045, 1.2442], abs=1e-4)
+    assert by_token(credit)[1] == pytest.approx([-0.8361, -0.8361, -0.7766], abs=1e-4)
+    assert (ReinforcePP().needs, ReinforcePP(kl_coef=0.1).needs) == (frozenset(), {"ref_logprobs"})
+
+
+def test_what_is_paid_later_counts_for_every_turn_before():
+    made = group(trajectory([1, 1], logprobs=[[-1.0], [-1.0]]), trajectory([1, 1], logprobs=[[-1.0], [-1.0]]))
+    reference = stream([[[-1.0], [-2.0]], [[-1.0], [-1.0]]])
+    [credit] = ReinforcePP(kl_coef=1.0)([made], [paid([0, 1], [0, 1])], {"ref_logprobs": reference})
+    assert by_token(credit) == [pytest.approx([-1, -1]), pytest.approx([1, 1])]  # 1 - 1 against 1, at every token
+
+
+def test_reinforce_pp_with_a_baseline_by_hand():
+    first = group(trajectory([2]), trajectory([3]))
+    second = group(trajectory([1]), trajectory([4]), slot=1)
+    found = ReinforcePP(baseline=True)([first, second], [paid([1], [0]), paid([0.9], [0.3])], {})
+    expected = [1.6503, -0.9283, 1.1346, -0.4126]
+    assert [turns[0] for credit in found for turns in by_turn(credit)] == pytest.approx(expected, abs=1e-4)
+
+
+def test_rae_by_hand():
+    seats = trajectory([1], agent="first"), trajectory([1], agent="second")
+    estimator = RAE()
+    [credit] = estimator([of_episodes([seats])], [paid([1], [-1])], {})
+    assert flat(by_turn(credit)) == [1, -1]
+    [credit] = estimator([of_episodes([seats])], [paid([-1], [1])], {})
+    assert flat(by_turn(credit)) == pytest.approx([-1.05, 1.05])
+    resumed = RAE()
+    resumed.restore(estimator.state())
+    [credit] = resumed([of_episodes([seats])], [paid([1], [-1])], {})
+    assert flat(by_turn(credit)) == pytest.approx([1.0025, -1.0025])

@@ -1,0 +1,105 @@
+"""Estimators on top of others, against small examples worked by hand from their equations."""
+
+import numpy as np
+import pytest
+from cases import by_token, by_turn, group, paid, stream, trajectory
+
+from sojourn.credit.aem import AEM
+from sojourn.credit.aepo import AEPO
+from sojourn.credit.constant import Constant
+from sojourn.credit.difficulty import Difficulty
+from sojourn.credit.empg import EMPG
+from sojourn.credit.gigpo import GiGPO
+from sojourn.credit.grpo import GRPO
+from sojourn.credit.kl_reward import KLReward
+from sojourn.credit.rae import RAE
+from sojourn.credit.reinforce import Reinforce
+from sojourn.credit.whitened import Whitened
+
+
+def step():
+    """Advantages of 1 and -1; entropies of 0.2 and 0.6 in the first trajectory's turns, of 1 in the second's."""
+    made = group(trajectory([2, 1]), trajectory([2]))
+    return [made], [paid([0, 1], [-1])], {"entropy": stream([[[0.1, 0.3], [0.6]], [[1.0, 1.0]]])}
+
+
+PLAIN = GRPO(epsilon=0.0)
+
+
+def test_empg_by_hand():
+    [credit] = EMPG(base=PLAIN, bonus=0.1)(*step())
+    assert by_turn(credit) == [pytest.approx([0.932524, 0.274017], abs=1e-5), pytest.approx([-1.206541])]
+
+
+def test_empg_keeps_what_tokens_of_a_turn_differ_by():
+    base = AEPO(base=PLAIN, strength=0.2)
+    plain, moved = (estimator(*step())[0] for estimator in (base, EMPG(base=base, bonus=0.0)))
+    gaps = [float(np.ptp(credit[0].tokens[0])) for credit in (plain, moved)]
+    assert gaps[0] > 0
+    assert gaps[1] == pytest.approx(1.519441 * gaps[0], rel=1e-5)
+
+
+def test_aem_by_hand():
+    [credit] = AEM(base=PLAIN)(*step())
+    assert by_turn(credit) == [pytest.approx([1.519441, 0.921588]), pytest.approx([-0.558971])]
+    groups, scores, _ = step()
+    close = {"entropy": stream([[[0.5, 0.5], [0.55]], [[0.58, 0.58]]])}
+    [credit] = AEM(base=PLAIN)(groups, scores, close)
+    assert by_turn(credit) == [pytest.approx([1, 1]), pytest.approx([-1])]
+
+
+def test_aepo_by_hand():
+    made = [group(trajectory([2, 1]))]
+    streams = {"entropy": stream([[[0.5, 1.0], [1.5]]])}
+    [credit] = AEPO(base=Constant())(made, [paid([0, 1])], streams)
+    assert by_token(credit) == [pytest.approx([0.8, 1.0, 1.2])]
+    [credit] = AEPO(base=Constant(), strength=2.0)(made, [paid([0, 1])], streams)
+    assert by_token(credit) == [pytest.approx([0, 1.0, 3.0])]
+
+
+def test_kl_reward_by_hand():
+    made = [group(trajectory([2, 1], logprobs=[[-1.0, -1.0], [-1.0]]))]
+    streams = {"ref_logprobs": stream([[[-1.5, -1.0], [-0.5]]])}
+    base = Reinforce(baseline="none", discount=0.0)  # each turn's own reward
+    for form, costs in (("k1", [0.5, -0.5]), ("k2", [0.125, 0.125]), ("k3", [0.106531, 0.148721])):
+        [credit] = KLReward(base=base, coef=2.0, form=form)(made, [paid([1, 3])], streams)
+        assert by_turn(credit) == [pytest.approx([1 - 2 * costs[0], 3 - 2 * costs[1]], rel=1e-5)]
+
+
+def test_whitened_by_hand():
+    made = [group(trajectory([3]), trajectory([1]))]
+    scores = [paid([1], [-1])]
+    base = Reinforce(baseline="none")
+    [credit] = Whitened(base=base, epsilon=1e-12)(made, scores, {})  # mean 0.5, variance 0.75
+    assert [t[0] for t in by_turn(credit)] == pytest.approx([0.5 / 0.75**0.5, -1.5 / 0.75**0.5])
+    [credit] = Whitened(base=base, shift=False, clip=1.0, epsilon=1e-12)(made, scores, {})
+    assert [t[0] for t in by_turn(credit)] == pytest.approx([1, -1])
+
+
+def test_difficulty_by_hand():
+    hard, easy = (trajectory([1], infos=[{"success": float(won)}]) for won in (0, 1))
+    groups = [group(hard, hard, hard, easy), group(hard, easy, easy, easy, slot=1)]
+    scores = [paid([0], [0], [0], [1]), paid([0], [1], [1], [1])]
+    found = Difficulty()(groups, scores, {})  # 0.75 and 0.25 failed: weights of 1.5 and 0.5
+    assert [t[0] for credit in found for t in by_turn(credit)] == pytest.approx(
+        [-0.375, -0.375, -0.375, 1.125, -0.375, 0.125, 0.125, 0.125]
+    )
+    groups = [group(hard, easy, data={"size": 3}), group(hard, easy, slot=1, data={"size": 1})]
+    found = Difficulty(by="size")(groups, [paid([0], [1])] * 2, {})
+    assert [t[0] for credit in found for t in by_turn(credit)] == pytest.approx([-0.75, 0.75, -0.25, 0.25])
+
+
+def test_a_difficulty_that_a_task_does_not_have_is_named():
+    with pytest.raises(ValueError, match="size"):
+        Difficulty(by="size")([group(trajectory([1]))], [paid([0])], {})
+
+
+def test_what_a_base_needs_and_remembers_is_passed_on():
+    assert KLReward(base=AEM(base=GiGPO())).needs == {"ref_logprobs", "entropy"}
+    assert KLReward(base=AEM(base=GiGPO())).world == {"state_key"}
+    groups, scores, _ = step()
+    remembers = Whitened(base=RAE())
+    remembers(groups, scores, {})
+    other = Whitened(base=RAE())
+    other.restore(remembers.state())
+    assert other.state() == remembers.state() != Whitened(base=RAE()).state()

@@ -1,0 +1,123 @@
+"""Every estimator with every loss, on-policy and lagging, in one part and in many: it works, or is refused."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from sojourn.backends.torch import models
+from sojourn.backends.torch.trainer import TorchTrainer
+from sojourn.batch import Aggregate, to_batch
+from sojourn.batch.flatten import flatten, scatter
+from sojourn.checks import made
+from sojourn.checks.made import FORKED, UNSTARTED, Shape
+from sojourn.config import Tables
+from sojourn.errors import ConfigError
+from sojourn.recipe import Optim, resolve
+from sojourn.registry import COMPONENTS, build
+from sojourn.streams.passes import Passes
+
+ESTIMATORS = list(COMPONENTS["estimator"])
+LOSSES = list(COMPONENTS["loss"])
+LAGS = (0, 2)
+SHAPES = (
+    (Shape(), FORKED, Shape(turns=1, tokens=1), Shape(turns=2)),
+    (Shape(turns=4), Shape(turns=1)),
+    (Shape(turns=2), UNSTARTED),
+    (Shape(turns=3),),
+)
+
+
+async def nowhere(weights, version):
+    """Takes published weights and forgets them."""
+
+
+@cache
+def trainer(token_budget: int) -> TorchTrainer:
+    model = models.load("tiny:layers=1,hidden=64", "fp32", 0).model
+    made = TorchTrainer(model, nowhere, bf16=False, token_budget=token_budget)
+    made.begin(Optim(lr=1e-3), 10, reference=True)
+    return made
+
+
+async def played(lag: int):
+    """A step whose sampler was the trainer, or where it lags, another policy near it."""
+    step = made.step(SHAPES, frozenset())
+    batch, places = flatten(step.groups)
+    logprobs = (await trainer(100_000).forward(batch)).logprobs
+    gap = np.random.default_rng(lag).normal(0, 0.3, len(batch)) if lag else np.zeros(len(batch))
+    drawn = scatter(step.groups, np.minimum(logprobs + gap, -1e-3).astype(np.float32), places)
+    groups = [
+        replace(group, episodes=tuple(sampled(e, d) for e, d in zip(group.episodes, known, strict=True)))
+        for group, known in zip(step.groups, drawn, strict=True)
+    ]
+    return groups, step.scores
+
+
+def sampled(episode, logprobs):
+    [one] = episode.trajectories
+    turns = [
+        replace(turn, sample=replace(turn.sample, logprobs=known))
+        for turn, known in zip(one.turns, logprobs, strict=True)
+    ]
+    return replace(episode, trajectories=(replace(one, turns=tuple(turns)),))
+
+
+def recipe(estimator: str, loss: str, lag: int):
+    """Resolved with the streams that they ask for."""
+    parts = build("estimator", {"name": estimator}).value, build("loss", {"name": loss}).value
+    needs = sorted(parts[0].needs | (parts[1].needs - {"entropy"}))
+    stage = {"name": "rl", "steps": 1, "groups": {"name": "slots", "max_lag": lag}}
+    stage |= {"estimator": {"name": estimator}, "losses": [{"name": loss}], "streams": [{"name": n} for n in needs]}
+    return resolve(Tables({"name": "all", "env": {"name": "toy"}, "stages": [stage]})).recipe.stages[0]
+
+
+async def gradient(batch, losses, token_budget):
+    made = trainer(token_budget)
+    await made.forward_backward(batch, losses)
+    found = {n: p.grad for n, p in made.trainable.items() if p.grad is not None}
+    for parameter in made.trainable.values():
+        parameter.grad = None
+    return torch.cat([g.flatten() for g in found.values()]) if found else torch.zeros(1)
+
+
+REFUSED = {("reinforce", 2): "Reinforce is right for samples of the present weights alone"}
+
+
+@pytest.mark.parametrize("lag", LAGS)
+@pytest.mark.parametrize("loss", LOSSES)
+async def test_every_pair_takes_a_step_or_is_refused(loss, lag):
+    if (loss, lag) in REFUSED:
+        for estimator in ESTIMATORS:
+            with pytest.raises(ConfigError, match=REFUSED[loss, lag]):
+                recipe(estimator, loss, lag)
+        return
+    groups, scores = await played(lag)
+    passes = Passes(groups, trainer(100_000))
+    for estimator in ESTIMATORS:
+        stage = recipe(estimator, loss, lag)
+        streams = {stream.provides: await stream(passes) for stream in stage.streams}
+        credit = stage.estimator(groups, scores, streams)
+        batch = to_batch(groups, credit, streams, aggregate=Aggregate(by="turn"), losses=stage.losses)
+        whole, parts = [await gradient(batch, stage.losses, budget) for budget in (100_000, 1)]
+        assert torch.isfinite(whole).all(), estimator
+        torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-3, msg=lambda said, e=estimator: f"{e}: {said}")
+        assert whole.norm() > 1e-4 or loss == "kl", estimator  # at the reference, a KL has no gradient
+
+
+async def test_importance_lets_a_loss_without_ratio_follow_a_lag():
+    table = {"name": "importance", "base": {"name": "reinforce"}}
+    stage = {"name": "rl", "steps": 1, "groups": {"name": "slots", "max_lag": 2}, "estimator": {"name": "rloo"}}
+    stage |= {"losses": [table], "streams": [{"name": "policy_logprobs"}]}
+    data = {"name": "all", "env": {"name": "toy"}, "stages": [stage]}
+    assert resolve(Tables(data)).recipe.stages[0].losses[0].follows == {"lag"}
+    with pytest.raises(ConfigError, match="after the first of 2 minibatches"):
+        resolve(Tables({**data, "stages": [{**stage, "minibatches": 2}]}))
+
+
+async def test_what_a_loss_asks_for_of_a_base_is_asked_for():
+    stage = {"name": "rl", "steps": 1, "estimator": {"name": "aem", "base": {"name": "rloo"}}}
+    with pytest.raises(ConfigError, match="AEM needs the stream 'entropy'"):
+        resolve(Tables({"name": "all", "env": {"name": "toy"}, "stages": [{**stage, "losses": [{"name": "ppo"}]}]}))

@@ -1,0 +1,232 @@
+"""Losses against small examples worked by hand from their equations: values, and gradients by log-probabilities."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sojourn.backends.torch.trainer import Chosen, Out
+from sojourn.losses.aepo import AEPO
+from sojourn.losses.cispo import CISPO
+from sojourn.losses.clip_cov import ClipCov
+from sojourn.losses.epo import EPO
+from sojourn.losses.gspo import GSPO
+from sojourn.losses.importance import Importance
+from sojourn.losses.kl import KL
+from sojourn.losses.kl_cov import KLCov
+from sojourn.losses.m2po import M2PO
+from sojourn.losses.ppo import PPO
+from sojourn.losses.reinforce import Reinforce
+from sojourn.losses.sapo import SAPO
+from sojourn.types import Batch
+
+
+def batch_of(logprobs, advantages, turns=None, sequences=None, **streams):
+    """Every token carries weight; by default all are of one turn."""
+    count = len(logprobs)
+    logprobs, advantages = (np.array(values, dtype=np.float32) for values in (logprobs, advantages))
+    ones, numbers = np.ones(count, dtype=np.float32), np.array(turns or [0] * count)
+    columns = {name: np.array(values, dtype=np.float32) for name, values in streams.items()}
+    sequence = np.array(sequences or [0] * count)
+    return Batch(np.arange(count), sequence, ones, logprobs, advantages, ones, numbers, numbers, streams=columns)
+
+
+def called(loss, batch, logprobs, entropy=None):
+    """The loss of each token, its gradient by log-probabilities and by entropies, and the metrics."""
+    made = loss.columns(batch) if hasattr(loss, "columns") else {}
+    batch = Batch(**{**vars(batch), "streams": {**batch.streams, **made}})
+    chosen = Chosen.of(batch, np.arange(len(batch)))
+    now = torch.tensor(logprobs, dtype=torch.float32, requires_grad=True)
+    heat = torch.tensor(entropy or [1.0] * len(batch), dtype=torch.float32, requires_grad=True)
+    value, metrics = loss(Out(now, heat), chosen)
+    gradients = torch.autograd.grad(value.sum(), [now, heat], allow_unused=True)
+    found = [np.zeros(len(batch)) if g is None else g.numpy() for g in gradients]
+    return value.detach().numpy(), *found, metrics
+
+
+def at_ratios(loss, ratios, advantages, **columns):
+    """With the sampler at -1 and the policy at these ratios to it."""
+    batch = batch_of([-1.0] * len(ratios), advantages, **columns)
+    return called(loss, batch, [-1 + math.log(r) for r in ratios])
+
+
+def test_ppo_by_hand():
+    value, gradient, _, metrics = at_ratios(PPO(), [1.5, 0.5, 0.5, 1.5], [1, 1, -1, -1])
+    assert value == pytest.approx([-1.2, -0.5, 0.8, 1.5])
+    assert gradient == pytest.approx([0, -0.5, 0, 1.5])
+    assert metrics["clip_fraction"].tolist() == [1, 0, 1, 0]
+
+
+def test_dual_clip_by_hand():
+    value, gradient, *_ = at_ratios(PPO(dual_clip=3.0), [2, 5, 0.5, 5], [-1, -1, -1, 1])
+    assert value == pytest.approx([2, 3, 0.8, -1.2])
+    assert gradient == pytest.approx([2, 0, 0, 0])
+
+
+def test_cispo_by_hand():
+    batch = batch_of([-0.7 - math.log(1.5), -2 - math.log(0.5)], [1, -1])
+    value, gradient, *_ = called(CISPO(clip_high=0.2), batch, [-0.7, -2])
+    assert value == pytest.approx([0.84, -1.0])
+    assert gradient == pytest.approx([-1.2, 0.5])
+    value, gradient, *_ = called(CISPO(clip_low=0.2, clip_high=0.2), batch, [-0.7, -2])
+    assert value[1] == pytest.approx(-1.6)
+    assert gradient[1] == pytest.approx(0.8)
+
+
+RATIOS = [1.10, 0.95, 1.30, 0.90]
+
+
+def test_gspo_by_hand():
+    value, gradient, *_ = at_ratios(GSPO(), RATIOS, [1] * 4)
+    assert value == pytest.approx([-1.0004] * 4)
+    assert not gradient.any()
+    value, gradient, *_ = at_ratios(GSPO(), RATIOS, [-1] * 4)
+    assert value == pytest.approx([1.051539] * 4)
+    assert gradient / 4 == pytest.approx([0.262885] * 4)  # each of the 4 has a weight of 1/4 in the sequence's mean
+
+
+def test_gspo_in_token_form_is_the_same_for_one_advantage():
+    plain, tokens = (at_ratios(GSPO(token_form=form), RATIOS, [-1] * 4) for form in (False, True))
+    for one, other in zip(plain[:2], tokens[:2], strict=True):
+        assert one == pytest.approx(other)
+
+
+def test_gspo_in_token_form_keeps_advantages_apart():
+    _, gradient, *_ = at_ratios(GSPO(token_form=True), RATIOS, [-1, -2, 0, -1])
+    assert gradient == pytest.approx([1.051539, 2.103078, 0, 1.051539])
+
+
+def test_gspo_by_turns_and_by_sequences():
+    turns, sequences = [0, 0, 1, 1], [0, 0, 0, 0]
+    by_turn = at_ratios(GSPO(by="turn"), RATIOS, [-1] * 4, turns=turns, sequences=sequences)[0]
+    assert by_turn == pytest.approx([math.sqrt(1.10 * 0.95)] * 2 + [math.sqrt(1.30 * 0.90)] * 2)
+    assert at_ratios(GSPO(), RATIOS, [-1] * 4, turns=turns, sequences=sequences)[0] == pytest.approx([1.051539] * 4)
+
+
+def test_sapo_by_hand():
+    value, gradient, *_ = at_ratios(SAPO(), [1, 1.5, 0.5, 1.5], [1, 1, -1, -1])
+    assert value == pytest.approx([-2, -2.489837, 1.415938, 2.393585])
+    assert gradient == pytest.approx([-1, -1.410022, 0.467070, 1.401210], rel=1e-5)
+
+
+def test_aepo_by_hand():
+    value, gradient, *_ = at_ratios(AEPO(), [1.5, 0.7, 1.1, 1.5], [1.2, -1, 1, -1])
+    assert value == pytest.approx([-1.44, 0.8, -1.1, 1.5])
+    assert gradient == pytest.approx([-1.44, 0, -1.1, 1.5])
+
+
+COVARYING = {"logprobs": [-0.1, -2.0, -0.2, -3.0], "advantages": [1, 1, -1, -1]}  # 1.225, -0.675, -1.125, 1.675
+
+
+def test_clip_cov_by_hand():
+    for _ in range(2):  # the same one again
+        value, gradient, _, metrics = called(ClipCov(), batch_of(**COVARYING), COVARYING["logprobs"])
+        [silent] = np.flatnonzero(metrics["silenced"].numpy())
+        assert silent in (0, 3)
+        assert value == pytest.approx([-a * (n != silent) for n, a in enumerate(COVARYING["advantages"])])
+        assert gradient[silent] == 0
+    both = called(ClipCov(share=0.5), batch_of(**COVARYING), COVARYING["logprobs"])[-1]["silenced"]
+    assert both.tolist() == [1, 0, 0, 1]
+    nobody = called(ClipCov(low=2.0), batch_of(**COVARYING), COVARYING["logprobs"])[-1]["silenced"]
+    assert not nobody.any()
+
+
+def test_kl_cov_by_hand():
+    now = [*COVARYING["logprobs"][:3], -3.1]
+    value, gradient, _, metrics = called(KLCov(), batch_of(**COVARYING), now)
+    assert metrics["held_back"].tolist() == [0, 0, 0, 1]
+    assert value == pytest.approx([-1, -1, 1, 0.909837], rel=1e-5)
+    assert gradient == pytest.approx([-1, -1, 1, 0.804837], rel=1e-5)
+
+
+def test_m2po_by_hand():
+    gaps = [0.1, 0.2, 0.3, 0.6, -0.9, 0.0]  # the fifth goes against its advantage
+    batch = batch_of([-1.0] * 6, [1] * 6, policy_logprobs=[-1 + gap for gap in gaps])
+    value, gradient, _, metrics = called(M2PO(), batch, [-1 + gap for gap in gaps])
+    assert metrics["left_out"].tolist() == [0, 0, 1, 1, 0, 0]
+    assert value == pytest.approx([-math.exp(0.1), -math.exp(0.2), 0, 0, -math.exp(-0.9), -1])
+    assert gradient[2:4].tolist() == [0, 0]
+    near = batch_of([-1.0] * 6, [1] * 6, policy_logprobs=[-1.0] * 6)
+    assert not called(M2PO(), near, [-1.0] * 6)[-1]["left_out"].any()
+
+
+def test_kl_by_hand():
+    batch = batch_of([-1.0], [0], ref_logprobs=[-1.5])
+    for form, value, slope in (("k1", 0.5, 1), ("k2", 0.125, 0.5), ("k3", 0.106531, 0.393469)):
+        found = called(KL(coef=1.0, form=form), batch, [-1.0])
+        assert found[0] == pytest.approx([value], rel=1e-5)
+        assert found[1] == pytest.approx([slope], rel=1e-5)
+
+
+@pytest.mark.parametrize("form", ["k1", "k2", "k3"])
+def test_what_the_gradients_of_kl_are_on_average(form):
+    """Two actions, by the logit between them: that of the KL for k2, of the KL the other way round for k3, 0 for k1."""
+    policy, reference = np.array([0.7, 0.3]), np.array([0.4, 0.6])
+    batch = batch_of(np.log(policy), [0, 0], ref_logprobs=np.log(reference))
+    slopes = called(KL(coef=1.0, form=form), batch, np.log(policy))[1]
+    by_logit = np.array([0.3, -0.7])  # of log p, by the logit of the first
+    found = float((policy * slopes * by_logit).sum())
+    expected = {"k1": 0.0, "k2": 0.7 * 0.3 * math.log((0.7 / 0.3) / (0.4 / 0.6)), "k3": 0.7 - 0.4}[form]
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_decoupled_ppo_by_hand():
+    batch = batch_of([-1.0, -1.0], [1, 1], policy_logprobs=[-0.8, -0.8])
+    value, gradient, *_ = called(Importance(high=10), batch, [-0.5, -0.75])
+    assert value == pytest.approx([-1.465683, -1.284025], rel=1e-5)
+    assert gradient == pytest.approx([0, -1.284025], rel=1e-5)
+
+
+GAPS = [0.1, -0.3, 1.2, 0.05]
+
+
+@pytest.mark.parametrize(
+    ("settings", "weights"),
+    [
+        ({}, [1.105171, 0.740818, 2, 1.051271]),
+        ({"outside": "mask"}, [1.105171, 0.740818, 0, 1.051271]),
+        ({"outside": "mask", "low": 0.8}, [1.105171, 0, 0, 1.051271]),
+        ({"over": "turn"}, [math.exp(-0.2)] * 2 + [2] * 2),
+        ({"over": "turn", "combine": "mean"}, [math.exp(-0.1)] * 2 + [math.exp(0.625)] * 2),
+        ({"over": "sequence", "high": 3}, [math.exp(1.05)] * 4),
+        ({"over": "sequence", "outside": "mask"}, [0] * 4),
+    ],
+)
+def test_importance_weights_by_hand(settings, weights):
+    columns = {"turns": [0, 0, 1, 1], "policy_logprobs": [-1 + gap for gap in GAPS]}
+    batch = batch_of([-1.0] * 4, [1] * 4, **columns)
+    loss = Importance(base=Reinforce(), **settings)
+    gradient = called(loss, batch, [-1 + gap for gap in GAPS])[1]
+    assert -gradient == pytest.approx(weights, rel=1e-5)
+
+
+def test_importance_is_as_its_base_is():
+    of = Importance(base=Reinforce())
+    assert (of.needs, of.proportional, of.follows) == ({"policy_logprobs"}, True, {"lag"})
+    assert Importance(base=KL()).needs == {"policy_logprobs", "ref_logprobs"}
+    assert not Importance(base=KL()).proportional
+    assert Importance().follows == {"lag", "updates"}
+    batch = batch_of(**COVARYING, policy_logprobs=COVARYING["logprobs"])
+    assert called(Importance(base=KLCov()), batch, COVARYING["logprobs"])[-1]["held_back"].any()
+    remembers = Importance(base=EPO())
+    remembers.columns(batch)
+    other = Importance(base=EPO())
+    other.restore(remembers.state())
+    assert other.state() == remembers.state() != Importance(base=EPO()).state()
+
+
+def test_epo_by_hand():
+    """Entropies before: 1.2, then 0.8; bounds 0.6 and 2 times their mean; step 2 of 8."""
+    loss = EPO(low=0.6, high=2.0, penalty=0.1, coef=0.001, decay=3.0, steps=8)
+    batch = batch_of([-1.0] * 3, [0] * 3)
+    first = called(loss, batch_of([-1.2] * 3, [0] * 3), [-1.0] * 3, entropy=[1.0, 3.0, 0.5])
+    assert first[0] == pytest.approx([-0.001, -0.003, -0.0005])  # no past, no penalty
+    loss.columns(batch_of([-0.8] * 3, [0] * 3))
+    resumed = EPO(low=0.6, high=2.0, penalty=0.1, coef=0.001, decay=3.0, steps=8)
+    resumed.restore(loss.state())
+    for one in (loss, resumed):
+        value, _, by_entropy, _ = called(one, batch, [-1.0] * 3, entropy=[1.0, 3.0, 0.5])
+        bonus, beyond = np.array([1.0, 3.0, 0.5]), np.array([0, 1.0, 0.1])
+        assert value == pytest.approx(-0.001 * (bonus - 1.22313 * 0.1 * beyond), rel=1e-5)
+        assert by_entropy == pytest.approx(-0.001 * (1 - 1.22313 * 0.1 * np.array([0, 1, -1])), rel=1e-5)
