@@ -1,4 +1,4 @@
-"""The command: `sojourn train | eval | play | check | envs | runs`."""
+"""The command: `sojourn train | eval | play | check | envs | methods | runs`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from sojourn import threads
 from sojourn.errors import ConfigError, SojournError
@@ -238,7 +239,8 @@ SUITES = {
 
 def _kind_of(name: str) -> str:
     """What a name is of; a recipe is taken for its world, and one's own class for what it looks like."""
-    from sojourn.registry import COMPONENTS, find, nearest
+    from sojourn.components import COMPONENTS
+    from sojourn.registry import find, nearest
 
     kinds = [kind for kind in SUITES if name in COMPONENTS[kind]]
     if len(kinds) == 1:
@@ -282,7 +284,8 @@ def envs() -> None:
     """List the worlds that come with Sojourn."""
     from rich.table import Table
 
-    from sojourn.registry import COMPONENTS, find
+    from sojourn.components import COMPONENTS
+    from sojourn.registry import find
 
     shown = Table("name", "what it is", box=None)
     for name in COMPONENTS["env"]:
@@ -291,6 +294,29 @@ def envs() -> None:
         except SojournError as error:
             about = str(error)
         shown.add_row(name, about)
+    Console().print(shown)
+
+
+@app.command()
+def methods(
+    kind: Annotated[str, typer.Argument(help="estimator, loss or stream; by default all")] = "",
+    markdown: Annotated[bool, typer.Option("--markdown", help="as the page of the documentation")] = False,
+) -> None:
+    """List the methods: where they come from, what they need and what they go with."""
+    from rich.table import Table
+
+    from sojourn import menu
+
+    threads.prepare()
+    if markdown:
+        if kind:
+            raise ConfigError(f"--markdown is a page of all methods: leave out '{kind}'")
+        print(menu.markdown(), end="")
+        return
+    shown = Table("kind", "name", "what it is", "from", "needs", "goes with", box=None, padding=(0, 1, 1, 0))
+    for method in menu.methods(kind):
+        said = (method.what, "; ".join(method.sources), ", ".join(method.needs), method.composes)
+        shown.add_row(method.kind, f"[bold]{method.name}[/bold]", *map(escape, said))
     Console().print(shown)
 
 

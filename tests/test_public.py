@@ -21,7 +21,7 @@ REGENERATE = "python tests/test_public.py > tests/public.txt"
 def public() -> list[str]:
     import sojourn
     from sojourn import protocols, types
-    from sojourn.registry import COMPONENTS
+    from sojourn.components import COMPONENTS
 
     lines = [f"sojourn.{name} is {getattr(sojourn, name).__module__}.{name}" for name in sojourn.__all__]
     for module in (types, protocols):

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from sojourn.components import COMPONENTS, MEMBERS
 from sojourn.errors import ConfigError
 from sojourn.recipe import Recipe
-from sojourn.registry import COMPONENTS, MEMBERS, Range, build, construct, convert, find
+from sojourn.registry import Range, build, construct, convert, find
 
 POSITIVE, COUNT = "a whole number of at least 1", "a whole number of at least 0"
 ABOVE, LEAST = "a number above 0", "a number of at least 0"

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from sojourn.registry import COMPONENTS, find
+from sojourn.components import COMPONENTS
+from sojourn.registry import find
 
 ROOT = Path(__file__).parent.parent / "sojourn"
 ORDER = [
-    "types", "protocols", "errors", "registry", "config", "threads", "timeline", "schedules", "tasks", "record", "envs",
-    "render", "agents", "rollout", "rewards", "credit", "batch", "streams", "losses", "backends", "recipe", "display",
-    "rig", "train", "evaluate", "stages", "checks", "cli",
+    "types", "protocols", "errors", "components", "registry", "config", "threads", "timeline", "schedules", "tasks",
+    "record", "envs", "render", "agents", "rollout", "rewards", "credit", "batch", "streams", "losses", "backends",
+    "recipe", "display", "rig", "train", "evaluate", "stages", "checks", "menu", "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}
 LAZY = {("registry", "envs")}  # a plain class becomes a world where a config names one

@@ -13,10 +13,11 @@ from sojourn.batch import Aggregate, to_batch
 from sojourn.batch.flatten import flatten, scatter
 from sojourn.checks import made
 from sojourn.checks.made import FORKED, UNSTARTED, Shape
+from sojourn.components import COMPONENTS
 from sojourn.config import Tables
 from sojourn.errors import ConfigError
 from sojourn.recipe import Optim, resolve
-from sojourn.registry import COMPONENTS, build
+from sojourn.registry import build
 from sojourn.streams.passes import Passes
 
 ESTIMATORS = list(COMPONENTS["estimator"])

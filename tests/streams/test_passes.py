@@ -7,9 +7,10 @@ from made import batch, group, trajectory
 from sojourn.backends.torch import models
 from sojourn.backends.torch.trainer import TorchTrainer
 from sojourn.batch.flatten import flatten, scatter
+from sojourn.components import COMPONENTS
 from sojourn.losses.nll import NLL
 from sojourn.recipe import Optim
-from sojourn.registry import COMPONENTS, find
+from sojourn.registry import find
 from sojourn.streams.passes import Passes
 
 
