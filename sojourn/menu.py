@@ -79,10 +79,9 @@ def _method(kind: str, name: str) -> Method:
 
 def _parts(text: str) -> Parts:
     """The first sentence without what is in brackets, and every source in the text."""
-    joined = " ".join(text.split())
-    sources = tuple(dict.fromkeys(found.group(1) for found in SOURCE.finditer(joined)))
-    bare = SOURCE.sub("", joined)
-    first = re.split(r"(?<=[^.][a-z\])0-9])\.(?:\s|$)", re.sub(r"\s+([.,:;])", r"\1", bare), maxsplit=1)[0]
+    sources = tuple(dict.fromkeys(found.group(1) for found in SOURCE.finditer(" ".join(text.split()))))
+    paragraph = SOURCE.sub("", " ".join(text.partition("\n\n")[0].split()))
+    first = re.split(r"\.(?=\s|$)", re.sub(r"\s+([.,:;])", r"\1", paragraph), maxsplit=1)[0]
     return Parts(" ".join(first.split()), sources)
 
 

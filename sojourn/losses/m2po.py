@@ -21,9 +21,9 @@ class M2PO:
     """-r A per token, but of those that go on in the direction of their advantage the farthest are left out, until the
     mean of (log r)^2 of the others is at most `bound` (Zheng et al. 2025, arXiv:2510.01161, algorithm 1).
 
-    A token goes on where r is above 1 and its advantage positive, or below 1 and negative. Tokens are chosen once for the
-    whole step, by the weights at its beginning, so that neither minibatches nor parts change the choice; the paper chooses
-    in each minibatch. The authors' code bounds ratios instead of leaving tokens out.
+    A token goes on where r is above 1 and its advantage positive, or below 1 and negative. Tokens are chosen once for
+    the whole step, by the weights at its beginning, so that neither minibatches nor parts change the choice; the paper
+    chooses in each minibatch. The authors' code bounds ratios instead of leaving tokens out.
     """
 
     bound: Annotated[float, Range(above=0)] = 0.04
