@@ -16,7 +16,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "template": "sojourn.render.template:Template",
     },
     "agent": {"plain": "sojourn.agents.plain:Plain"},
-    "reward": {"native": "sojourn.rewards.native:Native"},
+    "reward": {"native": "sojourn.rewards.native:Native", "overlong": "sojourn.rewards.overlong:Overlong"},
     "curriculum": {"cycle": "sojourn.tasks.cycle:Cycle", "shuffle": "sojourn.tasks.shuffle:Shuffle"},
     "groups": {
         "slots": "sojourn.rollout.slots:Slots",

@@ -1,0 +1,49 @@
+"""Every preset resolves, says where it is from, and can be stood on by a recipe of several stages."""
+
+from pathlib import Path
+
+import pytest
+
+from sojourn.recipe import load
+
+FOLDER = Path(__file__).parent.parent / "recipes" / "presets"
+PRESETS = sorted(FOLDER.glob("*.toml"))
+
+MINE = """
+extends = "{path}"
+name = "mine"
+[env]
+name = "shop"
+[[stages]]
+name = "warmup"
+groups = {{ name = "experts" }}
+estimator = {{ name = "constant" }}
+losses = [{{ name = "nll" }}]
+streams = []
+minibatches = 1
+[[stages]]
+name = "rl"
+optim = {{ lr = 3e-6 }}
+"""
+
+
+def test_there_are_presets():
+    assert len(PRESETS) >= 25
+
+
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
+def test_a_preset_resolves_and_can_be_stood_on(path, tmp_path):
+    assert path.read_text().startswith("# ")
+    assert "arXiv:" in path.read_text()
+    recipe = load(path).recipe
+    assert recipe.name == path.stem
+    own = tmp_path / "mine.toml"
+    own.write_text(MINE.format(path=path))
+    mine = load(own).recipe
+    assert type(mine.env).__name__ == "Shop"
+    [_, rl] = mine.stages
+    assert (rl.estimator, rl.losses, rl.aggregate) == (
+        recipe.stages[0].estimator,
+        recipe.stages[0].losses,
+        recipe.stages[0].aggregate,
+    )
