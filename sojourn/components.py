@@ -23,6 +23,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "experts": "sojourn.rollout.experts:Experts",
         "folder": "sojourn.rollout.folder:Folder",
     },
+    "filter": {"roc": "sojourn.filters.roc:ROC"},
     "estimator": {
         "grpo": "sojourn.credit.grpo:GRPO",
         "rloo": "sojourn.credit.rloo:RLOO",
@@ -86,6 +87,7 @@ MEMBERS: dict[str, tuple[str, ...]] = {
     "reward": ("__call__(...)", "no needs", "no provides"),
     "curriculum": ("split", "bind(...)"),
     "groups": ("width", "live", "tasks(...)", "bind(...)"),
+    "filter": ("__call__(...)", "no needs", "no provides"),
     "estimator": ("needs", "__call__(...)", "no proportional"),
     "loss": ("needs", "proportional", "__call__(...)"),
     "stream": ("provides", "reference", "__call__(...)"),

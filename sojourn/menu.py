@@ -15,7 +15,7 @@ from sojourn.components import COMPONENTS
 from sojourn.errors import ConfigError
 from sojourn.registry import build, find, nearest
 
-KINDS = ("estimator", "loss", "stream")
+KINDS = ("estimator", "loss", "stream", "filter", "reward")
 SOURCE = re.compile(r"\(((?:[^()]|\([^()]*\))*(?:arXiv:\d{4}\.\d{4,5}|\b(?:19|20)\d\d\b)(?:[^()]|\([^()]*\))*)\)")
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
@@ -55,7 +55,7 @@ def _page() -> Iterator[str]:
     yield "before a run begins. `sojourn check NAME` holds any of them, or your own, to what it promises."
     for kind in KINDS:
         yield ""
-        yield f"## {kind.capitalize()}s" if kind != "loss" else "## Losses"
+        yield f"## {kind.capitalize()}{'es' if kind == 'loss' else 's'}"
         yield ""
         yield "| name | what it is | from | needs | goes with |"
         yield "|---|---|---|---|---|"
@@ -73,7 +73,7 @@ def _method(kind: str, name: str) -> Method:
     cls = find(kind, name)
     made = build(kind, {"name": name}).value
     own = {"entropy": "entropy, of its own pass"} if kind == "loss" else {}
-    needs = () if kind == "stream" else tuple(own.get(need, need) for need in sorted(made.needs))
+    needs = tuple(own.get(need) or need for need in sorted(getattr(made, "needs", ())))
     return Method(kind, name, *_parts(inspect.cleandoc(cls.__doc__ or "")), needs, _composes(kind, made))
 
 
@@ -88,6 +88,7 @@ def _parts(text: str) -> Parts:
 def _composes(kind: str, made: Any) -> str:
     if kind == "stream":
         return "a reference kept from the stage's beginning" if made.reference else "any weights"
+    everything = {"estimator": "any loss", "loss": "any estimator", "filter": "any estimator", "reward": "any world"}
     said = []
     if based := any(field.name == "base" for field in fields(made)):
         said.append(f"any {kind}, as its base")
@@ -97,4 +98,4 @@ def _composes(kind: str, made: Any) -> str:
     follows = getattr(made, "follows", frozenset({"lag", "updates"}))
     if kind == "loss" and not follows >= {"lag", "updates"}:
         said.append("samples of the present weights alone" if not follows else "one update a step")
-    return "; ".join(said) or ("any loss" if kind == "estimator" else "any estimator")
+    return "; ".join(said) or everything[kind]

@@ -109,6 +109,12 @@ class Reward(Protocol):
     async def __call__(self, group: Group) -> list[Score]: ...
 
 
+class Filter(Protocol):
+    """Says which of a group's episodes are trained, by their numbers; the rest is recorded, and counts in metrics."""
+
+    def __call__(self, group: Group, scores: Sequence[Score]) -> Sequence[int]: ...
+
+
 class Stream(Protocol):
     """Side information for every sampled token, under the name that it provides; `reference` says whether it reads
     passes of the weights that the stage began with, which are kept then."""

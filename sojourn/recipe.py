@@ -120,6 +120,7 @@ class Stage:
     name: Annotated[str, STAGE] = "train"
     steps: Annotated[int, Range(0)] = 10
     groups: Annotated[Any, Kind("groups")] = field(default_factory=Slots)
+    filters: Annotated[tuple[Any, ...], Kind("filter")] = ()
     estimator: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
     losses: Annotated[tuple[Any, ...], Kind("loss")] = ()
     streams: Annotated[tuple[Any, ...], Kind("stream")] = ()

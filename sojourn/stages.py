@@ -94,6 +94,7 @@ class Session:
             lambda step, result: self._after(number, stage, step, result),
             stage.minibatches,
             start,
+            stage.filters,
         )
         self._forget_spent()
         try:
@@ -125,15 +126,16 @@ class Session:
     async def _after(self, number: int, stage: Stage, step: int, result: StepResult) -> None:
         live = stage.groups.live
         judged = self.rig.judge.forget((step + 1) * stage.groups.width if live else 2**62)
-        trained = {id(group) for group in result.groups}
-        others = [j for j in judged if id(j.group) not in trained]
+        trained = {episode.id for group in result.groups for episode in group.episodes}
+        rest = [j.only([n for n, e in enumerate(j.group.episodes) if e.id not in trained]) for j in judged]
+        others = [j for j in rest if j.group.episodes]
         new = [n for n, group in enumerate(result.groups) if live or group.episodes[0].id not in self.recorded]
         learned = [[of[n] for n in new] for of in (result.groups, result.scores, result.credit)]
         await self._write(stage.name, step, learned, [[j.group for j in others], [j.scores for j in others]])
         if not live:
             self.recorded |= {group.episodes[0].id for group in result.groups}
         drift = {"drift": await self._drift(step, result.groups)} if self._watches(stage) else {}
-        values = {**self._values(stage, result, others), **drift}
+        values = {**self._values(stage, result, judged), **drift}
         self.sinks.write(step, stage.name, values)
         self.display.step(step, values)
         every = self.recipe.evaluation.every
@@ -156,10 +158,10 @@ class Session:
         gap = ((await self.rig.trainer.forward(batch, reference=True)).logprobs - batch.logprobs)[batch.weight > 0]
         return float(np.mean(np.expm1(gap) - gap)) if len(gap) else math.nan
 
-    def _values(self, stage: Stage, result: StepResult, others: Sequence[Judged]) -> dict[str, float]:
-        """The step's metrics: over everything played for it, redrawn and dropped groups included."""
-        groups = [*result.groups, *(j.group for j in others)]
-        scores = [s for judged in [*result.scores, *(j.scores for j in others)] for s in judged]
+    def _values(self, stage: Stage, result: StepResult, judged: Sequence[Judged]) -> dict[str, float]:
+        """The step's metrics: over everything played for it, what was redrawn, dropped or left out included."""
+        groups = [j.group for j in judged]
+        scores = [score for j in judged for score in j.scores]
         trajectories = [t for group in groups for t in group.trajectories]
         turns = [turn for t in trajectories for turn in t.turns]
         lags = [
@@ -167,7 +169,7 @@ class Session:
             for group in result.groups for t in group.trajectories for turn in t.turns
             if turn.sample.versions.oldest >= 0
         ]  # fmt: skip
-        totals = [[s.total for s in judged] for judged in [*result.scores, *(j.scores for j in others)]]
+        totals = [[score.total for score in j.scores] for j in judged]
         spent = self.rig.timeline.take()
         seconds = sum(spent.values())
         policy = {

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sojourn.batch import Aggregate, to_batch
-from sojourn.protocols import Curriculum, Estimator, GroupSource, Loss, Stream, Trainer
+from sojourn.filters import sift
+from sojourn.protocols import Curriculum, Estimator, Filter, GroupSource, Loss, Stream, Trainer
 from sojourn.rewards.judge import Judge
 from sojourn.streams.passes import Passes
 from sojourn.types import Credit, Group, Score, Streams
@@ -38,6 +39,7 @@ class Run:
     after: Callable[[int, StepResult], Awaitable[None]]  # records, evaluates and checkpoints when due
     minibatches: int = 1
     start: int = 0
+    filters: Sequence[Filter] = ()
 
     async def streams(self, groups: Sequence[Group]) -> Streams:
         """Only what the estimator and the losses declared they need; the recipe was refused otherwise."""
@@ -51,15 +53,16 @@ async def train(run: Run) -> None:
         updates: list[Mapping[str, float]] = []
         groups = await run.groups.take(step)
         scores = await run.judge(groups)
-        streams = await run.streams(groups)
-        credit = run.estimator(groups, scores, streams)
-        batch = to_batch(groups, credit, streams, aggregate=run.aggregate, losses=run.losses)
+        kept, judged = sift(run.filters, groups, scores)
+        streams = await run.streams(kept)
+        credit = run.estimator(kept, judged, streams)
+        batch = to_batch(kept, credit, streams, aggregate=run.aggregate, losses=run.losses)
         for part in batch.minibatches(run.minibatches):
             observed = await run.trainer.forward_backward(part, run.losses)
             updates.append({**observed, **await run.trainer.optim_step()})
         metrics = {**_together(updates), "version": await run.trainer.publish()}
         run.curriculum.observe(groups, scores)
-        await run.after(step, StepResult(groups, scores, credit, metrics))
+        await run.after(step, StepResult(kept, judged, credit, metrics))
 
 
 def _together(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:

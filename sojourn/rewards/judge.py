@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,16 @@ from sojourn.types import Group, Score
 class Judged(NamedTuple):
     group: Group
     scores: list[Score]
+
+    def only(self, numbers: Collection[int]) -> Judged:
+        """With those of the group's episodes alone."""
+        scores, kept = iter(self.scores), []
+        for number, episode in enumerate(self.group.episodes):
+            count = len(replace(self.group, episodes=(episode,)).trajectories)
+            own = [next(scores) for _ in range(count)]
+            kept += own if number in numbers else []
+        episodes = tuple(episode for number, episode in enumerate(self.group.episodes) if number in numbers)
+        return Judged(replace(self.group, episodes=episodes), kept)
 
 
 @dataclass
@@ -38,10 +48,13 @@ class Judge:
                     f"the reward gave {len(scores)} scores for {len(group.trajectories)} trajectories of slot "
                     f"{group.slot}: a reward returns one score for each of group.trajectories"
                 )
-            if not all(np.isfinite(score.turns).all() for score in scores):
-                raise ConfigError(
-                    f"the reward of a trajectory of slot {group.slot} is not finite: give a finite number for each turn"
-                )
+            owners = [e.id for e in group.episodes if e.error is None for t in e.trajectories if t.trainable]
+            for owner, score in zip(owners, scores, strict=True):
+                if wrong := [turn for turn, paid in enumerate(score.turns) if not np.isfinite(paid)]:
+                    raise ConfigError(
+                        f"the reward of turn {wrong[0]} of episode {owner} is {score.turns[wrong[0]]}: expected a "
+                        "finite number for each turn: look at what the world or the reward divides by"
+                    )
             self._known[key] = Judged(group, scores)
         return self._known[key].scores
 

@@ -105,6 +105,23 @@ def test_same_seed_same_run_bit_for_bit_and_everything_is_recorded(tmp_path):
     assert resolve(config.read(first)).recipe == resolved.recipe
 
 
+def test_what_a_filter_leaves_out_is_recorded_and_counted_but_not_trained(tmp_path):
+    resolved = recipe(tmp_path, "stages.rl.filters=[{name='roc', share=0.6}]", "stages.rl.groups.size=5")
+    path = run(resolved, tmp_path / "run")
+    with EpisodeStore(path) as store:
+        groups = list(store.groups("rl"))
+        assert sorted(len(group.episodes) for group in groups) == [2] * 6 + [3] * 6
+        assert len({episode.id for group in groups for episode in group.episodes}) == 30
+    steps = [line.values for line in metrics.read(path / "metrics.jsonl") if line.stage == "rl"]
+    assert [values["episodes"] for values in steps] == [10] * 3
+    turns = {n: [t for g in groups if len(g.episodes) == n for tr in g.trajectories for t in tr.turns] for n in (2, 3)}
+    kept, left = (sum(len(t.context) + len(t.sample.tokens) for t in turns[n]) for n in (3, 2))
+    assert left > 0
+    assert sum(values["trained_tokens"] for values in steps) == kept
+    sampled = sum(len(t.sample.tokens) for some in turns.values() for t in some)
+    assert sum(values["sampled_tokens"] for values in steps) == sampled
+
+
 def test_a_step_that_cannot_be_recorded_stops_the_run_which_then_goes_on(tmp_path):
     """Episodes are written while the next step is played: what keeps them from the disk is raised all the same."""
     resolved, path = recipe(tmp_path), tmp_path / "run"

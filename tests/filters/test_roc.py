@@ -1,0 +1,48 @@
+"""Which half of a group is trained, by hand."""
+
+from dataclasses import replace
+
+import pytest
+from cases import group, paid, trajectory
+
+from sojourn.filters.roc import ROC
+from sojourn.rewards.judge import Judged
+
+
+def episode(won, errors, turns=4):
+    infos = [{"malformed": float(n < errors)} for n in range(turns)]
+    infos[-1] |= {"success": float(won)}
+    return trajectory([1] * turns, infos=infos)
+
+
+def test_of_what_succeeded_the_cleanest_and_of_what_failed_as_many():
+    made = group(*(episode(True, n) for n in (2, 0, 3, 1)), *(episode(False, 3) for _ in range(4)))
+    kept = ROC()(made, [])
+    assert [n for n in kept if n < 4] == [1, 3]
+    assert len(kept) == 4
+
+
+@pytest.mark.parametrize(("won", "lost", "of_won", "of_lost"), [(1, 7, 1, 3), (7, 1, 3, 1), (4, 0, 2, 0), (1, 1, 1, 1)])
+def test_both_kinds_stay_where_there_are_both(won, lost, of_won, of_lost):
+    made = group(*(episode(True, 0) for _ in range(won)), *(episode(False, 0) for _ in range(lost)))
+    kept = ROC()(made, [])
+    assert (sum(n < won for n in kept), sum(n >= won for n in kept)) == (of_won, of_lost)
+
+
+def test_it_does_not_matter_in_which_order_episodes_come():
+    made = group(*(episode(n % 2, n % 3) for n in range(8)))
+    ids = {made.episodes[n].id for n in ROC()(made, [])}
+    turned = replace(made, episodes=made.episodes[::-1])
+    assert {turned.episodes[n].id for n in ROC()(turned, [])} == ids
+
+
+def test_failed_episodes_are_left_out_and_scores_stay_with_their_episodes():
+    made = group(*(episode(True, n) for n in range(4)))
+    broken = replace(made.episodes[0], error="the browser died")
+    made = replace(made, episodes=(broken, *made.episodes[1:]))
+    kept = ROC()(made, [])
+    assert kept == [1, 2]
+    left = Judged(made, paid([1] * 4, [2] * 4, [3] * 4)).only([1, 3])
+    assert [e.id for e in left.group.episodes] == ["0-1", "0-3"]
+    assert [score.total for score in left.scores] == [4, 12]
+    assert not Judged(made, paid([1] * 4, [2] * 4, [3] * 4)).only([]).scores
