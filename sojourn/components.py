@@ -33,6 +33,8 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "srgpo": "sojourn.credit.srgpo:SRGPO",
         "eapo": "sojourn.credit.eapo:EAPO",
         "mgrpo": "sojourn.credit.mgrpo:MGRPO",
+        "mars": "sojourn.credit.mars:MARS",
+        "cosearch": "sojourn.credit.cosearch:CoSearch",
         "rae": "sojourn.credit.rae:RAE",
         "reinforce_pp": "sojourn.credit.reinforce_pp:ReinforcePP",
         "difficulty": "sojourn.credit.difficulty:Difficulty",

@@ -21,7 +21,7 @@ from sojourn.types import (
 )
 
 
-def trajectory(lengths, states=None, infos=None, shown=None, logprobs=None, agent="agent") -> Trajectory:
+def trajectory(lengths, states=None, infos=None, shown=None, said=None, logprobs=None, agent="agent") -> Trajectory:
     """A line of turns with so many sampled tokens each."""
     turns = []
     for n, length in enumerate(lengths):
@@ -29,7 +29,8 @@ def trajectory(lengths, states=None, infos=None, shown=None, logprobs=None, agen
         sample = Sample(np.arange(length), drawn.astype(np.float32), Versions(0, 0), Stop.END)
         state, info = states[n] if states else None, infos[n] if infos else {}
         messages = (Message(Role.USER, shown[n]),) if shown else ()
-        turns.append(Turn(n - 1, np.arange(2), sample, None, info=info, state=state, shown=messages))
+        reply = Message(Role.ASSISTANT, said[n]) if said else None
+        turns.append(Turn(n - 1, np.arange(2), sample, reply, info=info, state=state, shown=messages))
     return Trajectory(agent, tuple(turns), Ending.DONE)
 
 

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from cases import by_token, by_turn, group, of_episodes, paid, stream, trajectory
 
+from sojourn.credit.cosearch import CoSearch
 from sojourn.credit.eapo import EAPO
 from sojourn.credit.gigpo import GiGPO, alike
+from sojourn.credit.mars import MARS
 from sojourn.credit.mgrpo import MGRPO
 from sojourn.credit.opo import OPO
 from sojourn.credit.rae import RAE
@@ -98,6 +100,31 @@ def test_seats_are_compared_with_their_own_kind():
     main, called = trajectory([1]), trajectory([2], agent="searcher")
     [credit] = RLOO()([of_episodes([[main, called], [main, called]])], [paid([1], [7], [0], [3])], {})
     assert flat(by_turn(credit)) == pytest.approx([1, 4, -1, -4])
+
+
+def test_mars_by_hand():
+    one, other = (trajectory([1] * n, agent="first") for n in (3, 2))
+    against = trajectory([1], agent="second"), trajectory([1, 1], agent="second")
+    groups = [of_episodes([[one, against[0]]]), of_episodes([[other, against[1]]], slot=1)]
+    scores = [paid([0.1, 0, 1], [-1]), paid([0, -1], [0, 1])]
+    first, second = (by_turn(credit) for credit in MARS()(groups, scores, {}))
+    assert first == [pytest.approx([0.88, 0.78, 0.78]), pytest.approx([-1.3333], abs=1e-4)]
+    assert second == [pytest.approx([-1.22, -1.22]), pytest.approx([0.6667] * 2, abs=1e-4)]
+    alone = [by_turn(credit) for credit in MARS(over="group")(groups, scores, {})]
+    assert alone[0] == [pytest.approx([0.0667, -0.0333, -0.0333], abs=1e-4), [0]]
+
+
+def test_cosearch_by_hand():
+    """Three ask nearly the same, of which one is answered; a fourth alone asks something else; then all answer."""
+    texts = ["who wrote the old book", "who wrote the old book now", "who wrote the old book please", "weather"]
+    made = group(*(trajectory([1, 1], said=[text, f"answer {n}"]) for n, text in enumerate(texts)))
+    scores = paid([1, 1], [0, 0], [0.25, 1], [1, 0])
+    [credit] = CoSearch(epsilon=0.0)([made], [scores], {})
+    worth = np.array([2, 0, 0.25])  # the first is above the gate, so that it gets what its answer did
+    assert [turns[0] for turns in by_turn(credit)] == pytest.approx([*(worth - worth.mean()) / worth.std(), 0])
+    assert [turns[1] for turns in by_turn(credit)] == [0] * 4  # no three answers share four words of five
+    [credit] = CoSearch(epsilon=0.0, similarity=1.0)([made], [scores], {})
+    assert flat(by_turn(credit)) == [0] * 8
 
 
 def test_srgpo_by_hand():
