@@ -16,7 +16,12 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "template": "sojourn.render.template:Template",
     },
     "agent": {"plain": "sojourn.agents.plain:Plain"},
-    "reward": {"native": "sojourn.rewards.native:Native", "overlong": "sojourn.rewards.overlong:Overlong"},
+    "reward": {
+        "native": "sojourn.rewards.native:Native",
+        "composite": "sojourn.rewards.composite:Composite",
+        "shaped": "sojourn.rewards.shaped:Shaped",
+        "overlong": "sojourn.rewards.overlong:Overlong",
+    },
     "curriculum": {"cycle": "sojourn.tasks.cycle:Cycle", "shuffle": "sojourn.tasks.shuffle:Shuffle"},
     "groups": {
         "slots": "sojourn.rollout.slots:Slots",
