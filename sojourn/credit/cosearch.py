@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 
-from sojourn.credit.relative import by_group, seats, standardised, within
+from sojourn.credit.relative import ByGroup, seats, standardised, within
 from sojourn.registry import Range
-from sojourn.types import Credit, Group, Score, Streams
+from sojourn.types import Credit, Group, Score
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoSearch:
+class CoSearch(ByGroup):
     """Each turn's reward, and above `gate` its trajectory's last one too, standardised among the group's turns that
     said nearly the same: whose words have an F1 of `similarity` or more with the words of the first of them (semantic
     grouping of CoSearch: Zeng et al. 2026, arXiv:2604.17555, eq. 5-6).
@@ -31,13 +31,6 @@ class CoSearch:
     least: Annotated[int, Range(2)] = 3
     gate: float = 0.5
     epsilon: Annotated[float, Range(0)] = 1e-6
-
-    needs: ClassVar[frozenset[str]] = frozenset()
-
-    def __call__(
-        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
-    ) -> list[list[Credit]]:
-        return by_group(groups, scores, self._one)
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         said = [turn.said.text if turn.said else "" for t in group.trajectories for turn in t.turns]

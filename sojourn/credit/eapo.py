@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 
-from sojourn.credit.relative import by_group, returns, seats, standardised, within
+from sojourn.credit.relative import ByGroup, returns, seats, standardised, within
 from sojourn.registry import Range
-from sojourn.types import Credit, Group, Score, Streams
+from sojourn.types import Credit, Group, Score
 
 
 @dataclass(frozen=True, kw_only=True)
-class EAPO:
+class EAPO(ByGroup):
     """Each turn's discounted return, standardised over all turns of the group (efficiency-aware policy optimisation of
     IterResearch: Chen et al. 2025, arXiv:2511.07327, eq. 3 and the text under eq. 5).
 
@@ -26,13 +26,6 @@ class EAPO:
 
     discount: Annotated[float, Range(0, 1)] = 0.995
     epsilon: Annotated[float, Range(0)] = 1e-6
-
-    needs: ClassVar[frozenset[str]] = frozenset()
-
-    def __call__(
-        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
-    ) -> list[list[Credit]]:
-        return by_group(groups, scores, self._one)
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         parts = [returns(score, self.discount) for score in judged]

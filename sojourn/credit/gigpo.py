@@ -6,17 +6,17 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 
-from sojourn.credit.relative import Gain, Values, by_group, centred, returns, seats, standardised, totals, within
+from sojourn.credit.relative import ByGroup, Gain, Values, centred, returns, seats, standardised, totals, within
 from sojourn.registry import Range
-from sojourn.types import Credit, Group, Score, Streams, Turn
+from sojourn.types import Credit, Group, Score, Turn
 
 
 @dataclass(frozen=True, kw_only=True)
-class GiGPO:
+class GiGPO(ByGroup):
     """The episode's advantage plus `step_weight` times that of each turn among the turns of the group that were taken
     in the same state (Feng et al. 2025, arXiv:2505.10978, eq. 3, 6-8).
 
@@ -32,16 +32,9 @@ class GiGPO:
     similarity: Annotated[float, Range(above=0, most=1)] = 1.0
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-
     @property
     def world(self) -> frozenset[str]:
         return frozenset({"state_key"}) if self.similarity == 1 else frozenset()
-
-    def __call__(
-        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
-    ) -> list[list[Credit]]:
-        return by_group(groups, scores, self._one)
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         gain: Gain = partial(standardised, epsilon=self.epsilon) if self.deviation else centred

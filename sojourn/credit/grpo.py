@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
 
-from sojourn.credit.relative import by_group, centred, seats, spread, standardised, totals, within
+from sojourn.credit.relative import ByGroup, centred, seats, spread, standardised, totals, within
 from sojourn.registry import Range
-from sojourn.types import Credit, Group, Score, Streams
+from sojourn.types import Credit, Group, Score
 
 
 @dataclass(frozen=True, kw_only=True)
-class GRPO:
+class GRPO(ByGroup):
     """Return minus the group's mean return, over its deviation (Shao et al. 2024, arXiv:2402.03300, section 4.1.2).
 
     `deviation = false` gives the unscaled advantage of Dr. GRPO (Liu et al. 2025, arXiv:2503.20783, section 3.2). The
@@ -24,13 +24,7 @@ class GRPO:
     deviation: bool = True
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     group_relative: ClassVar[bool] = True
-
-    def __call__(
-        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
-    ) -> list[list[Credit]]:
-        return by_group(groups, scores, self._one)
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         gain = partial(standardised, epsilon=self.epsilon) if self.deviation else centred

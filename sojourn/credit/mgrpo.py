@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 
-from sojourn.credit.relative import Values, by_group, spread, totals
+from sojourn.credit.relative import ByGroup, Values, spread, totals
 from sojourn.registry import Range
-from sojourn.types import Credit, Group, IntArray, Score, Streams
+from sojourn.types import Credit, Group, IntArray, Score
 
 
 @dataclass(frozen=True, kw_only=True)
-class MGRPO:
+class MGRPO(ByGroup):
     """Returns standardised by seat, where each episode counts alike however often it called one (M-GRPO: Hong et al.
     2025, arXiv:2511.13288, eq. 9-13).
 
@@ -26,13 +26,6 @@ class MGRPO:
     main: str = "agent"
     share: float = 0.4
     epsilon: Annotated[float, Range(0)] = 1e-6
-
-    needs: ClassVar[frozenset[str]] = frozenset()
-
-    def __call__(
-        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
-    ) -> list[list[Credit]]:
-        return by_group(groups, scores, self._one)
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         owner = np.array(

@@ -8,25 +8,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from sojourn.credit.relative import Values, by_group, seats, spread, totals, within
-from sojourn.types import Credit, Group, Score, Streams
+from sojourn.credit.relative import ByGroup, Values, seats, spread, totals, within
+from sojourn.types import Credit, Group, Score
 
 
 @dataclass(frozen=True, kw_only=True)
-class OPO:
+class OPO(ByGroup):
     """Return minus the group's mean return weighted by length (Hao et al. 2025, arXiv:2505.23585).
 
     The baseline of least variance weighs returns by the squared norm of their gradients, which the paper takes to grow
     with the number of sampled tokens. It is meant for exactly on-policy steps, without clipping or deviation.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     group_relative: ClassVar[bool] = True
-
-    def __call__(
-        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
-    ) -> list[list[Credit]]:
-        return by_group(groups, scores, self._one)
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         lengths = np.array([sum(len(turn.sample.tokens) for turn in t.turns) for t in group.trajectories])

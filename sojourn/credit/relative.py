@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.types import Credit, Group, Score
+from sojourn.types import Credit, Group, Score, Streams
 
 Values = NDArray[np.float64]
 Gain = Callable[[Values], Values]  # of comparable values, what each is worth beside the others
 
 
-def by_group(
-    groups: Sequence[Group],
-    scores: Sequence[Sequence[Score]],
-    one: Callable[[Group, Sequence[Score]], list[Credit]],
-) -> list[list[Credit]]:
-    """The credit of each group by itself."""
-    return [one(group, judged) for group, judged in zip(groups, scores, strict=True)]
+class ByGroup:
+    """An estimator that looks at each group by itself."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(
+        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
+    ) -> list[list[Credit]]:
+        return [self._one(group, judged) for group, judged in zip(groups, scores, strict=True)]
+
+    def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
+        raise NotImplementedError
 
 
 def totals(judged: Sequence[Score]) -> Values:

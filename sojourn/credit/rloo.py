@@ -6,25 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sojourn.credit.relative import Values, by_group, centred, seats, spread, totals, within
-from sojourn.types import Credit, Group, Score, Streams
+from sojourn.credit.relative import ByGroup, Values, centred, seats, spread, totals, within
+from sojourn.types import Credit, Group, Score
 
 
 @dataclass(frozen=True, kw_only=True)
-class RLOO:
+class RLOO(ByGroup):
     """Return minus the mean return of the group's *other* episodes (Ahmadian et al. 2024, arXiv:2402.14740, eq. 6).
 
     Unbiased for any group of two or more; a group of one gets zero credit. Assumes the episodes of a group are
     exchangeable; where several seats are trained, each is compared with its own kind.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     group_relative: ClassVar[bool] = True
-
-    def __call__(
-        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
-    ) -> list[list[Credit]]:
-        return by_group(groups, scores, self._one)
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         return spread(group, within(seats(group), totals(judged), _others))

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
 
-from sojourn.credit.relative import Values, by_group, seats, spread, standardised, totals, within
+from sojourn.credit.relative import ByGroup, Values, seats, spread, standardised, totals, within
 from sojourn.registry import Range
-from sojourn.types import Credit, Group, Score, Streams, Trajectory
+from sojourn.types import Credit, Group, Score, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stratified:
+class Stratified(ByGroup):
     """`blend` times the return standardised within its stratum, the rest by the whole group (Zhu et al. 2025,
     arXiv:2510.06214): so that trajectories of another structure are no baseline.
 
@@ -26,13 +26,7 @@ class Stratified:
     blend: Annotated[float, Range(0, 1)] = 0.8
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     group_relative: ClassVar[bool] = True
-
-    def __call__(
-        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
-    ) -> list[list[Credit]]:
-        return by_group(groups, scores, self._one)
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         gain = partial(standardised, epsilon=self.epsilon)
