@@ -255,6 +255,12 @@ class Group:
             t for episode in self.episodes if episode.error is None for t in episode.trajectories if t.trainable
         )
 
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """The number of the episode that each of `trajectories` is of."""
+        numbered = [(number, e) for number, e in enumerate(self.episodes) if e.error is None]
+        return tuple(number for number, episode in numbered for t in episode.trajectories if t.trainable)
+
 
 @dataclass(frozen=True)
 class Score:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from sojourn.credit.grpo import GRPO
-from sojourn.credit.relative import Values
+from sojourn.credit.relative import Values, joined
 from sojourn.credit.wrapped import Wrapped, means, scaled
 from sojourn.registry import Kind, Range
 from sojourn.types import Credit, Group, Score, Streams
@@ -41,7 +41,7 @@ class AEM(Wrapped):
         ]
 
     def _factors(self, entropies: Sequence[Values]) -> list[Values]:
-        every = np.concatenate([np.zeros(0), *entropies])
+        every = joined(entropies)
         if not len(every) or np.ptp(every) < self.least or np.ptp(every) == 0:
             return [np.ones_like(h) for h in entropies]
         low, width = every.min(), np.ptp(every)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.credit.relative import ByGroup, seats, standardised, within
+from sojourn.credit.relative import ByGroup, joined, seats_of_turns, spread_turns, standardised, within
 from sojourn.registry import Range
 from sojourn.types import Credit, Group, Score
 
@@ -34,14 +34,12 @@ class CoSearch(ByGroup):
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         said = [turn.said.text if turn.said else "" for t in group.trajectories for turn in t.turns]
-        names = [name for name, t in zip(seats(group), group.trajectories, strict=True) for _ in t.turns]
-        labels = list(zip(names, self._kinds(said), strict=True))
-        worth = np.concatenate([np.zeros(0), *(self._worth(score) for score in judged)])
+        labels = list(zip(seats_of_turns(group), self._kinds(said), strict=True))
+        worth = joined(self._worth(score) for score in judged)
         counts = Counter(labels)
         gain = within(labels, worth, partial(standardised, epsilon=self.epsilon))
         gain *= [counts[label] >= self.least for label in labels]
-        parts = np.split(gain, np.cumsum([len(t.turns) for t in group.trajectories])[:-1]) if judged else []
-        return [Credit.per_turn(t, part) for t, part in zip(group.trajectories, parts, strict=True)]
+        return spread_turns(group, gain)
 
     def _worth(self, score: Score) -> np.ndarray:
         own = score.turns.astype(np.float64)

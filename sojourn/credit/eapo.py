@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-import numpy as np
-
-from sojourn.credit.relative import ByGroup, returns, seats, standardised, within
+from sojourn.credit.relative import ByGroup, joined, returns, seats_of_turns, spread_turns, standardised, within
 from sojourn.registry import Range
 from sojourn.types import Credit, Group, Score
 
@@ -28,8 +26,5 @@ class EAPO(ByGroup):
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
-        parts = [returns(score, self.discount) for score in judged]
-        names = [name for name, part in zip(seats(group), parts, strict=True) for _ in part]
-        gain = within(names, np.concatenate([np.zeros(0), *parts]), partial(standardised, epsilon=self.epsilon))
-        by_turn = np.split(gain, np.cumsum([len(part) for part in parts])[:-1]) if parts else []
-        return [Credit.per_turn(t, part) for t, part in zip(group.trajectories, by_turn, strict=True)]
+        worth = joined(returns(score, self.discount) for score in judged)
+        return spread_turns(group, within(seats_of_turns(group), worth, partial(standardised, epsilon=self.epsilon)))

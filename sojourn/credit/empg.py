@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from sojourn.credit.grpo import GRPO
-from sojourn.credit.relative import Values
-from sojourn.credit.wrapped import Wrapped, joined, means, scaled
+from sojourn.credit.relative import Values, joined
+from sojourn.credit.wrapped import Wrapped, means, scaled
 from sojourn.registry import Kind, Range
 from sojourn.types import Credit, Group, Score, Streams
 
@@ -36,7 +36,7 @@ class EMPG(Wrapped):
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
         credit, entropies = self.base(groups, scores, streams), means(streams["entropy"])
-        every = joined(entropies)
+        every = joined(h for some in entropies for h in some)
         if not len(every):
             return credit
         low, width = float(every.min()), float(np.ptp(every)) or 1.0
@@ -45,7 +45,7 @@ class EMPG(Wrapped):
         bonuses = [[self._bonus((h - low) / width) for h in some] for some in entropies]
         tops = [[_means(c) for c in some] for some in credit]
         moved = [[a * f + b for a, f, b in zip(*of, strict=True)] for of in zip(tops, factors, bonuses, strict=True)]
-        centre = float(joined(moved).mean())
+        centre = float(joined(values for some in moved for values in some).mean())
         return [
             [scaled(c, f, b - centre) for c, f, b in zip(*of, strict=True)]
             for of in zip(credit, factors, bonuses, strict=True)

@@ -10,7 +10,19 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.credit.relative import ByGroup, Gain, Values, centred, returns, seats, standardised, totals, within
+from sojourn.credit.relative import (
+    ByGroup,
+    Gain,
+    centred,
+    joined,
+    returns,
+    seats,
+    seats_of_turns,
+    spread_turns,
+    standardised,
+    totals,
+    within,
+)
 from sojourn.registry import Range
 from sojourn.types import Credit, Group, Score, Turn
 
@@ -40,19 +52,13 @@ class GiGPO(ByGroup):
         gain: Gain = partial(standardised, epsilon=self.epsilon) if self.deviation else centred
         episode = within(seats(group), totals(judged), gain)
         turns = [turn for trajectory in group.trajectories for turn in trajectory.turns]
-        worth = np.concatenate([np.zeros(0), *(returns(score, self.discount) for score in judged)])
-        step = within(self._states(group, turns), worth, gain)
-        ends = np.cumsum([len(trajectory.turns) for trajectory in group.trajectories])
-        parts: list[Values] = np.split(step, ends[:-1]) if len(ends) else []
-        return [
-            Credit.per_turn(trajectory, whole + self.step_weight * part)
-            for trajectory, whole, part in zip(group.trajectories, episode, parts, strict=True)
-        ]
+        step = within(self._states(group, turns), joined(returns(score, self.discount) for score in judged), gain)
+        whole = np.repeat(episode, [len(trajectory.turns) for trajectory in group.trajectories])
+        return spread_turns(group, whole + self.step_weight * step)
 
     def _states(self, group: Group, turns: Sequence[Turn]) -> list[Hashable]:
-        names = [name for name, t in zip(seats(group), group.trajectories, strict=True) for _ in t.turns]
         states = [turn.state for turn in turns] if self.similarity == 1 else alike(turns, self.similarity)
-        return list(zip(names, states, strict=True))
+        return list(zip(seats_of_turns(group), states, strict=True))
 
 
 def alike(turns: Sequence[Turn], least: float) -> list[int]:

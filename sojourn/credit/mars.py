@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from sojourn.credit.relative import centred, returns, seats, within
+from sojourn.credit.relative import centred, joined, returns, seats_of_turns, spread_turns, within
 from sojourn.registry import Range
 from sojourn.types import Credit, Group, Score, Streams
 
@@ -30,20 +30,11 @@ class MARS:
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        found = [[returns(score, self.discount) for score in judged] for judged in scores]
         labels = [
             (group.task.env if self.over == "step" else number, name)
-            for number, (group, some) in enumerate(zip(groups, found, strict=True))
-            for name, turns in zip(seats(group), some, strict=True)
-            for _ in turns
+            for number, group in enumerate(groups)
+            for name in seats_of_turns(group)
         ]
-        every = np.concatenate([np.zeros(0), *(turns for some in found for turns in some)])
-        gain, place = within(labels, every, centred), 0
-        credit: list[list[Credit]] = []
-        for group in groups:
-            credit.append([])
-            for trajectory in group.trajectories:
-                stop = place + len(trajectory.turns)
-                credit[-1].append(Credit.per_turn(trajectory, gain[place:stop]))
-                place = stop
-        return credit
+        worth = [joined(returns(score, self.discount) for score in judged) for judged in scores]
+        gain = np.split(within(labels, joined(worth), centred), np.cumsum([len(turns) for turns in worth])[:-1])
+        return [spread_turns(*of) for of in zip(groups, gain if groups else [], strict=True)]

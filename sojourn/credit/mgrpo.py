@@ -28,16 +28,7 @@ class MGRPO(ByGroup):
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
-        owner = np.array(
-            [
-                number
-                for number, episode in enumerate(group.episodes)
-                if episode.error is None
-                for t in episode.trajectories
-                if t.trainable
-            ],
-            dtype=np.int64,
-        )
+        owner = np.array(group.owners, dtype=np.int64)
         names = np.array([t.agent for t in group.trajectories], dtype=object)
         worth, gain = totals(judged), np.zeros(len(judged))
         mains = {int(owner[n]): worth[n] for n in np.flatnonzero(names == self.main)}

@@ -47,6 +47,22 @@ def seats(group: Group) -> list[str]:
     return [trajectory.agent for trajectory in group.trajectories]
 
 
+def seats_of_turns(group: Group) -> list[str]:
+    """Who took each turn of the group, trajectory by trajectory."""
+    return [trajectory.agent for trajectory in group.trajectories for _ in trajectory.turns]
+
+
+def joined(arrays: Iterable[Values]) -> Values:
+    """One after another: (0,) for none."""
+    return np.concatenate([np.zeros(0), *arrays])
+
+
+def dealt(group: Group, values: Values) -> list[Values]:
+    """A value for each turn of the group, given back to the trajectories: (T,) each."""
+    ends = np.cumsum([len(trajectory.turns) for trajectory in group.trajectories])
+    return np.split(values, ends[:-1]) if len(ends) else []
+
+
 def within(labels: Iterable[Hashable], values: Values, gain: Gain) -> Values:
     """What each value is worth beside those of its label, in their places."""
     places: dict[Hashable, list[int]] = {}
@@ -72,3 +88,8 @@ def standardised(values: Values, epsilon: float = 1e-6, ddof: int = 0) -> Values
 def spread(group: Group, gain: Values) -> list[Credit]:
     """One advantage for all tokens of each trajectory, from (G,)."""
     return [Credit.uniform(t, float(g)) for t, g in zip(group.trajectories, gain, strict=True)]
+
+
+def spread_turns(group: Group, gain: Values) -> list[Credit]:
+    """One advantage for all tokens of each turn, from those of all turns of the group."""
+    return [Credit.per_turn(t, part) for t, part in zip(group.trajectories, dealt(group, gain), strict=True)]

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
-from sojourn.credit.relative import Values, seats, standardised, totals, within
+from sojourn.credit.relative import Values, joined, seats, spread_turns, standardised, totals, within
 from sojourn.registry import Range
 from sojourn.types import Credit, Group, Score, Streams
 
@@ -38,21 +38,19 @@ class SRGPO:
         gain = partial(standardised, epsilon=self.epsilon, ddof=1)
         episode = [within(seats(g), totals(judged), gain) for g, judged in zip(groups, scores, strict=True)]
         paid = [self._paid(*of) for of in zip(groups, scores, strict=True)]
-        names = [f"{key}/{turn}" for group in groups for key, t in _named(group) for turn in range(t)]
-        step = within(self._draw(names), np.concatenate([np.zeros(0), *(p for some in paid for p in some)]), gain)
-        parts = iter(np.split(step, np.cumsum([len(p) for some in paid for p in some])[:-1])) if len(step) else iter(())
+        names = [f"{name}/{turn}" for group in groups for name, turns in _named(group) for turn in range(turns)]
+        step = within(self._draw(names), joined(paid), gain)
+        parts = np.split(step, np.cumsum([len(turns) for turns in paid])[:-1]) if groups else []
         return [
-            [
-                Credit.per_turn(t, whole + self.step_weight * (next(parts) if len(names) else np.zeros(0)))
-                for t, whole in zip(group.trajectories, wholes, strict=True)
-            ]
-            for group, wholes in zip(groups, episode, strict=True)
+            spread_turns(group, np.repeat(whole, [len(t.turns) for t in group.trajectories]) + self.step_weight * part)
+            for group, whole, part in zip(groups, episode, parts, strict=True)
         ]
 
-    def _paid(self, group: Group, judged: Sequence[Score]) -> list[Values]:
+    def _paid(self, group: Group, judged: Sequence[Score]) -> Values:
+        """For each turn of the group."""
         if not self.by:
-            return [score.turns.astype(np.float64) for score in judged]
-        return [np.array([turn.info.get(self.by, 0.0) for turn in t.turns]) for t in group.trajectories]
+            return joined(score.turns.astype(np.float64) for score in judged)
+        return np.array([turn.info.get(self.by, 0.0) for t in group.trajectories for turn in t.turns], dtype=np.float64)
 
     def _draw(self, names: Sequence[str]) -> list[int]:
         """The number of each turn's lot, whatever their order."""

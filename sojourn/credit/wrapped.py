@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
+from sojourn.based import Based
 from sojourn.credit.relative import Values
-from sojourn.protocols import Stateful
 from sojourn.types import Credit, FloatArray
 
 PerTurn = Sequence[Sequence[tuple[FloatArray, ...]]]
 
 
-class Wrapped:
+class Wrapped(Based):
     """With another estimator as `base`: what that one asks for is asked for, what it remembers is remembered."""
 
-    base: Any
     also: ClassVar[frozenset[str]] = frozenset()
 
     @property
@@ -27,13 +26,6 @@ class Wrapped:
     @property
     def world(self) -> frozenset[str]:
         return getattr(self.base, "world", frozenset())
-
-    def state(self) -> Mapping[str, Any]:
-        return {"base": self.base.state()} if isinstance(self.base, Stateful) else {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        if isinstance(self.base, Stateful):
-            self.base.restore(state["base"])
 
 
 def means(streams: PerTurn) -> list[list[Values]]:
@@ -48,7 +40,3 @@ def scaled(credit: Credit, factors: Values, shift: Values | float = 0.0) -> Cred
     """Each turn's advantages times its factor, plus its shift: (T,)."""
     moved = zip(credit.tokens, factors, np.broadcast_to(shift, np.shape(factors)), strict=True)
     return Credit(tuple((turn * factor + more).astype(np.float32) for turn, factor, more in moved))
-
-
-def joined(arrays: Sequence[Sequence[Values]]) -> Values:
-    return np.concatenate([np.zeros(0), *(one for some in arrays for one in some)])

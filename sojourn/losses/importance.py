@@ -8,15 +8,16 @@ from typing import Annotated, Any, Literal, cast
 
 import torch
 
+from sojourn.based import Based
 from sojourn.losses.ppo import PPO
 from sojourn.losses.ratios import mean_by
-from sojourn.protocols import Output, Selected, Stateful
+from sojourn.protocols import Output, Selected
 from sojourn.registry import Kind, Range
 from sojourn.types import Batch, FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)
-class Importance:
+class Importance(Based):
     """w times another loss, whose ratio is then to the trainer's weights at the beginning of the step (decoupled PPO:
     Hilton et al. 2022, arXiv:2110.00641, eq. 4). w is the ratio of those weights to the sampler's, without gradient.
 
@@ -48,13 +49,6 @@ class Importance:
 
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
         return self.base.columns(batch) if hasattr(self.base, "columns") else {}
-
-    def state(self) -> Mapping[str, Any]:
-        return {"base": self.base.state()} if isinstance(self.base, Stateful) else {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        if isinstance(self.base, Stateful):
-            self.base.restore(state["base"])
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         proximal = batch.streams["policy_logprobs"]

@@ -20,11 +20,7 @@ class Judged(NamedTuple):
 
     def only(self, numbers: Collection[int]) -> Judged:
         """With those of the group's episodes alone."""
-        scores, kept = iter(self.scores), []
-        for number, episode in enumerate(self.group.episodes):
-            count = len(replace(self.group, episodes=(episode,)).trajectories)
-            own = [next(scores) for _ in range(count)]
-            kept += own if number in numbers else []
+        kept = [score for score, owner in zip(self.scores, self.group.owners, strict=True) if owner in numbers]
         episodes = tuple(episode for number, episode in enumerate(self.group.episodes) if number in numbers)
         return Judged(replace(self.group, episodes=episodes), kept)
 
@@ -48,11 +44,11 @@ class Judge:
                     f"the reward gave {len(scores)} scores for {len(group.trajectories)} trajectories of slot "
                     f"{group.slot}: a reward returns one score for each of group.trajectories"
                 )
-            owners = [e.id for e in group.episodes if e.error is None for t in e.trajectories if t.trainable]
-            for owner, score in zip(owners, scores, strict=True):
+            for owner, score in zip(group.owners, scores, strict=True):
+                name = group.episodes[owner].id
                 if wrong := [turn for turn, paid in enumerate(score.turns) if not np.isfinite(paid)]:
                     raise ConfigError(
-                        f"the reward of turn {wrong[0]} of episode {owner} is {score.turns[wrong[0]]}: expected a "
+                        f"the reward of turn {wrong[0]} of episode {name} is {score.turns[wrong[0]]}: expected a "
                         "finite number for each turn: look at what the world or the reward divides by"
                     )
             self._known[key] = Judged(group, scores)

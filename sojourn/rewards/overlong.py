@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import numpy as np
 
-from sojourn.protocols import Stateful
+from sojourn.based import Based
 from sojourn.registry import Kind, Range
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Score, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Overlong:
+class Overlong(Based):
     """Another reward, less up to `penalty` at the last turn of a trajectory that samples more than `most` - `margin`
     tokens: in proportion within the margin, all of it beyond `most` (soft overlong punishment of DAPO: Yu et al. 2025,
     arXiv:2503.14476, eq. 13, whose answers have one turn)."""
@@ -39,10 +38,3 @@ class Overlong:
         turns = score.turns.copy()
         turns[-1:] -= np.float32(cost)
         return replace(score, turns=turns, parts={**score.parts, "overlong": cost})
-
-    def state(self) -> Mapping[str, Any]:
-        return {"base": self.base.state()} if isinstance(self.base, Stateful) else {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        if isinstance(self.base, Stateful):
-            self.base.restore(state["base"])

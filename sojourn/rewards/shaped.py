@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import numpy as np
 
-from sojourn.protocols import Stateful
+from sojourn.based import Based
 from sojourn.registry import Kind, Range
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Score, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shaped:
+class Shaped(Based):
     """Another reward plus discount Phi(s') - Phi(s) for each turn, which leaves the best policy what it is (Ng, Harada
     and Russell 1999, "Policy invariance under reward transformations", theorem 1).
 
@@ -45,10 +44,3 @@ class Shaped:
         gain = self.discount * potential[1:] - potential[:-1]
         shaped = (score.turns + gain).astype(np.float32)
         return replace(score, turns=shaped, parts={**score.parts, "shaping": float(gain.sum())})
-
-    def state(self) -> Mapping[str, Any]:
-        return {"base": self.base.state()} if isinstance(self.base, Stateful) else {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        if isinstance(self.base, Stateful):
-            self.base.restore(state["base"])
