@@ -117,7 +117,9 @@ class Filter(Protocol):
 
 class Stream(Protocol):
     """Side information for every sampled token, under the name that it provides; `reference` says whether it reads
-    passes of the weights that the stage began with, which are kept then."""
+    passes of the weights that the stage began with, which are kept then.
+
+    Optional: `critic: bool`, whether it reads the critic's values."""
 
     provides: ClassVar[str]
     reference: ClassVar[bool]
@@ -128,7 +130,8 @@ class Stream(Protocol):
 class Estimator(Protocol):
     """Turns scores into advantages; pure numpy; sees the whole step. One list of credits per group.
 
-    Optional: `world: frozenset[str]`, what the plays of a world must offer, such as "state_key".
+    Optional: `world: frozenset[str]`, what the plays of a world must offer, such as "state_key"; `gives:
+    frozenset[str]`, "targets" where its credit says what a critic should have said.
     """
 
     @property
@@ -146,6 +149,8 @@ class Output(Protocol):
     def logprobs(self) -> torch.Tensor: ...  # (n,) with gradient
     @property
     def entropy(self) -> torch.Tensor: ...  # (n,) in nats; with gradient where a loss needs "entropy"
+    @property
+    def values(self) -> torch.Tensor: ...  # (n,) of the critic, with gradient, where a loss needs "critic"; else (0,)
 
 
 class Selected(Protocol):
@@ -192,7 +197,7 @@ class Trainer(Protocol):
     version: int
 
     def begin(self, optim: Any, steps: int, *, reference: bool) -> None: ...
-    async def forward(self, batch: Batch, *, reference: bool = False) -> Forward: ...
+    async def forward(self, batch: Batch, *, reference: bool = False, critic: bool = False) -> Forward: ...
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]: ...
     async def optim_step(self) -> Mapping[str, float]: ...
     async def publish(self) -> int: ...

@@ -43,7 +43,8 @@ class Run:
 
     async def streams(self, groups: Sequence[Group]) -> Streams:
         """Only what the estimator and the losses declared they need; the recipe was refused otherwise."""
-        passes = Passes(groups, self.trainer)
+        critic = any(getattr(stream, "critic", False) for stream in self.providers)
+        passes = Passes(groups, self.trainer, critic=critic)
         return {stream.provides: await stream(passes) for stream in self.providers}
 
 

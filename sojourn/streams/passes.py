@@ -15,8 +15,9 @@ PerTurn = list[list[tuple[FloatArray, ...]]]  # by group and trajectory, an arra
 class Passes:
     """The passes of one step, each made when it is first asked for, and once, however many streams read from it."""
 
-    def __init__(self, groups: Sequence[Group], trainer: Trainer) -> None:
-        self._groups, self._trainer = groups, trainer
+    def __init__(self, groups: Sequence[Group], trainer: Trainer, *, critic: bool = False) -> None:
+        """`critic` says whether any stream will read the critic's values."""
+        self._groups, self._trainer, self._critic = groups, trainer, critic
         self._made: dict[bool, Forward] = {}
 
     async def read(self, column: Callable[[Forward], FloatArray], *, reference: bool = False) -> PerTurn:
@@ -24,7 +25,8 @@ class Passes:
         stage began with."""
         batch, places = self._flat
         if reference not in self._made:
-            self._made[reference] = await self._trainer.forward(batch, reference=reference)
+            critic = self._critic and not reference
+            self._made[reference] = await self._trainer.forward(batch, reference=reference, critic=critic)
         return scatter(self._groups, column(self._made[reference]), places)
 
     @cached_property

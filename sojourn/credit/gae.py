@@ -1,0 +1,52 @@
+"""Generalised advantages of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from sojourn.credit import temporal
+from sojourn.registry import Range
+from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
+
+Share = Annotated[float, Range(0, 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GAE:
+    """The generalised advantage of every token (Schulman et al. 2016, arXiv:1506.02438, eq. 16), with `lam` its lambda;
+    the critic is asked before each token, and learns the advantage with `critic_lam` plus its value.
+
+    `discount` is for the next turn and `token_discount` for the next token of the same turn: with 1 for the latter this
+    is POAD's backup with action decomposition (Wen et al. 2024, arXiv:2405.15821), in which how many tokens an action
+    takes changes nothing. A lambda of its own for the critic is VC-PPO's decoupled GAE (Yuan et al. 2025,
+    arXiv:2503.01491). With `alpha`, a trajectory of l tokens has the lambda 1 - 1 / (alpha l) instead of `lam`, at
+    least 0 (length-adaptive GAE of VAPO: Yue et al. 2025, arXiv:2504.05118). Turns follow each other in their order;
+    a trajectory that was cut off goes on with the critic's value after its last token.
+    """
+
+    discount: Share = 1.0
+    token_discount: Share = 1.0
+    lam: Share = 0.95
+    critic_lam: Share | None = None
+    alpha: Annotated[float, Range(above=0)] | None = None
+
+    needs: ClassVar[frozenset[str]] = frozenset({"values", "next_values"})
+    gives: ClassVar[frozenset[str]] = frozenset({"targets"})
+
+    def __call__(
+        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
+    ) -> list[list[Credit]]:
+        known = zip(groups, scores, streams["values"], streams["next_values"], strict=True)
+        return [[self._one(*of) for of in zip(group.trajectories, *rest, strict=True)] for group, *rest in known]
+
+    def _one(
+        self, trajectory: Trajectory, score: Score, values: Sequence[FloatArray], ahead: Sequence[FloatArray]
+    ) -> Credit:
+        left = temporal.after(trajectory, ahead)
+        path = temporal.by_token(trajectory, score, values, left, self.discount, self.token_discount)
+        lam = self.lam if self.alpha is None else max(0.0, 1 - 1 / (self.alpha * max(len(path.values), 1)))
+        advantages = path.advantages(lam)
+        learnt = path.advantages(lam if self.critic_lam is None else self.critic_lam) + path.values
+        return Credit(temporal.split(trajectory, advantages), temporal.split(trajectory, learnt))
