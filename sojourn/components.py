@@ -48,6 +48,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "aepo": "sojourn.credit.aepo:AEPO",
         "gae": "sojourn.credit.gae:GAE",
         "turn_gae": "sojourn.credit.turn_gae:TurnGAE",
+        "bilevel_gae": "sojourn.credit.bilevel_gae:BilevelGAE",
         "kl_reward": "sojourn.credit.kl_reward:KLReward",
         "whitened": "sojourn.credit.whitened:Whitened",
         "reinforce": "sojourn.credit.reinforce:Reinforce",

@@ -266,6 +266,7 @@ def check_needs(recipe: Recipe) -> None:
             for need in sorted(part.needs - provided - own):
                 raise ConfigError(f"stage '{stage.name}': {type(part).__name__} needs {_remedy(stage, need)}")
         _check_follows(stage)
+        _check_columns(stage)
         wanted = frozenset().union(stage.estimator.needs, *(loss.needs - OWN for loss in stage.losses))
         for stream in stage.streams:
             if stream.provides not in wanted:
@@ -306,6 +307,15 @@ def _check_critic(recipe: Recipe) -> None:
 
 def _asks_critic(part: Any) -> bool:
     return getattr(part, "critic", False) or "critic" in getattr(part, "needs", ())
+
+
+def _check_columns(stage: Stage) -> None:
+    """Refuses two losses of a kind that makes columns of the step: the second's would take the first's place."""
+    made = [type(loss).__name__ for loss in stage.losses if hasattr(loss, "columns")]
+    if twice := [name for name in made if made.count(name) > 1]:
+        raise ConfigError(
+            f"stage '{stage.name}': losses has {twice[0]} twice, whose columns would be the same: keep one"
+        )
 
 
 def _check_follows(stage: Stage) -> None:

@@ -38,8 +38,7 @@ class GAE:
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        known = zip(groups, scores, streams["values"], streams["next_values"], strict=True)
-        return [[self._one(*of) for of in zip(group.trajectories, *rest, strict=True)] for group, *rest in known]
+        return temporal.each(self._one, groups, scores, streams)
 
     def _one(
         self, trajectory: Trajectory, score: Score, values: Sequence[FloatArray], ahead: Sequence[FloatArray]

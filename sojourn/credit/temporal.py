@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from sojourn.credit.relative import Values, joined
-from sojourn.types import Credit, FloatArray, Score, Trajectory
+from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
 
 
 class Path(NamedTuple):
@@ -71,6 +71,9 @@ def at_first(trajectory: Trajectory, values: Values) -> tuple[FloatArray, ...]:
     return tuple(arrays)
 
 
-def spread_over_turns(trajectory: Trajectory, path: Path, advantages: Values, targets: Values) -> Credit:
-    """One advantage for all tokens of a turn; the critic is asked at its first."""
-    return Credit(Credit.per_turn(trajectory, advantages).tokens, at_first(trajectory, targets + path.values))
+def each(
+    one: Callable[..., Credit], groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
+) -> list[list[Credit]]:
+    """`one(trajectory, score, values, next_values)` for every trajectory of the step."""
+    known = zip(groups, scores, streams["values"], streams["next_values"], strict=True)
+    return [[one(*of) for of in zip(group.trajectories, *rest, strict=True)] for group, *rest in known]

@@ -15,7 +15,14 @@ Share = Annotated[float, Range(0, 1)]
 
 @dataclass(frozen=True, kw_only=True)
 class TurnGAE:
-    """The generalised advantage of each turn, for all of its tokens."""
+    """The generalised advantage of each turn, for all of its tokens; the critic is asked once a turn, before its first
+    token, and learns the advantage with `critic_lam` plus its value (turn-level GAE of ERA: Chen et al. 2025,
+    arXiv:2510.12693; step-level value of VL-DAC: Bredis et al. 2025, arXiv:2508.04280, eq. 3-4).
+
+    With `lam = 1` it is the return less the critic's value, as in Odysseus (2026, arXiv:2605.00347, section C.1). A
+    trajectory that was cut off goes on with the critic's value after its last token; in the authors' codes it does not.
+    Their advantages are brought to mean 0 and deviation 1 over the step: that is the estimator `whitened`.
+    """
 
     discount: Share = 0.99
     lam: Share = 0.95
@@ -27,8 +34,7 @@ class TurnGAE:
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        known = zip(groups, scores, streams["values"], streams["next_values"], strict=True)
-        return [[self._one(*of) for of in zip(group.trajectories, *rest, strict=True)] for group, *rest in known]
+        return temporal.each(self._one, groups, scores, streams)
 
     def _one(
         self, trajectory: Trajectory, score: Score, values: Sequence[FloatArray], ahead: Sequence[FloatArray]
@@ -36,4 +42,5 @@ class TurnGAE:
         path = temporal.by_turn(score, values, temporal.after(trajectory, ahead), self.discount)
         advantages = path.advantages(self.lam)
         learnt = path.advantages(self.lam if self.critic_lam is None else self.critic_lam)
-        return temporal.spread_over_turns(trajectory, path, advantages, learnt)
+        targets = temporal.at_first(trajectory, learnt + path.values)
+        return Credit(Credit.per_turn(trajectory, advantages).tokens, targets)

@@ -10,7 +10,7 @@ from sojourn.streams.passes import Passes, PerTurn
 
 @dataclass(frozen=True, kw_only=True)
 class NextValues:
-    """What the critic says after each sampled token: inside a turn the value of the next one, and after the last that of
+    """What the critic says after each sampled token: inside a turn the next one's value, and after the last that of
     having said it, before the world answers."""
 
     provides: ClassVar[str] = "next_values"

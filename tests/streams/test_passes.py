@@ -24,7 +24,7 @@ class Counted:
     def __init__(self, trainer):
         self.trainer, self.asked = trainer, []
 
-    async def forward(self, batch, *, reference=False):
+    async def forward(self, batch, *, reference=False, critic=False):
         self.asked.append("reference" if reference else "policy")
         return await self.trainer.forward(batch, reference=reference)
 
