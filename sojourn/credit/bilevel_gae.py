@@ -23,14 +23,16 @@ class BilevelGAE:
 
     A turn's value is the critic's before its last token, as in the authors' code, and `discount` and `lam` are for the
     next turn, `token_discount` and `token_lam` for the next token of the same. The critic learns each advantage plus
-    its value. A turn that was paid nothing is a turn all the same (in the code of RAGEN it ran into the next). The
-    penalty for leaving the reference, which the paper pays at every token, is the estimator `kl_reward`'s.
+    its value, and where a trajectory was cut off, `bootstrap` lets it go on with the critic's. A turn that was paid
+    nothing is a turn all the same (in the code of RAGEN it runs into the next). The penalty for leaving the reference,
+    which the paper pays at every token, is the estimator `kl_reward`'s.
     """
 
     discount: Share = 0.95
     lam: Share = 1.0
     token_discount: Share = 1.0
     token_lam: Share = 1.0
+    bootstrap: bool = True
 
     needs: ClassVar[frozenset[str]] = frozenset({"values", "next_values"})
     gives: ClassVar[frozenset[str]] = frozenset({"targets"})
@@ -43,7 +45,7 @@ class BilevelGAE:
     def _one(
         self, trajectory: Trajectory, score: Score, values: Sequence[FloatArray], ahead: Sequence[FloatArray]
     ) -> Credit:
-        left = temporal.after(trajectory, ahead)
+        left = temporal.after(trajectory, ahead) if self.bootstrap else 0.0
         turns = temporal.by_turn(score, [v[-1:] for v in values], left, self.discount).advantages(self.lam)
         found = [self._within(v.astype(np.float64), turn) for v, turn in zip(values, turns, strict=True)]
         tokens = tuple(a.astype(np.float32) for a in found)

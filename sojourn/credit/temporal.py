@@ -46,8 +46,11 @@ def by_token(
 
 
 def by_turn(score: Score, values: Sequence[FloatArray], after: float, discount: float) -> Path:
-    """Every turn is a step, whose value is that of the state in which its first token is drawn; 0 without tokens."""
-    first = np.array([float(v[0]) if len(v) else 0.0 for v in values])
+    """Every turn is a step, whose value is that of the state in which its first token is drawn; without tokens, that of
+    the next turn."""
+    first, following = np.zeros(len(values)), after
+    for turn in reversed(range(len(values))):
+        following = first[turn] = float(values[turn][0]) if len(values[turn]) else following
     return Path(score.turns.astype(np.float64), first, np.full(len(first), discount), after)
 
 
@@ -72,8 +75,12 @@ def at_first(trajectory: Trajectory, values: Values) -> tuple[FloatArray, ...]:
 
 
 def each(
-    one: Callable[..., Credit], groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
+    one: Callable[..., Credit],
+    groups: Sequence[Group],
+    scores: Sequence[Sequence[Score]],
+    streams: Streams,
+    *more: Sequence[Sequence[Sequence[FloatArray]]],
 ) -> list[list[Credit]]:
-    """`one(trajectory, score, values, next_values)` for every trajectory of the step."""
-    known = zip(groups, scores, streams["values"], streams["next_values"], strict=True)
+    """`one(trajectory, score, values, next_values, *more)` for every trajectory of the step."""
+    known = zip(groups, scores, streams["values"], streams["next_values"], *more, strict=True)
     return [[one(*of) for of in zip(group.trajectories, *rest, strict=True)] for group, *rest in known]

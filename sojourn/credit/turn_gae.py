@@ -20,13 +20,15 @@ class TurnGAE:
     arXiv:2510.12693; step-level value of VL-DAC: Bredis et al. 2025, arXiv:2508.04280, eq. 3-4).
 
     With `lam = 1` it is the return less the critic's value, as in Odysseus (2026, arXiv:2605.00347, section C.1). A
-    trajectory that was cut off goes on with the critic's value after its last token; in the authors' codes it does not.
+    trajectory that was cut off goes on with the critic's value after its last token; in the authors' codes it does not,
+    as without `bootstrap`.
     Their advantages are brought to mean 0 and deviation 1 over the step: that is the estimator `whitened`.
     """
 
     discount: Share = 0.99
     lam: Share = 0.95
     critic_lam: Share | None = None
+    bootstrap: bool = True
 
     needs: ClassVar[frozenset[str]] = frozenset({"values", "next_values"})
     gives: ClassVar[frozenset[str]] = frozenset({"targets"})
@@ -39,7 +41,8 @@ class TurnGAE:
     def _one(
         self, trajectory: Trajectory, score: Score, values: Sequence[FloatArray], ahead: Sequence[FloatArray]
     ) -> Credit:
-        path = temporal.by_turn(score, values, temporal.after(trajectory, ahead), self.discount)
+        left = temporal.after(trajectory, ahead) if self.bootstrap else 0.0
+        path = temporal.by_turn(score, values, left, self.discount)
         advantages = path.advantages(self.lam)
         learnt = path.advantages(self.lam if self.critic_lam is None else self.critic_lam)
         targets = temporal.at_first(trajectory, learnt + path.values)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -84,10 +85,14 @@ class Part(NamedTuple):
         return cls(taken, np.concatenate([spans[s] for s in numbers]), share.merge(taken))
 
 
-class Passed(NamedTuple):
-    """What a part gave: the gradient to each trainable parameter, the objective, and sums under the tokens' weights."""
+Slopes = Sequence[torch.Tensor | None]  # a gradient for each trainable parameter, None where nothing flows
 
-    gradients: Sequence[torch.Tensor | None]
+
+class Passed(NamedTuple):
+    """What a part gave: the gradient, that of what losses left out, the objective, and sums under the weights."""
+
+    gradients: Slopes
+    left_out: Slopes
     objective: float
     sums: Mapping[str, float]
     mass: float
@@ -118,6 +123,8 @@ class TorchTrainer:
         self._timeline = timeline or Timeline()
         self._descents: dict[str, Descent] = {}  # "policy", and "critic" where there is one
         self._step = 0
+        self._left_out: dict[str, torch.Tensor] = {}  # the gradient so far of what losses left out
+        self._floor = 0.0  # of its norm, where it divides the gradient
         self._reference: dict[str, torch.Tensor] | None = None
 
     @property
@@ -177,7 +184,10 @@ class TorchTrainer:
         """Restores what `save` wrote; call `begin` first unless only weights are wanted. Those of a run without a
         critic leave the critic as it is."""
         self._copy_weights(load_file(folder / WEIGHTS), self.trainable, folder)
-        if self.critic is not None and (not weights_only or (folder / CRITIC).exists()):
+        there = (folder / CRITIC).exists()
+        if self.critic is not None and not there and not weights_only:
+            raise RecordError(f"the checkpoint '{folder}' has no critic: resume with the recipe that it was made with")
+        if self.critic is not None and there:
             self._copy_weights(load_file(folder / CRITIC), self.critic.parameters, folder)
         if weights_only:
             return
@@ -256,6 +266,7 @@ class TorchTrainer:
 
     def _backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
         needs = frozenset().union(*(loss.needs for loss in losses))
+        self._floor = max((getattr(loss, "floor", 0.0) for loss in losses if hasattr(loss, "left_out")), default=0.0)
         if all(loss.proportional for loss in losses):
             batch = _without_idle(batch)
         sums: dict[str, float] = {}
@@ -266,7 +277,7 @@ class TorchTrainer:
                 passed = self._team.run([partial(self._pass, part, losses, needs) for part in parts])
             trained, computed = trained + sum(len(part.batch) for part in parts), computed + nodes
             for one in passed:
-                self._add(one.gradients)
+                self._add(one)
                 objective, mass = objective + one.objective, mass + one.mass
                 for name, value in one.sums.items():
                     sums[name] = sums.get(name, 0.0) + value
@@ -283,15 +294,21 @@ class TorchTrainer:
             per_token, metrics = loss(out, chosen)
             total = total + (per_token * chosen.weight).sum()
             observed |= metrics
-        gradients = torch.autograd.grad(total, list(self.parameters.values()), allow_unused=True)
+        trained, held = list(self.parameters.values()), [loss for loss in losses if hasattr(loss, "left_out")]
+        gradients = torch.autograd.grad(total, trained, allow_unused=True, retain_graph=bool(held))
+        missed = [(cast(Any, loss).left_out(out, chosen) * chosen.weight).sum() for loss in held]
+        left_out = torch.autograd.grad(torch.stack(missed).sum(), trained, allow_unused=True) if missed else ()
         sums = {name: float((values.detach() * chosen.weight).sum()) for name, values in observed.items()}
-        return Passed(gradients, total.item(), sums, float(chosen.weight.sum()))
+        return Passed(gradients, left_out, total.item(), sums, float(chosen.weight.sum()))
 
     @torch.no_grad()
-    def _add(self, gradients: Sequence[torch.Tensor | None]) -> None:
-        for parameter, gradient in zip(self.parameters.values(), gradients, strict=True):
+    def _add(self, passed: Passed) -> None:
+        for parameter, gradient in zip(self.parameters.values(), passed.gradients, strict=True):
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        for name, gradient in zip(self.parameters, passed.left_out, strict=False):
+            if gradient is not None:
+                self._left_out[name] = gradient if name not in self._left_out else self._left_out[name].add_(gradient)
 
     def _rounds(self, batch: Batch) -> Iterator[list[Part]]:
         """The sequences that carry weight, cut after their last such token, in parts that pass side by side."""
@@ -330,6 +347,7 @@ class TorchTrainer:
 
     def _update(self) -> Mapping[str, float]:
         assert self._descents, "call begin() before the first step"
+        held = self._hold_back()
         norms = {whose: descent.clip(self._step + 1, whose) for whose, descent in self._descents.items()}
         rates = {whose: descent.update(self._step) for whose, descent in self._descents.items()}
         self._step += 1
@@ -337,7 +355,19 @@ class TorchTrainer:
             f"{'' if whose == 'policy' else f'{whose}_'}{name}": values[whose]
             for whose in norms
             for name, values in (("lr", rates), ("grad_norm", norms))
-        }
+        } | held
+
+    @torch.no_grad()
+    def _hold_back(self) -> dict[str, float]:
+        """Divides the policy's gradient by the norm of what losses left out, where they ask for that."""
+        left_out, self._left_out = self._left_out, {}
+        if not self._floor:
+            return {}
+        norm = float(torch.nn.utils.get_total_norm(list(left_out.values()))) if left_out else 0.0
+        for parameter in self.trainable.values():
+            if parameter.grad is not None:
+                parameter.grad.div_(max(norm, self._floor) if math.isfinite(self._floor) else 1.0)
+        return {"left_out_norm": norm}
 
 
 @torch.no_grad()
