@@ -50,6 +50,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "turn_gae": "sojourn.credit.turn_gae:TurnGAE",
         "bilevel_gae": "sojourn.credit.bilevel_gae:BilevelGAE",
         "positive": "sojourn.credit.positive:Positive",
+        "normalised": "sojourn.credit.normalised:Normalised",
         "kl_reward": "sojourn.credit.kl_reward:KLReward",
         "whitened": "sojourn.credit.whitened:Whitened",
         "reinforce": "sojourn.credit.reinforce:Reinforce",

@@ -1,5 +1,7 @@
 """Estimators that rest on a critic, against small examples worked by hand from their equations."""
 
+import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +11,9 @@ from cases import by_token, by_turn, group, paid, stream, trajectory
 from sojourn.credit.bilevel_gae import BilevelGAE
 from sojourn.credit.constant import Constant
 from sojourn.credit.gae import GAE
+from sojourn.credit.normalised import Normalised
 from sojourn.credit.positive import Positive
+from sojourn.credit.reinforce import Reinforce
 from sojourn.credit.turn_gae import TurnGAE
 from sojourn.credit.whitened import Whitened
 from sojourn.types import Credit, Ending
@@ -150,6 +154,25 @@ def test_a_turn_without_tokens_has_the_next_ones_value():
     assert [turn.tolist() for turn in said.tokens] == approx([0.3 + 0.5 * (0.25 + 0.5 * 0.4)], [], [0.4])
     token = credited(GAE(lam=0.0), [[0.3], [], [0.6]], [0, 0.25, 1])
     assert by_turn_tokens(token) == approx([0.25 + 0.6 - 0.3], [], [0.4])
+
+
+def test_normalised_by_hand():
+    """Returns 1, 2, 3, 6 so far: mean 3, deviation of the sample sqrt(14 / 3); turn by turn, then bounded."""
+    made, estimator = (
+        group(*(trajectory([1, 1]) for _ in range(2))),
+        Normalised(base=Reinforce(baseline="none"), clip=1.2),
+    )
+    estimator([made], [paid([0, 1], [1, 1])], {})
+    [credit] = estimator([made], [paid([1, 2], [2, 4])], {})
+    scale = math.sqrt(3 / 14)
+    assert by_turn(credit) == approx([0.0, -1 * scale], [1.2, 1.2 - 2 * scale])
+    again = Normalised(base=Reinforce(baseline="none"), clip=1.2)
+    again.restore(json.loads(json.dumps(estimator.state())))
+    for one in (estimator, again):
+        [credit] = one([made], [paid([0, 0], [0, 1])], {})
+    assert again.state() == estimator.state()
+    [same] = Normalised(base=Reinforce(baseline="none"))([made], [paid([0, 1], [1, 0])], {})
+    assert by_turn(same) == approx([0.0, 0.0], [0.0, 0.0])
 
 
 def test_targets_pass_through_what_changes_advantages():

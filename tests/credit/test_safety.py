@@ -19,6 +19,7 @@ ADD = {
     "turn_gae",
     "bilevel_gae",
     "positive",
+    "normalised",
 }  # something that is not beside others
 
 
