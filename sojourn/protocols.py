@@ -13,8 +13,10 @@ from sojourn.types import (
     Batch,
     Credit,
     Ending,
+    FloatArray,
     Forward,
     Group,
+    IntArray,
     Message,
     Observation,
     Prompt,
@@ -119,7 +121,9 @@ class Stream(Protocol):
     """Side information for every sampled token, under the name that it provides; `reference` says whether it reads
     passes of the weights that the stage began with, which are kept then.
 
-    Optional: `critic: bool`, whether it reads the critic's values."""
+    Optional: `critic: bool`, whether it reads the critic's values; `async learn(passes) -> Mapping[str, float]`, after
+    every stream has said what it has to say of the step, and what it says of how well it learns, for the metrics.
+    """
 
     provides: ClassVar[str]
     reference: ClassVar[bool]
@@ -200,6 +204,14 @@ class Trainer(Protocol):
 
     def begin(self, optim: Any, steps: int, *, reference: bool) -> None: ...
     async def forward(self, batch: Batch, *, reference: bool = False, critic: bool = False) -> Forward: ...
+    async def states(self, batch: Batch, places: IntArray) -> FloatArray:
+        """The last hidden states (P, H), in fp32, after the tokens of a batch at these places, without a gradient."""
+        ...
+
+    def twin(self, optim: Any) -> Trainer:
+        """A trainer of its own for a copy of the present weights, whose `publish` reaches no sampler."""
+        ...
+
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]: ...
     async def optim_step(self) -> Mapping[str, float]: ...
     async def publish(self) -> int: ...

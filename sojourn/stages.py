@@ -95,6 +95,7 @@ class Session:
             stage.minibatches,
             start,
             stage.filters,
+            self.rig.renderer,
         )
         self._forget_spent()
         try:

@@ -107,7 +107,7 @@ def clash(estimator: str, loss: str, lag: int, critic: bool) -> str:
 @pytest.mark.parametrize("loss", LOSSES)
 async def test_every_pair_takes_a_step_or_is_refused(loss, lag, critic):
     groups, scores = await played(lag)
-    passes = Passes(groups, trainer(100_000), critic=critic)
+    passes = Passes(groups, scores, trainer(100_000), critic=critic)
     for estimator in ESTIMATORS:
         if why := clash(estimator, loss, lag, critic):
             with pytest.raises(ConfigError, match=why):

@@ -43,7 +43,7 @@ async def stepped():
 
 async def test_all_streams_of_a_step_take_one_pass_for_each_set_of_weights():
     trainer, groups = await stepped()
-    passes, streams = Passes(groups, trainer), [find("stream", name)() for name in COMPONENTS["stream"]]
+    passes, streams = Passes(groups, [], trainer), [find("stream", name)() for name in COMPONENTS["stream"]]
     found = {stream.provides: await stream(passes) for stream in streams}
     assert set(found) == set(COMPONENTS["stream"])
     assert sorted(trainer.asked) == ["policy", "reference"]
@@ -64,6 +64,6 @@ async def test_all_streams_of_a_step_take_one_pass_for_each_set_of_weights():
 
 async def test_streams_of_the_present_weights_need_no_reference():
     trainer, groups = await stepped()
-    await find("stream", "entropy")()(Passes(groups, trainer))
+    await find("stream", "entropy")()(Passes(groups, [], trainer))
     assert trainer.asked == ["policy"]
     assert {name for name in COMPONENTS["stream"] if find("stream", name).reference} == {"ref_logprobs"}

@@ -19,7 +19,7 @@ class Decoder:
         self.base = base_of(model)
         self.device = next(self.base.parameters()).device
         self.activation_bytes = activation_bytes
-        self._bf16, self._kernel = bf16, kernel
+        self.kernel, self._bf16 = kernel, bf16
         self._cost: activations.Cost | None = None
         packed.use_packed(self.base)
         self.fused = kernel and not bf16 and layers.fuse(self.base)
@@ -28,7 +28,7 @@ class Decoder:
         """The last hidden states of some of the nodes: (R, H)."""
         tokens, positions = (torch.from_numpy(of).to(self.device)[None] for of in (tree.tokens, tree.positions))
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bf16):
-            plan = packed.Plan(tree, self.device, rows, kernel=self._kernel)
+            plan = packed.Plan(tree, self.device, rows, kernel=self.kernel)
             passed = self.base.get_decoder()(input_ids=tokens, position_ids=positions, use_cache=False, plan=plan)
         hidden = passed.last_hidden_state[0]
         return hidden if self.fused else hidden.index_select(0, rows)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -144,6 +145,29 @@ class TorchTrainer:
         its values too."""
         return await self._run(lambda: self._score(batch, reference, critic))
 
+    async def states(self, batch: Batch, places: IntArray) -> FloatArray:
+        """The last hidden states (P, H) after the tokens at these places, in fp32."""
+        return await self._run(lambda: self._read_states(batch, places))
+
+    def twin(self, optim: Any) -> TorchTrainer:
+        """A trainer of its own for a copy of the present weights; what it publishes reaches nobody."""
+
+        async def nowhere(weights: Weights, version: int) -> None:
+            """Nobody samples from it."""
+
+        made = TorchTrainer(
+            copy.deepcopy(self.model),
+            nowhere,
+            bf16=self._bf16,
+            token_budget=self._token_budget,
+            activation_bytes=self.decoder.activation_bytes,
+            logits_bytes=self._logits_bytes,
+            kernel=self.decoder.kernel,
+            timeline=self._timeline,
+        )
+        made.begin(optim, 1, reference=True)
+        return made
+
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
         """Adds the gradient of `(loss * weight).sum()`; metrics are means under the same weights."""
         return await self._run(lambda: self._backward(batch, losses))
@@ -249,6 +273,24 @@ class TorchTrainer:
             for parts in self._rounds(batch):
                 self._team.run([partial(score, part) for part in parts])
         return scored
+
+    def _read_states(self, batch: Batch, places: IntArray) -> FloatArray:
+        asked = np.full(len(batch), -1)
+        asked[places] = np.arange(len(places))
+        marked = replace(batch, weight=(asked >= 0).astype(np.float32))
+        size = self.model.config.get_text_config().hidden_size
+        found = np.zeros((len(places), size), dtype=np.float32)
+
+        @torch.no_grad()
+        def read(part: Part) -> None:
+            where = np.flatnonzero(part.batch.weight)
+            nodes, row = np.unique(part.tree.node[where], return_inverse=True)
+            hidden = self.decoder(part.tree, torch.from_numpy(nodes).to(self.device))
+            found[asked[part.places[where]]] = hidden.float().cpu().numpy()[row]
+
+        for parts in self._rounds(marked):
+            self._team.run([partial(read, part) for part in parts])
+        return found
 
     @contextmanager
     def _weights_of_reference(self) -> Iterator[None]:
