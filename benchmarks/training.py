@@ -40,8 +40,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sojourn.backends.torch import packed
 from sojourn.backends.torch.backend import compute_dtype, device_of
+from sojourn.backends.torch.columns import Part
 from sojourn.backends.torch.decoder import Decoder
-from sojourn.backends.torch.trainer import Part, TorchTrainer
+from sojourn.backends.torch.trainer import TorchTrainer
 from sojourn.batch import Aggregate, share, to_batch
 from sojourn.losses.ppo import PPO
 from sojourn.threads import prepare

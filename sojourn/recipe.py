@@ -12,16 +12,15 @@ from sojourn.agents.plain import Plain
 from sojourn.batch.weigh import Aggregate
 from sojourn.credit.grpo import GRPO
 from sojourn.errors import ConfigError
+from sojourn.optim import Optim
 from sojourn.registry import FOLDER, Kind, Range, Text, build, construct, nearest
 from sojourn.render.auto import Auto
 from sojourn.rewards.native import Native
 from sojourn.rollout.runner import Rollout
 from sojourn.rollout.slots import Slots
-from sojourn.schedules import Constant
 from sojourn.tasks.cycle import Cycle
 from sojourn.types import SamplingParams
 
-Beta = Annotated[float, Range(0, below=1)]
 NAME = Text(r"[A-Za-z0-9._-]{1,64}", "1 to 64 of the characters a-z, A-Z, 0-9, '-', '_' and '.'")
 STAGE = Text(
     rf"(?!before$|evaluation){NAME.pattern}",
@@ -71,17 +70,6 @@ class Sampling:
             stop_tokens=self.stop_tokens,
             stop_strings=self.stop_strings,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Optim:
-    """AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101), gradients clipped to a global norm."""
-
-    lr: Annotated[float, Range(0)] = 1e-5
-    betas: tuple[Beta, Beta] = (0.9, 0.95)
-    weight_decay: Annotated[float, Range(0)] = 0.0
-    clip_norm: Annotated[float, Range(above=0)] = 1.0
-    schedule: Annotated[Any, Kind("schedule")] = field(default_factory=Constant)
 
 
 def _steeper() -> Optim:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from sojourn.backends.torch.trainer import Chosen, Out
+from sojourn.backends.torch.columns import Chosen, Out
 from sojourn.batch import Aggregate, to_batch
 from sojourn.checks import made
 from sojourn.checks.made import Declared, Shape

@@ -13,8 +13,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from sojourn.backends.torch import activations, models
 from sojourn.backends.torch.activations import Cost
 from sojourn.backends.torch.backend import _adapted
+from sojourn.backends.torch.columns import Part
 from sojourn.backends.torch.decoder import base_of
-from sojourn.backends.torch.trainer import Part, TorchTrainer
+from sojourn.backends.torch.trainer import TorchTrainer
 from sojourn.losses.ppo import PPO
 from sojourn.recipe import Lora, Optim
 

@@ -8,16 +8,17 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
 from sojourn.backends.torch import activations, head
+from sojourn.backends.torch.columns import Chosen, Out, Part, Passed
 from sojourn.backends.torch.critic import PREFIX, Critic
 from sojourn.backends.torch.decoder import Decoder, base_of
 from sojourn.backends.torch.descent import Descent
@@ -33,70 +34,6 @@ WEIGHTS, CRITIC, REFERENCE, OPTIMIZER = (
     f"{name}.safetensors" for name in ("weights", "critic", "reference", "optimizer")
 )
 Weights = Iterator[tuple[str, torch.Tensor]]
-
-
-@dataclass(frozen=True)
-class Out:
-    """For the n tokens that carry weight, in order (see `protocols.Output`)."""
-
-    logprobs: torch.Tensor
-    entropy: torch.Tensor
-    values: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The batch's columns at the n tokens that carry weight (see `protocols.Selected`)."""
-
-    weight: torch.Tensor
-    logprobs: torch.Tensor
-    advantages: torch.Tensor
-    turn: torch.Tensor
-    sequence: torch.Tensor
-    streams: Mapping[str, torch.Tensor]
-
-    @classmethod
-    def of(cls, batch: Batch, where: IntArray, device: torch.device | str = "cpu") -> Chosen:
-        def column(values: FloatArray) -> torch.Tensor:
-            return torch.from_numpy(np.ascontiguousarray(values[where], dtype=np.float32)).to(device)
-
-        def numbers(values: IntArray) -> torch.Tensor:
-            return torch.from_numpy(np.unique(values[where], return_inverse=True)[1]).to(device)
-
-        return cls(
-            column(batch.weight),
-            column(batch.logprobs),
-            column(batch.advantages),
-            numbers(batch.turn),
-            numbers(batch.sequence),
-            {name: column(values) for name, values in batch.streams.items()},
-        )
-
-
-class Part(NamedTuple):
-    """Some sequences of a batch, where their tokens stand in it, and the tree that they are."""
-
-    batch: Batch
-    places: IntArray
-    tree: share.Tree
-
-    @classmethod
-    def of(cls, batch: Batch, numbers: IntArray, spans: Sequence[IntArray]) -> Part:
-        taken = batch.take(numbers)
-        return cls(taken, np.concatenate([spans[s] for s in numbers]), share.merge(taken))
-
-
-Slopes = Sequence[torch.Tensor | None]  # a gradient for each trainable parameter, None where nothing flows
-
-
-class Passed(NamedTuple):
-    """What a part gave: the gradient, that of what losses left out, the objective, and sums under the weights."""
-
-    gradients: Slopes
-    left_out: Slopes
-    objective: float
-    sums: Mapping[str, float]
-    mass: float
 
 
 class TorchTrainer:
@@ -227,6 +164,23 @@ class TorchTrainer:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.version, self._step = state["version"], state["step"]
+
+    def memory(self) -> Mapping[str, Any]:
+        """Weights, reference and moments of optimisers as arrays, for what keeps a `twin`."""
+        parts = {"weights": self.trainable, "reference": self._reference or {}}
+        parts |= {"moments": dict(self._descents["policy"].moments())}
+        found = {part: {n: t.detach().cpu().numpy().copy() for n, t in of.items()} for part, of in parts.items()}
+        return {**found, "step": self._step}
+
+    @torch.no_grad()
+    def remember(self, memory: Mapping[str, Any]) -> None:
+        """What `memory` gave."""
+        for name, value in memory["weights"].items():
+            self.trainable[name].copy_(torch.as_tensor(value))
+        self._reference = {name: torch.as_tensor(value).to(self.device) for name, value in memory["reference"].items()}
+        for path, value in memory["moments"].items():
+            self._descents["policy"].remember(path, torch.as_tensor(value))
+        self._step = memory["step"]
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
