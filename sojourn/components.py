@@ -87,6 +87,8 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "implicit_reward": "sojourn.streams.implicit_reward:ImplicitReward",
         "milestones": "sojourn.streams.milestones:Milestones",
         "utterance_advantage": "sojourn.streams.utterance_advantage:UtteranceAdvantage",
+        "relatedness": "sojourn.streams.relatedness:Relatedness",
+        "feedback": "sojourn.streams.feedback:Feedback",
         "curiosity": "sojourn.streams.curiosity:Curiosity",
     },
     "backend": {"torch": "sojourn.backends.torch.backend:Torch"},

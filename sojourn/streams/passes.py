@@ -58,7 +58,8 @@ class Passes:
             batch, places = self.flat
             said = [place for place in places if place.stop > place.start]
             around = np.array([(place.start - 1, place.stop - 1) for place in said], dtype=np.int64).reshape(-1, 2)
-            found = (await self.trainer.states(batch, around.ravel())).reshape(len(said), 2, -1)
+            rows = await self.trainer.states(batch, around.ravel())
+            found = rows.reshape(len(said), 2, rows.shape[1])
             of = {(p.group, p.trajectory): [] for p in places}
             for number, place in enumerate(said):
                 of[place.group, place.trajectory].append(number)
@@ -70,7 +71,7 @@ class Passes:
 
     async def unsaid(self, prompts: Sequence[IntArray], replies: Sequence[IntArray]) -> list[FloatArray]:
         """The log-probability that the present weights give to each token of replies that nobody sampled."""
-        ends = np.cumsum([len(p) + len(r) for p, r in zip(prompts, replies, strict=True)])
+        ends = np.cumsum([len(p) + len(r) for p, r in zip(prompts, replies, strict=True)], dtype=np.int64)
         parts = [t for pair in zip(prompts, replies, strict=True) for t in pair]
         tokens = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
         weight = np.zeros(len(tokens), dtype=np.float32)
@@ -82,11 +83,19 @@ class Passes:
         scored = (await self.trainer.forward(batch)).logprobs
         return [scored[end - len(reply) : end] for end, reply in zip(ends, replies, strict=True)]
 
+    def question(self, text: str) -> IntArray:
+        """The tokens of a context in which a user says this, and the assistant is to speak."""
+        return self._known_renderer.open([Message(Role.USER, text)]).tokens
+
     def reply(self, text: str) -> IntArray:
         """The tokens by which the assistant would say this."""
+        return np.asarray(self._known_renderer.encode_reply(Message(Role.ASSISTANT, text)), dtype=np.int64)
+
+    @property
+    def _known_renderer(self) -> Renderer:
         if self._renderer is None:
             raise ConfigError("a stream reads what nobody said, which takes a renderer: give the run one")
-        return np.asarray(self._renderer.encode_reply(Message(Role.ASSISTANT, text)), dtype=np.int64)
+        return self._renderer
 
     @cached_property
     def flat(self) -> tuple[Batch, list[Place]]:

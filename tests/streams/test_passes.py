@@ -18,6 +18,9 @@ async def nowhere(weights, version):
     pass
 
 
+READ = [name for name in COMPONENTS["stream"] if not hasattr(find("stream", name), "learn")]
+
+
 class Counted:
     """A trainer that notes the passes it is asked for."""
 
@@ -43,9 +46,9 @@ async def stepped():
 
 async def test_all_streams_of_a_step_take_one_pass_for_each_set_of_weights():
     trainer, groups = await stepped()
-    passes, streams = Passes(groups, [], trainer), [find("stream", name)() for name in COMPONENTS["stream"]]
+    passes, streams = Passes(groups, [], trainer), [find("stream", name)() for name in READ]
     found = {stream.provides: await stream(passes) for stream in streams}
-    assert set(found) == set(COMPONENTS["stream"])
+    assert set(found) == set(READ)
     assert sorted(trainer.asked) == ["policy", "reference"]
     flat, places = flatten(groups)
     for name, reference, column in (
