@@ -20,6 +20,9 @@ ADD = {
     "bilevel_gae",
     "positive",
     "normalised",
+    "process",
+    "archer",
+    "oprl",
 }  # something that is not beside others
 
 

@@ -24,7 +24,8 @@ estimator = { name = "process", by = "progress", base = { name = "process", by =
     name = "normalised", base = { name = "gae" } } } } } } }
 losses = [{ name = "ppo" }, { name = "value" }]
 streams = [{ name = "values" }, { name = "next_values" }, { name = "progress" }, { name = "curiosity", eta = 1.0 },
-    { name = "implicit_reward", loss = "ce", optim = { lr = 1e-2 } }, { name = "utterance_advantage", warmup = 0, updates = 3 },
+    { name = "implicit_reward", loss = "ce", optim = { lr = 1e-2 } },
+    { name = "utterance_advantage", warmup = 0, updates = 3 },
     { name = "feedback", rate = 4, updates = 3 }]
 """
 
