@@ -40,6 +40,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "mgrpo": "sojourn.credit.mgrpo:MGRPO",
         "mars": "sojourn.credit.mars:MARS",
         "cosearch": "sojourn.credit.cosearch:CoSearch",
+        "igpo": "sojourn.credit.igpo:IGPO",
         "rae": "sojourn.credit.rae:RAE",
         "reinforce_pp": "sojourn.credit.reinforce_pp:ReinforcePP",
         "difficulty": "sojourn.credit.difficulty:Difficulty",
@@ -80,6 +81,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "ref_logprobs": "sojourn.streams.ref_logprobs:RefLogprobs",
         "values": "sojourn.streams.values:Values",
         "next_values": "sojourn.streams.next_values:NextValues",
+        "information_gain": "sojourn.streams.information_gain:InformationGain",
     },
     "backend": {"torch": "sojourn.backends.torch.backend:Torch"},
     "schedule": {
