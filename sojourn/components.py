@@ -40,6 +40,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "mgrpo": "sojourn.credit.mgrpo:MGRPO",
         "mars": "sojourn.credit.mars:MARS",
         "cosearch": "sojourn.credit.cosearch:CoSearch",
+        "igpo": "sojourn.credit.igpo:IGPO",
         "rae": "sojourn.credit.rae:RAE",
         "reinforce_pp": "sojourn.credit.reinforce_pp:ReinforcePP",
         "difficulty": "sojourn.credit.difficulty:Difficulty",
@@ -90,6 +91,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "relatedness": "sojourn.streams.relatedness:Relatedness",
         "feedback": "sojourn.streams.feedback:Feedback",
         "curiosity": "sojourn.streams.curiosity:Curiosity",
+        "information_gain": "sojourn.streams.information_gain:InformationGain",
     },
     "backend": {"torch": "sojourn.backends.torch.backend:Torch"},
     "schedule": {

@@ -87,6 +87,8 @@ def _parts(text: str) -> Parts:
 
 def _composes(kind: str, made: Any) -> str:
     if kind == "stream":
+        if wanted := sorted(getattr(made, "task_data", ())):
+            return f"worlds whose tasks have {' and '.join(f'`{key}`' for key in wanted)} in their data"
         return "a reference kept from the stage's beginning" if made.reference else "any weights"
     everything = {"estimator": "any loss", "loss": "any estimator", "filter": "any estimator", "reward": "any world"}
     said = []

@@ -122,7 +122,8 @@ class Stream(Protocol):
     passes of the weights that the stage began with, which are kept then.
 
     Optional: `critic: bool`, whether it reads the critic's values; `async learn(passes) -> Mapping[str, float]`, after
-    every stream has said what it has to say of the step, and what it says of how well it learns, for the metrics.
+    every stream has said what it has to say of the step, and what it says of how well it learns, for the metrics;
+    `task_data: frozenset[str]`, the keys of `Task.data` that it reads, which the world's first task must have.
     """
 
     provides: ClassVar[str]

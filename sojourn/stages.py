@@ -275,6 +275,18 @@ async def check_groups(recipe: Recipe) -> None:
                     f"stage '{stage.name}': {type(stage.estimator).__name__} needs plays that offer {wanted}(), which "
                     "this world's do not: give the world one, or choose another estimator"
                 )
+        for stream in stage.streams:
+            _check_task_data(recipe, stage.name, stream)
+
+
+def _check_task_data(recipe: Recipe, stage: str, stream: Any) -> None:
+    """By the first task, as others of the world are like it."""
+    data = recipe.env.tasks("train")[0].data
+    for key in sorted(getattr(stream, "task_data", frozenset()) - set(data)):
+        raise ConfigError(
+            f"stage '{stage}': {type(stream).__name__} reads '{key}' in the data of each task, but this world's tasks "
+            f"have {', '.join(sorted(data)) or 'none'}: say which key holds it, or choose another world"
+        )
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -35,10 +35,14 @@ def totals(judged: Sequence[Score]) -> Values:
 
 def returns(score: Score, discount: float) -> Values:
     """The discounted reward from each turn on: (T,)."""
-    going, out = 0.0, np.zeros(len(score.turns))
-    for turn in reversed(range(len(score.turns))):
-        going = float(score.turns[turn]) + discount * going
-        out[turn] = going
+    return onward(score.turns.astype(np.float64), discount)
+
+
+def onward(values: Values, discount: float) -> Values:
+    """The discounted sum from each on: (T,)."""
+    going, out = 0.0, np.zeros(len(values))
+    for turn in reversed(range(len(values))):
+        going = out[turn] = values[turn] + discount * going
     return out
 
 

@@ -83,6 +83,13 @@ def recipe(estimator: str, loss: str, lag: int, critic: bool):
     return resolve(Tables(data)).recipe.stages[0]
 
 
+async def told(stream, passes):
+    """What a stream says; made up for one that reads the tasks' right answers, as these tasks have none."""
+    if not hasattr(stream, "task_data"):
+        return await stream(passes)
+    return made.of(passes.groups, frozenset({stream.provides}), np.random.default_rng(0)).streams[stream.provides]
+
+
 async def gradient(batch, losses, token_budget):
     made = trainer(token_budget)
     await made.forward_backward(batch, losses)
@@ -114,7 +121,7 @@ async def test_every_pair_takes_a_step_or_is_refused(loss, lag, critic):
                 recipe(estimator, loss, lag, critic)
             continue
         stage = recipe(estimator, loss, lag, critic)
-        streams = {stream.provides: await stream(passes) for stream in stage.streams}
+        streams = {stream.provides: await told(stream, passes) for stream in stage.streams}
         credit = stage.estimator(groups, scores, streams)
         batch = to_batch(groups, credit, streams, aggregate=Aggregate(by="turn"), losses=stage.losses)
         whole, parts = [await gradient(batch, stage.losses, budget) for budget in (100_000, 1)]

@@ -18,7 +18,11 @@ async def nowhere(weights, version):
     pass
 
 
-READ = [name for name in COMPONENTS["stream"] if not hasattr(find("stream", name), "learn")]
+READ = [
+    name
+    for name in COMPONENTS["stream"]
+    if not hasattr(find("stream", name), "learn") and not hasattr(find("stream", name), "task_data")
+]
 
 
 class Counted:
