@@ -21,6 +21,8 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "composite": "sojourn.rewards.composite:Composite",
         "shaped": "sojourn.rewards.shaped:Shaped",
         "overlong": "sojourn.rewards.overlong:Overlong",
+        "tool_use": "sojourn.rewards.tool_use:ToolUse",
+        "verified": "sojourn.rewards.verified:Verified",
     },
     "curriculum": {"cycle": "sojourn.tasks.cycle:Cycle", "shuffle": "sojourn.tasks.shuffle:Shuffle"},
     "groups": {
