@@ -51,6 +51,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "gae": "sojourn.credit.gae:GAE",
         "turn_gae": "sojourn.credit.turn_gae:TurnGAE",
         "bilevel_gae": "sojourn.credit.bilevel_gae:BilevelGAE",
+        "vsc": "sojourn.credit.vsc:VSC",
         "positive": "sojourn.credit.positive:Positive",
         "normalised": "sojourn.credit.normalised:Normalised",
         "kl_reward": "sojourn.credit.kl_reward:KLReward",
