@@ -21,6 +21,8 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "composite": "sojourn.rewards.composite:Composite",
         "shaped": "sojourn.rewards.shaped:Shaped",
         "overlong": "sojourn.rewards.overlong:Overlong",
+        "tool_use": "sojourn.rewards.tool_use:ToolUse",
+        "verified": "sojourn.rewards.verified:Verified",
     },
     "curriculum": {"cycle": "sojourn.tasks.cycle:Cycle", "shuffle": "sojourn.tasks.shuffle:Shuffle"},
     "groups": {
@@ -50,6 +52,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "gae": "sojourn.credit.gae:GAE",
         "turn_gae": "sojourn.credit.turn_gae:TurnGAE",
         "bilevel_gae": "sojourn.credit.bilevel_gae:BilevelGAE",
+        "vsc": "sojourn.credit.vsc:VSC",
         "positive": "sojourn.credit.positive:Positive",
         "normalised": "sojourn.credit.normalised:Normalised",
         "process": "sojourn.credit.process:Process",

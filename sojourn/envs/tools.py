@@ -10,7 +10,8 @@
         def reward(self) -> float | None: ...        # None while the play goes on
 
 The agent says one call as it would be written in Python, `add(x=1, y=2)` or `add(1, 2)`, with literal values alone;
-or it makes structured calls. A tool refuses by raising ValueError, with the object unchanged.
+or it makes structured calls. A tool refuses by raising ValueError, with the object unchanged; where calls before
+it in the same turn worked, the turn's info has `error` 1.
 
 Optional, by name: `tasks`, a sequence of keyword arguments (every fifth is for testing), a mapping from "train" and
 "test" to such sequences, or a static method from the split to one; `expert()`, the next call as text; `choices()`, all
@@ -193,20 +194,21 @@ class ToolsEnv:
         calls = action.calls or (parse_call(action.text, self.family.methods),)
         chosen = [(call, self._method(call).arguments(call.arguments)) for call in calls]  # all, before any is run
         answers: list[Message] = []
+        info: dict[str, float] = {}
         for call, arguments in chosen:
             try:
                 text = as_text(await _settled(getattr(self.game, call.name)(**arguments)))
             except ValueError as error:
                 if not answers:
                     raise ActionError(f"{call.name}: {error}") from error
-                text = f"error: {error}"
+                text, info["error"] = f"error: {error}", 1.0
             role, answered = (Role.TOOL, call.id or call.name) if action.calls else (Role.USER, None)
             answers.append(Message(role, text, answers=answered))
             reward = await _settled(self.game.reward())
             if reward is not None:
                 self.over = True
-                return Step(None, {agent: self._checked(reward)}, done=True)
-        return Step(await self._observe(tuple(answers)), {agent: 0.0})
+                return Step(None, {agent: self._checked(reward)}, done=True, info=info)
+        return Step(await self._observe(tuple(answers)), {agent: 0.0}, info=info)
 
     async def close(self) -> None:
         if not self.closed and hasattr(self.game, "close"):

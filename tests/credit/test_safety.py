@@ -18,6 +18,7 @@ ADD = {
     "gae",
     "turn_gae",
     "bilevel_gae",
+    "vsc",
     "positive",
     "normalised",
     "process",

@@ -159,6 +159,11 @@ async def test_structured_calls_are_answered_by_id_or_name():
         (Role.TOOL, "submit", "error: a sum of these is never negative"),
         (Role.TOOL, "add", "5.0"),
     ]
+    assert step.info == {"error": 1.0}
+    fine = await env.step("agent", say("", ToolCall("add", {"x": 1})))
+    assert fine.info == {}
+    ended = await env.step("agent", say("", *calls[:2], ToolCall("submit", {"answer": 3})))
+    assert (ended.done, ended.info) == (True, {"error": 1.0})
 
 
 @pytest.mark.parametrize(("answer", "reward"), [(3, 1.0), (4, 0.0)])

@@ -1,0 +1,87 @@
+"""Another reward, and what the calls of tools were worth."""
+
+from __future__ import annotations
+
+import ast
+import json
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+import numpy as np
+
+from sojourn.based import Based
+from sojourn.registry import Kind, Range
+from sojourn.rewards.native import Native
+from sojourn.types import Group, Message, Score, Trajectory, Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolUse(Based):
+    """Another reward, plus at the last turn `coef` times the mean score of the turns that used a tool, 0 where none did
+    (tool-aware policy optimisation of CodeV: Hou et al. 2025, arXiv:2511.19661).
+
+    A turn's score is the number `by` of its `Turn.info`, where the world or a judge leaves one. Else it is told by
+    rule: 1 for calls that worked; `penalty` where one failed, which a number of `failed` above 0 in `Turn.info` says,
+    and with `repeats` where the agent had made the same call, with the same arguments, before. A call is structured, or
+    all of a text that reads as one, `name(1, key="two")`; those named in `ignore`, such as the answer, are no tools.
+    A refused turn is a call that failed, whatever it said. Texts that give the same argument once by place and once by
+    name are not the same call.
+
+    In the paper the score is that of a VLM which sees the question and the tool's output alone; the rule knows only its
+    red lines, not whether the output served. Its weights are not known, but that of tools is the smaller: `coef` is
+    ours. Turn `repeats` off in worlds where the same call again does something new.
+    """
+
+    base: Annotated[Any, Kind("reward")] = field(default_factory=Native)
+    coef: Annotated[float, Range(0)] = 0.5
+    by: str = "tool_score"
+    penalty: float = -1.0
+    failed: tuple[str, ...] = ("malformed", "error")
+    repeats: bool = True
+    ignore: tuple[str, ...] = ()
+
+    async def __call__(self, group: Group) -> list[Score]:
+        judged = await self.base(group)
+        return [self._plus(t, score) for t, score in zip(group.trajectories, judged, strict=True)]
+
+    def _plus(self, trajectory: Trajectory, score: Score) -> Score:
+        known = list(self._scores(trajectory))
+        mean = float(np.mean(known)) if known else 0.0
+        turns = score.turns.copy()
+        turns[-1:] += np.float32(self.coef * mean)
+        return replace(score, turns=turns, parts={**score.parts, "tool_use": mean, "tool_turns": float(len(known))})
+
+    def _scores(self, trajectory: Trajectory) -> Iterator[float]:
+        """One for each turn that used a tool."""
+        made: set[str] = set()
+        for turn in trajectory.turns:
+            now = [call for name, call in calls(turn.said) if name not in self.ignore]
+            again = bool(made.intersection(now)) or len(set(now)) < len(now)
+            made.update(now)
+            if self.by in turn.info:
+                yield turn.info[self.by]
+            elif now or turn.info.get("malformed", 0.0) > 0:
+                yield self.penalty if self._failed(turn) or (again and self.repeats) else 1.0
+
+    def _failed(self, turn: Turn) -> bool:
+        return any(turn.info.get(name, 0.0) > 0 for name in self.failed)
+
+
+def calls(said: Message | None) -> list[tuple[str, str]]:
+    """The name of each call of a message, and the call with its arguments: alike where the calls are."""
+    if said is None:
+        return []
+    if said.calls:
+        return [(c.name, json.dumps([c.name, c.arguments], sort_keys=True, default=str)) for c in said.calls]
+    text = said.text.strip()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the parser, about the agent's odd literals
+            call = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or not text.startswith(f"{call.func.id}("):
+        return []
+    return [(call.func.id, ast.dump(call))]
