@@ -24,6 +24,7 @@ from sojourn.streams.passes import Passes
 ESTIMATORS = list(COMPONENTS["estimator"])
 LOSSES = list(COMPONENTS["loss"])
 LAGS = (0, 2)
+EAGER = {"utterance_advantage": {"warmup": 0}}  # else it says nothing at the first step
 SHAPES = (
     (Shape(), FORKED, Shape(turns=1, tokens=1), Shape(turns=2)),
     (Shape(turns=4), Shape(turns=1)),
@@ -78,7 +79,7 @@ def recipe(estimator: str, loss: str, lag: int, critic: bool):
     needs = sorted(own.needs.union(*(loss.needs - OWN for loss in losses)) - {"targets"})
     stage = {"name": "rl", "steps": 1, "groups": {"name": "slots", "max_lag": lag}}
     stage |= {"estimator": {"name": estimator}, "losses": [{"name": n} for n in names]}
-    stage |= {"streams": [{"name": n} for n in needs]}
+    stage |= {"streams": [{"name": n, **EAGER.get(n, {})} for n in needs]}
     data = {"name": "all", "env": {"name": "toy"}, "stages": [stage], **({"critic": {}} if critic else {})}
     return resolve(Tables(data)).recipe.stages[0]
 
