@@ -145,6 +145,7 @@ class Display:
         parts += [
             f"{name} {_of(values, name)}" for name in ("reward", "loss", "entropy", "kl", "drift") if name in values
         ]
+        parts += [f"{name} {value}" for name, value in self._learnt()]
         for name, label in (("malformed", "malformed"), ("cut_off", "cut off"), ("zero_signal", "no signal")):
             if name in values:
                 parts.append(f"{label} {_percent(values, name)}")
@@ -192,6 +193,7 @@ class Display:
             ("drift", _of(values, "drift")), ("cut off", _percent(values, "cut_off")),
             ("lag", lag), ("no signal", _percent(values, "zero_signal")),
             ("lr", _of(values, "lr")), ("errors", _of(values, "errors")),
+            *self._learnt(),
         ]  # fmt: skip
         wide = 2 if self.console.width >= 72 else 1
         rows = [pairs[n : n + wide] for n in range(0, len(pairs), wide)]
@@ -200,6 +202,15 @@ class Display:
             batch, cached = values["sampler_batch"], _percent(values, "sampler_reuse")
             long.append([("sampler", f"{batch:.1f} contexts at a time, {cached} of prompt tokens cached")])
         return Group(_grid(rows), _grid(long))
+
+    def _learnt(self) -> list[tuple[str, str]]:
+        """How well a critic and streams that learn do."""
+        values = self._stage.values
+        errors = sorted(name for name in values if name.endswith("_error") and name != "value_error")
+        found = [(name.removesuffix("_error").replace("_", " "), f"error {_number(values[name])}") for name in errors]
+        if "explained_variance" in values:
+            found.insert(0, ("critic", f"explains {_percent(values, 'explained_variance')}"))
+        return found
 
     def _speed(self) -> str:
         values, parts = self._stage.values, []

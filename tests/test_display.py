@@ -105,6 +105,17 @@ def test_a_terminal_gets_a_panel_in_80_columns():
     assert "rl 13/60" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_what_learns_beside_the_policy_is_shown():
+    console = Console(file=io.StringIO(), width=80)
+    display = Display("toy", console=console)
+    display.stage("rl", 5)
+    display.step(0, {"explained_variance": 0.314, "value_error": 0.2, "progress_error": 0.05, "seconds_step": 1.0})
+    assert "critic explains 31.4%  progress error 0.05" in console.file.getvalue()  # type: ignore[attr-defined]
+    shown = Console(file=io.StringIO(), width=80)
+    shown.print(display.render())
+    assert "explains 31.4%" in shown.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_an_empty_display_draws():
     console = Console(file=io.StringIO(), width=80)
     display = Display(console=console)

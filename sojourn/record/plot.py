@@ -21,6 +21,7 @@ from sojourn.record.run import RunFolder
 
 TRAINING, EVALUATION = "#2b6cb0", "#c05621"
 KL = {"drift": "KL from the\nstage's start", "kl": "KL (nats)"}  # the first that was recorded is drawn
+MOST = 4  # of what learns beside the policy, a panel each
 
 
 class Series(NamedTuple):
@@ -46,7 +47,8 @@ class Curve:
 
 
 def curve(run_folders: Sequence[Path], out: Path) -> None:
-    """Draws success over training, with evaluations and their 95% intervals, and entropy and KL below, to a PNG.
+    """Draws success over training, with evaluations and their 95% intervals, to a PNG; below, entropy, KL, and how well
+    a critic and streams that learn do, on what they have not learnt from yet.
 
     Several folders are seeds of one recipe: a thin line each, the mean thick, and evaluations with a t interval over
     seeds. A stage is drawn when it has a loss; an evaluation lies at the start of its stage plus the steps done in it.
@@ -65,13 +67,12 @@ def curve(run_folders: Sequence[Path], out: Path) -> None:
     if not any(c.lines or c.evaluations for c in curves):
         raise RecordError(f"nothing to draw in {', '.join(map(str, run_folders))}: no step has been recorded yet")
     starts, end = _starts(curves)
-    figure = Figure(figsize=(8, 6), dpi=120, layout="constrained")
-    panels = figure.subplots(3, 1, sharex=True, height_ratios=[3.2, 1, 1])
+    lower = _lower_names({name for one in curves for line in one.lines for name in line.values})
+    figure = Figure(figsize=(8, 4 + len(lower)), dpi=120, layout="constrained")
+    panels = figure.subplots(1 + len(lower), 1, sharex=True, height_ratios=[3.2, *[1] * len(lower)])
     _success(panels[0], curves, starts)
-    seen = {name for one in curves for line in one.lines for name in line.values}
-    kl = next((name for name in KL if name in seen), "kl")
-    _lower(panels[1], curves, starts, "entropy", "entropy (nats)")
-    _lower(panels[2], curves, starts, kl, KL[kl])
+    for panel, (name, label) in zip(panels[1:], lower.items(), strict=True):
+        _lower(panel, curves, starts, name, label)
     for panel in panels:
         _frame(panel, starts)
     for stage, start in starts.items():
@@ -80,6 +81,16 @@ def curve(run_folders: Sequence[Path], out: Path) -> None:
     panels[-1].set_xlabel(f"step ({names})")
     panels[-1].set_xlim(-0.02 * end - 0.5, 1.02 * end + 0.5)
     write_file(out, lambda temporary: figure.savefig(temporary, format="png"))
+
+
+def _lower_names(seen: set[str]) -> dict[str, str]:
+    """What is drawn below success, with its label."""
+    kl = next((name for name in KL if name in seen), "kl")
+    names = {"entropy": "entropy (nats)", kl: KL[kl]}
+    if "explained_variance" in seen:
+        names["explained_variance"] = "critic: variance\nexplained"
+    learnt = sorted(name for name in seen if name.endswith("_error") and name != "value_error")
+    return {**names, **{name: f"{name.removesuffix('_error').replace('_', ' ')}:\nerror" for name in learnt[:MOST]}}
 
 
 def _require_seeds(runs: Sequence[RunFolder]) -> None:

@@ -58,6 +58,19 @@ def test_a_png_is_drawn(tmp_path: Path, seeds: int):
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_what_learns_beside_the_policy_has_a_panel():
+    assert list(plot._lower_names({"entropy", "kl", "loss"})) == ["entropy", "kl"]
+    seen = {"drift", "explained_variance", "value_error", "progress_error", "curiosity_error", "success"}
+    assert list(plot._lower_names(seen)) == [
+        "entropy",
+        "drift",
+        "explained_variance",
+        "curiosity_error",
+        "progress_error",
+    ]
+    assert plot._lower_names(seen)["progress_error"] == "progress:\nerror"
+
+
 def test_an_empty_run_cannot_be_drawn(tmp_path: Path):
     RunFolder.create(tmp_path / "a", "").close()
     with pytest.raises(RecordError, match="nothing to draw"):
