@@ -156,6 +156,10 @@ class Output(Protocol):
     def entropy(self) -> torch.Tensor: ...  # (n,) in nats; with gradient where a loss needs "entropy"
     @property
     def values(self) -> torch.Tensor: ...  # (n,) of the critic, with gradient, where a loss needs "critic"; else (0,)
+    @property
+    def top(
+        self,
+    ) -> torch.Tensor: ...  # (n,) of the likeliest token, with gradient, where a loss needs "top"; else (0,)
 
 
 class Selected(Protocol):
@@ -204,7 +208,18 @@ class Trainer(Protocol):
     version: int
 
     def begin(self, optim: Any, steps: int, *, reference: bool) -> None: ...
-    async def forward(self, batch: Batch, *, reference: bool = False, critic: bool = False) -> Forward: ...
+    async def forward(
+        self,
+        batch: Batch,
+        *,
+        reference: bool = False,
+        critic: bool = False,
+        likeliest: bool = False,
+        instead: IntArray | None = None,
+    ) -> Forward:
+        """What the weights say of the tokens that carry weight; with `instead`, of those (N,) in their places."""
+        ...
+
     async def states(self, batch: Batch, places: IntArray) -> FloatArray:
         """The last hidden states (P, H), in fp32, after the tokens of a batch at these places, without a gradient."""
         ...

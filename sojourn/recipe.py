@@ -26,7 +26,7 @@ STAGE = Text(
     rf"(?!before$|evaluation){NAME.pattern}",
     f"{NAME.description}, neither 'before' nor beginning with 'evaluation', as evaluations are called",
 )
-OWN = frozenset({"entropy", "critic"})  # what a loss is given by its own pass
+OWN = frozenset({"entropy", "critic", "top"})  # what a loss is given by its own pass
 MODEL = Text(r"[^\0]+", "the name of a model")
 
 

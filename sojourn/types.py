@@ -380,3 +380,5 @@ class Forward(NamedTuple):
     entropy: FloatArray  # (N,) in nats
     values: FloatArray  # (N,) of the critic, before each token; 0 where it was not asked
     next_values: FloatArray  # (N,) of the critic, after each token
+    top: FloatArray  # (N,) logprob of the likeliest token in the place of each; 0 where it was not asked
+    likeliest: IntArray  # (N,) that token

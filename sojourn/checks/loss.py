@@ -27,6 +27,7 @@ SHAPES = ((Shape(), Shape(turns=1, tokens=1)), (Shape(turns=2), Shape(turns=1)))
 NEAR = 0.1  # nats between the policy and the sampler, inside any clip
 FAR = 30.0  # what was likely to one of them has a probability of 1e-13 to the other
 ATOL, RTOL = 1e-6, 1e-4
+GIVEN = {"values": "critic", "top": "top"}  # what a pass gives besides, and what a loss must need for it
 
 
 class Passed(NamedTuple):
@@ -36,6 +37,7 @@ class Passed(NamedTuple):
     logprobs: FloatArray
     entropy: FloatArray
     values: FloatArray
+    top: FloatArray
 
     def take(self, sequence: int) -> Passed:
         span = np.arange(*self.batch.starts[sequence : sequence + 2])
@@ -55,8 +57,8 @@ class Answer(NamedTuple):
     streams: Declared
 
     def gradient(self) -> torch.Tensor:
-        """Of the sum of the per-token losses, by logprobs, entropy and values: (3, n), 0 where none flows."""
-        columns = (self.out.logprobs, self.out.entropy, self.out.values)
+        """Of the sum of the per-token losses, by logprobs, entropy, values and top: (4, n), 0 where none flows."""
+        columns = (self.out.logprobs, self.out.entropy, self.out.values, self.out.top)
         inputs = [t for t in columns if t.requires_grad]
         if not self.per_token.requires_grad:
             return torch.zeros(len(columns), len(self.out.logprobs))
@@ -78,7 +80,8 @@ class Case:
         batch = to_batch(step.groups, credit, step.streams, aggregate=Aggregate(), losses=[copy.deepcopy(self.loss)])
         gap = rng.uniform(-NEAR, NEAR, len(batch))
         entropy, values = rng.uniform((0, -1), (4, 1), (len(batch), 2)).astype("f4").T
-        return Passed(batch, (batch.logprobs + gap).astype(np.float32), entropy, values)
+        logprobs = (batch.logprobs + gap).astype(np.float32)
+        return Passed(batch, logprobs, entropy, values, np.maximum(logprobs, np.float32(-0.3)))
 
     @property
     def far(self) -> Passed:
@@ -98,8 +101,8 @@ class Case:
         chosen = replace(whole, streams=streams)
         logprobs = torch.from_numpy(passed.logprobs[where]).requires_grad_()
         entropy = torch.from_numpy(passed.entropy[where]).requires_grad_("entropy" in self.loss.needs)
-        asked = "critic" in self.loss.needs
-        out = Out(logprobs, entropy, torch.from_numpy(passed.values[where[: len(where) * asked]]).requires_grad_(asked))
+        more = {name: getattr(passed, name)[where] for name, need in GIVEN.items() if need in self.loss.needs}
+        out = Out(logprobs, entropy, **{name: torch.from_numpy(of).requires_grad_() for name, of in more.items()})
         answer = self.loss(out, chosen)
         if not (isinstance(answer, tuple) and len(answer) == 2):
             raise BrokenError(f"it gave a {type(answer).__name__}: expected the per-token losses and the metrics")
@@ -164,7 +167,9 @@ def _flows(case: Case) -> str:
     on_policy = near._replace(logprobs=near.batch.logprobs)  # some losses clip all of the one, some rest on the other
     flown = torch.cat([case.call(p).gradient() for p in (near, on_policy)], 1)
     reached = [
-        name for name, slope in zip(("logprobs", "entropy", "critic's values"), flown, strict=True) if slope.any()
+        name
+        for name, slope in zip(("logprobs", "entropy", "critic's values", "likeliest tokens"), flown, strict=True)
+        if slope.any()
     ]
     if not reached:
         raise BrokenError(

@@ -12,9 +12,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from sojourn.backends.torch import activations, models
 from sojourn.backends.torch.activations import Cost
-from sojourn.backends.torch.backend import _adapted
 from sojourn.backends.torch.columns import Part
 from sojourn.backends.torch.decoder import base_of
+from sojourn.backends.torch.lora import adapted as with_adapters
 from sojourn.backends.torch.trainer import TorchTrainer
 from sojourn.losses.ppo import PPO
 from sojourn.recipe import Lora, Optim
@@ -31,7 +31,7 @@ def trainer(model, activation_bytes: float, **options) -> TorchTrainer:
 
 
 def adapted(name: str):
-    return _adapted(build(name), Lora(rank=4), torch.float32)
+    return with_adapters(build(name), Lora(rank=4), torch.float32)
 
 
 def cost(model) -> Cost:
@@ -66,7 +66,7 @@ def kept_bytes(made: TorchTrainer, batch) -> int:
     part = Part.of(batch, np.arange(len(batch.starts) - 1), [np.arange(a, b) for a, b in pairwise(batch.starts)])
     again = activations.checkpointed(made.decoder.recomputed(len(part.tree.tokens)))
     with again, saved_tensors_hooks(keep, lambda tensor: tensor):
-        out = made._forward(part, np.flatnonzero(batch.weight), frozenset())
+        out = made._forward(part, np.flatnonzero(batch.weight), frozenset(), batch.tokens[batch.weight > 0])
     assert out.logprobs.requires_grad
     return sum(storage.nbytes() for storage in held.values())
 

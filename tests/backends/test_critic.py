@@ -12,6 +12,7 @@ from sojourn.backends.torch.decoder import Decoder
 from sojourn.backends.torch.trainer import TorchTrainer
 from sojourn.config import Tables
 from sojourn.errors import ConfigError, ModelError, RecordError
+from sojourn.losses.bcoder import BCoder
 from sojourn.losses.ppo import PPO
 from sojourn.losses.st_ppo import STPPO
 from sojourn.losses.value import Value
@@ -78,6 +79,28 @@ async def test_values_are_not_computed_unasked():
     assert not found.values.any()
     with pytest.raises(ValueError, match="there is no critic"):
         await trainer(critic=False).forward(step(), critic=True)
+
+
+async def test_the_likeliest_tokens_and_their_gradient():
+    """By transformers' own pass over each sequence alone; the loss of B-Coder is (Q - 0)^2 here."""
+    batch, made = step(), trainer(detach=True)
+    batch = Batch(**{**vars(batch), "streams": {**batch.streams, "targets": np.zeros(len(batch), dtype=np.float32)}})
+    found = await made.forward(batch, likeliest=True)
+    await made.forward_backward(batch, [BCoder(advantage=0.0, likelihood=0.0)])
+    model, total = models.load(NAME, "fp32", 0).model, torch.zeros(())
+    for a, b in zip(batch.starts, batch.starts[1:], strict=False):
+        passed = model(torch.from_numpy(batch.tokens[a:b])[None], output_hidden_states=True)
+        logp, said = passed.logits[0].log_softmax(-1), torch.from_numpy(batch.tokens[a:b])
+        places = np.flatnonzero(batch.weight[a:b])
+        top = logp[places - 1].max(1)
+        np.testing.assert_array_equal(found.likeliest[a:b][places], top.indices)
+        np.testing.assert_allclose(found.top[a:b][places], top.values.detach(), atol=1e-4)
+        values = made.critic.head(passed.hidden_states[-1][0].detach())[places - 1].detach()
+        gain = logp[places - 1].gather(1, said[places][:, None])[:, 0] - top.values
+        total = total + ((gain + values).square() * torch.from_numpy(batch.weight[a:b][places])).sum()
+    expected = torch.autograd.grad(total, list(model.parameters()))
+    for (name, p), slope in zip(made.trainable.items(), expected, strict=True):
+        torch.testing.assert_close(p.grad, slope, atol=1e-4, rtol=1e-3, msg=name)
 
 
 async def test_a_new_critic_says_nothing():

@@ -13,7 +13,7 @@ from torch.nn.functional import silu
 
 from sojourn.backends.torch import gradients
 from sojourn.backends.torch import kernel as kernels
-from sojourn.backends.torch.backend import _adapted
+from sojourn.backends.torch.lora import adapted as with_adapters
 from sojourn.backends.torch.trainer import TorchTrainer
 from sojourn.batch import share
 from sojourn.losses.entropy import Entropy
@@ -141,7 +141,7 @@ def test_rotation():
 
 def adapted(name: str):
     """With adapters that do something: they begin at 0."""
-    model = _adapted(build(name), Lora(rank=4), torch.float32)
+    model = with_adapters(build(name), Lora(rank=4), torch.float32)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():

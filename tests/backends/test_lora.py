@@ -5,8 +5,9 @@ from made import batch as made_batch
 from numpy.random import default_rng
 
 from sojourn.backends.torch import models
-from sojourn.backends.torch.backend import _adapted
-from sojourn.backends.torch.trainer import TorchTrainer, merged
+from sojourn.backends.torch.lora import adapted as with_adapters
+from sojourn.backends.torch.lora import merged
+from sojourn.backends.torch.trainer import TorchTrainer
 from sojourn.losses.nll import NLL
 from sojourn.recipe import Lora, Optim
 
@@ -19,7 +20,7 @@ async def test_the_merged_weights_score_like_the_adapted_model():
     torch.manual_seed(0)
     plain = models.load("tiny", "fp32", 0).model
     adapted = TorchTrainer(
-        _adapted(models.load("tiny", "fp32", 0).model, Lora(rank=4), torch.float32),
+        with_adapters(models.load("tiny", "fp32", 0).model, Lora(rank=4), torch.float32),
         nowhere,
         bf16=False,
         token_budget=999,

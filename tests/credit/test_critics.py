@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cases import by_token, by_turn, group, paid, stream, trajectory
 
+from sojourn.credit.bcoder import BCoder
 from sojourn.credit.bilevel_gae import BilevelGAE
 from sojourn.credit.constant import Constant
 from sojourn.credit.gae import GAE
@@ -173,6 +174,17 @@ def test_normalised_by_hand():
     assert again.state() == estimator.state()
     [same] = Normalised(base=Reinforce(baseline="none"))([made], [paid([0, 1], [1, 0])], {})
     assert by_turn(same) == approx([0.0, 0.0], [0.0, 0.0])
+
+
+def test_a_conservative_operator_by_hand():
+    """The first policy would go on with a token of advantage -1 where the critic says 0.4: 0.999 (0.4 - 1)."""
+    values, gaps = [[0.3, 0.4]], [[-0.5, -1.0]]
+    credit = credited(BCoder(), values, [1.0], greedy_gap=gaps)
+    assert learnt(credit) == approx([-0.5994, 1.0])
+    assert by_token([credit]) == [[1.0, 1.0]]
+    cut = credited(BCoder(discount=0.5, alpha=2.0), values, [-1.0], Ending.TURNS, after=0.7, greedy_gap=gaps)
+    assert learnt(cut) == approx([0.5 * (0.4 - 2), -1 + 0.5 * 0.7])
+    assert by_token([cut]) == [[0.0, 0.0]]
 
 
 def test_targets_pass_through_what_changes_advantages():

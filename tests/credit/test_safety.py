@@ -21,6 +21,7 @@ ADD = {
     "vsc",
     "positive",
     "normalised",
+    "bcoder",
     "process",
     "archer",
     "oprl",

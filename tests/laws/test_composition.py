@@ -103,11 +103,12 @@ async def gradient(batch, losses, token_budget):
 def clash(estimator: str, loss: str, lag: int, critic: bool) -> str:
     """Why the pair must be refused; empty where it must work."""
     targets = "targets" in getattr(build("estimator", {"name": estimator}).value, "gives", ())
-    if (critic or loss == "value") and not targets:
+    trains_critic = "critic" in build("loss", {"name": loss}).value.needs
+    if (critic or trains_critic) and not targets:
         return "needs an estimator that says what a critic should have said"
     if loss == "reinforce" and lag:
         return "Reinforce is right for samples of the present weights alone"
-    return "needs a critic" if not critic and (targets or loss == "value") else ""
+    return "needs a critic" if not critic and targets else ""
 
 
 @pytest.mark.parametrize("critic", [True, False])

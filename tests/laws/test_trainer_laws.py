@@ -10,7 +10,7 @@ from made import batch as made_batch
 from made import group, sample, trajectory
 
 from sojourn.backends.torch import models
-from sojourn.backends.torch.backend import _adapted
+from sojourn.backends.torch.lora import adapted as with_adapters
 from sojourn.backends.torch.trainer import TorchTrainer
 from sojourn.batch import Aggregate, to_batch
 from sojourn.losses.aepo import AEPO
@@ -103,7 +103,7 @@ async def test_sharing_a_prefix_changes_nothing(name, token_budget):
 
 def adapted(name: str):
     """With adapters that already do something."""
-    model = _adapted(build(name), Lora(rank=4), torch.float32)
+    model = with_adapters(build(name), Lora(rank=4), torch.float32)
     torch.manual_seed(1)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:

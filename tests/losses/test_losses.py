@@ -8,6 +8,7 @@ import torch
 
 from sojourn.backends.torch.columns import Chosen, Out
 from sojourn.losses.aepo import AEPO
+from sojourn.losses.bcoder import BCoder
 from sojourn.losses.cispo import CISPO
 from sojourn.losses.clip_cov import ClipCov
 from sojourn.losses.epo import EPO
@@ -276,6 +277,19 @@ def test_huber_by_hand():
     per_token, gradient, _ = criticised(Value(huber=1.0), [0.5, 3.0], [0.0, 0.0], turns=[0, 1])
     assert per_token == pytest.approx([0.125, 2.5])
     assert gradient == pytest.approx([0.5, 1.0])
+
+
+def test_bcoder_by_hand():
+    """Logits 2, 1, 0, of which the second was said: A = -1, V = 0.3, Q = -0.7 for a target of -0.5994."""
+    logits = torch.tensor([[2.0, 1.0, 0.0]] * 2, requires_grad=True)
+    logp, values = logits.log_softmax(1), torch.tensor([0.3, 0.3], requires_grad=True)
+    batch = batch_of([-1.0] * 2, [0.0, 1.0], targets=[-0.5994, NAN])
+    out = Out(logp[:, 1], torch.zeros(2), values, logp.max(1).values)
+    per_token, _ = BCoder()(out, Chosen.of(batch, np.arange(2)))
+    assert per_token.tolist() == pytest.approx([0.01012, 0.1 * 1 - 0.5 * float(logp[1, 1].detach())], abs=1e-5)
+    to_logits, to_values = torch.autograd.grad(per_token[0], [logits, values], retain_graph=True)
+    assert to_values.tolist() == pytest.approx([2 * -0.1006, 0.0], abs=1e-5)
+    assert to_logits[0].tolist() == pytest.approx([2 * 0.1006, -2 * 0.1006, 0.0], abs=1e-5)
 
 
 def test_explained_variance():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from made import batch, group, trajectory
 
 from sojourn.backends.torch import models
@@ -21,7 +22,9 @@ async def nowhere(weights, version):
 READ = [
     name
     for name in COMPONENTS["stream"]
-    if not hasattr(find("stream", name), "learn") and not hasattr(find("stream", name), "task_data")
+    if name != "greedy_gap"
+    and not hasattr(find("stream", name), "learn")
+    and not hasattr(find("stream", name), "task_data")
 ]
 
 
@@ -69,8 +72,30 @@ async def test_all_streams_of_a_step_take_one_pass_for_each_set_of_weights():
     assert all((turn > 0).all() for trajectories in found["entropy"] for turns in trajectories for turn in turns)
 
 
+async def test_how_far_the_first_policys_choice_is_from_the_present_one():
+    """By transformers' own passes of both models over each sequence alone."""
+    counted, groups = await stepped()
+    trainer = counted.trainer
+    found = await find("stream", "greedy_gap")()(Passes(groups, [], trainer))
+    now, first = models.load("tiny").model, models.load("tiny").model
+    now.load_state_dict(trainer.model.state_dict())
+    flat, places = flatten(groups)
+    expected = np.zeros(len(flat), dtype=np.float32)
+    for a, b in zip(flat.starts, flat.starts[1:], strict=False):
+        tokens = torch.from_numpy(flat.tokens[a:b])[None]
+        with torch.no_grad():
+            logp, choice = now(tokens).logits[0].log_softmax(-1), first(tokens).logits[0].argmax(-1)
+        gap = logp.gather(1, choice[:, None])[:, 0] - logp.max(1).values
+        expected[a + 1 : b] = gap[:-1].numpy()
+    for given, one in zip(found, scatter(groups, expected, places), strict=True):
+        for turns, others in zip(given, one, strict=True):
+            for turn, other in zip(turns, others, strict=True):
+                np.testing.assert_allclose(turn, other, atol=1e-4)
+    assert min(turn.min() for some in found for turns in some for turn in turns) < -0.1
+
+
 async def test_streams_of_the_present_weights_need_no_reference():
     trainer, groups = await stepped()
     await find("stream", "entropy")()(Passes(groups, [], trainer))
     assert trainer.asked == ["policy"]
-    assert {name for name in COMPONENTS["stream"] if find("stream", name).reference} == {"ref_logprobs"}
+    assert {name for name in COMPONENTS["stream"] if find("stream", name).reference} == {"ref_logprobs", "greedy_gap"}

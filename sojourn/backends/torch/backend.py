@@ -68,7 +68,7 @@ class Torch:
     ) -> Opened:
         import torch
 
-        from sojourn.backends.torch import models
+        from sojourn.backends.torch import lora, models
         from sojourn.backends.torch.engine import Engine
         from sojourn.backends.torch.trainer import TorchTrainer
 
@@ -93,7 +93,7 @@ class Torch:
             decode=loaded.tokenizer.decode,
             timeline=timeline,
         )
-        trained = loaded.model if model.lora is None else _adapted(loaded.model, model.lora, dtype)
+        trained = loaded.model if model.lora is None else lora.adapted(loaded.model, model.lora, dtype)
         trainer = TorchTrainer(
             trained,
             engine.publish,
@@ -111,7 +111,7 @@ class Torch:
         import torch
 
         from sojourn.backends.torch import critic as made
-        from sojourn.backends.torch import models
+        from sojourn.backends.torch import lora, models
         from sojourn.backends.torch.decoder import Decoder
 
         device = next(policy.model.parameters()).device
@@ -125,7 +125,7 @@ class Torch:
                 "read: use a model of the same family"
             )
         loaded.model.to(device)
-        own = loaded.model if critic.lora is None else _adapted(loaded.model, critic.lora, dtype)
+        own = loaded.model if critic.lora is None else lora.adapted(loaded.model, critic.lora, dtype)
         half = self.activation_gb * 2**30 / 2
         decoder = Decoder(own, bf16=dtype == torch.bfloat16, kernel=self.kernel, activation_bytes=half)
         head = made.Head(loaded.model.config.get_text_config().hidden_size, critic.hidden)
@@ -155,20 +155,3 @@ def compute_dtype(name: str, device: Any) -> Any:
         fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
         name = "bf16" if fast else "fp32"
     return torch.bfloat16 if name == "bf16" else torch.float32
-
-
-def _adapted(model: Any, lora: Any, dtype: Any) -> Any:
-    """Low-rank adapters in fp32 over frozen weights, which are kept in the compute dtype."""
-    import warnings
-
-    import torch
-    from peft import LoraConfig, get_peft_model
-
-    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", bias="none")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of peft's way with transformers: nobody here can mend it
-        adapted = get_peft_model(model.to(dtype), config)
-    for parameter in adapted.parameters():
-        if parameter.requires_grad:
-            parameter.data = parameter.data.to(torch.float32)
-    return adapted

@@ -20,6 +20,8 @@ class Out:
     logprobs: torch.Tensor
     entropy: torch.Tensor
     values: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
+    top: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
+    likeliest: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))  # whose logprob `top` is
 
 
 @dataclass(frozen=True)

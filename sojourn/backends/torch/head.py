@@ -88,6 +88,14 @@ def read(hidden: torch.Tensor, head: Any, asked: Asked) -> Read:
     return Read(*_Head.apply(hidden, head.weight, head.bias, asked))
 
 
+@torch.no_grad()
+def likeliest(hidden: torch.Tensor, head: Any, asked: Asked) -> torch.Tensor:
+    """The token that each row gives most to, of those that it may be: (n,)."""
+    table = head.weight.to(asked.dtype)
+    parts = [_logits(hidden, table, head.bias, asked, rows).argmax(1) for rows in asked.chunks()]
+    return torch.cat([asked.tokens[:0], *parts])
+
+
 class _Head(torch.autograd.Function):
     @staticmethod
     def forward(

@@ -20,8 +20,9 @@ from safetensors.torch import load_file, save_file
 from sojourn.backends.torch import activations, head
 from sojourn.backends.torch.columns import Chosen, Out, Part, Passed
 from sojourn.backends.torch.critic import PREFIX, Critic
-from sojourn.backends.torch.decoder import Decoder, base_of
+from sojourn.backends.torch.decoder import Decoder
 from sojourn.backends.torch.descent import Descent
+from sojourn.backends.torch.lora import merged
 from sojourn.backends.torch.team import Team
 from sojourn.batch import share
 from sojourn.errors import RecordError
@@ -77,10 +78,19 @@ class TorchTrainer:
 
     # -- the four verbs
 
-    async def forward(self, batch: Batch, *, reference: bool = False, critic: bool = False) -> Forward:
-        """The tokens that carry weight, under the present weights or those that the stage began with; with `critic`,
-        its values too."""
-        return await self._run(lambda: self._score(batch, reference, critic))
+    async def forward(
+        self,
+        batch: Batch,
+        *,
+        reference: bool = False,
+        critic: bool = False,
+        likeliest: bool = False,
+        instead: IntArray | None = None,
+    ) -> Forward:
+        """The tokens that carry weight, or those `instead` of them, under the present weights or those that the stage
+        began with; with `critic` its values too, with `likeliest` what is likeliest in their places."""
+        needs = frozenset(name for name, asked in (("critic", critic), ("top", likeliest)) if asked)
+        return await self._run(lambda: self._score(batch, reference, needs, instead))
 
     async def states(self, batch: Batch, places: IntArray) -> FloatArray:
         """The last hidden states (P, H) after the tokens at these places, in fp32."""
@@ -211,17 +221,22 @@ class TorchTrainer:
         for name, value in weights.items():
             own[name].copy_(value)
 
-    def _score(self, batch: Batch, reference: bool, critic: bool) -> Forward:
-        scored = Forward(*(np.zeros(len(batch), dtype=np.float32) for _ in Forward._fields))
-        needs = frozenset({"critic"} if critic else ())
+    def _score(self, batch: Batch, reference: bool, needs: frozenset[str], instead: IntArray | None) -> Forward:
+        made = {name: np.zeros(len(batch), dtype=np.float32) for name in Forward._fields}
+        scored = Forward(**{**made, "likeliest": np.zeros(len(batch), dtype=np.int64)})
+        tokens = batch.tokens if instead is None else instead
 
         @torch.no_grad()
         def score(part: Part) -> None:
             where = np.flatnonzero(part.batch.weight)
-            out = self._forward(part, where, needs, after=critic)
-            columns = [out.logprobs, out.entropy, *(out.values.split(len(where)) if critic else ())]
-            for all_of, found in zip(scored, columns, strict=False):
-                all_of[part.places[where]] = found.cpu().numpy()
+            out = self._forward(part, where, needs, tokens[part.places[where]], after="critic" in needs)
+            found = {"logprobs": out.logprobs, "entropy": out.entropy}
+            if "critic" in needs:
+                found["values"], found["next_values"] = out.values.split(len(where))
+            if "top" in needs:
+                found |= {"top": out.top, "likeliest": out.likeliest}
+            for name, values in found.items():
+                getattr(scored, name)[part.places[where]] = values.cpu().numpy()
 
         with self._weights_of_reference() if reference else nullcontext():
             for parts in self._rounds(batch):
@@ -283,7 +298,7 @@ class TorchTrainer:
     def _pass(self, part: Part, losses: Sequence[Loss], needs: frozenset[str]) -> Passed:
         where = np.flatnonzero(part.batch.weight)
         chosen = Chosen.of(part.batch, where, self.device)
-        out = self._forward(part, where, needs)
+        out = self._forward(part, where, needs, part.batch.tokens[where])
         total = torch.zeros((), device=self.device)
         observed: dict[str, torch.Tensor] = {"entropy": out.entropy}
         for loss in losses:
@@ -314,9 +329,11 @@ class TorchTrainer:
         for parts in share.rounds(cut, self._token_budget, self._team.count):
             yield [Part.of(cut, numbers, spans) for numbers in parts]
 
-    def _forward(self, part: Part, where: IntArray, needs: frozenset[str], *, after: bool = False) -> Out:
-        """Each distinct prefix passes once; only hidden states that predict a weighed token go through the head. Values
-        are those before each token, and `after` all of them, those after each."""
+    def _forward(
+        self, part: Part, where: IntArray, needs: frozenset[str], tokens: IntArray, *, after: bool = False
+    ) -> Out:
+        """Each distinct prefix passes once; only hidden states that predict a weighed token go through the head, which
+        is asked about `tokens`. Values are those before each token, and `after` all of them, those after each."""
         batch, tree, base, count = part.batch, part.tree, self.decoder.base, len(where)
         if np.isin(where, batch.starts).any():
             raise ValueError("a sequence begins with a trained token: its context must hold at least one token")
@@ -328,13 +345,17 @@ class TorchTrainer:
         rows = hidden.index_select(0, row[:count])
         linear, cap = base.get_output_embeddings(), getattr(base.config, "final_logit_softcapping", None)
         wanted = head.Asked.of(batch, where, linear, cap=cap, bf16=self._bf16, chunk=self._logits_bytes)
+        wanted = replace(wanted, tokens=torch.from_numpy(tokens).to(self.device))
         found = head.read(rows, linear, wanted)
-        entropy = found.entropy if "entropy" in needs else found.entropy.detach()
-        if "critic" not in needs:
-            return Out(found.logprobs, entropy)
-        if self.critic is None:
-            raise ValueError("values are asked for, but there is no critic: give the trainer one")
-        return Out(found.logprobs, entropy, self.critic(tree, asked, hidden).index_select(0, row))
+        more: dict[str, torch.Tensor] = {}
+        if "top" in needs:
+            more["likeliest"] = head.likeliest(rows, linear, wanted)
+            more["top"] = head.read(rows, linear, replace(wanted, tokens=more["likeliest"])).logprobs
+        if "critic" in needs:
+            if self.critic is None:
+                raise ValueError("values are asked for, but there is no critic: give the trainer one")
+            more["values"] = self.critic(tree, asked, hidden).index_select(0, row)
+        return Out(found.logprobs, found.entropy if "entropy" in needs else found.entropy.detach(), **more)
 
     def _recomputed(self, tokens: int, needs: frozenset[str]) -> list[Any]:
         """The layers that would keep too much for the backward pass of so many tokens."""
@@ -364,24 +385,6 @@ class TorchTrainer:
             if parameter.grad is not None:
                 parameter.grad.div_(max(norm, self._floor) if math.isfinite(self._floor) else 1.0)
         return {"left_out_norm": norm}
-
-
-@torch.no_grad()
-def merged(model: Any) -> Weights:
-    """The weights by the names of the bare transformers model, adapters added in."""
-    from peft.tuners.lora import Linear as LoraLinear
-
-    adapted: dict[str, torch.Tensor] = {}
-    for name, module in base_of(model).named_modules():
-        if isinstance(module, LoraLinear):
-            layer: Any = module
-            weight = layer.get_base_layer().weight.detach()
-            adapted[f"{name}.weight"] = weight + layer.get_delta_weight(layer.active_adapters[0]).to(weight.dtype)
-    for name, parameter in base_of(model).named_parameters():
-        if ".lora_" in name:
-            continue
-        name = name.replace(".base_layer.", ".")
-        yield name, adapted[name] if name in adapted else parameter.detach()
 
 
 def _without_idle(batch: Batch) -> Batch:

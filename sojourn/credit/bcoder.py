@@ -1,0 +1,52 @@
+"""What a conservative Bellman operator says each token is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from sojourn.credit import temporal
+from sojourn.credit.relative import joined
+from sojourn.registry import Range
+from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class BCoder:
+    """r + discount (V(s') + alpha (log p(a') - max log p)) for each token, as what its Q is to be, where a' is what the
+    weights that the stage began with would say next (conservative Bellman operator of B-Coder: Yu et al. 2023,
+    arXiv:2310.03173, eq. 14-16): the value of following them greedily, so no token is overrated for lack of data.
+
+    It goes with the loss `bcoder`, which has the Q that learns this, and whose policy follows it. The credit is 1 for
+    all tokens of a trajectory whose return is above 0, else 0: such trajectories stand in for the programs that people
+    wrote, which half of the paper's data is. There a cap keeps V below the greatest return; here nothing does.
+    """
+
+    discount: Annotated[float, Range(0, 1)] = 0.999
+    alpha: Annotated[float, Range(above=0)] = 1.0
+
+    needs: ClassVar[frozenset[str]] = frozenset({"values", "next_values", "greedy_gap"})
+    gives: ClassVar[frozenset[str]] = frozenset({"targets"})
+
+    def __call__(
+        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
+    ) -> list[list[Credit]]:
+        return temporal.each(self._one, groups, scores, streams, streams["greedy_gap"])
+
+    def _one(
+        self,
+        trajectory: Trajectory,
+        score: Score,
+        values: Sequence[FloatArray],
+        ahead: Sequence[FloatArray],
+        gaps: Sequence[FloatArray],
+    ) -> Credit:
+        left = temporal.after(trajectory, ahead)
+        path = temporal.by_token(trajectory, score, values, left, self.discount, self.discount)
+        gap = joined(turn.astype(np.float64) for turn in gaps)
+        following = np.append(path.values + self.alpha * gap, path.after)[1:]
+        targets = temporal.split(trajectory, path.rewards + path.discounts * following)
+        return Credit(Credit.uniform(trajectory, float(score.total > 0)).tokens, targets)

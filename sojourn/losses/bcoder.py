@@ -1,0 +1,40 @@
+"""The error of a policy that is also the value of what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+
+from sojourn.protocols import Output, Selected
+from sojourn.registry import Range
+
+
+@dataclass(frozen=True, kw_only=True)
+class BCoder:
+    """(Q - target)^2 per token, where Q = alpha (log p - max log p) + V and V is the critic's, plus `advantage` |A| and
+    `likelihood` -log p where there is credit, A being Q - V (B-Coder: Yu et al. 2023, arXiv:2310.03173, eq. 8, 15-17).
+
+    The policy is the softmax of Q / alpha, so it follows what Q learns: there is no policy gradient, and no ratio. The
+    critic is trained with it, where the paper trains one before, freezes it, and adds another that begins at 0: a stage
+    of the loss `value` before this one comes near that.
+    """
+
+    alpha: Annotated[float, Range(above=0)] = 1.0
+    advantage: Annotated[float, Range(0)] = 0.1
+    likelihood: Annotated[float, Range(0)] = 0.5
+    coef: Annotated[float, Range(0)] = 1.0
+
+    needs: ClassVar[frozenset[str]] = frozenset({"critic", "top", "targets"})
+    proportional: ClassVar[bool] = False
+
+    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        gain = self.alpha * (out.logprobs - out.top)
+        targets = batch.streams["targets"]
+        asked = torch.isfinite(targets)
+        error = (gain + out.values - torch.where(asked, targets, 0.0)).square() * asked
+        own = self.advantage * gain.abs() - self.likelihood * out.logprobs
+        metrics = {"q_error": error.detach(), "value": out.values.detach()}
+        return self.coef * (error + batch.advantages * own), metrics

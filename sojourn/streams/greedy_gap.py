@@ -1,0 +1,24 @@
+"""How much less likely the first policy's choice is than the present one's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sojourn.batch.flatten import scatter
+from sojourn.streams.passes import Passes, PerTurn
+
+
+@dataclass(frozen=True, kw_only=True)
+class GreedyGap:
+    """For each sampled token, log p(a) - max log p under the present weights, in nats, where a is the likeliest token
+    in its place under the weights that the stage began with: 0 where both would say the same, else below."""
+
+    provides: ClassVar[str] = "greedy_gap"
+    reference: ClassVar[bool] = True
+
+    async def __call__(self, passes: Passes) -> PerTurn:
+        batch, places = passes.flat
+        first = await passes.trainer.forward(batch, reference=True, likeliest=True)
+        now = await passes.trainer.forward(batch, likeliest=True, instead=first.likeliest)
+        return scatter(passes.groups, now.logprobs - now.top, places)
