@@ -17,6 +17,12 @@ from sojourn.registry import build, find, nearest
 
 KINDS = ("estimator", "loss", "stream", "filter", "reward")
 SOURCE = re.compile(r"\(((?:[^()]|\([^()]*\))*(?:arXiv:\d{4}\.\d{4,5}|\b(?:19|20)\d\d\b)(?:[^()]|\([^()]*\))*)\)")
+OF_PASS = {
+    "entropy": "entropy, of its own pass",
+    "critic": "a critic",
+    "top": "the likeliest tokens, of its own pass",
+    "targets": "an estimator that says what a critic learns",
+}
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 
@@ -72,8 +78,9 @@ def _linked(source: str) -> str:
 def _method(kind: str, name: str) -> Method:
     cls = find(kind, name)
     made = build(kind, {"name": name}).value
-    own = {"entropy": "entropy, of its own pass"} if kind == "loss" else {}
+    own = OF_PASS if kind == "loss" else {}
     needs = tuple(own.get(need) or need for need in sorted(getattr(made, "needs", ())))
+    needs += ("a critic",) if getattr(made, "critic", False) else ()
     return Method(kind, name, *_parts(inspect.cleandoc(cls.__doc__ or "")), needs, _composes(kind, made))
 
 
@@ -86,12 +93,15 @@ def _parts(text: str) -> Parts:
 
 
 def _composes(kind: str, made: Any) -> str:
-    if kind == "stream":
-        if wanted := sorted(getattr(made, "task_data", ())):
-            return f"worlds whose tasks have {' and '.join(f'`{key}`' for key in wanted)} in their data"
-        return "a reference kept from the stage's beginning" if made.reference else "any weights"
     everything = {"estimator": "any loss", "loss": "any estimator", "filter": "any estimator", "reward": "any world"}
     said = []
+    if kind == "stream":
+        everything["stream"] = "any weights"
+        if wanted := sorted(getattr(made, "task_data", ())):
+            said.append(f"worlds whose tasks have {' and '.join(f'`{key}`' for key in wanted)} in their data")
+        said += ["a reference kept from the stage's beginning"] * made.reference
+        said += ["learns beside the policy"] * hasattr(made, "learn")
+    said += ["says what a critic learns"] * ("targets" in getattr(made, "gives", ()))
     if based := any(field.name == "base" for field in fields(made)):
         said.append(f"any {kind}, as its base")
     said += [f"worlds that offer `{wanted}()`" for wanted in sorted(getattr(made, "world", ()))]

@@ -35,6 +35,10 @@ def test_what_methods_need_and_go_with():
     assert "its memory" in known["estimator", "rae"].composes
     assert known["loss", "reinforce"].composes == "samples of the present weights alone"
     assert known["loss", "entropy"].needs == ("entropy, of its own pass",)
+    assert known["loss", "value"].needs == ("a critic", "an estimator that says what a critic learns", "values")
+    assert known["stream", "values"].needs == ("a critic",)
+    assert known["estimator", "gae"].composes == "says what a critic learns"
+    assert known["stream", "progress"].composes == "learns beside the policy; resumes with its memory"
     assert known["loss", "ppo"].sources[0] == "Schulman et al. 2017, arXiv:1707.06347, eq. 7"
 
 
