@@ -42,6 +42,8 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "mgrpo": "sojourn.credit.mgrpo:MGRPO",
         "mars": "sojourn.credit.mars:MARS",
         "cosearch": "sojourn.credit.cosearch:CoSearch",
+        "foresight": "sojourn.credit.foresight:Foresight",
+        "dyna_grpo": "sojourn.credit.dyna_grpo:DynaGRPO",
         "igpo": "sojourn.credit.igpo:IGPO",
         "rae": "sojourn.credit.rae:RAE",
         "reinforce_pp": "sojourn.credit.reinforce_pp:ReinforcePP",
