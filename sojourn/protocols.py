@@ -122,7 +122,8 @@ class Stream(Protocol):
     passes of the weights that the stage began with, which are kept then.
 
     Optional: `critic: bool`, whether it reads the critic's values; `async learn(passes) -> Mapping[str, float]`, after
-    every stream has said what it has to say of the step, and what it says of how well it learns, for the metrics;
+    every stream has said what it has to say of the step, and what it says of how well it learns, for the metrics (what
+    it learnt goes on in the next stage, in a stream that is set up alike); `close()`, when its stage has ended;
     `task_data: frozenset[str]`, the keys of `Task.data` that it reads, which the world's first task must have.
     """
 
@@ -188,7 +189,7 @@ class Loss(Protocol):
     as a whole, such as its extreme tokens; they come back as streams. `follows`, what the loss stays right for: "lag"
     (tokens of older weights) and "updates" (several of them on one step's tokens); both, where it does not say.
     `left_out(out, batch)`, what it kept from each token's loss (n,), with gradient, and `floor`: the policy's gradient
-    is divided by the norm of its gradient, or by `floor` where that is more.
+    is divided by the norm of its gradient, or by `floor` where that is more; where `floor` is None it is not.
     """
 
     @property
@@ -224,8 +225,9 @@ class Trainer(Protocol):
         """The last hidden states (P, H), in fp32, after the tokens of a batch at these places, without a gradient."""
         ...
 
-    def twin(self, optim: Any) -> Trainer:
-        """A trainer of its own for a copy of the present weights, whose `publish` reaches no sampler."""
+    def twin(self, optim: Any, *, reference: bool) -> Trainer:
+        """A trainer of its own for a copy of the present weights, whose `publish` reaches no sampler; they are its
+        reference, if asked for."""
         ...
 
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]: ...

@@ -253,6 +253,8 @@ def check_needs(recipe: Recipe) -> None:
             own = OWN if part in stage.losses else frozenset()
             for need in sorted(part.needs - provided - own):
                 raise ConfigError(f"stage '{stage.name}': {type(part).__name__} needs {_remedy(stage, need)}")
+        if len(streams) < len(stage.streams):
+            raise ConfigError(f"stage '{stage.name}': two streams provide the same: keep one of each")
         _check_follows(stage)
         _check_columns(stage)
         wanted = frozenset().union(stage.estimator.needs, *(loss.needs - OWN for loss in stage.losses))

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from sojourn.batch.flatten import flatten
 from sojourn.display import Display
 from sojourn.errors import ConfigError, RecordError
 from sojourn.evaluate import evaluate, panel
-from sojourn.protocols import Stateful
+from sojourn.protocols import Stateful, Stream
 from sojourn.recipe import Recipe, Stage
 from sojourn.record import checkpoint, metrics
 from sojourn.record.checkpoint import Checkpoint
@@ -45,6 +45,7 @@ class Session:
     sinks: metrics.Sinks
     recorded: set[str] = field(default_factory=set)  # episodes of demonstrations that the store holds already
     blobs: dict[str, bytes] = field(default_factory=dict)  # what worlds showed and the run folder does not hold yet
+    _learnt: dict[str, Any] = field(default_factory=dict)  # streams of earlier stages, by what they provide
     _source: Any = None
     _writing: asyncio.Task[None] | None = None
 
@@ -62,6 +63,7 @@ class Session:
                 continue
             here = position if position is not None and number == position["stage"] else None
             await self._stage(number, stage, resumed if here else None, here)
+        self._carry(())
         return {e["name"]: Summary.from_json(e["summary"]) for e in self.folder.evaluations()}
 
     async def _stage(self, number: int, stage: Stage, resumed: Checkpoint | None, position: Any) -> None:
@@ -70,12 +72,14 @@ class Session:
         trainer.begin(stage.optim, stage.steps * stage.minibatches, reference=wants_reference)
         seen = sum(earlier.groups.tasks(earlier.steps) for earlier in self.recipe.stages[:number])
         self._source = stage.groups.bind(self.rig, stage.name, stage.steps, seen)
+        self._carry(stage.streams)
         start = 0
         if resumed is not None:
             start = position["step"]
             trainer.load(resumed.weights, weights_only=start == stage.steps)
             for name, part in self._stateful(stage).items():
-                part.restore(position["parts"][name])
+                if start < stage.steps or name in position["parts"]:
+                    part.restore(position["parts"][name])
             trainer.version -= 1  # published again below, under the number it had
             await trainer.publish()
         self._forget(number, stage, start)
@@ -108,6 +112,15 @@ class Session:
             self._checkpoint(number, stage.steps)
         if not any(e["name"] == stage.name for e in self.folder.evaluations()):
             await self._evaluate(stage.name, stage.name, stage.steps)
+
+    def _carry(self, streams: Sequence[Stream]) -> None:
+        """What streams learnt in the stage before goes on in those that are set up alike; the others' is given up."""
+        earlier, self._learnt = self._learnt, {stream.provides: stream for stream in streams}
+        for stream in streams:
+            if isinstance(stream, Stateful) and (same := earlier.get(stream.provides)) == stream:
+                stream.restore(cast(Stateful, same).state())
+        for stream in earlier.values():
+            getattr(stream, "close", lambda: None)()
 
     def _stateful(self, stage: Stage) -> dict[str, Stateful]:
         """Every part of the run that has a memory."""
@@ -234,11 +247,14 @@ class Session:
             await writing
 
     def _checkpoint(self, number: int, step: int) -> None:
-        """At the end of a stage, when the next begins a new optimiser, weights are enough, and those before go."""
+        """At the end of a stage, when the next begins a new optimiser, weights are enough, and those before go; what
+        streams learnt is kept for the next, where there is one."""
         stages = self.recipe.stages
         ended = step == stages[number].steps
         done = sum(stage.steps for stage in stages[:number])
-        parts = {name: part.state() for name, part in self._stateful(stages[number]).items()}
+        over = ended and number + 1 == len(stages)
+        kept = {n: p for n, p in self._stateful(stages[number]).items() if not (over and n.startswith("streams."))}
+        parts = {name: part.state() for name, part in kept.items()}
         state = {"stage": number, "step": step, "parts": parts}
         write = functools.partial(self.rig.trainer.save, weights_only=ended)
         keep = 0 if ended else self.recipe.record.keep
@@ -259,9 +275,20 @@ async def initial_weights(rig: Rig) -> None:
     """Gives trainer and sampler the weights that the recipe starts from."""
     found = found_weights(rig.recipe)
     if found is not None:
+        _check_critic(rig.recipe, found)
         rig.trainer.load(found.weights, weights_only=True)
     if found is not None or rig.recipe.model.lora:
         await rig.trainer.publish()
+
+
+def _check_critic(recipe: Recipe, found: Checkpoint) -> None:
+    """Refuses a critic that no stage trains, where the weights to start from have none either."""
+    trained = any("critic" in loss.needs for stage in recipe.stages for loss in stage.losses)
+    if recipe.critic is not None and not trained and not (found.weights / "critic.safetensors").exists():
+        raise RecordError(
+            f"model.weights = '{recipe.model.weights}' has no critic, and no stage trains one: add losses = [{{name = "
+            "'value'}]"
+        )
 
 
 async def check_groups(recipe: Recipe) -> None:

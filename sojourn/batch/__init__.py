@@ -26,7 +26,7 @@ def to_batch(
     batch, places = flatten(groups)
     advantages = gather([[c.tokens for c in judged] for judged in credit], places, len(batch))
     targets = [[c.targets for c in judged if c.targets is not None] for judged in credit]
-    if any(targets):
+    if any(targets) or not len(batch):  # a filter may have left no group to say it
         streams = {**streams, "targets": targets}
     weights = weigh(groups, aggregate)
     batch = replace(

@@ -16,7 +16,7 @@ from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class BCoder:
-    """r + discount (V(s') + alpha (log p(a') - max log p)) for each token, as what its Q is to be, where a' is what the
+    """r + discount (V(s') + log p(a') - max log p) for each token, as what its Q is to be, where a' is what the
     weights that the stage began with would say next (conservative Bellman operator of B-Coder: Yu et al. 2023,
     arXiv:2310.03173, eq. 14-16): the value of following them greedily, so no token is overrated for lack of data.
 
@@ -26,7 +26,6 @@ class BCoder:
     """
 
     discount: Annotated[float, Range(0, 1)] = 0.999
-    alpha: Annotated[float, Range(above=0)] = 1.0
 
     needs: ClassVar[frozenset[str]] = frozenset({"values", "next_values", "greedy_gap"})
     gives: ClassVar[frozenset[str]] = frozenset({"targets"})
@@ -47,6 +46,6 @@ class BCoder:
         left = temporal.after(trajectory, ahead)
         path = temporal.by_token(trajectory, score, values, left, self.discount, self.discount)
         gap = joined(turn.astype(np.float64) for turn in gaps)
-        following = np.append(path.values + self.alpha * gap, path.after)[1:]
+        following = np.append(path.values + gap, path.after)[1:]
         targets = temporal.split(trajectory, path.rewards + path.discounts * following)
         return Credit(Credit.uniform(trajectory, float(score.total > 0)).tokens, targets)

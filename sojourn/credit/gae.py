@@ -33,13 +33,19 @@ class GAE:
 
     discount: Share = 1.0
     token_discount: Share = 1.0
-    lam: Share = 0.95
+    lam: Share | None = None  # 0.95
     critic_lam: Share | None = None
     alpha: Annotated[float, Range(above=0)] | None = None
     kl_coef: Annotated[float, Range(0)] = 0.0
     bootstrap: bool = True
 
     gives: ClassVar[frozenset[str]] = frozenset({"targets"})
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None and self.lam is not None:
+            raise ValueError(
+                "alpha decides the lambda of each trajectory, so lam would change nothing: keep one of them"
+            )
 
     @property
     def needs(self) -> frozenset[str]:
@@ -64,7 +70,9 @@ class GAE:
         if self.kl_coef:
             drawn = joined(turn.sample.logprobs.astype(np.float64) for turn in trajectory.turns)
             path.rewards[:] -= self.kl_coef * (drawn - joined(known.astype(np.float64) for known in reference))
-        lam = self.lam if self.alpha is None else max(0.0, 1 - 1 / (self.alpha * max(len(path.values), 1)))
+        lam = 0.95 if self.lam is None else self.lam
+        if self.alpha is not None:
+            lam = max(0.0, 1 - 1 / (self.alpha * max(len(path.values), 1)))
         advantages = path.advantages(lam)
         learnt = path.advantages(lam if self.critic_lam is None else self.critic_lam) + path.values
         return Credit(temporal.split(trajectory, advantages), temporal.split(trajectory, learnt))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from sojourn.credit.grpo import GRPO
-from sojourn.credit.relative import dealt, standardised
+from sojourn.credit.relative import centred, dealt, standardised
 from sojourn.credit.wrapped import Wrapped, scaled
 from sojourn.registry import Kind, Range
 from sojourn.types import Credit, FloatArray, Group, Score, Streams
@@ -21,10 +21,12 @@ class OPRL(Wrapped):
     standardised over all turns of the group (OPRL: Liu et al. 2025, arXiv:2509.19199, section 3.2).
 
     A turn's implicit reward is that of its tokens added up. Its advantage is that reward alone: neither discounted nor
-    followed by later ones, as in the paper.
+    followed by later ones, as in the paper. `by` "leave_one_out" takes the mean of the group's other turns from it
+    instead, which goes with `rloo` as the base.
     """
 
     base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
+    by: Literal["standardised", "leave_one_out"] = "standardised"
     strength: float = 1.0
     epsilon: Annotated[float, Range(0)] = 1e-6
 
@@ -38,5 +40,7 @@ class OPRL(Wrapped):
 
     def _plus(self, group: Group, credit: Sequence[Credit], known: Sequence[Sequence[FloatArray]]) -> list[Credit]:
         sums = np.array([float(turn.sum()) for turns in known for turn in turns], dtype=np.float64)
-        gains = dealt(group, self.strength * standardised(sums, self.epsilon))
+        alone = self.by == "leave_one_out"
+        gain = centred(sums) * len(sums) / max(len(sums) - 1, 1) if alone else standardised(sums, self.epsilon)
+        gains = dealt(group, self.strength * gain)
         return [scaled(one, np.ones(len(gain)), gain) for one, gain in zip(credit, gains, strict=True)]

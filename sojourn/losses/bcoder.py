@@ -14,15 +14,15 @@ from sojourn.registry import Range
 
 @dataclass(frozen=True, kw_only=True)
 class BCoder:
-    """(Q - target)^2 per token, where Q = alpha (log p - max log p) + V and V is the critic's, plus `advantage` |A| and
+    """(Q - target)^2 per token, where Q = log p - max log p + V and V is the critic's, plus `advantage` |A| and
     `likelihood` -log p where there is credit, A being Q - V (B-Coder: Yu et al. 2023, arXiv:2310.03173, eq. 8, 15-17).
 
-    The policy is the softmax of Q / alpha, so it follows what Q learns: there is no policy gradient, and no ratio. The
-    critic is trained with it, where the paper trains one before, freezes it, and adds another that begins at 0: a stage
-    of the loss `value` before this one comes near that.
+    The policy is the softmax of Q (the paper's alpha is 1), so it follows what Q learns: there is no policy gradient,
+    and no ratio. The critic is trained with it, where the paper trains one before, freezes it, and adds another that
+    begins at 0: a stage of this loss with `advantage` and `likelihood` 0 and the policy's learning rate 0 comes near
+    that.
     """
 
-    alpha: Annotated[float, Range(above=0)] = 1.0
     advantage: Annotated[float, Range(0)] = 0.1
     likelihood: Annotated[float, Range(0)] = 0.5
     coef: Annotated[float, Range(0)] = 1.0
@@ -31,7 +31,7 @@ class BCoder:
     proportional: ClassVar[bool] = False
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        gain = self.alpha * (out.logprobs - out.top)
+        gain = out.logprobs - out.top
         targets = batch.streams["targets"]
         asked = torch.isfinite(targets)
         error = (gain + out.values - torch.where(asked, targets, 0.0)).square() * asked

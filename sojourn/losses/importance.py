@@ -35,6 +35,13 @@ class Importance(Based):
     low: Annotated[float, Range(0)] = 0.0
     high: Annotated[float, Range(above=0)] = 2.0
 
+    def __post_init__(self) -> None:
+        if hasattr(self.base, "left_out"):
+            raise ValueError(
+                f"base: {type(self.base).__name__} divides its gradient by what it left out, which a weight changes: "
+                "use it alone, or ppo as the base"
+            )
+
     @property
     def needs(self) -> frozenset[str]:
         return self.base.needs | {"policy_logprobs"}

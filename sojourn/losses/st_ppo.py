@@ -19,16 +19,16 @@ class STPPO:
     gradient over the norm of the gradient of w A at what was clipped (Li et al. 2025, arXiv:2511.20718, eq. 4 and
     7-8).
 
-    `by = "token"` has each token's own ratio (S-PPO); an infinite `floor` leaves the gradient as it is (Turn-PPO). The
-    norm is at least `floor`, so that a clip that leaves out little does not make the step larger: what the authors do
-    there is not known to us, as we had the equations from reviews and notes, not from the text. Both gradients are of
-    the whole update, and come before the optimiser's own clip.
+    `by = "token"` has each token's own ratio (S-PPO); without a `floor` the gradient stays as it is (Turn-PPO, the loss
+    `gspo` by turn). The norm is at least `floor`, so that a clip that leaves out little does not make the step larger:
+    what the authors do there is not known to us, as we had the equations from reviews and notes, not from the text.
+    Both gradients are of the whole update, and come before the optimiser's own clip.
     """
 
     clip_low: Annotated[float, Range(0, 1)] = 0.2
     clip_high: Annotated[float, Range(0)] = 0.2
     by: Literal["turn", "token"] = "turn"
-    floor: Annotated[float, Range(above=0)] = 1.0
+    floor: Annotated[float, Range(above=0)] | None = 1.0
     coef: float = 1.0
 
     needs: ClassVar[frozenset[str]] = frozenset()

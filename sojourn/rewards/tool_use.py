@@ -16,6 +16,8 @@ from sojourn.registry import Kind, Range
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Message, Score, Trajectory, Turn
 
+LONGEST = 10_000  # characters of a call that is read
+
 
 @dataclass(frozen=True, kw_only=True)
 class ToolUse(Based):
@@ -38,7 +40,7 @@ class ToolUse(Based):
     coef: Annotated[float, Range(0)] = 0.5
     by: str = "tool_score"
     penalty: float = -1.0
-    failed: tuple[str, ...] = ("malformed", "error")
+    failed: tuple[str, ...] = ("error",)
     repeats: bool = True
     ignore: tuple[str, ...] = ()
 
@@ -66,7 +68,7 @@ class ToolUse(Based):
                 yield self.penalty if self._failed(turn) or (again and self.repeats) else 1.0
 
     def _failed(self, turn: Turn) -> bool:
-        return any(turn.info.get(name, 0.0) > 0 for name in self.failed)
+        return any(turn.info.get(name, 0.0) > 0 for name in ("malformed", *self.failed))
 
 
 def calls(said: Message | None) -> list[tuple[str, str]]:
@@ -79,9 +81,10 @@ def calls(said: Message | None) -> list[tuple[str, str]]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the parser, about the agent's odd literals
-            call = ast.parse(text, mode="eval").body
+            call = ast.parse(text[:LONGEST], mode="eval").body
+            written = ast.dump(call)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or not text.startswith(f"{call.func.id}("):
         return []
-    return [(call.func.id, ast.dump(call))]
+    return [(call.func.id, written)]

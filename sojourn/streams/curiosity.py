@@ -13,7 +13,7 @@ import torch
 from sojourn.registry import Range
 from sojourn.streams.learner import Learner, hashed, layers
 from sojourn.streams.passes import Passes, PerTurn, at_last
-from sojourn.types import Trajectory
+from sojourn.types import Trajectory, Turn
 
 
 class Moves(NamedTuple):
@@ -39,10 +39,10 @@ class Curiosity:
     turn's last token; the features are learnt by an inverse model that tells the action from what came before and after
     (intrinsic curiosity: Pathak et al. 2017, arXiv:1705.05363, eq. 2-7), on text.
 
-    What is seen and done is read as hashed counts of tokens and pairs of them, an action's class is a hash of its
-    tokens. A turn without an answer, as the last, gets 0. The features do not follow the forward error, which the paper
-    lets pull at them: with few different observations it made them shrink. It learns once from each step, after the
-    step was read.
+    What is seen and done is read as hashed counts of words, or tokens, and pairs of them, an action's class is a hash
+    of its tokens. A turn without an answer, as the last, gets 0. The features do not follow the forward error, which
+    the paper lets pull at them: with few different observations it made them shrink. It learns once from each step,
+    after the step was read.
     """
 
     eta: Annotated[float, Range(0)] = 0.01
@@ -96,8 +96,13 @@ class Curiosity:
         return (foreseen - after.detach()).square().sum(1) / 2, before, after
 
     def _moves(self, trajectory: Trajectory) -> Moves:
-        seen = torch.from_numpy(hashed([turn.context.tolist() for turn in trajectory.turns], self.features))
+        seen = torch.from_numpy(hashed([seen_at(turn) for turn in trajectory.turns], self.features))
         said = [turn.sample.tokens for turn in trajectory.turns[:-1]]
         action = torch.from_numpy(hashed([tokens.tolist() for tokens in said], self.features))
         label = torch.tensor([crc32(np.asarray(t, dtype=np.int64).tobytes()) % self.actions for t in said])
         return Moves(seen[:-1], action, seen[1:], label)
+
+
+def seen_at(turn: Turn) -> str | list[int]:
+    """What the world had to say before a turn; where nobody kept the messages, the tokens that were new."""
+    return "\n".join(message.text for message in turn.shown) if turn.shown else turn.context.tolist()

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 import torch
 
 from sojourn.registry import Range
 from sojourn.streams.learner import Learner, hashed, layers
 from sojourn.streams.passes import Passes, PerTurn, at_last
-from sojourn.types import Group, Trajectory
+from sojourn.types import Trajectory
 
 HELPFUL = "In a game, this has just happened:\n{message}\nDoes it help to reach the goal? Answer yes or no."
 BETTER = (
     "In a game, two things may happen.\nA: {first}\nB: {second}\nWhich helps more to reach the goal? Answer A or B."
 )
+
+
+Asked = tuple[str, ...]  # a message, or two that were compared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,19 +40,23 @@ class Feedback:
     """
 
     form: Literal["hash", "classification", "ranking"] = "classification"
-    rate: Annotated[int, Range(1)] = 32
+    rate: Annotated[int, Range(2)] = 32
     exponent: Annotated[float, Range(0)] = 3.0
     threshold: Annotated[float, Range(0, 1)] = 0.5
     floor: float = -0.5
     question: str = ""  # with {message}, or {first} and {second}; ours where empty
+    longest: Annotated[int, Range(1)] = 2000  # characters of a message that are asked about
+    capacity: Annotated[int, Range(2)] = 10_000  # labels, and messages that wait; the oldest are forgotten
     features: Annotated[int, Range(1)] = 512
     width: Annotated[int, Range(1)] = 128
     lr: Annotated[float, Range(above=0)] = 1e-3
     updates: Annotated[int, Range(1)] = 32
+    batch: Annotated[int, Range(1)] = 256
     seed: Annotated[int, Range(0)] = 0
     _learner: Any = field(default=None, init=False, repr=False, compare=False)
-    _labels: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)  # by message or pair
+    _labels: dict[Asked, float] = field(default_factory=dict, init=False, repr=False, compare=False)
     _waiting: dict[str, None] = field(default_factory=dict, init=False, repr=False, compare=False)  # oldest first
+    _known: dict[str, None] = field(default_factory=dict, init=False, repr=False, compare=False)  # asked about already
 
     provides: ClassVar[str] = "feedback"
     reference: ClassVar[bool] = False
@@ -70,66 +78,76 @@ class Feedback:
         return [at_last(group, [self._paid(t, worth) for t in group.trajectories]) for group in passes.groups]
 
     async def learn(self, passes: Passes) -> Mapping[str, float]:
-        """`labels` is how many are known, `waiting` how many are not, `helpful` the share found so, and `error` the
-        cross-entropy of what learns from them, in nats."""
-        for message in _new(passes.groups, self._labels, self._waiting):
-            self._waiting[message] = None
-        await self._ask(passes)
+        """`labels` is how many are known, `waiting` how many messages wait, `helpful` the share of labels that are 1,
+        and `error` the cross-entropy, in nats, on the step's own labels before they were learnt from."""
+        for message in (m for g in passes.groups for t in g.trajectories for m in led_to(t)):
+            if message not in self._known:
+                self._waiting[message] = None
+        new = await self._ask(passes)
+        self._labels.update(new)
+        for kept in (self._labels, self._waiting, self._known):
+            _forget(kept, len(kept) - self.capacity)
         found = {"labels": float(len(self._labels)), "waiting": float(len(self._waiting))}
         if self._labels:
             found["helpful"] = sum(self._labels.values()) / len(self._labels)
         if self.form != "hash" and self._labels:
-            wanted = torch.tensor(list(self._labels.values()))
-            errors = [self._learner.descend(self._error(wanted)) for _ in range(self.updates)]
-            found["error"] = errors[0]
+            with torch.no_grad():
+                found |= {"error": float(self._error(list(new.items())))} if new else {}
+            self._distil(len(self._known))
         return found
 
+    def _distil(self, seed: int) -> None:
+        known, rng = list(self._labels.items()), np.random.default_rng((self.seed, seed))
+        for _ in range(self.updates):
+            drawn = rng.choice(len(known), min(self.batch, len(known)), replace=False)
+            self._learner.descend(self._error([known[n] for n in drawn]))
+
     def state(self) -> Mapping[str, Any]:
-        known = [[message, label] for message, label in self._labels.items()]
-        return {"labels": known, "waiting": list(self._waiting), "learner": self._learner.state()}
+        known = [[list(asked), label] for asked, label in self._labels.items()]
+        texts = {"waiting": list(self._waiting), "known": list(self._known)}
+        return {"labels": known, **texts, "learner": self._learner.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._labels.clear()
-        self._labels.update(dict(state["labels"]))
-        self._waiting.clear()
+        for kept in (self._labels, self._waiting, self._known):
+            _forget(kept, len(kept))
+        self._labels.update({tuple(asked): label for asked, label in state["labels"]})
         self._waiting.update(dict.fromkeys(state["waiting"]))
+        self._known.update(dict.fromkeys(state["known"]))
         self._learner.restore(state["learner"])
 
-    async def _ask(self, passes: Passes) -> None:
-        """About the newest; for a ranking, about neighbours among them."""
+    async def _ask(self, passes: Passes) -> dict[Asked, float]:
+        """About the newest; for a ranking, about neighbours among them, so a single one waits for another."""
         newest = list(self._waiting)[-self.rate :][::-1]
-        about = [f"{a}\0{b}" for a, b in pairwise(newest)] if self.form == "ranking" else newest
+        ranked = self.form == "ranking"
+        about: list[Asked] = list(pairwise(newest)) if ranked else [(message,) for message in newest]
         asked = [passes.question(self._worded(one)) for one in about]
-        answers = [passes.reply(text) for text in (("A", "B") if self.form == "ranking" else ("yes", "no"))]
+        answers = [passes.reply(text) for text in (("A", "B") if ranked else ("yes", "no"))]
         said = await passes.unsaid([p for p in asked for _ in answers], answers * len(asked))
-        for number, one in enumerate(about):
-            yes, no = (float(s.mean()) for s in said[2 * number : 2 * number + 2])
-            self._labels[one] = float(yes > no)
-        for message in newest:
-            del self._waiting[message]
+        means = [float(s.mean()) for s in said]
+        for message in (message for one in about for message in one):
+            self._waiting.pop(message, None)
+            self._known[message] = None
+        return {one: float(means[2 * n] > means[2 * n + 1]) for n, one in enumerate(about)}
 
-    def _worded(self, about: str) -> str:
+    def _worded(self, about: Asked) -> str:
+        cut = [message[: self.longest] for message in about]
         if self.form == "ranking":
-            first, second = about.split("\0")
-            return (self.question or BETTER).format(first=first, second=second)
-        return (self.question or HELPFUL).format(message=about)
+            return (self.question or BETTER).format(first=cut[0], second=cut[1])
+        return (self.question or HELPFUL).format(message=cut[0])
 
     def _scores(self, messages: Sequence[str]) -> torch.Tensor:
         return self._learner.net(self.features)(torch.from_numpy(hashed(messages, self.features)))[:, 0]
 
-    def _error(self, wanted: torch.Tensor) -> torch.Tensor:
-        known = list(self._labels)
-        if self.form == "ranking":
-            first, second = zip(*(pair.split("\0") for pair in known), strict=True)
-            logits = self._scores(first) - self._scores(second)
-        else:
-            logits = self._scores(known)
+    def _error(self, known: Sequence[tuple[Asked, float]]) -> torch.Tensor:
+        first, *others = (self._scores(messages) for messages in zip(*(asked for asked, _ in known), strict=True))
+        logits = first - others[0] if others else first
+        wanted = torch.tensor([label for _, label in known])
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, wanted)
 
     @torch.no_grad()
     def _worth(self, messages: Sequence[str]) -> dict[str, float]:
         if self.form == "hash":
-            return {message: self._labels.get(message, 0.0) for message in messages}
+            return {message: self._labels.get((message,), 0.0) for message in messages}
         if not self._labels or not messages:
             return dict.fromkeys(messages, 0.0)
         scores = self._scores(messages)
@@ -148,13 +166,12 @@ class Feedback:
         return out
 
 
+def _forget(kept: dict[Any, Any], count: int) -> None:
+    """The oldest."""
+    for oldest in list(kept)[: max(0, count)]:
+        del kept[oldest]
+
+
 def led_to(trajectory: Trajectory) -> list[str]:
     """What the world said after each turn but the last."""
     return ["\n".join(message.text for message in turn.shown) for turn in trajectory.turns[1:]]
-
-
-def _new(groups: Sequence[Group], *known: Mapping[str, Any]) -> Iterator[str]:
-    asked = {message for of in known for entry in of for message in entry.split("\0")}
-    for message in dict.fromkeys(m for g in groups for t in g.trajectories for m in led_to(t)):
-        if message not in asked:
-            yield message

@@ -15,6 +15,7 @@ from sojourn.batch.flatten import gather
 from sojourn.optim import Optim
 from sojourn.protocols import Output, Selected
 from sojourn.registry import Range
+from sojourn.schedules import Constant
 from sojourn.streams.passes import Passes, PerTurn
 
 Values = NDArray[np.float64]
@@ -56,6 +57,10 @@ class ImplicitReward:
     provides: ClassVar[str] = "implicit_reward"
     reference: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.optim.schedule, Constant):
+            raise ValueError("optim.schedule: a reward model learns without an end in sight: use constant")
+
     async def __call__(self, passes: Passes) -> PerTurn:
         batch, places = passes.flat
         model = self._model(passes)
@@ -89,16 +94,22 @@ class ImplicitReward:
         return model.memory() if model is not None else self._held.get("kept", {})
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._held["kept"] = state
-        if state and "model" in self._held:
+        if "model" in self._held and state:
             self._held["model"].remember(state)
+        else:
+            self._held["kept"] = state
+
+    def close(self) -> None:
+        """Ends the model's threads, and gives its memory back."""
+        if (model := self._held.pop("model", None)) is not None:
+            model.close()
 
     def _model(self, passes: Passes) -> Any:
         """Made from the policy at the first step."""
         if "model" not in self._held:
-            model: Any = passes.trainer.twin(self.optim)
+            model: Any = passes.trainer.twin(self.optim, reference=self.against == "start")
             self._held["model"] = model
-            if kept := self._held.get("kept"):
+            if kept := self._held.pop("kept", None):
                 model.remember(kept)
         return self._held["model"]
 

@@ -16,6 +16,9 @@ from sojourn.types import Batch, FloatArray, Forward, Group, IntArray, Message, 
 PerTurn = list[list[tuple[FloatArray, ...]]]  # by group and trajectory, an array for each turn's sampled tokens
 
 
+MOST_UNSAID = 2**20  # tokens of prompts that are laid out at once, however much of them is shared
+
+
 class States(NamedTuple):
     """The policy's last hidden states of one trajectory's turns that sampled anything: before the first token, and
     after the last."""
@@ -56,7 +59,7 @@ class Passes:
         """The policy's hidden states around each turn, by group and trajectory."""
         if self._states is None:
             batch, places = self.flat
-            said = [place for place in places if place.stop > place.start]
+            said = sorted(place for place in places if place.stop > place.start)
             around = np.array([(place.start - 1, place.stop - 1) for place in said], dtype=np.int64).reshape(-1, 2)
             rows = await self.trainer.states(batch, around.ravel())
             found = rows.reshape(len(said), 2, rows.shape[1])
@@ -71,6 +74,10 @@ class Passes:
 
     async def unsaid(self, prompts: Sequence[IntArray], replies: Sequence[IntArray]) -> list[FloatArray]:
         """The log-probability that the present weights give to each token of replies that nobody sampled."""
+        if len(prompts) > 1 and sum(map(len, prompts)) > MOST_UNSAID:
+            half = len(prompts) // 2
+            parts = ((prompts[:half], replies[:half]), (prompts[half:], replies[half:]))
+            return [scored for part in parts for scored in await self.unsaid(*part)]
         ends = np.cumsum([len(p) + len(r) for p, r in zip(prompts, replies, strict=True)], dtype=np.int64)
         parts = [t for pair in zip(prompts, replies, strict=True) for t in pair]
         tokens = np.concatenate([np.zeros(0, dtype=np.int64), *parts])

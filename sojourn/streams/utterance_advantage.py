@@ -83,7 +83,7 @@ class UtteranceAdvantage:
         ]
 
     async def learn(self, passes: Passes) -> Mapping[str, float]:
-        """`error` is the mean squared error of Q on the step's turns, before they were learnt from."""
+        """`error` is the mean squared error of both Q on the step's turns, before they were learnt from."""
         new = [
             _moves(trajectory, states, score)
             for group, some, judged in zip(passes.groups, await passes.states(), passes.scores, strict=True)
@@ -95,7 +95,7 @@ class UtteranceAdvantage:
             return {}
         self._remember(played)
         with torch.no_grad():
-            error = float(self._errors(played)[0])
+            error = float(self._errors(played)[0]) / 2
         rng = np.random.default_rng((self.seed, self._held["steps"]))
         for _ in range(self.updates):
             drawn = rng.integers(0, len(self._held["moves"].reward), self.batch)

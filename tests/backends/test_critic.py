@@ -213,7 +213,7 @@ async def test_what_clips_leave_out_holds_the_gradient_back():
         return await made.optim_step(), missed
 
     held, missed = await taken(1e-6)
-    free, _ = await taken(float("inf"))
+    free, _ = await taken(None)
     norm = float(torch.cat([g.flatten() for g in missed.values()]).norm())
     assert norm > 0.1
     assert held["left_out_norm"] == pytest.approx(norm, rel=1e-4)
@@ -253,6 +253,11 @@ GRPO = {"estimator": {"name": "grpo"}, "losses": [{"name": "ppo"}], "streams": [
         (lambda: resolved(critic={"model": "tiny", "detach": True}), "detach keeps a head"),
         (lambda: resolved(critic={"lora": {"rank": 2}}), "lora is for a critic's own model"),
         (lambda: resolved({"losses": [{"name": "ppo"}, {"name": "value"}, {"name": "value"}]}), "has Value twice"),
+        (
+            lambda: resolved({"streams": [{"name": n} for n in ("values", "next_values", "values")]}),
+            "the same: keep one",
+        ),
+        (lambda: resolved({"estimator": {"name": "gae", "lam": 0.9, "alpha": 0.5}}), "lam would change nothing"),
     ],
 )
 def test_what_cannot_be_is_refused(said, why):

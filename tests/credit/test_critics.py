@@ -182,8 +182,8 @@ def test_a_conservative_operator_by_hand():
     credit = credited(BCoder(), values, [1.0], greedy_gap=gaps)
     assert learnt(credit) == approx([-0.5994, 1.0])
     assert by_token([credit]) == [[1.0, 1.0]]
-    cut = credited(BCoder(discount=0.5, alpha=2.0), values, [-1.0], Ending.TURNS, after=0.7, greedy_gap=gaps)
-    assert learnt(cut) == approx([0.5 * (0.4 - 2), -1 + 0.5 * 0.7])
+    cut = credited(BCoder(discount=0.5), values, [-1.0], Ending.TURNS, after=0.7, greedy_gap=gaps)
+    assert learnt(cut) == approx([0.5 * (0.4 - 1), -1 + 0.5 * 0.7])
     assert by_token([cut]) == [[0.0, 0.0]]
 
 

@@ -10,6 +10,7 @@ from sojourn.credit.grpo import GRPO
 from sojourn.credit.oprl import OPRL
 from sojourn.credit.process import Process
 from sojourn.credit.reinforce import Reinforce
+from sojourn.credit.rloo import RLOO
 
 TO_GO = Reinforce(baseline="none")
 
@@ -38,6 +39,14 @@ def test_oprl_by_hand():
     assert by_turn(credit) == [pytest.approx([2.1717, 1.6509], abs=1e-3), pytest.approx([-1.3906, -2.4321], abs=1e-3)]
     [plain] = OPRL(base=GRPO(epsilon=0.0), strength=0.0)(made, [paid([0, 1], [0, 0])], rewards)
     assert by_turn(plain) == [pytest.approx([1, 1]), pytest.approx([-1, -1])]
+
+
+def test_oprl_leave_one_out_by_hand():
+    """Rewards of turns 0.1, 0.05, -0.05, -0.15: each less the mean of the other three."""
+    made = [group(trajectory([1, 1]), trajectory([1, 1]))]
+    rewards = {"implicit_reward": stream([[[0.1], [0.05]], [[-0.05], [-0.15]]])}
+    [credit] = OPRL(base=RLOO(), by="leave_one_out")(made, [paid([0, 1], [0, 0])], rewards)
+    assert by_turn(credit)[0] == [pytest.approx(1 + 0.1 + 0.05), pytest.approx(1 + 0.05 + 0.1 / 3)]
 
 
 def test_oprl_says_nothing_of_turns_that_are_alike():

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 
 from test_loop import RECIPE, assert_same_weights
 
@@ -55,6 +56,37 @@ def ran(recipe, path, display, resume=False):
     return path
 
 
+TWICE = """
+[[stages]]
+name = "again"
+steps = 2
+groups = { name = "slots", width = 2, size = 3 }
+estimator = { name = "process", by = "progress" }
+losses = [{ name = "ppo" }]
+streams = [{ name = "progress" }]
+"""
+
+
+def test_what_a_stream_learnt_goes_on_in_the_next_stage(tmp_path):
+    """Where it is set up alike; and it is the same whether the run went through or was taken up between them."""
+    stages = RECIPE.partition("[[stages]]")[0] + TWICE.replace("again", "first") + TWICE
+    errors = {}
+    for name, other in (("alike", ""), ("unlike", ", width = 64")):
+        path = tmp_path / f"{name}.toml"
+        path.write_text(
+            stages[::-1].replace('{ name = "progress" }'[::-1], ('{ name = "progress"' + other + " }")[::-1], 1)[::-1]
+        )
+        recipe = resolve(config.read(path, []))
+        whole = ran(recipe, tmp_path / name, Display)
+        errors[name] = [line.values["progress_error"] for line in metrics.read(whole / "metrics.jsonl")]
+    assert errors["alike"][:2] == errors["unlike"][:2]
+    assert errors["alike"][2] < errors["unlike"][2]
+    shutil.rmtree(checkpoint.checkpoints(tmp_path / "alike" / "checkpoints")[-1].path)
+    ran(resolve(config.read(tmp_path / "alike.toml", [])), tmp_path / "alike", Display, resume=True)
+    again = [line.values["progress_error"] for line in metrics.read(tmp_path / "alike" / "metrics.jsonl")]
+    assert again == errors["alike"]
+
+
 def test_what_learns_beside_the_policy_resumes_with_it(tmp_path):
     made = resolved(tmp_path)
     whole = ran(made, tmp_path / "whole", Display)
@@ -69,7 +101,8 @@ def test_what_learns_beside_the_policy_resumes_with_it(tmp_path):
     ]
     for one, other in zip(*lines, strict=True):
         for name in LEARNING:
-            assert one[f"{name}_error"] == other[f"{name}_error"]
+            assert one.get(f"{name}_error") == other.get(f"{name}_error")
         assert one["value_error"] == other["value_error"]
+    assert {f"{name}_error" for name in LEARNING} <= {name for line in lines[0] for name in line}
     assert lines[0][0]["explained_variance"] == 0  # the critic says nothing yet
     assert lines[0][-1]["explained_variance"] != 0

@@ -132,6 +132,20 @@ async def test_every_pair_takes_a_step_or_is_refused(loss, lag, critic):
         assert whole.norm() > 1e-4 or loss == "kl", estimator  # at the reference, a KL has no gradient
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+async def test_a_step_of_nothing_is_a_step(loss):
+    """A filter may leave no group; a critic's loss has no targets then, and no weight moves."""
+    made = build("loss", {"name": loss}).value
+    streams = {need: [] for need in made.needs - OWN - {"targets"}}
+    batch = to_batch([], [], streams, aggregate=Aggregate(), losses=[made])
+    assert not (await gradient(batch, [made], 100_000)).any()
+
+
+async def test_importance_takes_no_loss_that_divides_its_gradient():
+    with pytest.raises(ConfigError, match="STPPO divides its gradient"):
+        build("loss", {"name": "importance", "base": {"name": "st_ppo"}})
+
+
 async def test_importance_lets_a_loss_without_ratio_follow_a_lag():
     table = {"name": "importance", "base": {"name": "reinforce"}}
     stage = {"name": "rl", "steps": 1, "groups": {"name": "slots", "max_lag": 2}, "estimator": {"name": "rloo"}}

@@ -18,6 +18,7 @@ from sojourn.components import COMPONENTS
 from sojourn.optim import Optim
 from sojourn.record import checkpoint
 from sojourn.registry import build
+from sojourn.schedules import Linear
 from sojourn.streams.curiosity import Curiosity
 from sojourn.streams.feedback import Feedback, led_to
 from sojourn.streams.implicit_reward import ImplicitReward, _each, _pairs
@@ -117,7 +118,7 @@ async def test_it_learns_and_the_policy_stays_as_it_was(name):
         of = passes(groups, scores, trainer)
         await stream(of)
         errors.append((await stream.learn(of)).get("error"))
-    if name != "relatedness":  # it learns from other stretches of the same every time
+    if name not in ("relatedness", "feedback"):  # of other stretches, or of new messages, every time
         assert errors[-1] < 2 / 3 * errors[0], errors
     assert all(torch.equal(p, before[n]) for n, p in trainer.trainable.items())
     assert all(p.grad is None for p in trainer.trainable.values())
@@ -352,10 +353,10 @@ async def test_feedback_comes_late_the_newest_first_and_pays_less_each_time():
     assert led_to(t) == ["one", "two", "one", "three"]
     assert by_turn(await stream(of)) == [[0.0] * 5]
     assert (await stream.learn(of))["waiting"] == 1
-    assert list(stream._labels) == ["three", "two"]
+    assert list(stream._labels) == [("three",), ("two",)]
     assert (await stream.learn(of))["waiting"] == 0
-    assert set(stream._labels) == {"one", "two", "three"}
-    stream._labels.update({"one": 1.0, "two": 0.0, "three": 1.0})
+    assert set(stream._known) == {"one", "two", "three"}
+    stream._labels.update({("one",): 1.0, ("two",): 0.0, ("three",): 1.0})
     assert by_turn(await stream(of)) == [pytest.approx([1.0, 0.0, 1 / 8, 1.0, 0.0])]
 
 
@@ -373,7 +374,7 @@ async def test_what_is_asked_decides_by_the_likelier_answer():
         answers["yes"] = yes
         stream = Feedback(form="hash")
         await stream.learn(of)
-        assert stream._labels == {"one": float(yes)}
+        assert stream._labels == {("one",): float(yes)}
         assert answers["asked"] == 2
 
 
@@ -385,9 +386,9 @@ async def test_feedback_is_distilled(form):
     stream = Feedback(form=form, updates=200, exponent=0.0)
     if form == "ranking":
         pairs = [(a, b) for a in words[:12] for b in words[:12] if ("gold" in a) != ("gold" in b)]
-        stream._labels.update({f"{a}\0{b}": float("gold" in a) for a, b in pairs})
+        stream._labels.update({pair: float("gold" in pair[0]) for pair in pairs})
     else:
-        stream._labels.update({word: float("gold" in word) for word in words[:12]})
+        stream._labels.update({(word,): float("gold" in word) for word in words[:12]})
     t = told(trajectory(rng, turns=1), ["begin"])
     await stream.learn(passes([group([t])], [[scored(t, 1.0)]]))
     worth = stream._worth(words[12:])
@@ -398,3 +399,44 @@ async def test_feedback_is_distilled(form):
 def test_a_question_without_its_gaps_is_refused(form, question):
     with pytest.raises(ValueError, match="question = "):
         Feedback(form=form, question=question)
+
+
+async def test_feedback_forgets_the_oldest_and_a_single_message_waits_to_be_compared():
+    t = told(trajectory(np.random.default_rng(0), turns=4), ["begin", "one", "a\0b", "three"])
+    of = passes([group([t])], [[scored(t, 1.0)]])
+    stream = Feedback(form="ranking", rate=2, capacity=2, updates=1)
+    await stream.learn(of)
+    assert list(stream._labels) == [("three", "a\0b")]
+    assert list(stream._waiting) == ["one"]
+    await stream.learn(of)
+    assert list(stream._waiting) == ["one"]  # there is nothing to compare it with
+    assert len(stream._known) <= 2
+
+
+async def test_states_are_in_the_order_of_turns():
+    """A second window between the turns of the first: places come path by path, turns as they were taken."""
+    rng = np.random.default_rng(0)
+    made = group([trajectory(rng, parents=[-1, -1, 0])])
+    of = passes([made], [[scored(made.trajectories[0], 1.0)]])
+    [[states]] = await of.states()
+    assert states.turns == [0, 1, 2]
+    model = models.load(NAME, "fp32", 0).model
+    for turn in range(3):
+        seen = made.trajectories[0].prompt(turn)
+        with torch.no_grad():
+            hidden = model(torch.from_numpy(seen)[None], output_hidden_states=True).hidden_states[-1][0, -1]
+        np.testing.assert_allclose(states.before[turn], hidden.numpy(), atol=1e-4)
+
+
+async def test_what_nobody_said_is_scored_in_parts_where_it_is_long(monkeypatch):
+    of = passes(*step())
+    prompts, replies = [np.arange(5) + n for n in range(3)], [np.array([7, 8])] * 3
+    whole = await of.unsaid(prompts, replies)
+    monkeypatch.setattr("sojourn.streams.passes.MOST_UNSAID", 6)
+    for one, other in zip(whole, await of.unsaid(prompts, replies), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_a_reward_model_has_no_end_in_sight():
+    with pytest.raises(ValueError, match="use constant"):
+        ImplicitReward(optim=Optim(schedule=Linear()))

@@ -124,6 +124,11 @@ class Torch:
                 f"critic.model = '{critic.model}': its tokenizer is not that of '{policy.name}', whose tokens it would "
                 "read: use a model of the same family"
             )
+        if loaded.max_context < min(self.max_context, policy.max_context):
+            raise ModelError(
+                f"critic.model = '{critic.model}' reads at most {loaded.max_context} tokens: set backend.max_context "
+                "to that, or use another model"
+            )
         loaded.model.to(device)
         own = loaded.model if critic.lora is None else lora.adapted(loaded.model, critic.lora, dtype)
         half = self.activation_gb * 2**30 / 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -96,14 +95,14 @@ class TorchTrainer:
         """The last hidden states (P, H) after the tokens at these places, in fp32."""
         return await self._run(lambda: self._read_states(batch, places))
 
-    def twin(self, optim: Any) -> TorchTrainer:
-        """A trainer of its own for a copy of the present weights; what it publishes reaches nobody."""
+    def twin(self, optim: Any, *, reference: bool) -> TorchTrainer:
+        """A trainer of its own for a copy of the present weights, frozen ones shared; it publishes to nobody."""
 
         async def nowhere(weights: Weights, version: int) -> None:
             """Nobody samples from it."""
 
         made = TorchTrainer(
-            copy.deepcopy(self.model),
+            copy.deepcopy(self.model, {id(p): p for p in self.model.parameters() if not p.requires_grad}),
             nowhere,
             bf16=self._bf16,
             token_budget=self._token_budget,
@@ -112,7 +111,7 @@ class TorchTrainer:
             kernel=self.decoder.kernel,
             timeline=self._timeline,
         )
-        made.begin(optim, 1, reference=True)
+        made.begin(optim, 1, reference=reference)
         return made
 
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
@@ -187,7 +186,8 @@ class TorchTrainer:
         """What `memory` gave."""
         for name, value in memory["weights"].items():
             self.trainable[name].copy_(torch.as_tensor(value))
-        self._reference = {name: torch.as_tensor(value).to(self.device) for name, value in memory["reference"].items()}
+        kept = {name: torch.as_tensor(value).to(self.device) for name, value in memory["reference"].items()}
+        self._reference = kept or None
         for path, value in memory["moments"].items():
             self._descents["policy"].remember(path, torch.as_tensor(value))
         self._step = memory["step"]
@@ -244,11 +244,12 @@ class TorchTrainer:
         return scored
 
     def _read_states(self, batch: Batch, places: IntArray) -> FloatArray:
+        each, back = np.unique(places, return_inverse=True)
         asked = np.full(len(batch), -1)
-        asked[places] = np.arange(len(places))
+        asked[each] = np.arange(len(each))
         marked = replace(batch, weight=(asked >= 0).astype(np.float32))
         size = self.model.config.get_text_config().hidden_size
-        found = np.zeros((len(places), size), dtype=np.float32)
+        found = np.zeros((len(each), size), dtype=np.float32)
 
         @torch.no_grad()
         def read(part: Part) -> None:
@@ -259,7 +260,7 @@ class TorchTrainer:
 
         for parts in self._rounds(marked):
             self._team.run([partial(read, part) for part in parts])
-        return found
+        return found[back]
 
     @contextmanager
     def _weights_of_reference(self) -> Iterator[None]:
@@ -277,7 +278,7 @@ class TorchTrainer:
 
     def _backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
         needs = frozenset().union(*(loss.needs for loss in losses))
-        self._floor = max((getattr(loss, "floor", 0.0) for loss in losses if hasattr(loss, "left_out")), default=0.0)
+        self._floor = max((getattr(loss, "floor", None) or 0.0 for loss in losses), default=0.0)
         if all(loss.proportional for loss in losses):
             batch = _without_idle(batch)
         sums: dict[str, float] = {}
@@ -305,7 +306,7 @@ class TorchTrainer:
             per_token, metrics = loss(out, chosen)
             total = total + (per_token * chosen.weight).sum()
             observed |= metrics
-        trained, held = list(self.parameters.values()), [loss for loss in losses if hasattr(loss, "left_out")]
+        trained, held = list(self.parameters.values()), [loss for loss in losses if getattr(loss, "floor", None)]
         gradients = torch.autograd.grad(total, trained, allow_unused=True, retain_graph=bool(held))
         missed = [(cast(Any, loss).left_out(out, chosen) * chosen.weight).sum() for loss in held]
         left_out = torch.autograd.grad(torch.stack(missed).sum(), trained, allow_unused=True) if missed else ()
@@ -383,7 +384,7 @@ class TorchTrainer:
         norm = float(torch.nn.utils.get_total_norm(list(left_out.values()))) if left_out else 0.0
         for parameter in self.trainable.values():
             if parameter.grad is not None:
-                parameter.grad.div_(max(norm, self._floor) if math.isfinite(self._floor) else 1.0)
+                parameter.grad.div_(max(norm, self._floor))
         return {"left_out_norm": norm}
 
 
