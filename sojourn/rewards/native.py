@@ -11,10 +11,10 @@ from sojourn.types import Group, Score, Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class Native:
-    """`world` times the world's reward of each turn; `malformed` is added for each turn whose action could not be
+    """`scale` times the world's reward of each turn; `malformed` is added for each turn whose action could not be
     carried out."""
 
-    world: float = 1.0
+    scale: float = 1.0
     malformed: float = 0.0
     truncated: float = 0.0  # added at the last turn of a truncated trajectory
 
@@ -22,7 +22,7 @@ class Native:
         return [self._one(trajectory) for trajectory in group.trajectories]
 
     def _one(self, trajectory: Trajectory) -> Score:
-        turns = np.array([self.world * turn.reward for turn in trajectory.turns], dtype=np.float32)
+        turns = np.array([self.scale * turn.reward for turn in trajectory.turns], dtype=np.float32)
         refused = np.array([turn.info.get("malformed", 0.0) for turn in trajectory.turns], dtype=np.float32)
         turns = (turns + self.malformed * refused).astype(np.float32)
         if len(turns) and trajectory.ending.truncated:

@@ -14,7 +14,7 @@ from sojourn.types import Group, Score, Trajectory
 
 
 def _refusals() -> Native:
-    return Native(world=0.0, malformed=-1.0)
+    return Native(scale=0.0, malformed=-1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,3 +110,11 @@ async def test_the_memory_of_both_is_kept():
 def test_any_two_rewards_go_together(table):
     built = build("reward", {"name": "verified", "base": {"name": "shaped"}, "turns": table})
     assert built.table["turns"].items() >= table.items()
+
+
+async def test_a_world_that_makes_every_step_cost_something_fails_no_turn_by_it():
+    t = trajectory([1, 1])
+    t = replace(t, turns=tuple(replace(turn, reward=paid) for turn, paid in zip(t.turns, (-0.1, 1.0), strict=True)))
+    [score] = await Verified()(group(t))
+    assert score.parts["turns_failed"] == 0
+    assert score.total == 1
