@@ -30,7 +30,8 @@ def draw(figures: Mapping[str, Any], out: Path) -> None:
     colours = {method: COLOURS[kind(figures["methods"][method])] for method in methods}
     rows = -(-len(methods) // COLUMNS)
     figure = Figure(figsize=(13, 2 * rows + 0.27 * len(methods) + 2), dpi=110, layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=[2 * rows, 0.27 * len(methods) + 2])
+    parts: Any = figure.subfigures(2, 1, height_ratios=[2 * rows, 0.27 * len(methods) + 2])
+    above, below = parts
     _curves(above.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False), figures, colours)
     above.supxlabel("step", fontsize=9)
     above.supylabel("success in training", fontsize=9)
