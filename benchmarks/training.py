@@ -40,7 +40,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sojourn.backends.torch import packed
 from sojourn.backends.torch.backend import compute_dtype, device_of
-from sojourn.backends.torch.trainer import Part, TorchTrainer
+from sojourn.backends.torch.columns import Part
+from sojourn.backends.torch.decoder import Decoder
+from sojourn.backends.torch.trainer import TorchTrainer
 from sojourn.batch import Aggregate, share, to_batch
 from sojourn.losses.ppo import PPO
 from sojourn.threads import prepare
@@ -109,6 +111,10 @@ def step(way: str, turns: int) -> Batch:
 class Padded(TorchTrainer):
     """Rows as long as the longest sequence; causal attention needs no mask for what is padded behind."""
 
+    def __init__(self, model: Any, *args: Any, bf16: bool, **options: Any) -> None:
+        super().__init__(model, *args, bf16=bf16, **options)
+        self.decoder = Rows(model, bf16=bf16, kernel=False)
+
     def _rounds(self, batch: Batch) -> Iterator[list[Part]]:
         """Side by side, too: each of the trainer's threads has its share of the budget."""
         lengths, budget = np.diff(batch.starts), self._token_budget // self._team.count
@@ -122,7 +128,11 @@ class Padded(TorchTrainer):
         for n in range(0, len(made), self._team.count):
             yield made[n : n + self._team.count]
 
-    def _decode(self, tree: share.Tree, rows: torch.Tensor) -> torch.Tensor:
+
+class Rows(Decoder):
+    """Each run of a tree as a row of its own, padded, in torch's attention."""
+
+    def __call__(self, tree: share.Tree, rows: torch.Tensor) -> torch.Tensor:
         longest = max(run.stop - run.start for run in tree.runs)
         places, columns = (
             torch.cat([t.to(self.device) for t in parts])
@@ -130,9 +140,9 @@ class Padded(TorchTrainer):
         )
         tokens = torch.zeros(len(tree.runs), longest, dtype=torch.long, device=self.device)
         tokens[places, columns] = torch.from_numpy(tree.tokens).to(self.device)
-        self.model.set_attn_implementation("sdpa")
+        self.base.set_attn_implementation("sdpa")
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bf16):
-            hidden = self.model.get_decoder()(input_ids=tokens, use_cache=False).last_hidden_state
+            hidden = self.base.get_decoder()(input_ids=tokens, use_cache=False).last_hidden_state
         return hidden[places, columns].index_select(0, rows)
 
     @staticmethod

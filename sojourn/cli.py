@@ -117,7 +117,7 @@ def _dry(resolved: Resolved) -> None:
 
 def _check_buildable(recipe: Recipe) -> None:
     """Refuses a model that is not there and a split without tasks."""
-    recipe.backend.check(recipe.model)
+    recipe.backend.check(recipe.model, recipe.critic)
     for split in dict.fromkeys(("train", recipe.evaluation.split)):
         if not len(recipe.env.tasks(split)):
             raise ConfigError(f"the split '{split}' of the world has no tasks: give it some")

@@ -13,8 +13,10 @@ from sojourn.types import (
     Batch,
     Credit,
     Ending,
+    FloatArray,
     Forward,
     Group,
+    IntArray,
     Message,
     Observation,
     Prompt,
@@ -117,7 +119,11 @@ class Filter(Protocol):
 
 class Stream(Protocol):
     """Side information for every sampled token, under the name that it provides; `reference` says whether it reads
-    passes of the weights that the stage began with, which are kept then."""
+    passes of the weights that the stage began with, which are kept then.
+
+    Optional: `critic: bool`, whether it reads the critic's values; `async learn(passes) -> Mapping[str, float]`, after
+    every stream has said what it has to say of the step, and what it says of how well it learns, for the metrics.
+    """
 
     provides: ClassVar[str]
     reference: ClassVar[bool]
@@ -128,7 +134,8 @@ class Stream(Protocol):
 class Estimator(Protocol):
     """Turns scores into advantages; pure numpy; sees the whole step. One list of credits per group.
 
-    Optional: `world: frozenset[str]`, what the plays of a world must offer, such as "state_key".
+    Optional: `world: frozenset[str]`, what the plays of a world must offer, such as "state_key"; `gives:
+    frozenset[str]`, "targets" where its credit says what a critic should have said.
     """
 
     @property
@@ -146,6 +153,8 @@ class Output(Protocol):
     def logprobs(self) -> torch.Tensor: ...  # (n,) with gradient
     @property
     def entropy(self) -> torch.Tensor: ...  # (n,) in nats; with gradient where a loss needs "entropy"
+    @property
+    def values(self) -> torch.Tensor: ...  # (n,) of the critic, with gradient, where a loss needs "critic"; else (0,)
 
 
 class Selected(Protocol):
@@ -173,6 +182,8 @@ class Loss(Protocol):
     Optional, found by name: `columns(batch) -> Mapping[str, FloatArray]`, per-token columns that follow from the step
     as a whole, such as its extreme tokens; they come back as streams. `follows`, what the loss stays right for: "lag"
     (tokens of older weights) and "updates" (several of them on one step's tokens); both, where it does not say.
+    `left_out(out, batch)`, what it kept from each token's loss (n,), with gradient, and `floor`: the policy's gradient
+    is divided by the norm of its gradient, or by `floor` where that is more.
     """
 
     @property
@@ -192,7 +203,15 @@ class Trainer(Protocol):
     version: int
 
     def begin(self, optim: Any, steps: int, *, reference: bool) -> None: ...
-    async def forward(self, batch: Batch, *, reference: bool = False) -> Forward: ...
+    async def forward(self, batch: Batch, *, reference: bool = False, critic: bool = False) -> Forward: ...
+    async def states(self, batch: Batch, places: IntArray) -> FloatArray:
+        """The last hidden states (P, H), in fp32, after the tokens of a batch at these places, without a gradient."""
+        ...
+
+    def twin(self, optim: Any) -> Trainer:
+        """A trainer of its own for a copy of the present weights, whose `publish` reaches no sampler."""
+        ...
+
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]: ...
     async def optim_step(self) -> Mapping[str, float]: ...
     async def publish(self) -> int: ...

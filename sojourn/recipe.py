@@ -12,21 +12,21 @@ from sojourn.agents.plain import Plain
 from sojourn.batch.weigh import Aggregate
 from sojourn.credit.grpo import GRPO
 from sojourn.errors import ConfigError
+from sojourn.optim import Optim
 from sojourn.registry import FOLDER, Kind, Range, Text, build, construct, nearest
 from sojourn.render.auto import Auto
 from sojourn.rewards.native import Native
 from sojourn.rollout.runner import Rollout
 from sojourn.rollout.slots import Slots
-from sojourn.schedules import Constant
 from sojourn.tasks.cycle import Cycle
 from sojourn.types import SamplingParams
 
-Beta = Annotated[float, Range(0, below=1)]
 NAME = Text(r"[A-Za-z0-9._-]{1,64}", "1 to 64 of the characters a-z, A-Z, 0-9, '-', '_' and '.'")
 STAGE = Text(
     rf"(?!before$|evaluation){NAME.pattern}",
     f"{NAME.description}, neither 'before' nor beginning with 'evaluation', as evaluations are called",
 )
+OWN = frozenset({"entropy", "critic"})  # what a loss is given by its own pass
 MODEL = Text(r"[^\0]+", "the name of a model")
 
 
@@ -72,15 +72,28 @@ class Sampling:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Optim:
-    """AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101), gradients clipped to a global norm."""
+def _steeper() -> Optim:
+    return Optim(lr=1e-4)
 
-    lr: Annotated[float, Range(0)] = 1e-5
-    betas: tuple[Beta, Beta] = (0.9, 0.95)
-    weight_decay: Annotated[float, Range(0)] = 0.0
-    clip_norm: Annotated[float, Range(above=0)] = 1.0
-    schedule: Annotated[Any, Kind("schedule")] = field(default_factory=Constant)
+
+@dataclass(frozen=True, kw_only=True)
+class Critic:
+    """What predicts the return from each state: a head on the policy's last hidden states, or with `model` on those of
+    a model of its own with the same tokenizer, trained whole or by `lora`. `hidden` is the width of the head's inner
+    layer (0: it is linear). What `optim` moves is the critic's own; a head on the policy moves the policy's weights
+    too, with the policy's optimiser, unless `detach` keeps its gradient from them."""
+
+    model: str = ""
+    lora: Lora | None = None
+    hidden: Annotated[int, Range(0)] = 0
+    detach: bool = False
+    optim: Optim = field(default_factory=_steeper)
+
+    def __post_init__(self) -> None:
+        if self.model and self.detach:
+            raise ValueError("detach keeps a head from the policy's weights, and with a model of its own it has none")
+        if self.lora and not self.model:
+            raise ValueError("lora is for a critic's own model, and critic.model names none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +153,7 @@ class Recipe:
     stages: tuple[Stage, ...]
     seed: Annotated[int, Range(0, below=2**63)] = 0
     model: Model = field(default_factory=Model)
+    critic: Critic | None = None
     backend: Annotated[Any, Kind("backend")] = field(default_factory=lambda: _default_backend())
     renderer: Annotated[Any, Kind("renderer")] = field(default_factory=Auto)
     agent: Annotated[Any, Kind("agent")] = field(default_factory=Plain)
@@ -231,23 +245,65 @@ def _refuse_unused(
 
 
 def check_needs(recipe: Recipe) -> None:
-    """Refuses a stage whose estimator or losses need a stream that nothing provides."""
+    """Refuses a stage whose estimator or losses need what nothing provides, and a critic that nothing asks."""
     for stage in recipe.stages:
-        provided = {stream.provides for stream in stage.streams}
+        streams = {stream.provides for stream in stage.streams}
+        provided = streams | getattr(stage.estimator, "gives", frozenset())
         for part in (stage.estimator, *stage.losses):
-            own = {"entropy"} if part in stage.losses else set()  # a loss gets it from the same pass
+            own = OWN if part in stage.losses else frozenset()
             for need in sorted(part.needs - provided - own):
-                raise ConfigError(
-                    f"stage '{stage.name}': {type(part).__name__} needs the stream '{need}', which nothing provides: "
-                    f"add streams = [{{name = '{need}'}}]"
-                )
+                raise ConfigError(f"stage '{stage.name}': {type(part).__name__} needs {_remedy(stage, need)}")
         _check_follows(stage)
-        wanted = frozenset().union(stage.estimator.needs, *(loss.needs - {"entropy"} for loss in stage.losses))
+        _check_columns(stage)
+        wanted = frozenset().union(stage.estimator.needs, *(loss.needs - OWN for loss in stage.losses))
         for stream in stage.streams:
             if stream.provides not in wanted:
                 raise ConfigError(
                     f"stage '{stage.name}': nothing uses the stream '{stream.provides}': remove it from streams"
                 )
+    _check_critic(recipe)
+
+
+def _remedy(stage: Stage, need: str) -> str:
+    if need == "targets":
+        return (
+            f"an estimator that says what a critic should have said, which {type(stage.estimator).__name__} does not: "
+            "use one such as gae, or remove the loss"
+        )
+    return f"the stream '{need}', which nothing provides: add streams = [{{name = '{need}'}}]"
+
+
+def _check_critic(recipe: Recipe) -> None:
+    """A critic must be asked, and there for those who ask it; and trained, or it says 0 for ever."""
+    asks = [(s, part) for s in recipe.stages for part in (*s.streams, *s.losses) if _asks_critic(part)]
+    if recipe.critic is None and asks:
+        stage, part = asks[0]
+        raise ConfigError(f"stage '{stage.name}': {type(part).__name__} needs a critic: add a table [critic]")
+    if recipe.critic is not None and not asks:
+        raise ConfigError("critic: no stage asks it: remove the table, or use an estimator such as gae with loss value")
+    if (
+        asks
+        and not recipe.model.weights
+        and not any("critic" in loss.needs for s in recipe.stages for loss in s.losses)
+    ):
+        stage, part = asks[0]
+        raise ConfigError(
+            f"stage '{stage.name}': {type(part).__name__} reads a critic that nothing trains: add losses = [{{name = "
+            "'value'}]"
+        )
+
+
+def _asks_critic(part: Any) -> bool:
+    return getattr(part, "critic", False) or "critic" in getattr(part, "needs", ())
+
+
+def _check_columns(stage: Stage) -> None:
+    """Refuses two losses of a kind that makes columns of the step: the second's would take the first's place."""
+    made = [type(loss).__name__ for loss in stage.losses if hasattr(loss, "columns")]
+    if twice := [name for name in made if made.count(name) > 1]:
+        raise ConfigError(
+            f"stage '{stage.name}': losses has {twice[0]} twice, whose columns would be the same: keep one"
+        )
 
 
 def _check_follows(stage: Stage) -> None:

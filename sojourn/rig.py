@@ -47,7 +47,7 @@ async def opened(family: EnvFamily) -> AsyncIterator[None]:
 async def assemble(recipe: Recipe) -> AsyncIterator[Rig]:
     """Opens the backend and the world, and closes both whatever happens."""
     timeline = Timeline()
-    backend = recipe.backend.open(recipe.model, recipe.renderer, recipe.seed, timeline)
+    backend = recipe.backend.open(recipe.model, recipe.renderer, recipe.seed, timeline, recipe.critic)
     try:
         async with opened(recipe.env):
             runner = Runner(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ class Session:
             stage.minibatches,
             start,
             stage.filters,
+            self.rig.renderer,
         )
         self._forget_spent()
         try:
@@ -282,7 +284,9 @@ def _mean(values: Sequence[float]) -> float:
 async def run_recipe(
     recipe: Recipe, folder: RunFolder, display: Display, *, resume: bool = False
 ) -> dict[str, Summary]:
-    """Runs a recipe to its end in a run folder; `resume` goes on from its newest complete checkpoint."""
+    """Runs a recipe to its end in a run folder; `resume` goes on from its newest complete checkpoint. What its parts
+    remember is the run's, so that the same recipe can be run again."""
+    recipe = replace(recipe, stages=copy.deepcopy(recipe.stages), reward=copy.deepcopy(recipe.reward))
     found = checkpoint.latest(folder.checkpoints) if resume else None
     jsonl = metrics.Jsonl(folder.path / "metrics.jsonl")
     if resume:

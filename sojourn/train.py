@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 from sojourn.batch import Aggregate, to_batch
 from sojourn.filters import sift
-from sojourn.protocols import Curriculum, Estimator, Filter, GroupSource, Loss, Stream, Trainer
+from sojourn.protocols import Curriculum, Estimator, Filter, GroupSource, Loss, Renderer, Stream, Trainer
 from sojourn.rewards.judge import Judge
 from sojourn.streams.passes import Passes
 from sojourn.types import Credit, Group, Score, Streams
+
+Learnt = Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,17 @@ class Run:
     minibatches: int = 1
     start: int = 0
     filters: Sequence[Filter] = ()
+    renderer: Renderer | None = None  # for streams that read what nobody said
 
-    async def streams(self, groups: Sequence[Group]) -> Streams:
-        """Only what the estimator and the losses declared they need; the recipe was refused otherwise."""
-        passes = Passes(groups, self.trainer)
-        return {stream.provides: await stream(passes) for stream in self.providers}
+    async def streams(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> tuple[Streams, Learnt]:
+        """Only what the estimator and the losses declared they need; the recipe was refused otherwise. Those that learn
+        do so when all have been read, and say how well under `<stream>_<name>`."""
+        critic = any(getattr(stream, "critic", False) for stream in self.providers)
+        passes = Passes(groups, scores, self.trainer, self.renderer, critic=critic)
+        found = {stream.provides: await stream(passes) for stream in self.providers}
+        learners = [stream for stream in self.providers if hasattr(stream, "learn")]
+        learnt = {s.provides: await cast(Any, s).learn(passes) for s in learners}
+        return found, {f"{name}_{key}": value for name, said in learnt.items() for key, value in said.items()}
 
 
 async def train(run: Run) -> None:
@@ -54,13 +63,13 @@ async def train(run: Run) -> None:
         groups = await run.groups.take(step)
         scores = await run.judge(groups)
         kept, judged = sift(run.filters, groups, scores)
-        streams = await run.streams(kept)
+        streams, learnt = await run.streams(kept, judged)
         credit = run.estimator(kept, judged, streams)
         batch = to_batch(kept, credit, streams, aggregate=run.aggregate, losses=run.losses)
         for part in batch.minibatches(run.minibatches):
             observed = await run.trainer.forward_backward(part, run.losses)
             updates.append({**observed, **await run.trainer.optim_step()})
-        metrics = {**_together(updates), "version": await run.trainer.publish()}
+        metrics = {**_together(updates), **learnt, "version": await run.trainer.publish()}
         run.curriculum.observe(groups, scores)
         await run.after(step, StepResult(kept, judged, credit, metrics))
 

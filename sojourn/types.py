@@ -276,9 +276,11 @@ class Score:
 
 @dataclass(frozen=True)
 class Credit:
-    """The advantage of every sampled token of one trajectory, one array (A,) per turn."""
+    """The advantage of every sampled token of one trajectory, one array (A,) per turn; and from estimators that train a
+    critic, what it should have said before each token: NaN where it is not to be asked."""
 
     tokens: tuple[FloatArray, ...]
+    targets: tuple[FloatArray, ...] | None = None
 
     @classmethod
     def uniform(cls, trajectory: Trajectory, advantage: float) -> Credit:
@@ -376,3 +378,5 @@ class Forward(NamedTuple):
 
     logprobs: FloatArray  # (N,)
     entropy: FloatArray  # (N,) in nats
+    values: FloatArray  # (N,) of the critic, before each token; 0 where it was not asked
+    next_values: FloatArray  # (N,) of the critic, after each token

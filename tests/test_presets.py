@@ -28,7 +28,7 @@ optim = {{ lr = 3e-6 }}
 
 
 def test_there_are_presets():
-    assert len(PRESETS) >= 25
+    assert len(PRESETS) >= 35
 
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)

@@ -22,9 +22,12 @@ def to_batch(
     losses: Sequence[Loss] = (),
 ) -> Batch:
     """The step's batch: every sampled token of every trainable trajectory exactly once, weighed for `aggregate`, with
-    the columns that losses make from the step as a whole."""
+    the columns that losses make from the step as a whole. What a critic should have said is the stream "targets"."""
     batch, places = flatten(groups)
     advantages = gather([[c.tokens for c in judged] for judged in credit], places, len(batch))
+    targets = [[c.targets for c in judged if c.targets is not None] for judged in credit]
+    if any(targets):
+        streams = {**streams, "targets": targets}
     weights = weigh(groups, aggregate)
     batch = replace(
         batch,

@@ -176,6 +176,7 @@ def _sound(case: Case, step: Made) -> str:
         for t, (one, credit) in enumerate(zip(group.trajectories, credits, strict=True)):
             lengths = [len(turn.sample.tokens) for turn in one.turns]
             _require_fit(credit, lengths, f"trajectory {t} of group {g}")
+            _require_targets(credit, lengths, case.estimator, f"trajectory {t} of group {g}")
     return f"{sum(map(len, given))} trajectories"
 
 
@@ -199,6 +200,19 @@ def _require_fit(credit: Any, lengths: list[int], where: str) -> None:
     for turn, values in enumerate(credit.tokens):
         if not np.isfinite(values).all():
             raise BrokenError(f"{where}: turn {turn} has the advantages {values.tolist()}: expected finite numbers")
+
+
+def _require_targets(credit: Credit, lengths: list[int], estimator: Any, where: str) -> None:
+    """What a critic learns: there where it is promised, of the turns' shape, and nowhere infinite."""
+    promised = "targets" in getattr(estimator, "gives", ())
+    if promised != (credit.targets is not None):
+        raise BrokenError(f"{where}: {'no ' if promised else ''}targets: say gives = frozenset({{'targets'}}) as it is")
+    if credit.targets is None:
+        return
+    if (shapes := [np.shape(turn) for turn in credit.targets]) != [(length,) for length in lengths]:
+        raise BrokenError(f"{where}: targets of shape {shapes} for turns of {lengths} tokens: expected one number each")
+    if any(np.isinf(turn).any() for turn in credit.targets):
+        raise BrokenError(f"{where}: an infinite target: expected finite numbers, or NaN where the critic is not asked")
 
 
 def _all_at_the_end(score: Score, reward: float) -> Score:

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from sojourn.backends.torch.trainer import Chosen, Out
+from sojourn.backends.torch.columns import Chosen, Out
 from sojourn.batch import Aggregate, to_batch
 from sojourn.checks import made
 from sojourn.checks.made import Declared, Shape
 from sojourn.checks.promise import BrokenError, DoubtfulError, Promise, judge_all, require_declared
 from sojourn.checks.report import Report
+from sojourn.recipe import OWN
 from sojourn.types import Batch, Credit, FloatArray
 
 SHAPES = ((Shape(), Shape(turns=1, tokens=1)), (Shape(turns=2), Shape(turns=1)))  # a sequence each
@@ -34,10 +35,11 @@ class Passed(NamedTuple):
     batch: Batch
     logprobs: FloatArray
     entropy: FloatArray
+    values: FloatArray
 
     def take(self, sequence: int) -> Passed:
         span = np.arange(*self.batch.starts[sequence : sequence + 2])
-        return Passed(self.batch.pick([span]), self.logprobs[span], self.entropy[span])
+        return Passed(self.batch.pick([span]), *(column[span] for column in self[1:]))
 
     def changed(self, **columns: FloatArray) -> Passed:
         return self._replace(batch=replace(self.batch, **columns))
@@ -48,19 +50,19 @@ class Answer(NamedTuple):
 
     per_token: Any
     metrics: Any
-    logprobs: torch.Tensor
-    entropy: torch.Tensor
+    out: Out
     chosen: Chosen
     streams: Declared
 
     def gradient(self) -> torch.Tensor:
-        """Of the sum of the per-token losses, by logprobs and by entropy: (2, n), 0 where none flows."""
-        inputs = [t for t in (self.logprobs, self.entropy) if t.requires_grad]
+        """Of the sum of the per-token losses, by logprobs, entropy and values: (3, n), 0 where none flows."""
+        columns = (self.out.logprobs, self.out.entropy, self.out.values)
+        inputs = [t for t in columns if t.requires_grad]
         if not self.per_token.requires_grad:
-            return torch.zeros(2, len(self.logprobs))
+            return torch.zeros(len(columns), len(self.out.logprobs))
         flown = torch.autograd.grad(self.per_token.sum(), inputs, allow_unused=True)
         found = {id(t): g for t, g in zip(inputs, flown, strict=True) if g is not None}
-        return torch.stack([found.get(id(t), torch.zeros_like(t)) for t in (self.logprobs, self.entropy)])
+        return torch.stack([found.get(id(t), torch.zeros_like(self.out.logprobs)) for t in columns])
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,12 @@ class Case:
     def near(self) -> Passed:
         """The policy is almost the sampler's."""
         rng = np.random.default_rng(0)
-        step = made.step(SHAPES, self.loss.needs - {"entropy"})
+        step = made.step(SHAPES, self.loss.needs - OWN)
         credit = [[Credit.per_turn(t, rng.normal(size=len(t.turns))) for t in g.trajectories] for g in step.groups]
         batch = to_batch(step.groups, credit, step.streams, aggregate=Aggregate(), losses=[copy.deepcopy(self.loss)])
         gap = rng.uniform(-NEAR, NEAR, len(batch))
-        return Passed(batch, (batch.logprobs + gap).astype(np.float32), rng.uniform(0, 4, len(batch)).astype("f4"))
+        entropy, values = rng.uniform((0, -1), (4, 1), (len(batch), 2)).astype("f4").T
+        return Passed(batch, (batch.logprobs + gap).astype(np.float32), entropy, values)
 
     @property
     def far(self) -> Passed:
@@ -88,17 +91,19 @@ class Case:
         )
 
     def call(self, passed: Passed) -> Answer:
-        """As the trainer calls it: the entropy has a gradient only where it is needed."""
+        """As the trainer calls it: the entropy has a gradient only where it is needed, and values are there."""
         where = np.flatnonzero(passed.batch.weight)
         whole = Chosen.of(passed.batch, where)
         streams = Declared(whole.streams)
         chosen = replace(whole, streams=streams)
         logprobs = torch.from_numpy(passed.logprobs[where]).requires_grad_()
         entropy = torch.from_numpy(passed.entropy[where]).requires_grad_("entropy" in self.loss.needs)
-        answer = self.loss(Out(logprobs, entropy), chosen)
+        asked = "critic" in self.loss.needs
+        out = Out(logprobs, entropy, torch.from_numpy(passed.values[where[: len(where) * asked]]).requires_grad_(asked))
+        answer = self.loss(out, chosen)
         if not (isinstance(answer, tuple) and len(answer) == 2):
             raise BrokenError(f"it gave a {type(answer).__name__}: expected the per-token losses and the metrics")
-        return Answer(*answer, logprobs, entropy, whole, streams)
+        return Answer(*answer, out, whole, streams)
 
 
 def check_loss(loss: Any) -> Report:
@@ -114,7 +119,7 @@ def _declares(case: Case) -> str:
 def _reads(case: Case) -> str:
     near, needs = case.near, case.loss.needs
     answer = case.call(near)
-    if unread := sorted(needs - {"entropy"} - answer.streams.read - _read_for_columns(case.loss, near.batch)):
+    if unread := sorted(needs - OWN - answer.streams.read - _read_for_columns(case.loss, near.batch)):
         raise DoubtfulError(f"it declares the stream '{unread[0]}' and does not read it: it is computed for nothing")
     if not isinstance(answer.per_token, torch.Tensor):
         return "and from nothing else"
@@ -137,7 +142,7 @@ def _read_for_columns(loss: Any, batch: Batch) -> set[str]:
 def _per_token(case: Case) -> str:
     for passed in (case.near, case.near.take(1)):
         answer = case.call(passed)
-        _require_tensor(answer.per_token, len(answer.logprobs), "the loss")
+        _require_tensor(answer.per_token, len(answer.out.logprobs), "the loss")
         _require_finite(answer.per_token, "the loss")
     return "one value for each token, one token too"
 
@@ -147,7 +152,7 @@ def _metrics(case: Case) -> str:
     if not isinstance(answer.metrics, Mapping):
         raise BrokenError(f"its metrics are a {type(answer.metrics).__name__}: expected names and per-token values")
     for name, values in answer.metrics.items():
-        _require_tensor(values, len(answer.logprobs), f"the metric '{name}'")
+        _require_tensor(values, len(answer.out.logprobs), f"the metric '{name}'")
         _require_finite(values, f"the metric '{name}'")
         if values.requires_grad:
             raise BrokenError(f"the metric '{name}' holds the graph in memory: detach() it")
@@ -157,11 +162,16 @@ def _metrics(case: Case) -> str:
 def _flows(case: Case) -> str:
     near = case.near
     on_policy = near._replace(logprobs=near.batch.logprobs)  # some losses clip all of the one, some rest on the other
-    by_logprobs, by_entropy = torch.cat([case.call(p).gradient() for p in (near, on_policy)], 1)
-    if not (by_logprobs.any() or by_entropy.any()):
-        raise BrokenError("no gradient flows to the logprobs, nor to an entropy that needs names: nothing is learnt")
-    _require_finite(torch.stack([by_logprobs, by_entropy]), "its gradient")
-    return "to the logprobs" if by_logprobs.any() else "to the entropy"
+    flown = torch.cat([case.call(p).gradient() for p in (near, on_policy)], 1)
+    reached = [
+        name for name, slope in zip(("logprobs", "entropy", "critic's values"), flown, strict=True) if slope.any()
+    ]
+    if not reached:
+        raise BrokenError(
+            "no gradient flows to the logprobs, nor to an entropy or a critic that needs names: nothing is learnt"
+        )
+    _require_finite(flown, "its gradient")
+    return f"to the {' and the '.join(reached)}"
 
 
 def _extremes(case: Case) -> str:
@@ -253,7 +263,7 @@ PROMISES = (
     Promise(CALLED[1], CALLED[:1], _reads),
     Promise(SOUND[2], CALLED, _per_token),
     Promise("metrics are per token, without a graph", SOUND, _metrics),
-    Promise("the gradient reaches the policy", SOUND, _flows),
+    Promise("a gradient reaches what is trained", SOUND, _flows),
     Promise("it is finite at extreme ratios", SOUND, _extremes),
     Promise("proportional says the truth", SOUND, _proportional),
     Promise("a batch in parts gives the same", SOUND, _parts),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -43,7 +43,7 @@ class AEPO(Wrapped):
 
         return [
             [
-                Credit(tuple(turn * factor(h) for turn, h in zip(c.tokens, known, strict=True)))
+                replace(c, tokens=tuple(turn * factor(h) for turn, h in zip(c.tokens, known, strict=True)))
                 for c, known in zip(some, entropies, strict=True)
             ]
             for some, entropies in zip(credit, entropy, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -39,7 +39,7 @@ class Difficulty(Wrapped):
         mean = float(hard.mean()) if len(hard) else 0.0
         weights = hard / mean if mean > 0 else np.ones_like(hard)
         return [
-            [Credit(tuple((turn * weight).astype(np.float32) for turn in c.tokens)) for c in some]
+            [replace(c, tokens=tuple((turn * weight).astype(np.float32) for turn in c.tokens)) for c in some]
             for some, weight in zip(credit, weights, strict=True)
         ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -37,4 +37,5 @@ class Whitened(Wrapped):
 
     def _moved(self, credit: Credit, mean: float, scale: float) -> Credit:
         bound = np.inf if self.clip is None else self.clip
-        return Credit(tuple(np.clip((turn - mean) * scale, -bound, bound).astype(np.float32) for turn in credit.tokens))
+        moved = (np.clip((turn - mean) * scale, -bound, bound).astype(np.float32) for turn in credit.tokens)
+        return replace(credit, tokens=tuple(moved))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -27,6 +28,10 @@ class Wrapped(Based):
     def world(self) -> frozenset[str]:
         return getattr(self.base, "world", frozenset())
 
+    @property
+    def gives(self) -> frozenset[str]:
+        return getattr(self.base, "gives", frozenset())
+
 
 def means(streams: PerTurn) -> list[list[Values]]:
     """The mean over the tokens of each turn: (T,) for each trajectory; 0 for a turn without any."""
@@ -39,4 +44,4 @@ def means(streams: PerTurn) -> list[list[Values]]:
 def scaled(credit: Credit, factors: Values, shift: Values | float = 0.0) -> Credit:
     """Each turn's advantages times its factor, plus its shift: (T,)."""
     moved = zip(credit.tokens, factors, np.broadcast_to(shift, np.shape(factors)), strict=True)
-    return Credit(tuple((turn * factor + more).astype(np.float32) for turn, factor, more in moved))
+    return replace(credit, tokens=tuple((turn * factor + more).astype(np.float32) for turn, factor, more in moved))

@@ -13,7 +13,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from sojourn.backends.torch import activations, models
 from sojourn.backends.torch.activations import Cost
 from sojourn.backends.torch.backend import _adapted
-from sojourn.backends.torch.trainer import Part, TorchTrainer, base_of
+from sojourn.backends.torch.columns import Part
+from sojourn.backends.torch.decoder import base_of
+from sojourn.backends.torch.trainer import TorchTrainer
 from sojourn.losses.ppo import PPO
 from sojourn.recipe import Lora, Optim
 
@@ -34,7 +36,7 @@ def adapted(name: str):
 
 def cost(model) -> Cost:
     made = trainer(model, 1.0)
-    return activations.measure(activations.layers_of(base_of(model).get_decoder()), made._probe)
+    return activations.measure(activations.layers_of(base_of(model).get_decoder()), made.decoder.probe)
 
 
 @pytest.mark.parametrize("make", [build, adapted])
@@ -43,8 +45,8 @@ def cost(model) -> Cost:
 async def test_computing_layers_again_changes_nothing(name, make, share):
     batch = made_batch(np.random.default_rng(0), vocabulary=VOCABULARY)
     whole, bounded = trainer(make(name), float("inf")), trainer(make(name), 0.0)
-    bounded._activation_bytes = share * sum(cost(make(name)).layers) * len(batch)
-    assert 0 < len(bounded._recomputed(len(batch))) <= 3
+    bounded.decoder.activation_bytes = share * sum(cost(make(name)).layers) * len(batch)
+    assert 0 < len(bounded.decoder.recomputed(len(batch))) <= 3
     metrics = [await made.forward_backward(batch, [PPO()]) for made in (whole, bounded)]
     assert metrics[0] == metrics[1]
     for key, p in whole.trainable.items():
@@ -62,7 +64,7 @@ def kept_bytes(made: TorchTrainer, batch) -> int:
         return tensor
 
     part = Part.of(batch, np.arange(len(batch.starts) - 1), [np.arange(a, b) for a, b in pairwise(batch.starts)])
-    again = activations.checkpointed(made._recomputed(len(part.tree.tokens)))
+    again = activations.checkpointed(made.decoder.recomputed(len(part.tree.tokens)))
     with again, saved_tensors_hooks(keep, lambda tensor: tensor):
         out = made._forward(part, np.flatnonzero(batch.weight), frozenset())
     assert out.logprobs.requires_grad
@@ -78,7 +80,7 @@ def test_what_is_kept_falls_to_the_budget(share, kernel):
         return trainer(models.load("tiny:layers=8,hidden=64", "fp32", 0).model, activation_bytes, kernel=kernel)
 
     free = made(float("inf"))
-    each = activations.measure(activations.layers_of(free.model.get_decoder()), free._probe)
+    each = activations.measure(activations.layers_of(free.model.get_decoder()), free.decoder.probe)
     layers = sum(each.layers) * len(batch)
     least = each.inputs * len(each.layers) * len(batch)
     rest = kept_bytes(made(1.0), batch) - least  # embeddings, the head
@@ -99,7 +101,7 @@ def test_a_model_is_left_as_it_was():
         model = build(name)
         made = trainer(model, 1.0)
         before = [vars(layer).get("forward") for layer in model.model.layers]
-        with activations.checkpointed(made._recomputed(10)):
+        with activations.checkpointed(made.decoder.recomputed(10)):
             assert vars(model.model.layers[0])["forward"] is not before[0]
         assert [vars(layer).get("forward") for layer in model.model.layers] == before
         assert all(("forward" in vars(layer)) == (name == "llama") for layer in copy.deepcopy(model).model.layers)

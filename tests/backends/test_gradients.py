@@ -168,7 +168,7 @@ async def test_a_trainer_with_the_kernel_is_one_without(family, fused, make):
     """Logprobs, entropy and every parameter's gradient, norms' and biases' too; windows shorter than the sequences."""
     batch = made_batch(np.random.default_rng(0), vocabulary=VOCABULARY)
     with_it, without = trained(make(family), True), trained(make(family), False)
-    assert (with_it._fused, without._fused) == (fused, False)
+    assert (with_it.decoder.fused, without.decoder.fused) == (fused, False)
     for one, other in zip(await with_it.forward(batch), await without.forward(batch), strict=True):
         np.testing.assert_allclose(one, other, atol=2e-4)
     metrics = [await made.forward_backward(batch, [PPO(), Entropy(coef=0.1)]) for made in (with_it, without)]
@@ -187,7 +187,7 @@ async def test_without_a_compiler_torch_does_the_same(tmp_path, monkeypatch):
     for cached in (kernels.built, gradients.load):
         cached.cache_clear()
     made = trained(build("llama"), True)
-    assert not made._fused
+    assert not made.decoder.fused
     np.testing.assert_allclose((await made.forward(batch)).logprobs, right.logprobs, atol=2e-4)
     for cached in (kernels.built, gradients.load):
         cached.cache_clear()
@@ -202,5 +202,5 @@ def test_a_copy_of_a_fused_model_passes_through_its_own_layers():
 def test_a_model_that_is_not_of_the_form_is_left_alone():
     model = build("llama")
     model.config.attention_dropout = 0.1
-    assert not trained(model, True)._fused
+    assert not trained(model, True).decoder.fused
     assert all("forward" not in vars(layer) for layer in model.model.layers)

@@ -138,7 +138,7 @@ BROKEN = {
     MeanMetric: "metrics are per token, without a graph",
     Graph: "metrics are per token, without a graph",
     Number: "metrics are per token, without a graph",
-    Detached: "the gradient reaches the policy",
+    Detached: "a gradient reaches what is trained",
     Overflows: "it is finite at extreme ratios",
     NoGradientAtOverflow: "it is finite at extreme ratios",
     NotProportional: "proportional says the truth",

@@ -9,7 +9,18 @@ from sojourn.components import COMPONENTS
 from sojourn.registry import build
 
 ESTIMATORS = list(COMPONENTS["estimator"])
-ADD = {"constant", "rae", "reinforce", "kl_reward", "empg"}  # something that is not beside others
+ADD = {
+    "constant",
+    "rae",
+    "reinforce",
+    "kl_reward",
+    "empg",
+    "gae",
+    "turn_gae",
+    "bilevel_gae",
+    "positive",
+    "normalised",
+}  # something that is not beside others
 
 
 def credit(name, groups, scores):

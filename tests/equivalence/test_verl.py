@@ -7,12 +7,15 @@ import pytest
 import torch
 from cases import group, paid, trajectory
 
-from sojourn.backends.torch.trainer import Chosen, Out
+from sojourn.backends.torch.columns import Chosen, Out
 from sojourn.batch import Aggregate, to_batch
+from sojourn.credit.gae import GAE
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.opo import OPO
 from sojourn.credit.reinforce_pp import ReinforcePP
 from sojourn.credit.rloo import RLOO
+from sojourn.credit.turn_gae import TurnGAE
+from sojourn.credit.whitened import Whitened
 from sojourn.losses.cispo import CISPO
 from sojourn.losses.clip_cov import ClipCov
 from sojourn.losses.gspo import GSPO
@@ -21,6 +24,8 @@ from sojourn.losses.kl import KL
 from sojourn.losses.ppo import PPO
 from sojourn.losses.reinforce import Reinforce
 from sojourn.losses.sapo import SAPO
+from sojourn.losses.value import Value
+from sojourn.types import Ending
 
 core = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed")
 correction = pytest.importorskip("verl.trainer.ppo.rollout_corr_helper")
@@ -98,6 +103,73 @@ def test_estimators(estimator, theirs, options, factor, seed):
     )
     own = padded(batch, batch.advantages) * mask * factor(groups, batch)
     torch.testing.assert_close(own, given.float() * mask, atol=1e-4, rtol=1e-4)
+
+
+def criticised(groups, seed):
+    """What a critic says before and after each token, at random."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: [[tuple(rng.normal(size=len(turn.sample.tokens)).astype(np.float32) for turn in t.turns)
+                for t in g.trajectories] for g in groups]
+        for name in ("values", "next_values")
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (1.0, 0.95), (0.9, 0.8)])
+def test_gae(gamma, lam, seed):
+    groups, scores = played(seed)
+    streams = criticised(groups, seed)
+    credit = Whitened(base=GAE(discount=gamma, token_discount=gamma, lam=lam))(groups, scores, streams)
+    batch = to_batch(groups, credit, streams, aggregate=Aggregate())
+    rewards, mask, _ = rewarded(groups, scores, batch)
+    values = padded(batch, batch.streams["values"])
+    given, learnt = core.compute_gae_advantage_return(rewards, values, mask, gamma, lam)
+    own = padded(batch, batch.advantages) * tokens(groups, batch)
+    torch.testing.assert_close(own * mask, given * mask, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(padded(batch, batch.streams["targets"]) * mask, learnt * mask, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("cut", [True, False])
+def test_turn_gae_of_what_was_cut_off(cut, seed):
+    functional = pytest.importorskip("torchrl.objectives.value.functional")
+    groups, scores = played(seed)
+    ending = Ending.TURNS if cut else Ending.DONE
+    one = replace(groups[0].trajectories[0], ending=ending)
+    made = [replace(groups[0], episodes=(replace(groups[0].episodes[0], trajectories=(one,)),))]
+    streams = criticised(made, seed)
+    [[credit]] = TurnGAE(discount=0.9, lam=0.8)(made, [[scores[0][0]]], streams)
+    first = np.array([turn[0] for turn in streams["values"][0][0]])
+    ahead = np.append(first[1:], streams["next_values"][0][0][-1][-1])
+    column = {name: torch.tensor(np.array(v, dtype=np.float32))[:, None] for name, v in
+              {"state_value": first, "next_state_value": ahead, "reward": scores[0][0].turns}.items()}  # fmt: skip
+    done = torch.tensor([n == len(first) - 1 for n in range(len(first))])[:, None]
+    ended = done if not cut else torch.zeros_like(done)
+    given, learnt = functional.generalized_advantage_estimate(0.9, 0.8, **column, done=done, terminated=ended)
+    own = [[float(turn[0]) for turn in of] for of in (credit.tokens, credit.targets)]
+    assert own == [pytest.approx(of[:, 0].tolist(), abs=1e-5) for of in (given, learnt)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("clip", [0.2, 0.5])
+def test_the_clipped_value_loss(clip, seed):
+    groups, scores = played(seed)
+    streams = criticised(groups, seed)
+    loss, credit = Value(clip=clip), GAE()(groups, scores, streams)
+    batch = to_batch(groups, credit, streams, aggregate=Aggregate(), losses=[loss])
+    said = (batch.streams["values"] + np.random.default_rng(seed).normal(0, 0.5, len(batch))).astype(np.float32)
+    where = np.flatnonzero(batch.weight)
+    now, chosen = torch.from_numpy(said[where]).requires_grad_(), Chosen.of(batch, where)
+    zeros = torch.zeros(len(where))
+    own = (loss(Out(zeros, zeros, now), chosen)[0] * chosen.weight).sum()
+    theirs, mask = padded(batch, said).requires_grad_(), padded(batch, (batch.weight > 0).astype(np.float32))
+    returns, values = (padded(batch, batch.streams[name]) for name in ("targets", "values"))
+    given, _ = core.compute_value_loss(theirs, returns, values, mask, clip, "token-mean")
+    torch.testing.assert_close(own, given, atol=1e-5, rtol=1e-4)
+    spread = np.zeros(len(batch), dtype=np.float32)
+    spread[where] = torch.autograd.grad(own, [now])[0].numpy()
+    torch.testing.assert_close(padded(batch, spread), torch.autograd.grad(given, [theirs])[0], atol=1e-6, rtol=1e-4)
 
 
 def actor(**changes):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sojourn.backends.torch import models
+from sojourn.backends.torch.critic import Critic, Head
 from sojourn.backends.torch.trainer import TorchTrainer
 from sojourn.batch import Aggregate, to_batch
 from sojourn.batch.flatten import flatten, scatter
@@ -16,7 +17,7 @@ from sojourn.checks.made import FORKED, UNSTARTED, Shape
 from sojourn.components import COMPONENTS
 from sojourn.config import Tables
 from sojourn.errors import ConfigError
-from sojourn.recipe import Optim, resolve
+from sojourn.recipe import OWN, Optim, resolve
 from sojourn.registry import build
 from sojourn.streams.passes import Passes
 
@@ -37,8 +38,12 @@ async def nowhere(weights, version):
 
 @cache
 def trainer(token_budget: int) -> TorchTrainer:
+    """With a critic whose head has learnt something, so that a gradient reaches what is under it."""
     model = models.load("tiny:layers=1,hidden=64", "fp32", 0).model
-    made = TorchTrainer(model, nowhere, bf16=False, token_budget=token_budget)
+    head = Head(64, 0)
+    torch.nn.init.normal_(head.out.weight, generator=torch.Generator().manual_seed(0))
+    critic = Critic(head, Optim(), detach=False)
+    made = TorchTrainer(model, nowhere, bf16=False, token_budget=token_budget, critic=critic)
     made.begin(Optim(lr=1e-3), 10, reference=True)
     return made
 
@@ -66,39 +71,49 @@ def sampled(episode, logprobs):
     return replace(episode, trajectories=(replace(one, turns=tuple(turns)),))
 
 
-def recipe(estimator: str, loss: str, lag: int):
-    """Resolved with the streams that they ask for."""
-    parts = build("estimator", {"name": estimator}).value, build("loss", {"name": loss}).value
-    needs = sorted(parts[0].needs | (parts[1].needs - {"entropy"}))
+def recipe(estimator: str, loss: str, lag: int, critic: bool):
+    """Resolved with the streams that they ask for; a critic is trained by its loss."""
+    names = [loss, *(["value"] if critic and loss != "value" else [])]
+    own, *losses = [build("estimator", {"name": estimator}).value, *(build("loss", {"name": n}).value for n in names)]
+    needs = sorted(own.needs.union(*(loss.needs - OWN for loss in losses)) - {"targets"})
     stage = {"name": "rl", "steps": 1, "groups": {"name": "slots", "max_lag": lag}}
-    stage |= {"estimator": {"name": estimator}, "losses": [{"name": loss}], "streams": [{"name": n} for n in needs]}
-    return resolve(Tables({"name": "all", "env": {"name": "toy"}, "stages": [stage]})).recipe.stages[0]
+    stage |= {"estimator": {"name": estimator}, "losses": [{"name": n} for n in names]}
+    stage |= {"streams": [{"name": n} for n in needs]}
+    data = {"name": "all", "env": {"name": "toy"}, "stages": [stage], **({"critic": {}} if critic else {})}
+    return resolve(Tables(data)).recipe.stages[0]
 
 
 async def gradient(batch, losses, token_budget):
     made = trainer(token_budget)
     await made.forward_backward(batch, losses)
-    found = {n: p.grad for n, p in made.trainable.items() if p.grad is not None}
-    for parameter in made.trainable.values():
+    found = {n: p.grad for n, p in made.parameters.items() if p.grad is not None}
+    for parameter in made.parameters.values():
         parameter.grad = None
     return torch.cat([g.flatten() for g in found.values()]) if found else torch.zeros(1)
 
 
-REFUSED = {("reinforce", 2): "Reinforce is right for samples of the present weights alone"}
+def clash(estimator: str, loss: str, lag: int, critic: bool) -> str:
+    """Why the pair must be refused; empty where it must work."""
+    targets = "targets" in getattr(build("estimator", {"name": estimator}).value, "gives", ())
+    if (critic or loss == "value") and not targets:
+        return "needs an estimator that says what a critic should have said"
+    if loss == "reinforce" and lag:
+        return "Reinforce is right for samples of the present weights alone"
+    return "needs a critic" if not critic and (targets or loss == "value") else ""
 
 
+@pytest.mark.parametrize("critic", [True, False])
 @pytest.mark.parametrize("lag", LAGS)
 @pytest.mark.parametrize("loss", LOSSES)
-async def test_every_pair_takes_a_step_or_is_refused(loss, lag):
-    if (loss, lag) in REFUSED:
-        for estimator in ESTIMATORS:
-            with pytest.raises(ConfigError, match=REFUSED[loss, lag]):
-                recipe(estimator, loss, lag)
-        return
+async def test_every_pair_takes_a_step_or_is_refused(loss, lag, critic):
     groups, scores = await played(lag)
-    passes = Passes(groups, trainer(100_000))
+    passes = Passes(groups, scores, trainer(100_000), critic=critic)
     for estimator in ESTIMATORS:
-        stage = recipe(estimator, loss, lag)
+        if why := clash(estimator, loss, lag, critic):
+            with pytest.raises(ConfigError, match=why):
+                recipe(estimator, loss, lag, critic)
+            continue
+        stage = recipe(estimator, loss, lag, critic)
         streams = {stream.provides: await stream(passes) for stream in stage.streams}
         credit = stage.estimator(groups, scores, streams)
         batch = to_batch(groups, credit, streams, aggregate=Aggregate(by="turn"), losses=stage.losses)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sojourn.backends.torch.trainer import Chosen, Out
+from sojourn.backends.torch.columns import Chosen, Out
 from sojourn.losses.aepo import AEPO
 from sojourn.losses.cispo import CISPO
 from sojourn.losses.clip_cov import ClipCov
@@ -19,6 +19,8 @@ from sojourn.losses.m2po import M2PO
 from sojourn.losses.ppo import PPO
 from sojourn.losses.reinforce import Reinforce
 from sojourn.losses.sapo import SAPO
+from sojourn.losses.st_ppo import STPPO
+from sojourn.losses.value import Value
 from sojourn.types import Batch
 
 
@@ -230,3 +232,76 @@ def test_epo_by_hand():
         bonus, beyond = np.array([1.0, 3.0, 0.5]), np.array([0, 1.0, 0.1])
         assert value == pytest.approx(-0.001 * (bonus - 1.22313 * 0.1 * beyond), rel=1e-5)
         assert by_entropy == pytest.approx(-0.001 * (1 - 1.22313 * 0.1 * np.array([0, 1, -1])), rel=1e-5)
+
+
+NAN = math.nan
+
+
+def criticised(loss, values, targets, old=None, turns=None):
+    """The loss of each token, and its gradient by what the critic says now."""
+    batch = batch_of(
+        [-1.0] * len(values), [0.0] * len(values), turns, targets=targets, values=old or [0.0] * len(values)
+    )
+    batch = Batch(**{**vars(batch), "streams": {**batch.streams, **loss.columns(batch)}})
+    now = torch.tensor(values, requires_grad=True)
+    zeros = torch.zeros(len(values))
+    per_token, metrics = loss(Out(zeros, zeros, now), Chosen.of(batch, np.arange(len(batch))))
+    [gradient] = torch.autograd.grad(per_token.sum(), [now])
+    return per_token.detach().numpy(), gradient.numpy(), metrics
+
+
+def test_value_by_hand():
+    per_token, gradient, metrics = criticised(Value(coef=2.0), [0.9, 0.1], [1.0, 0.5], turns=[0, 1])
+    assert per_token == pytest.approx([0.01, 0.16])
+    assert gradient == pytest.approx([-0.2, -0.8])
+    assert metrics["value"].tolist() == pytest.approx([0.9, 0.1])
+
+
+def test_a_clipped_value_by_hand():
+    per_token, gradient, _ = criticised(Value(coef=1.0, clip=0.5), [0.9, 0.4], [1.0, 1.0], [0.2, 0.2], turns=[0, 1])
+    assert per_token == pytest.approx([0.045, 0.18])  # the first is held at 0.7, the second has not moved so far
+    assert gradient == pytest.approx([0.0, -0.6])
+
+
+def test_a_critic_asked_once_a_turn_weighs_as_much_as_one_asked_at_every_token():
+    once, slope, _ = criticised(Value(), [0.5, 9.0, 9.0, 0.0], [1.0, NAN, NAN, NAN], turns=[0, 0, 0, 1])
+    assert once == pytest.approx([0.125, 0.125, 0.125, 0.0])
+    assert slope == pytest.approx([-1.5, 0.0, 0.0, 0.0])
+    always, slope, _ = criticised(Value(), [0.5, 0.5, 0.5], [1.0, 1.0, 1.0])
+    assert always == pytest.approx([0.125] * 3)
+    assert slope.sum() == pytest.approx(-1.5)
+
+
+def test_huber_by_hand():
+    per_token, gradient, _ = criticised(Value(huber=1.0), [0.5, 3.0], [0.0, 0.0], turns=[0, 1])
+    assert per_token == pytest.approx([0.125, 2.5])
+    assert gradient == pytest.approx([0.5, 1.0])
+
+
+def test_explained_variance():
+    for said, expected in (([1.0, 0.0, 1.0], 1.0), ([0.5] * 3, 0.0), ([0.0, 1.0, 0.0], -3.0)):
+        _, _, metrics = criticised(Value(), [0.0] * 3, [1.0, 0.0, 1.0], said)
+        assert metrics["explained_variance"].tolist() == pytest.approx([expected] * 3)
+    _, _, metrics = criticised(Value(), [0.0, 0.0], [1.0, 1.0])
+    assert metrics["explained_variance"].tolist() == [0.0, 0.0]
+
+
+def test_st_ppo_by_hand():
+    """The geometric mean of a turn's ratios, 1.287 ** (1 / 3), is inside the clip; a token's own ratio is not."""
+    ratios, advantages = [1.3, 0.9, 1.1], [0.5, 0.5, 0.5]
+    value, gradient, *_ = at_ratios(STPPO(), ratios, advantages)
+    mean = 1.287 ** (1 / 3)
+    assert value == pytest.approx([-0.5 * mean] * 3)
+    assert gradient == pytest.approx([-0.5 * mean] * 3)
+    value, gradient, *_ = at_ratios(STPPO(by="token"), ratios, advantages)
+    assert value == pytest.approx([-0.6, -0.45, -0.55])
+    assert gradient == pytest.approx([0, -0.45, -0.55])
+
+
+def test_what_st_ppo_leaves_out_by_hand():
+    batch = batch_of([-1.0] * 3, [0.5, -0.5, 0.5])
+    now = torch.tensor([-1 + math.log(r) for r in (1.3, 0.5, 1.1)], requires_grad=True)
+    missed = STPPO(by="token").left_out(Out(now, now), Chosen.of(batch, np.arange(3)))
+    assert missed.tolist() == pytest.approx([-0.65, 0.25, 0.0])
+    [gradient] = torch.autograd.grad(missed.sum(), [now])
+    assert gradient.tolist() == pytest.approx([-0.65, 0.25, 0.0])

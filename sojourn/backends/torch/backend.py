@@ -12,7 +12,7 @@ from sojourn.registry import Range
 from sojourn.timeline import Timeline
 
 if TYPE_CHECKING:
-    from sojourn.recipe import Model
+    from sojourn.recipe import Critic, Model
 
 
 class Opened(NamedTuple):
@@ -48,15 +48,24 @@ class Torch:
     kernel: bool = True
     compile: bool = False
 
-    def check(self, model: Model) -> None:
-        """Whether the model can be found, without loading it, and the device is there (for --dry)."""
+    def check(self, model: Model, critic: Critic | None = None) -> None:
+        """Whether the models can be found, without loading them, and the device is there (for --dry)."""
         from sojourn.backends.torch import models
 
         models.resolve(model.name)
+        if critic is not None and critic.model:
+            models.resolve(critic.model)
         if self.device == "cuda":
             device_of(self.device)
 
-    def open(self, model: Model, renderer: Any, seed: int, timeline: Timeline | None = None) -> Opened:
+    def open(
+        self,
+        model: Model,
+        renderer: Any,
+        seed: int,
+        timeline: Timeline | None = None,
+        critic: Critic | None = None,
+    ) -> Opened:
         import torch
 
         from sojourn.backends.torch import models
@@ -90,11 +99,37 @@ class Torch:
             engine.publish,
             bf16=dtype == torch.bfloat16,
             token_budget=self.token_budget,
-            activation_bytes=self.activation_gb * 2**30,
+            activation_bytes=self.activation_gb * 2**30 / (2 if critic is not None and critic.model else 1),
             kernel=self.kernel,
+            critic=self._critic(critic, loaded, dtype, seed) if critic is not None else None,
             timeline=timeline,
         )
         return Opened(trainer, engine, bound, context)
+
+    def _critic(self, critic: Critic, policy: Any, dtype: Any, seed: int) -> Any:
+        """A head on the policy, or on a model of its own. Raises `ModelError` where that reads other tokens."""
+        import torch
+
+        from sojourn.backends.torch import critic as made
+        from sojourn.backends.torch import models
+        from sojourn.backends.torch.decoder import Decoder
+
+        device = next(policy.model.parameters()).device
+        if not critic.model:
+            head = made.Head(policy.model.config.get_text_config().hidden_size, critic.hidden)
+            return made.Critic(head.to(device), critic.optim, detach=critic.detach)
+        loaded = models.load(critic.model, "fp32", seed)
+        if loaded.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
+            raise ModelError(
+                f"critic.model = '{critic.model}': its tokenizer is not that of '{policy.name}', whose tokens it would "
+                "read: use a model of the same family"
+            )
+        loaded.model.to(device)
+        own = loaded.model if critic.lora is None else _adapted(loaded.model, critic.lora, dtype)
+        half = self.activation_gb * 2**30 / 2
+        decoder = Decoder(own, bf16=dtype == torch.bfloat16, kernel=self.kernel, activation_bytes=half)
+        head = made.Head(loaded.model.config.get_text_config().hidden_size, critic.hidden)
+        return made.Critic(head.to(device), critic.optim, detach=False, model=own, decoder=decoder)
 
 
 def device_of(name: str) -> Any:

@@ -3,87 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from sojourn.backends.torch import activations, head, layers, packed
+from sojourn.backends.torch import activations, head
+from sojourn.backends.torch.columns import Chosen, Out, Part, Passed
+from sojourn.backends.torch.critic import PREFIX, Critic
+from sojourn.backends.torch.decoder import Decoder, base_of
+from sojourn.backends.torch.descent import Descent
 from sojourn.backends.torch.team import Team
 from sojourn.batch import share
-from sojourn.errors import ModelError, RecordError
+from sojourn.errors import RecordError
 from sojourn.protocols import Loss
 from sojourn.timeline import Timeline
 from sojourn.types import Batch, FloatArray, Forward, IntArray
 
 T = TypeVar("T")
+WEIGHTS, CRITIC, REFERENCE, OPTIMIZER = (
+    f"{name}.safetensors" for name in ("weights", "critic", "reference", "optimizer")
+)
 Weights = Iterator[tuple[str, torch.Tensor]]
-
-
-@dataclass(frozen=True)
-class Out:
-    """For the n tokens that carry weight, in order (see `protocols.Output`)."""
-
-    logprobs: torch.Tensor
-    entropy: torch.Tensor
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The batch's columns at the n tokens that carry weight (see `protocols.Selected`)."""
-
-    weight: torch.Tensor
-    logprobs: torch.Tensor
-    advantages: torch.Tensor
-    turn: torch.Tensor
-    sequence: torch.Tensor
-    streams: Mapping[str, torch.Tensor]
-
-    @classmethod
-    def of(cls, batch: Batch, where: IntArray, device: torch.device | str = "cpu") -> Chosen:
-        def column(values: FloatArray) -> torch.Tensor:
-            return torch.from_numpy(np.ascontiguousarray(values[where], dtype=np.float32)).to(device)
-
-        def numbers(values: IntArray) -> torch.Tensor:
-            return torch.from_numpy(np.unique(values[where], return_inverse=True)[1]).to(device)
-
-        return cls(
-            column(batch.weight),
-            column(batch.logprobs),
-            column(batch.advantages),
-            numbers(batch.turn),
-            numbers(batch.sequence),
-            {name: column(values) for name, values in batch.streams.items()},
-        )
-
-
-class Part(NamedTuple):
-    """Some sequences of a batch, where their tokens stand in it, and the tree that they are."""
-
-    batch: Batch
-    places: IntArray
-    tree: share.Tree
-
-    @classmethod
-    def of(cls, batch: Batch, numbers: IntArray, spans: Sequence[IntArray]) -> Part:
-        taken = batch.take(numbers)
-        return cls(taken, np.concatenate([spans[s] for s in numbers]), share.merge(taken))
-
-
-class Passed(NamedTuple):
-    """What a part gave: the gradient to each trainable parameter, the objective, and sums under the tokens' weights."""
-
-    gradients: Sequence[torch.Tensor | None]
-    objective: float
-    sums: Mapping[str, float]
-    mass: float
 
 
 class TorchTrainer:
@@ -100,39 +50,68 @@ class TorchTrainer:
         activation_bytes: float = float("inf"),
         logits_bytes: int = head.CHUNK_BYTES,
         kernel: bool = True,
+        critic: Critic | None = None,
         timeline: Timeline | None = None,
     ) -> None:
-        self.model, self.version = model, 0
-        self.device = next(model.parameters()).device
+        self.model, self.critic, self.version = model, critic, 0
+        self.decoder = Decoder(model, bf16=bf16, kernel=kernel, activation_bytes=activation_bytes)
+        self.device = self.decoder.device
         self._send, self._bf16, self._token_budget, self._logits_bytes = send, bf16, token_budget, logits_bytes
-        self._activation_bytes = activation_bytes
-        self._cost: activations.Cost | None = None
         self._thread, self._team = ThreadPoolExecutor(1, thread_name_prefix="trainer"), Team(self.device)
         self._timeline = timeline or Timeline()
-        self._optimizer: torch.optim.AdamW | None = None
-        self._optim: Any = None
-        self._step, self._steps = 0, 1
+        self._descents: dict[str, Descent] = {}  # "policy", and "critic" where there is one
+        self._step = 0
+        self._left_out: dict[str, torch.Tensor] = {}  # the gradient so far of what losses left out
+        self._floor = 0.0  # of its norm, where it divides the gradient
         self._reference: dict[str, torch.Tensor] | None = None
-        packed.use_packed(base_of(model))
-        self._kernel, self._fused = kernel, kernel and not bf16 and layers.fuse(base_of(model))
 
     @property
     def trainable(self) -> dict[str, torch.nn.Parameter]:
+        """The policy's trained parameters."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    @property
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """All that is trained: the policy's, then the critic's."""
+        return {**self.trainable, **(self.critic.parameters if self.critic is not None else {})}
 
     # -- the four verbs
 
-    async def forward(self, batch: Batch, *, reference: bool = False) -> Forward:
-        """The tokens that carry weight, under the present weights or those that the stage began with."""
-        return await self._run(lambda: self._score(batch, reference))
+    async def forward(self, batch: Batch, *, reference: bool = False, critic: bool = False) -> Forward:
+        """The tokens that carry weight, under the present weights or those that the stage began with; with `critic`,
+        its values too."""
+        return await self._run(lambda: self._score(batch, reference, critic))
+
+    async def states(self, batch: Batch, places: IntArray) -> FloatArray:
+        """The last hidden states (P, H) after the tokens at these places, in fp32."""
+        return await self._run(lambda: self._read_states(batch, places))
+
+    def twin(self, optim: Any) -> TorchTrainer:
+        """A trainer of its own for a copy of the present weights; what it publishes reaches nobody."""
+
+        async def nowhere(weights: Weights, version: int) -> None:
+            """Nobody samples from it."""
+
+        made = TorchTrainer(
+            copy.deepcopy(self.model),
+            nowhere,
+            bf16=self._bf16,
+            token_budget=self._token_budget,
+            activation_bytes=self.decoder.activation_bytes,
+            logits_bytes=self._logits_bytes,
+            kernel=self.decoder.kernel,
+            timeline=self._timeline,
+        )
+        made.begin(optim, 1, reference=True)
+        return made
 
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
         """Adds the gradient of `(loss * weight).sum()`; metrics are means under the same weights."""
         return await self._run(lambda: self._backward(batch, losses))
 
     async def optim_step(self) -> Mapping[str, float]:
-        """One AdamW step on the gradient so far, clipped; a step without any gradient changes nothing. Raises
-        `ModelError`, with the weights as they were, where the gradient is not finite."""
+        """One AdamW step on the gradient so far, clipped, the critic's by itself; without any gradient nothing changes.
+        Raises `ModelError`, with the weights as they were, where the gradient is not finite."""
         return await self._run(self._update)
 
     async def publish(self) -> int:
@@ -144,48 +123,64 @@ class TorchTrainer:
     # -- stages and persistence
 
     def begin(self, optim: Any, steps: int, *, reference: bool) -> None:
-        """A stage: a new optimiser, and the present weights as reference where a stream needs one."""
-        self._optim, self._step, self._steps = optim, 0, steps
-        parameters, betas = list(self.trainable.values()), (optim.betas[0], optim.betas[1])
-        self._optimizer = torch.optim.AdamW(
-            parameters, lr=optim.lr, betas=betas, weight_decay=optim.weight_decay, fused=True
-        )
+        """A stage: new optimisers, and the present weights as reference where a stream needs one."""
+        self._step = 0
+        self._descents = {"policy": Descent(self.trainable, optim, steps)}
+        if self.critic is not None:
+            self._descents["critic"] = Descent(self.critic.parameters, self.critic.optim, steps)
         self._reference = {n: p.detach().clone() for n, p in self.trainable.items()} if reference else None
 
     def save(self, folder: Path, *, weights_only: bool = False) -> None:
-        """Trained weights and, unless they are enough, reference weights and optimiser state, as safetensors."""
-        save_file({name: p.detach().contiguous() for name, p in self.trainable.items()}, folder / "weights.safetensors")
+        """Trained weights and, unless they are enough, reference weights and optimisers' state, as safetensors."""
+        save_file({name: p.detach().contiguous() for name, p in self.trainable.items()}, folder / WEIGHTS)
+        if self.critic is not None:
+            save_file({name: p.detach().contiguous() for name, p in self.critic.parameters.items()}, folder / CRITIC)
         if weights_only:
             return
         if self._reference is not None:
-            save_file(self._reference, folder / "reference.safetensors")
-        moments = self._optimizer.state if self._optimizer is not None else {}
-        state = {
-            f"{name}/{key}": value.contiguous()
-            for name, p in self.trainable.items()
-            for key, value in moments.get(p, {}).items()
-        }
-        save_file(state, folder / "optimizer.safetensors")
+            save_file(self._reference, folder / REFERENCE)
+        save_file(dict(m for descent in self._descents.values() for m in descent.moments()), folder / OPTIMIZER)
 
     def load(self, folder: Path, *, weights_only: bool = False) -> None:
-        """Restores what `save` wrote; call `begin` first unless only weights are wanted."""
-        self._copy_weights(load_file(folder / "weights.safetensors"), folder)
+        """Restores what `save` wrote; call `begin` first unless only weights are wanted. Those of a run without a
+        critic leave the critic as it is."""
+        self._copy_weights(load_file(folder / WEIGHTS), self.trainable, folder)
+        there = (folder / CRITIC).exists()
+        if self.critic is not None and not there and not weights_only:
+            raise RecordError(f"the checkpoint '{folder}' has no critic: resume with the recipe that it was made with")
+        if self.critic is not None and there:
+            self._copy_weights(load_file(folder / CRITIC), self.critic.parameters, folder)
         if weights_only:
             return
         if self._reference is not None:
-            loaded = load_file(folder / "reference.safetensors")
+            loaded = load_file(folder / REFERENCE)
             self._reference = {name: value.to(self.device) for name, value in loaded.items()}
-        assert self._optimizer is not None, "call begin() before load()"
-        parameters = self.trainable
-        for path, value in load_file(folder / "optimizer.safetensors").items():
-            name, _, key = path.rpartition("/")
-            self._optimizer.state[parameters[name]][key] = value.to(self.device)
+        assert self._descents, "call begin() before load()"
+        for path, value in load_file(folder / OPTIMIZER).items():
+            self._descents["critic" if path.startswith(PREFIX) else "policy"].remember(path, value)
 
     def state(self) -> Mapping[str, Any]:
         return {"version": self.version, "step": self._step}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.version, self._step = state["version"], state["step"]
+
+    def memory(self) -> Mapping[str, Any]:
+        """Weights, reference and moments of optimisers as arrays, for what keeps a `twin`."""
+        parts = {"weights": self.trainable, "reference": self._reference or {}}
+        parts |= {"moments": dict(self._descents["policy"].moments())}
+        found = {part: {n: t.detach().cpu().numpy().copy() for n, t in of.items()} for part, of in parts.items()}
+        return {**found, "step": self._step}
+
+    @torch.no_grad()
+    def remember(self, memory: Mapping[str, Any]) -> None:
+        """What `memory` gave."""
+        for name, value in memory["weights"].items():
+            self.trainable[name].copy_(torch.as_tensor(value))
+        self._reference = {name: torch.as_tensor(value).to(self.device) for name, value in memory["reference"].items()}
+        for path, value in memory["moments"].items():
+            self._descents["policy"].remember(path, torch.as_tensor(value))
+        self._step = memory["step"]
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
@@ -198,8 +193,9 @@ class TorchTrainer:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     @torch.no_grad()
-    def _copy_weights(self, weights: Mapping[str, torch.Tensor], folder: Path) -> None:
-        own = self.trainable
+    def _copy_weights(
+        self, weights: Mapping[str, torch.Tensor], own: Mapping[str, torch.nn.Parameter], folder: Path
+    ) -> None:
         if set(weights) != set(own):
             odd = sorted(set(weights) ^ set(own))[0]
             raise RecordError(
@@ -215,20 +211,40 @@ class TorchTrainer:
         for name, value in weights.items():
             own[name].copy_(value)
 
-    def _score(self, batch: Batch, reference: bool) -> Forward:
+    def _score(self, batch: Batch, reference: bool, critic: bool) -> Forward:
         scored = Forward(*(np.zeros(len(batch), dtype=np.float32) for _ in Forward._fields))
+        needs = frozenset({"critic"} if critic else ())
 
         @torch.no_grad()
         def score(part: Part) -> None:
             where = np.flatnonzero(part.batch.weight)
-            out = self._forward(part, where, frozenset())
-            scored.logprobs[part.places[where]] = out.logprobs.cpu().numpy()
-            scored.entropy[part.places[where]] = out.entropy.cpu().numpy()
+            out = self._forward(part, where, needs, after=critic)
+            columns = [out.logprobs, out.entropy, *(out.values.split(len(where)) if critic else ())]
+            for all_of, found in zip(scored, columns, strict=False):
+                all_of[part.places[where]] = found.cpu().numpy()
 
         with self._weights_of_reference() if reference else nullcontext():
             for parts in self._rounds(batch):
                 self._team.run([partial(score, part) for part in parts])
         return scored
+
+    def _read_states(self, batch: Batch, places: IntArray) -> FloatArray:
+        asked = np.full(len(batch), -1)
+        asked[places] = np.arange(len(places))
+        marked = replace(batch, weight=(asked >= 0).astype(np.float32))
+        size = self.model.config.get_text_config().hidden_size
+        found = np.zeros((len(places), size), dtype=np.float32)
+
+        @torch.no_grad()
+        def read(part: Part) -> None:
+            where = np.flatnonzero(part.batch.weight)
+            nodes, row = np.unique(part.tree.node[where], return_inverse=True)
+            hidden = self.decoder(part.tree, torch.from_numpy(nodes).to(self.device))
+            found[asked[part.places[where]]] = hidden.float().cpu().numpy()[row]
+
+        for parts in self._rounds(marked):
+            self._team.run([partial(read, part) for part in parts])
+        return found
 
     @contextmanager
     def _weights_of_reference(self) -> Iterator[None]:
@@ -246,17 +262,18 @@ class TorchTrainer:
 
     def _backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
         needs = frozenset().union(*(loss.needs for loss in losses))
+        self._floor = max((getattr(loss, "floor", 0.0) for loss in losses if hasattr(loss, "left_out")), default=0.0)
         if all(loss.proportional for loss in losses):
             batch = _without_idle(batch)
         sums: dict[str, float] = {}
         objective = mass = trained = computed = 0.0
         for parts in self._rounds(batch):
             nodes = sum(len(part.tree.tokens) for part in parts)
-            with activations.checkpointed(self._recomputed(nodes)):
+            with activations.checkpointed(self._recomputed(nodes, needs)):
                 passed = self._team.run([partial(self._pass, part, losses, needs) for part in parts])
             trained, computed = trained + sum(len(part.batch) for part in parts), computed + nodes
             for one in passed:
-                self._add(one.gradients)
+                self._add(one)
                 objective, mass = objective + one.objective, mass + one.mass
                 for name, value in one.sums.items():
                     sums[name] = sums.get(name, 0.0) + value
@@ -273,15 +290,21 @@ class TorchTrainer:
             per_token, metrics = loss(out, chosen)
             total = total + (per_token * chosen.weight).sum()
             observed |= metrics
-        gradients = torch.autograd.grad(total, list(self.trainable.values()), allow_unused=True)
+        trained, held = list(self.parameters.values()), [loss for loss in losses if hasattr(loss, "left_out")]
+        gradients = torch.autograd.grad(total, trained, allow_unused=True, retain_graph=bool(held))
+        missed = [(cast(Any, loss).left_out(out, chosen) * chosen.weight).sum() for loss in held]
+        left_out = torch.autograd.grad(torch.stack(missed).sum(), trained, allow_unused=True) if missed else ()
         sums = {name: float((values.detach() * chosen.weight).sum()) for name, values in observed.items()}
-        return Passed(gradients, total.item(), sums, float(chosen.weight.sum()))
+        return Passed(gradients, left_out, total.item(), sums, float(chosen.weight.sum()))
 
     @torch.no_grad()
-    def _add(self, gradients: Sequence[torch.Tensor | None]) -> None:
-        for parameter, gradient in zip(self.trainable.values(), gradients, strict=True):
+    def _add(self, passed: Passed) -> None:
+        for parameter, gradient in zip(self.parameters.values(), passed.gradients, strict=True):
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        for name, gradient in zip(self.parameters, passed.left_out, strict=False):
+            if gradient is not None:
+                self._left_out[name] = gradient if name not in self._left_out else self._left_out[name].add_(gradient)
 
     def _rounds(self, batch: Batch) -> Iterator[list[Part]]:
         """The sequences that carry weight, cut after their last such token, in parts that pass side by side."""
@@ -291,67 +314,56 @@ class TorchTrainer:
         for parts in share.rounds(cut, self._token_budget, self._team.count):
             yield [Part.of(cut, numbers, spans) for numbers in parts]
 
-    def _forward(self, part: Part, where: IntArray, needs: frozenset[str]) -> Out:
-        """Each distinct prefix passes once; only hidden states that predict a weighed token go through the head."""
-        batch, tree, base = part.batch, part.tree, base_of(self.model)
+    def _forward(self, part: Part, where: IntArray, needs: frozenset[str], *, after: bool = False) -> Out:
+        """Each distinct prefix passes once; only hidden states that predict a weighed token go through the head. Values
+        are those before each token, and `after` all of them, those after each."""
+        batch, tree, base, count = part.batch, part.tree, self.decoder.base, len(where)
         if np.isin(where, batch.starts).any():
             raise ValueError("a sequence begins with a trained token: its context must hold at least one token")
-        asked, row = np.unique(tree.node[where - 1], return_inverse=True)
-        hidden = self._decode(tree, torch.from_numpy(asked).to(self.device))
+        read = np.concatenate([tree.node[where - 1], *([tree.node[where]] if after else ())])
+        nodes, places = np.unique(read, return_inverse=True)
+        asked, row = torch.from_numpy(nodes).to(self.device), torch.from_numpy(places).to(self.device)
+        hidden = self.decoder(tree, asked)
         # index_select: its gradient adds up repeated rows in one order, that of indexing does not
-        rows = hidden.index_select(0, torch.from_numpy(row).to(self.device))
+        rows = hidden.index_select(0, row[:count])
         linear, cap = base.get_output_embeddings(), getattr(base.config, "final_logit_softcapping", None)
         wanted = head.Asked.of(batch, where, linear, cap=cap, bf16=self._bf16, chunk=self._logits_bytes)
         found = head.read(rows, linear, wanted)
         entropy = found.entropy if "entropy" in needs else found.entropy.detach()
-        return Out(found.logprobs, entropy)
+        if "critic" not in needs:
+            return Out(found.logprobs, entropy)
+        if self.critic is None:
+            raise ValueError("values are asked for, but there is no critic: give the trainer one")
+        return Out(found.logprobs, entropy, self.critic(tree, asked, hidden).index_select(0, row))
 
-    def _decode(self, tree: share.Tree, rows: torch.Tensor) -> torch.Tensor:
-        """The last hidden states of some of the nodes: (R, H)."""
-        decoder, tokens, positions = base_of(self.model).get_decoder(), tree.tokens, tree.positions
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bf16):
-            passed = decoder(
-                input_ids=torch.from_numpy(tokens).to(self.device)[None],
-                position_ids=torch.from_numpy(positions).to(self.device)[None],
-                use_cache=False,
-                plan=packed.Plan(tree, self.device, rows, kernel=self._kernel),
-            )
-        hidden = passed.last_hidden_state[0]
-        return hidden if self._fused else hidden.index_select(0, rows)
-
-    def _recomputed(self, tokens: int) -> Sequence[Any]:
+    def _recomputed(self, tokens: int, needs: frozenset[str]) -> list[Any]:
         """The layers that would keep too much for the backward pass of so many tokens."""
-        each = activations.layers_of(base_of(self.model).get_decoder())
-        if self._cost is None:
-            self._cost = activations.measure(each, self._probe)
-        return each[: self._cost.recomputed(tokens, self._activation_bytes)]
-
-    def _probe(self, tokens: int) -> None:
-        self._decode(share.line(tokens), torch.arange(tokens, device=self.device))
+        own = self.critic.decoder if self.critic is not None and "critic" in needs else None
+        return [layer for decoder in (self.decoder, own) if decoder for layer in decoder.recomputed(tokens)]
 
     def _update(self) -> Mapping[str, float]:
-        assert self._optimizer is not None, "call begin() before the first step"
-        lr = self._optim.lr * self._optim.schedule(self._step, self._steps)
+        assert self._descents, "call begin() before the first step"
+        held = self._hold_back()
+        norms = {whose: descent.clip(self._step + 1, whose) for whose, descent in self._descents.items()}
+        rates = {whose: descent.update(self._step) for whose, descent in self._descents.items()}
         self._step += 1
-        parameters = [p for p in self.trainable.values() if p.grad is not None]
-        if not parameters:
-            return {"lr": lr, "grad_norm": 0.0}
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self._optim.clip_norm or float("inf"))
-        if not torch.isfinite(norm):
-            raise ModelError(
-                f"the gradient of update {self._step} of this stage is not finite: lower optim.lr, or look for huge "
-                "rewards, advantages or coefficients"
-            )
-        for group in self._optimizer.param_groups:
-            group["lr"] = lr
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
-        return {"lr": lr, "grad_norm": float(norm)}
+        return {
+            f"{'' if whose == 'policy' else f'{whose}_'}{name}": values[whose]
+            for whose in norms
+            for name, values in (("lr", rates), ("grad_norm", norms))
+        } | held
 
-
-def base_of(model: Any) -> Any:
-    """The transformers model itself, under an adapter or not."""
-    return model.get_base_model() if hasattr(model, "peft_config") else model
+    @torch.no_grad()
+    def _hold_back(self) -> dict[str, float]:
+        """Divides the policy's gradient by the norm of what losses left out, where they ask for that."""
+        left_out, self._left_out = self._left_out, {}
+        if not self._floor:
+            return {}
+        norm = float(torch.nn.utils.get_total_norm(list(left_out.values()))) if left_out else 0.0
+        for parameter in self.trainable.values():
+            if parameter.grad is not None:
+                parameter.grad.div_(max(norm, self._floor) if math.isfinite(self._floor) else 1.0)
+        return {"left_out_norm": norm}
 
 
 @torch.no_grad()

@@ -1,0 +1,74 @@
+"""Another estimator, for rewards brought to one scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+import numpy as np
+
+from sojourn.credit.gae import GAE
+from sojourn.credit.relative import totals
+from sojourn.credit.wrapped import Wrapped
+from sojourn.registry import Kind, Range
+from sojourn.types import Credit, Group, Score, Streams
+
+
+@dataclass
+class Moments:
+    """Of all returns so far."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0  # summed distances from the mean, squared
+
+    def add(self, values: Sequence[float]) -> None:
+        for value in values:
+            self.count += 1
+            gap = value - self.mean
+            self.mean += gap / self.count
+            self.squares += gap * (value - self.mean)
+
+    @property
+    def deviation(self) -> float:
+        """The sample's; 0 for fewer than two."""
+        return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalised(Wrapped):
+    """Another estimator, for rewards whose returns have mean 0 and deviation 1 over all steps so far, this one
+    included, and are then bounded by `clip` on both sides (reward normalisation and clipping of PPO-max: Zheng et al.
+    2023, arXiv:2307.04964, eq. 18).
+
+    The paper has one reward an answer. Here the rewards of turns are divided by the deviation, and what else changes a
+    return is paid at its last turn.
+    """
+
+    base: Annotated[Any, Kind("estimator")] = field(default_factory=GAE)
+    clip: Annotated[float, Range(above=0)] = 10.0
+    epsilon: Annotated[float, Range(above=0)] = 1e-6
+    _moments: Moments = field(default_factory=Moments, init=False, repr=False, compare=False)
+
+    def __call__(
+        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
+    ) -> list[list[Credit]]:
+        self._moments.add([float(total) for judged in scores for total in totals(judged)])
+        return self.base(groups, [[self._scaled(score) for score in judged] for judged in scores], streams)
+
+    def _scaled(self, score: Score) -> Score:
+        scale = 1 / (self._moments.deviation + self.epsilon) if self._moments.deviation else 0.0
+        turns = score.turns.astype(np.float64) * scale
+        wanted = min(max((score.total - self._moments.mean) * scale, -self.clip), self.clip)
+        turns[-1:] += wanted - turns.sum()
+        return replace(score, turns=turns.astype(np.float32))
+
+    def state(self) -> Mapping[str, Any]:
+        return {**super().state(), **vars(self._moments)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        for name in vars(self._moments):
+            setattr(self._moments, name, state[name])

@@ -1,0 +1,42 @@
+"""An episode's advantage and that of each turn's implicit reward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from sojourn.credit.grpo import GRPO
+from sojourn.credit.relative import dealt, standardised
+from sojourn.credit.wrapped import Wrapped, scaled
+from sojourn.registry import Kind, Range
+from sojourn.types import Credit, FloatArray, Group, Score, Streams
+
+
+@dataclass(frozen=True, kw_only=True)
+class OPRL(Wrapped):
+    """Another estimator's advantage, of the episode, plus `strength` times the implicit reward of each turn,
+    standardised over all turns of the group (OPRL: Liu et al. 2025, arXiv:2509.19199, section 3.2).
+
+    A turn's implicit reward is that of its tokens added up. Its advantage is that reward alone: neither discounted nor
+    followed by later ones, as in the paper.
+    """
+
+    base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
+    strength: float = 1.0
+    epsilon: Annotated[float, Range(0)] = 1e-6
+
+    also: ClassVar[frozenset[str]] = frozenset({"implicit_reward"})
+
+    def __call__(
+        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
+    ) -> list[list[Credit]]:
+        found = zip(groups, self.base(groups, scores, streams), streams["implicit_reward"], strict=True)
+        return [self._plus(*of) for of in found]
+
+    def _plus(self, group: Group, credit: Sequence[Credit], known: Sequence[Sequence[FloatArray]]) -> list[Credit]:
+        sums = np.array([float(turn.sum()) for turns in known for turn in turns], dtype=np.float64)
+        gains = dealt(group, self.strength * standardised(sums, self.epsilon))
+        return [scaled(one, np.ones(len(gain)), gain) for one, gain in zip(credit, gains, strict=True)]

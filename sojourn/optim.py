@@ -1,0 +1,22 @@
+"""How weights are moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from sojourn.registry import Kind, Range
+from sojourn.schedules import Constant
+
+Beta = Annotated[float, Range(0, below=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optim:
+    """AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101), gradients clipped to a global norm."""
+
+    lr: Annotated[float, Range(0)] = 1e-5
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    weight_decay: Annotated[float, Range(0)] = 0.0
+    clip_norm: Annotated[float, Range(above=0)] = 1.0
+    schedule: Annotated[Any, Kind("schedule")] = field(default_factory=Constant)

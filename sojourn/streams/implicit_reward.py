@@ -1,0 +1,136 @@
+"""A reward for each token, by a model of the policy's own kind that tells good trajectories from bad ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sojourn.batch.flatten import gather
+from sojourn.optim import Optim
+from sojourn.protocols import Output, Selected
+from sojourn.registry import Range
+from sojourn.streams.passes import Passes, PerTurn
+
+Values = NDArray[np.float64]
+
+
+def _gentle() -> Optim:
+    return Optim(lr=1e-6)
+
+
+class Slope:
+    """The loss whose gradient by a token's log-probability is the negative of its advantage."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    proportional: ClassVar[bool] = True
+
+    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        return -batch.advantages * out.logprobs, {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImplicitReward:
+    """`beta` times the log-ratio of each token under a process reward model, a copy of the policy that learns from
+    which trajectories were rewarded, to the policy of the step's beginning (`against` = "policy", OPRL: Liu et al.
+    2025, arXiv:2509.19199, eq. 2) or to the weights that it began with ("start", PRIME: Cui et al. 2025,
+    arXiv:2502.01456).
+
+    With Q a trajectory's sum of them, the model learns by `loss`: "dpo", -log sigmoid(Q+ - Q-), over all pairs of a
+    rewarded and an unrewarded trajectory of a group (OPRL), or "ce", the cross-entropy of sigmoid(Q) with whether it
+    was rewarded (PRIME). One update a step, after the step was read; OPRL's text says both orders, PRIME updates first.
+    Rewarded means a return above 0. It takes the memory of a second policy and its optimiser.
+    """
+
+    beta: Annotated[float, Range(above=0)] = 0.05
+    loss: Literal["dpo", "ce"] = "dpo"
+    against: Literal["policy", "start"] = "policy"
+    optim: Optim = field(default_factory=_gentle)
+    _held: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    provides: ClassVar[str] = "implicit_reward"
+    reference: ClassVar[bool] = False
+
+    async def __call__(self, passes: Passes) -> PerTurn:
+        batch, places = passes.flat
+        model = self._model(passes)
+        own = (await model.forward(batch)).logprobs
+        if self.against == "start":
+            other = (await model.forward(batch, reference=True)).logprobs
+        else:
+            other = gather(await passes.read(lambda forward: forward.logprobs), places, len(batch))
+        self._held["rewards"] = (self.beta * (own - other) * (batch.weight > 0)).astype(np.float32)
+        return await passes.read(lambda forward: self._held["rewards"])
+
+    async def learn(self, passes: Passes) -> Mapping[str, float]:
+        """`error` is the loss on the step, before it was learnt from; `accuracy` the share of pairs, or trajectories,
+        on the right side."""
+        batch, _ = passes.flat
+        good = np.array([score.total > 0 for judged in passes.scores for score in judged], dtype=bool)
+        sizes = [len(group.trajectories) for group in passes.groups]
+        sums = np.bincount(batch.trajectory, self._held["rewards"], len(good)).astype(np.float64)
+        judged = (_pairs if self.loss == "dpo" else _each)(sums, good, sizes)
+        if not judged.slopes.any():
+            return {}
+        weight = (batch.weight > 0).astype(np.float32)
+        advantages = (-self.beta * judged.slopes)[batch.trajectory].astype(np.float32) * weight
+        model = self._model(passes)
+        await model.forward_backward(changed(batch, weight=weight, advantages=advantages), [Slope()])
+        await model.optim_step()
+        return {"error": judged.error, "accuracy": judged.right}
+
+    def state(self) -> Mapping[str, Any]:
+        model = self._held.get("model")
+        return model.memory() if model is not None else self._held.get("kept", {})
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._held["kept"] = state
+        if state and "model" in self._held:
+            self._held["model"].remember(state)
+
+    def _model(self, passes: Passes) -> Any:
+        """Made from the policy at the first step."""
+        if "model" not in self._held:
+            model: Any = passes.trainer.twin(self.optim)
+            self._held["model"] = model
+            if kept := self._held.get("kept"):
+                model.remember(kept)
+        return self._held["model"]
+
+
+class Judged(NamedTuple):
+    """The mean loss, the share on the right side, and the loss's slope by the sum of each trajectory."""
+
+    error: float
+    right: float
+    slopes: Values
+
+
+def _each(sums: Values, good: Any, sizes: Sequence[int]) -> Judged:
+    """The cross-entropy with whether each was rewarded."""
+    chance = 1 / (1 + np.exp(-sums))
+    error = -np.log(np.where(good, chance, 1 - chance)).mean() if len(sums) else 0.0
+    right = float(((sums > 0) == good).mean()) if len(sums) else 0.0
+    return Judged(float(error), right, (chance - good) / max(len(sums), 1))
+
+
+def _pairs(sums: Values, good: Any, sizes: Sequence[int]) -> Judged:
+    """Over the pairs of a good and a bad trajectory of a group."""
+    slopes, errors, right = np.zeros(len(sums)), [], []
+    for end, size in zip(np.cumsum(sizes), sizes, strict=True):
+        places = np.arange(end - size, end)
+        for better in places[good[places]]:
+            for worse in places[~good[places]]:
+                gap = float(sums[better] - sums[worse])
+                wrong = 1 / (1 + np.exp(gap))
+                slopes[better] -= wrong
+                slopes[worse] += wrong
+                errors.append(np.log1p(np.exp(-gap)))
+                right.append(gap > 0)
+    count = max(len(errors), 1)
+    return Judged(float(np.sum(errors) / count), float(np.mean(right)) if right else 0.0, slopes / count)

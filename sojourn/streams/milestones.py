@@ -1,0 +1,91 @@
+"""Shaping by how far along the milestones of its task a trajectory looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+
+from sojourn.registry import Range
+from sojourn.streams.learner import Learner, layers
+from sojourn.streams.passes import Passes, PerTurn, States, at_last
+from sojourn.types import Trajectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Milestones:
+    """discount P(s') - P(s) for each turn, at its last token, where P is a network on the policy's last hidden states
+    that learns how far along a state is (milestones of MiRA, 2026; with the invariance of Ng, Harada and Russell 1999).
+
+    How far: the share of milestones reached, the number `by` that turns leave in `Turn.info`, on a straight line
+    between the turns at which it rises; after the last rise it stays. Drawing the line takes hindsight, so it is what P
+    learns, never itself a reward. P is 0 where the world has ended. The paper's coefficients and text were not to be
+    had: what it calls the potential critic is read so from accounts of it.
+    """
+
+    by: str = "progress"
+    discount: Annotated[float, Range(0, 1)] = 1.0
+    width: Annotated[int, Range(1)] = 128
+    lr: Annotated[float, Range(above=0)] = 1e-3
+    epochs: Annotated[int, Range(1)] = 4
+    seed: Annotated[int, Range(0)] = 0
+    _learner: Any = field(default=None, init=False, repr=False, compare=False)
+
+    provides: ClassVar[str] = "milestones"
+    reference: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        made = Learner(lambda size: layers(size, self.width, 1), self.lr, seed=self.seed)
+        object.__setattr__(self, "_learner", made)
+
+    async def __call__(self, passes: Passes) -> PerTurn:
+        return [
+            at_last(group, [self._shaped(t, s) for t, s in zip(group.trajectories, some, strict=True)])
+            for group, some in zip(passes.groups, await passes.states(), strict=True)
+        ]
+
+    async def learn(self, passes: Passes) -> Mapping[str, float]:
+        """`error` is the mean squared error of P on the step's states, before it has learnt from them."""
+        pairs = [
+            (torch.from_numpy(states.before), torch.tensor(progressed(trajectory, self.by))[states.turns])
+            for group, some in zip(passes.groups, await passes.states(), strict=True)
+            for trajectory, states in zip(group.trajectories, some, strict=True)
+            if states.turns
+        ]
+        if not pairs:
+            return {}
+        rows, wanted = (torch.cat(column) for column in zip(*pairs, strict=True))
+        errors = [self._learner.descend((self._far(rows) - wanted).square().mean()) for _ in range(self.epochs)]
+        return {"error": errors[0]}
+
+    def state(self) -> Mapping[str, Any]:
+        return self._learner.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._learner.restore(state)
+
+    def _far(self, rows: torch.Tensor) -> torch.Tensor:
+        scaled = torch.nn.functional.layer_norm(rows, rows.shape[-1:])
+        return self._learner.net(rows.shape[-1])(scaled)[:, 0]
+
+    @torch.no_grad()
+    def _shaped(self, trajectory: Trajectory, states: States) -> list[float]:
+        out = [0.0] * len(trajectory.turns)
+        if not states.turns:
+            return out
+        far = self._far(torch.from_numpy(np.concatenate([states.before, states.after[-1:]]))).numpy()
+        far[-1] *= trajectory.ending.truncated
+        for turn, gain in zip(states.turns, self.discount * far[1:] - far[:-1], strict=True):
+            out[turn] = float(gain)
+        return out
+
+
+def progressed(trajectory: Trajectory, by: str) -> list[float]:
+    """How far along the state before each turn is, in hindsight: (T,)."""
+    reached = np.maximum.accumulate([0.0, *(float(turn.info.get(by, 0.0)) for turn in trajectory.turns)])
+    rises = [0, *(np.flatnonzero(np.diff(reached) > 0) + 1).tolist()]
+    line = np.interp(np.arange(len(reached)), rises, reached[rises])
+    return line[:-1].astype(np.float32).tolist()

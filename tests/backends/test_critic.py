@@ -1,0 +1,241 @@
+"""The critic in the trainer: what it reads, what its gradient moves, that it is kept; and what a recipe refuses."""
+
+import numpy as np
+import pytest
+import torch
+from made import batch as made_batch
+
+from sojourn.backends.torch import models
+from sojourn.backends.torch.backend import Torch
+from sojourn.backends.torch.critic import Critic, Head
+from sojourn.backends.torch.decoder import Decoder
+from sojourn.backends.torch.trainer import TorchTrainer
+from sojourn.config import Tables
+from sojourn.errors import ConfigError, ModelError, RecordError
+from sojourn.losses.ppo import PPO
+from sojourn.losses.st_ppo import STPPO
+from sojourn.losses.value import Value
+from sojourn.recipe import Critic as Config
+from sojourn.recipe import Lora, Model, Optim, resolve
+from sojourn.render.auto import Auto
+from sojourn.types import Batch
+
+HIDDEN = 64
+NAME = f"tiny:layers=1,hidden={HIDDEN}"
+PLAIN = Optim(lr=1e-2)
+
+
+async def nowhere(weights, version):
+    """Takes published weights and forgets them."""
+
+
+def head(width: int = 0, seed: int = 0) -> Head:
+    """One that says something already."""
+    torch.manual_seed(seed)
+    made = Head(HIDDEN, width)
+    torch.nn.init.normal_(made.out.weight)
+    return made
+
+
+def trainer(detach: bool = False, own: bool = False, token_budget: int = 100_000, critic: bool = True) -> TorchTrainer:
+    model = models.load(NAME, "fp32", 0).model
+    other = models.load(NAME, "fp32", 1).model if own else None
+    decoder = Decoder(other, bf16=False) if own else None
+    found = Critic(head(8), PLAIN, detach=detach, model=other, decoder=decoder) if critic else None
+    made = TorchTrainer(model, nowhere, bf16=False, token_budget=token_budget, critic=found)
+    made.begin(PLAIN, 10, reference=True)
+    return made
+
+
+def step(seed: int = 0) -> Batch:
+    """With targets for the critic, and what it is said to have said before."""
+    batch, rng = made_batch(np.random.default_rng(seed)), np.random.default_rng(seed)
+    targets, values = rng.normal(size=(2, len(batch))).astype(np.float32)
+    streams = {"targets": targets, "values": values}
+    streams |= Value().columns(Batch(**{**vars(batch), "streams": streams}))
+    return Batch(**{**vars(batch), "streams": streams})
+
+
+@pytest.mark.parametrize("own", [False, True])
+async def test_values_are_the_heads_of_the_states_before_and_after_each_token(own):
+    """By transformers' own pass over each sequence alone."""
+    batch, made = step(), trainer(own=own)
+    found = await made.forward(batch, critic=True)
+    model = models.load(NAME, "fp32", 1 if own else 0).model
+    for a, b in zip(batch.starts, batch.starts[1:], strict=False):
+        with torch.no_grad():
+            hidden = model(torch.from_numpy(batch.tokens[a:b])[None], output_hidden_states=True).hidden_states[-1][0]
+            each = made.critic.head(hidden).numpy()
+        places = np.flatnonzero(batch.weight[a:b])
+        np.testing.assert_allclose(found.values[a:b][places], each[places - 1], atol=1e-4)
+        np.testing.assert_allclose(found.next_values[a:b][places], each[places], atol=1e-4)
+        assert np.ptp(each[places]) > 0.1
+        assert not found.values[a:b][batch.weight[a:b] == 0].any()
+
+
+async def test_values_are_not_computed_unasked():
+    found = await trainer().forward(step())
+    assert not found.values.any()
+    with pytest.raises(ValueError, match="there is no critic"):
+        await trainer(critic=False).forward(step(), critic=True)
+
+
+async def test_a_new_critic_says_nothing():
+    assert Head(HIDDEN, 8)(torch.randn(5, HIDDEN)).tolist() == [0.0] * 5
+
+
+def gradients(made):
+    return {name: p.grad for name, p in made.parameters.items() if p.grad is not None}
+
+
+@pytest.mark.parametrize(
+    ("detach", "own", "reaches"), [(False, False, True), (True, False, False), (False, True, False)]
+)
+async def test_what_the_critics_gradient_moves(detach, own, reaches):
+    made = trainer(detach, own)
+    await made.forward_backward(step(), [Value()])
+    found = gradients(made)
+    assert {name for name in found if name.startswith("critic.")} == set(made.critic.parameters)
+    assert any(found[name].any() for name in found if not name.startswith("critic.")) == reaches
+    before = {name: p.detach().clone() for name, p in made.parameters.items()}
+    metrics = await made.optim_step()
+    moved = {name for name, p in made.parameters.items() if not torch.equal(p, before[name])}
+    assert moved >= set(made.critic.parameters)
+    assert bool(moved - set(made.critic.parameters)) == reaches
+    assert metrics["critic_grad_norm"] > 0
+    assert (metrics["grad_norm"] > 0) == reaches
+
+
+@pytest.mark.parametrize("own", [False, True])
+async def test_splitting_a_batch_changes_nothing(own):
+    whole, parts = trainer(own=own), trainer(own=own, token_budget=1)
+    said = [await made.forward_backward(step(), [PPO(), Value(clip=0.1)]) for made in (whole, parts)]
+    for name in ("value_error", "explained_variance", "value", "loss"):
+        assert said[0][name] == pytest.approx(said[1][name], abs=1e-4), name
+    for name, gradient in gradients(whole).items():
+        torch.testing.assert_close(gradients(parts)[name], gradient, atol=1e-5, rtol=1e-3, msg=name)
+
+
+async def test_a_critic_learns():
+    made, batch = trainer(detach=True), step()
+    errors = []
+    for _ in range(60):
+        errors.append((await made.forward_backward(batch, [Value()]))["value_error"])
+        await made.optim_step()
+    assert errors[-1] < 0.5 * errors[0]
+
+
+async def test_the_critic_is_kept(tmp_path):
+    first, batch = trainer(own=True), step()
+    await first.forward_backward(batch, [PPO(), Value()])
+    await first.optim_step()
+    first.save(tmp_path)
+    again = trainer(own=True)
+    again.load(tmp_path)
+    again.restore(first.state())
+    for made in (first, again):
+        await made.forward_backward(batch, [PPO(), Value()])
+        await made.optim_step()
+    for name, parameter in first.parameters.items():
+        assert torch.equal(again.parameters[name], parameter), name
+
+
+async def test_weights_of_a_run_without_a_critic_can_be_started_from(tmp_path):
+    without = trainer(critic=False)
+    without.save(tmp_path, weights_only=True)
+    made = trainer()
+    before = {name: p.detach().clone() for name, p in made.critic.parameters.items()}
+    made.load(tmp_path, weights_only=True)
+    assert all(torch.equal(p, before[name]) for name, p in made.critic.parameters.items())
+    with pytest.raises(RecordError, match="has no critic"):
+        made.load(tmp_path)
+    made.save(tmp_path, weights_only=True)
+    without.load(tmp_path, weights_only=True)
+
+
+async def test_what_is_published_has_no_critic():
+    sent = []
+
+    async def keep(weights, version):
+        sent.extend(name for name, _ in weights)
+
+    model = models.load(NAME, "fp32", 0).model
+    made = TorchTrainer(model, keep, bf16=False, token_budget=999, critic=Critic(head(), PLAIN, detach=True))
+    await made.publish()
+    assert sorted(sent) == sorted(name for name, _ in model.named_parameters())
+
+
+@pytest.mark.parametrize("lora", [None, Lora(rank=2)])
+def test_the_backend_opens_a_critic_of_its_own(lora):
+    opened = Torch(device="cpu").open(Model(name=NAME), Auto(), 0, critic=Config(model=NAME, lora=lora, hidden=4))
+    named = opened.trainer.critic.parameters
+    assert {name.split(".")[1] for name in named} > {"head"}
+    assert any("lora" in name for name in named) == (lora is not None)
+    opened.trainer.close()
+
+
+def test_a_critic_that_reads_other_tokens_is_refused():
+    with pytest.raises(ModelError, match="its tokenizer is not that of 'tiny"):
+        Torch(device="cpu").open(Model(name=NAME), Auto(), 0, critic=Config(model="smollm2"))
+
+
+async def test_what_clips_leave_out_holds_the_gradient_back():
+    batch = step()
+    batch = Batch(**{**vars(batch), "logprobs": batch.logprobs - 3, "advantages": 40 * batch.advantages})
+
+    async def taken(floor):
+        made = trainer(critic=False)
+        await made.forward_backward(batch, [STPPO(by="token", floor=floor)])
+        missed = {name: g.clone() for name, g in made._left_out.items()}
+        return await made.optim_step(), missed
+
+    held, missed = await taken(1e-6)
+    free, _ = await taken(float("inf"))
+    norm = float(torch.cat([g.flatten() for g in missed.values()]).norm())
+    assert norm > 0.1
+    assert held["left_out_norm"] == pytest.approx(norm, rel=1e-4)
+    assert held["grad_norm"] == pytest.approx(free["grad_norm"] / norm, rel=1e-4)
+    floored, _ = await taken(2 * norm)
+    assert floored["grad_norm"] == pytest.approx(free["grad_norm"] / (2 * norm), rel=1e-4)
+
+
+RL = {
+    "name": "rl",
+    "steps": 1,
+    "estimator": {"name": "gae"},
+    "losses": [{"name": "ppo"}, {"name": "value"}],
+    "streams": [{"name": "values"}, {"name": "next_values"}],
+}
+
+
+def resolved(stage=None, **top):
+    data = {"name": "c", "env": {"name": "toy"}, "critic": {}, "stages": [{**RL, **(stage or {})}], **top}
+    return resolve(Tables({key: value for key, value in data.items() if value is not None})).recipe
+
+
+GRPO = {"estimator": {"name": "grpo"}, "losses": [{"name": "ppo"}], "streams": []}
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (lambda: resolved(critic=None), "Values needs a critic: add a table"),
+        (lambda: resolved(GRPO), "no stage asks it"),
+        (lambda: resolved({"losses": [{"name": "ppo"}]}), "a critic that nothing trains"),
+        (
+            lambda: resolved({"estimator": {"name": "grpo"}}),
+            "Value needs an estimator that says .* which GRPO does not",
+        ),
+        (lambda: resolved({"streams": [{"name": "values"}]}), "GAE needs the stream 'next_values'"),
+        (lambda: resolved(critic={"model": "tiny", "detach": True}), "detach keeps a head"),
+        (lambda: resolved(critic={"lora": {"rank": 2}}), "lora is for a critic's own model"),
+        (lambda: resolved({"losses": [{"name": "ppo"}, {"name": "value"}, {"name": "value"}]}), "has Value twice"),
+    ],
+)
+def test_what_cannot_be_is_refused(said, why):
+    with pytest.raises(ConfigError, match=why):
+        said()
+
+
+def test_a_trained_critic_may_only_be_read():
+    assert resolved({"losses": [{"name": "ppo"}]}, model={"weights": "runs/before"}).critic is not None

@@ -1,0 +1,74 @@
+"""A run whose critic and streams learn beside the policy: recorded, and resumed to the same weights."""
+
+import asyncio
+import contextlib
+
+from test_loop import RECIPE, assert_same_weights
+
+from sojourn import config
+from sojourn.display import Display
+from sojourn.recipe import resolve
+from sojourn.record import checkpoint, metrics
+from sojourn.record.run import RunFolder
+from sojourn.stages import run_recipe
+
+CREDIT = """
+[critic]
+model = "tiny:layers=1,hidden=64"
+optim = { lr = 1e-3 }
+"""
+LEARNING = ("progress", "curiosity", "implicit_reward", "utterance_advantage", "feedback")
+FUSED = """
+estimator = { name = "process", by = "progress", base = { name = "process", by = "curiosity", base = { name = "process",
+    by = "feedback", base = { name = "process", by = "utterance_advantage", base = { name = "oprl", base = {
+    name = "normalised", base = { name = "gae" } } } } } } }
+losses = [{ name = "ppo" }, { name = "value" }]
+streams = [{ name = "values" }, { name = "next_values" }, { name = "progress" }, { name = "curiosity", eta = 1.0 },
+    { name = "implicit_reward", loss = "ce", optim = { lr = 1e-2 } }, { name = "utterance_advantage", warmup = 0, updates = 3 },
+    { name = "feedback", rate = 4, updates = 3 }]
+"""
+
+
+class Stops(Display):
+    """Ends the run after a step, as a machine that is taken away."""
+
+    def step(self, step, values):
+        super().step(step, values)
+        if step == 2:
+            raise KeyboardInterrupt
+
+
+def resolved(folder):
+    table = RECIPE.replace('estimator = { name = "reinforce", baseline = "none" }\n', "")
+    table = table.replace('losses = [{ name = "ppo" }, { name = "kl" }, { name = "entropy" }]\n', "")
+    table = table.replace('streams = [{ name = "ref_logprobs" }]\n', FUSED.replace("\n    ", " "))
+    path = folder / "recipe.toml"
+    path.write_text(table + CREDIT)
+    return resolve(config.read(path, ["stages.rl.steps=4"]))
+
+
+def ran(recipe, path, display, resume=False):
+    make = RunFolder.open(path) if resume else RunFolder.create(path, config.dump(recipe.table))
+    with make as folder, display(live=False) as shown:
+        asyncio.run(run_recipe(recipe.recipe, folder, shown, resume=resume))
+    return path
+
+
+def test_what_learns_beside_the_policy_resumes_with_it(tmp_path):
+    made = resolved(tmp_path)
+    whole = ran(made, tmp_path / "whole", Display)
+    cut = tmp_path / "cut"
+    with contextlib.suppress(KeyboardInterrupt):
+        ran(made, cut, Stops)
+    assert checkpoint.latest(cut / "checkpoints").step == 4  # two of cloning, two of reinforcement
+    ran(made, cut, Display, resume=True)
+    assert_same_weights(whole, cut)
+    lines = [
+        [line.values for line in metrics.read(run / "metrics.jsonl") if line.stage == "rl"] for run in (whole, cut)
+    ]
+    for one, other in zip(*lines, strict=True):
+        for name in LEARNING:
+            assert one[f"{name}_error"] == other[f"{name}_error"]
+        assert one["value_error"] == other["value_error"]
+    assert lines[0][0]["explained_variance"] == 0  # the critic says nothing yet
+    assert lines[0][-1]["explained_variance"] != 0

@@ -1,0 +1,400 @@
+"""Streams that learn: what they say, that they learn, that it is kept, and that the policy is left alone."""
+
+import copy
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from made import chatml, group, trajectory
+from made import score as scored
+
+from sojourn.backends.torch import models
+from sojourn.backends.torch.trainer import TorchTrainer
+from sojourn.checks.made import FORKED, UNSTARTED, WINDOWED, Shape
+from sojourn.checks.made import step as made_step
+from sojourn.components import COMPONENTS
+from sojourn.optim import Optim
+from sojourn.record import checkpoint
+from sojourn.registry import build
+from sojourn.streams.curiosity import Curiosity
+from sojourn.streams.feedback import Feedback, led_to
+from sojourn.streams.implicit_reward import ImplicitReward, _each, _pairs
+from sojourn.streams.learner import hashed
+from sojourn.streams.milestones import Milestones, progressed
+from sojourn.streams.passes import Passes
+from sojourn.streams.progress import Progress
+from sojourn.streams.relatedness import Relatedness
+from sojourn.streams.utterance_advantage import UtteranceAdvantage, _moves
+from sojourn.types import Ending, Message, Role, Score
+
+NAME = "tiny:layers=1,hidden=64"
+LEARNERS = [name for name in COMPONENTS["stream"] if hasattr(build("stream", {"name": name}).value, "learn")]
+
+
+async def nowhere(weights, version):
+    """Takes published weights and forgets them."""
+
+
+def policy() -> TorchTrainer:
+    made = TorchTrainer(models.load(NAME, "fp32", 0).model, nowhere, bf16=False, token_budget=10_000)
+    made.begin(Optim(lr=1e-2), 10, reference=True)
+    return made
+
+
+def told(t, words, milestones=()):
+    """With what the world said, and how far along each turn got."""
+    turns = [replace(turn, shown=(Message(Role.USER, word),)) for turn, word in zip(t.turns, words, strict=True)]
+    done = [*milestones, *[milestones[-1] if milestones else 0.0] * (len(turns) - len(milestones))]
+    turns = [replace(turn, info={"progress": far}) for turn, far in zip(turns, done, strict=True)]
+    return replace(t, turns=tuple(turns))
+
+
+def step(seed=0):
+    """Two groups of three; a trajectory whose first tokens are even is worth 1, and gets along."""
+    rng = np.random.default_rng(seed)
+    groups, scores = [], []
+    for slot in range(2):
+        plays = []
+        for number in range(3):
+            t = trajectory(rng, turns=3)
+            good = (number + slot) % 2 == 0
+            turns = [replace(turn, context=turn.context // 2 * 2 + good) for turn in t.turns]
+            plays.append(
+                (told(replace(t, turns=tuple(turns)), ["start", f"won {good}", "end"], [0.0, good, good]), good)
+            )
+        groups.append(group([t for t, _ in plays], slot))
+        scores.append([scored(t, float(good)) for t, good in plays])
+    return groups, scores
+
+
+def passes(groups, scores, trainer=None) -> Passes:
+    return Passes(groups, scores, trainer or policy(), chatml())
+
+
+def by_turn(values):
+    """The sum of each turn, by trajectory; all of it must be at the last token."""
+    return [[float(turn.sum()) for turn in turns] for of in values for turns in of]
+
+
+def eager(name):
+    """With settings under which a few steps show that it learns."""
+    more = {"implicit_reward": {"optim": {"lr": 1e-2}}, "utterance_advantage": {"warmup": 0, "updates": 10}}
+    return build("stream", {"name": name, **more.get(name, {})}).value
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+async def test_every_token_gets_a_number(name):
+    made = made_step(
+        ((FORKED, WINDOWED, UNSTARTED, Shape(turns=1)), (UNSTARTED,), (Shape(ending=Ending.TURNS),)), frozenset()
+    )
+    stream = eager(name)
+    for _ in range(2):
+        of = passes(made.groups, made.scores)
+        found = await stream(of)
+        for g, some in zip(made.groups, found, strict=True):
+            for t, turns in zip(g.trajectories, some, strict=True):
+                assert [len(values) for values in turns] == [len(turn.sample.tokens) for turn in t.turns]
+                assert all(np.isfinite(values).all() for values in turns)
+        assert all(math.isfinite(value) for value in (await stream.learn(of)).values())
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+async def test_a_step_of_nothing(name):
+    stream, of = eager(name), passes([], [])
+    assert await stream(of) == []
+    await stream.learn(of)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+async def test_it_learns_and_the_policy_stays_as_it_was(name):
+    """Its error on what it sees again falls by a third."""
+    trainer, stream, (groups, scores) = policy(), eager(name), step()
+    before = {n: p.detach().clone() for n, p in trainer.trainable.items()}
+    errors = []
+    for _ in range(30):
+        of = passes(groups, scores, trainer)
+        await stream(of)
+        errors.append((await stream.learn(of)).get("error"))
+    if name != "relatedness":  # it learns from other stretches of the same every time
+        assert errors[-1] < 2 / 3 * errors[0], errors
+    assert all(torch.equal(p, before[n]) for n, p in trainer.trainable.items())
+    assert all(p.grad is None for p in trainer.trainable.values())
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+async def test_what_it_learnt_is_kept(tmp_path, name):
+    """After a checkpoint it says, learns and says again what it would have without one."""
+    trainer, stream = policy(), eager(name)
+    for seed in range(2):
+        of = passes(*step(seed), trainer)
+        await stream(of)
+        await stream.learn(of)
+    state = checkpoint.save(tmp_path, 1, lambda path: None, {"stream": copy.deepcopy(stream.state())}).state()["stream"]
+    again = eager(name)
+    again.restore(state)
+    for seed in (2, 3):
+        said = []
+        for one in (stream, again):
+            of = passes(*step(seed), trainer)
+            said.append((by_turn(await one(of)), await one.learn(of)))
+        assert said[0] == said[1]
+    assert any(value for turns in said[0][0] for value in turns)
+
+
+def test_text_as_numbers():
+    rows = hashed(["Go north, go", "", "go north"], 64)
+    assert rows.shape == (3, 64)
+    assert np.linalg.norm(rows, axis=1).tolist() == pytest.approx([1, 0, 1])
+    assert sorted(rows[0][rows[0] > 0].tolist()) == pytest.approx(
+        sorted(np.array([2, 1, 1, 1]) / math.sqrt(7)), abs=1e-6
+    )
+    assert hashed([[1, 2]], 64).tolist() == hashed([[1, 2]], 64).tolist() != hashed([[2, 1]], 64).tolist()
+
+
+async def test_contributions_are_to_add_up_to_the_return():
+    groups, scores = step()
+    stream, of = Progress(), passes(groups, scores)
+    await stream(of)
+    await stream.learn(of)
+    sums = [sum(turns) for turns in by_turn(await stream(of))]
+    totals = [score.total for judged in scores for score in judged]
+    expected = float(np.mean(np.square(np.subtract(sums, totals))))
+    assert (await stream.learn(of))["error"] == pytest.approx(expected, rel=1e-4)
+
+
+async def test_curiosity_is_the_forward_error_times_eta():
+    groups, scores = step()
+    stream, of = Curiosity(eta=0.5), passes(groups, scores)
+    said = by_turn(await stream(of))
+    assert all(turns[-1] == 0 for turns in said)
+    answered = [value for turns in said for value in turns[:-1]]
+    assert min(answered) > 0
+    assert (await stream.learn(of))["error"] == pytest.approx(np.mean(answered) / 0.5, rel=1e-4)
+
+
+def test_progress_in_hindsight_by_hand():
+    """Of four milestones two are reached, at the second turn and the sixth: 0, 1/8, 2/8, then 1/16 a turn."""
+    far = [0, 0.25, 0.25, 0.25, 0.25, 0.5, 0.5, 0.5]
+    made = told(trajectory(np.random.default_rng(0), turns=8), ["x"] * 8, far)
+    assert progressed(made, "progress") == pytest.approx([0, 0.125, 0.25, 0.3125, 0.375, 0.4375, 0.5, 0.5])
+    nothing = told(trajectory(np.random.default_rng(0), turns=2), ["x"] * 2, [0, 0])
+    assert progressed(nothing, "progress") == [0, 0]
+
+
+async def test_shaping_by_milestones_adds_up_to_what_the_end_is_worth_less_the_beginning():
+    groups, scores = step()
+    cut = replace(groups[0].trajectories[0], ending=Ending.TURNS)
+    first = replace(groups[0].episodes[0], trajectories=(cut,))
+    groups[0] = replace(groups[0], episodes=(first, *groups[0].episodes[1:]))
+    stream, of = Milestones(), passes(groups, scores)
+    for _ in range(5):
+        await stream(of)
+        await stream.learn(of)
+    states = await of.states()
+    for turns, t, s in zip(
+        by_turn(await stream(of)),
+        [t for g in groups for t in g.trajectories],
+        [s for some in states for s in some],
+        strict=True,
+    ):
+        with torch.no_grad():
+            begin, end = (float(stream._far(torch.from_numpy(rows))[0]) for rows in (s.before[:1], s.after[-1:]))
+        assert sum(turns) == pytest.approx(end * t.ending.truncated - begin, abs=1e-5)
+
+
+def test_preference_losses_by_hand():
+    """The examples of OPRL's and PRIME's equations: Q of 0.15 and -0.2, and of 0.025."""
+    pair = _pairs(np.array([0.15, -0.2]), np.array([True, False]), [2])
+    assert pair.error == pytest.approx(0.5334, abs=1e-4)
+    assert pair.right == 1
+    assert pair.slopes.tolist() == pytest.approx([-1 / (1 + math.exp(0.35)), 1 / (1 + math.exp(0.35))])
+    one = _each(np.array([0.025]), np.array([True]), [1])
+    assert one.error == pytest.approx(0.6807, abs=1e-4)
+    assert one.slopes.tolist() == pytest.approx([0.50625 - 1], abs=1e-5)
+    assert not _pairs(np.array([1.0, 2.0, 3.0]), np.array([True, True, False]), [2, 1]).slopes.any()
+
+
+@pytest.mark.parametrize("loss", ["dpo", "ce"])
+async def test_the_models_gradient_is_that_of_its_loss(loss):
+    """Against autograd through the loss itself, by transformers' own passes."""
+    groups, scores = step()
+    trainer, stream = (
+        policy(),
+        ImplicitReward(loss=loss, beta=0.5, against="start", optim=Optim(lr=1e-2, clip_norm=1e9)),
+    )
+    for _ in range(2):  # the second time the model is another than what it began with
+        of = passes(groups, scores, trainer)
+        await stream(of)
+        model = models.load(NAME, "fp32", 0).model  # in transformers' own attention
+        model.load_state_dict(stream._held["model"].model.state_dict())
+        await stream.learn(of)
+    sums = torch.stack([total(model, t) - total(models.load(NAME, "fp32", 0).model, t).detach()
+                        for g in groups for t in g.trajectories]) * 0.5  # fmt: skip
+    good = torch.tensor([score.total > 0 for judged in scores for score in judged])
+    if loss == "ce":
+        right = torch.nn.functional.binary_cross_entropy_with_logits(sums, good.float())
+    else:
+        pairs = [(a, b) for a in range(6) for b in range(6) if a // 3 == b // 3 and good[a] and not good[b]]
+        gaps = [sums[a] - sums[b] for a, b in pairs]
+        right = -torch.nn.functional.logsigmoid(torch.stack(gaps)).mean()
+    expected = torch.autograd.grad(right, [p for p in model.parameters() if p.requires_grad])
+    moved = ImplicitReward(loss=loss, beta=0.5, against="start", optim=Optim(lr=0.0, clip_norm=1e9))
+    of = passes(groups, scores, trainer)
+    await moved(of)
+    moved._held["model"].model.load_state_dict(model.state_dict())
+    await moved(of)
+    found = await gradient_of(moved, of)
+    assert (await moved.learn(of))["error"] == pytest.approx(float(right.detach()), abs=1e-4)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-3)
+
+
+async def gradient_of(stream, of):
+    """What the stream's model was given, before it moved."""
+    model = stream._held["model"]
+    kept = model.optim_step
+
+    async def keep():
+        found.extend(p.grad.clone() for p in model.trainable.values())
+        return await kept()
+
+    found = []
+    model.optim_step = keep
+    await stream.learn(of)
+    model.optim_step = kept
+    return found
+
+
+def total(model, t) -> torch.Tensor:
+    """The log-probability of all that the trajectory sampled."""
+    tokens = np.concatenate([part for turn in t.turns for part in (turn.context, turn.sample.tokens)])
+    mask = np.concatenate(
+        [np.full(len(part), n) for turn in t.turns for n, part in enumerate((turn.context, turn.sample.tokens))]
+    )
+    logp = model(torch.from_numpy(tokens)[None]).logits[0].log_softmax(-1)
+    return logp[:-1].gather(1, torch.from_numpy(tokens)[1:, None])[torch.from_numpy(mask[1:] > 0), 0].sum()
+
+
+async def test_an_implicit_reward_is_nothing_until_something_was_learnt():
+    of = passes(*step())
+    stream = ImplicitReward(optim=Optim(lr=1e-3))
+    assert max(abs(value) for turns in by_turn(await stream(of)) for value in turns) < 1e-5
+    assert (await stream.learn(of))["error"] == pytest.approx(math.log(2), abs=1e-4)
+    assert max(abs(value) for turns in by_turn(await stream(of)) for value in turns) > 1e-3
+
+
+async def test_turns_lead_to_the_next_and_pay_what_they_were_paid():
+    made = made_step(((Shape(), Shape(ending=Ending.TURNS)),), frozenset())
+    of = passes(made.groups, made.scores)
+    [[ended, cut]] = await of.states()
+    paid = Score(np.array([1.0, 2.0, 3.0], dtype=np.float32))
+    whole, part = (_moves(t, s, paid) for t, s in zip(made.groups[0].trajectories, (ended, cut), strict=True))
+    assert whole.reward.tolist() == [1, 2, 3]
+    assert whole.done.tolist() == [0, 0, 1]
+    assert np.array_equal(whole.ahead[:2], ended.before[1:])
+    assert not whole.ahead[2].any()
+    assert part.reward.tolist() == [1, 2]
+    assert part.done.tolist() == [0, 0]
+
+
+async def test_an_off_policy_critic_finds_what_an_utterance_is_worth():
+    """In one state, of two utterances one is paid: the critic tells them apart, in trajectories it has not seen."""
+    rng, trainer = np.random.default_rng(0), policy()
+    context = rng.integers(0, 300, 5)
+
+    def play(n):
+        t = trajectory(rng, turns=1)
+        [turn] = t.turns
+        good = n % 2 == 0
+        said = np.array([10, 11] if good else [20, 21])
+        sample = replace(turn.sample, tokens=said, logprobs=np.full(2, -1, dtype=np.float32))
+        return replace(t, turns=(replace(turn, context=context, sample=sample),)), scored(t, float(good))
+
+    stream = UtteranceAdvantage(warmup=2, updates=40, lr=3e-3)
+    for number in range(4):
+        plays = [play(n) for n in range(4)]
+        of = passes([group([t for t, _ in plays])], [[s for _, s in plays]], trainer)
+        said = by_turn(await stream(of))
+        if number < 2:
+            assert not any(turn for turns in said for turn in turns)
+        await stream.learn(of)
+    assert min(said[0] + said[2]) > 0.2
+    assert max(said[1] + said[3]) < -0.2
+
+
+async def test_relatedness_is_a_difference_of_potentials():
+    groups, scores = step()
+    stream, of = Relatedness(discount=1.0), passes(groups, scores)
+    assert (await stream.learn(of))["error"] == pytest.approx(math.log(2), abs=0.1)
+    for turns, t in zip(by_turn(await stream(of)), [t for g in groups for t in g.trajectories], strict=True):
+        said = [turn.sample.tokens.tolist() for turn in t.turns]
+        rows = stream._rows([said[0], [x for turn in said for x in turn]], [t.turns[0].context.tolist()] * 2)
+        chance = torch.sigmoid(stream._logits(rows)).tolist()
+        assert turns[0] == 0
+        assert sum(turns) == pytest.approx((2 * chance[1] - 1) - (2 * chance[0] - 1), abs=1e-5)
+
+
+async def test_relatedness_learns_nothing_where_all_are_told_the_same():
+    groups, scores = step()
+    alike = [replace(g, episodes=g.episodes[:1]) for g in groups[:1]]
+    stream = Relatedness()
+    assert await stream.learn(passes(alike, [scores[0][:1]])) == {}
+
+
+async def test_feedback_comes_late_the_newest_first_and_pays_less_each_time():
+    """Messages 1 to 3 wait, two are asked about; the policy decides, so whichever it finds helpful pays."""
+    rng = np.random.default_rng(0)
+    t = told(trajectory(rng, turns=5), ["begin", "one", "two", "one", "three"])
+    of = passes([group([t])], [[scored(t, 1.0)]])
+    stream = Feedback(form="hash", rate=2)
+    assert led_to(t) == ["one", "two", "one", "three"]
+    assert by_turn(await stream(of)) == [[0.0] * 5]
+    assert (await stream.learn(of))["waiting"] == 1
+    assert list(stream._labels) == ["three", "two"]
+    assert (await stream.learn(of))["waiting"] == 0
+    assert set(stream._labels) == {"one", "two", "three"}
+    stream._labels.update({"one": 1.0, "two": 0.0, "three": 1.0})
+    assert by_turn(await stream(of)) == [pytest.approx([1.0, 0.0, 1 / 8, 1.0, 0.0])]
+
+
+async def test_what_is_asked_decides_by_the_likelier_answer():
+    t = told(trajectory(np.random.default_rng(0), turns=2), ["begin", "one"])
+    of = passes([group([t])], [[scored(t, 1.0)]])
+    answers = {}
+
+    async def unsaid(prompts, replies):
+        answers["asked"] = len(prompts)
+        return [np.array([-1.0]), np.array([-2.0])] if answers["yes"] else [np.array([-2.0]), np.array([-1.0])]
+
+    of.unsaid = unsaid
+    for yes in (True, False):
+        answers["yes"] = yes
+        stream = Feedback(form="hash")
+        await stream.learn(of)
+        assert stream._labels == {"one": float(yes)}
+        assert answers["asked"] == 2
+
+
+@pytest.mark.parametrize("form", ["classification", "ranking"])
+async def test_feedback_is_distilled(form):
+    """Labels by a rule: what is learnt says the same of messages that were never asked about."""
+    rng = np.random.default_rng(0)
+    words = [f"{'gold' if n % 2 else 'mud'} number {n}" for n in range(40)]
+    stream = Feedback(form=form, updates=200, exponent=0.0)
+    if form == "ranking":
+        pairs = [(a, b) for a in words[:12] for b in words[:12] if ("gold" in a) != ("gold" in b)]
+        stream._labels.update({f"{a}\0{b}": float("gold" in a) for a, b in pairs})
+    else:
+        stream._labels.update({word: float("gold" in word) for word in words[:12]})
+    t = told(trajectory(rng, turns=1), ["begin"])
+    await stream.learn(passes([group([t])], [[scored(t, 1.0)]]))
+    worth = stream._worth(words[12:])
+    assert min(v for w, v in worth.items() if "gold" in w) > max(v for w, v in worth.items() if "mud" in w)
+
+
+@pytest.mark.parametrize(("form", "question"), [("hash", "Is it good?"), ("ranking", "{message}?"), ("hash", "{a}")])
+def test_a_question_without_its_gaps_is_refused(form, question):
+    with pytest.raises(ValueError, match="question = "):
+        Feedback(form=form, question=question)
