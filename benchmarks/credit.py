@@ -48,27 +48,44 @@ BASE = "grpo"  # what the others are compared with
 SEEDS = range(5)
 RL_SEED = 1000  # so that no method trains on the tasks that were cloned
 ENTROPY = [{"name": "entropy"}]
-REFERENCE = [{"name": "ref_logprobs"}]
+
+
+def whitened(base: dict[str, Any]) -> dict[str, Any]:
+    """With advantages of deviation 1, as GRPO's are, so that the learning rate is as right for it."""
+    return {"name": "whitened", "base": base}
+
+
+VALUES = [{"name": "values"}, {"name": "next_values"}]
+CRITIC = {"critic": {"optim": {"lr": 1e-3}}, "losses": [{"name": "ppo"}, {"name": "value", "coef": 0.5}]}
 
 METHODS: dict[str, dict[str, Any]] = {  # what each has instead of `credit.toml`'s, which is GRPO
     "grpo": {},
     "reinforce": {"estimator": {"name": "reinforce"}},
-    "reinforce_pp": {"estimator": {"name": "reinforce_pp", "kl_coef": 0.001}, "streams": REFERENCE},
     "rloo": {"estimator": {"name": "rloo"}},
     "dr_grpo": {"estimator": {"deviation": False}, "aggregate": {"by": "constant", "length": 160}},
     "opo": {"estimator": {"name": "opo"}},
-    "difficulty": {"estimator": {"name": "difficulty"}},
     "stratified": {"estimator": {"name": "stratified"}},
     "gigpo": {"estimator": {"name": "gigpo"}},
     "eapo": {"estimator": {"name": "eapo"}},
-    "srgpo": {"estimator": {"name": "srgpo"}},
     "aem": {"estimator": {"name": "aem"}, "streams": ENTROPY},
     "empg": {"estimator": {"name": "empg"}, "streams": ENTROPY},
-    "sapo": {"losses": [{"name": "sapo"}]},
     "cispo": {"losses": [{"name": "cispo"}]},
+    "sapo": {"losses": [{"name": "sapo"}]},
     "gspo_turn": {"losses": [{"name": "gspo", "by": "turn"}]},
-    "epo": {"losses": [{"name": "ppo", "dual_clip": 3.0}, {"name": "epo", "steps": 30}]},
-    "kl_cov": {"losses": [{"name": "kl_cov", "share": 2e-3}]},
+    "gae": {"estimator": whitened({"name": "gae", "bootstrap": False}), "streams": VALUES, **CRITIC},
+    "turn_gae": {
+        "estimator": whitened({"name": "turn_gae", "discount": 1.0, "bootstrap": False}),
+        "streams": VALUES,
+        **CRITIC,
+    },
+    "progress": {
+        "estimator": whitened({"name": "process", "by": "progress", "outcome": 0.0}),
+        "streams": [{"name": "progress"}],
+    },
+    "archer": {
+        "estimator": whitened({"name": "archer"}),
+        "streams": [{"name": "utterance_advantage", "discount": 1.0, "warmup": 2}],
+    },
 }
 
 
