@@ -28,17 +28,17 @@ def commit() -> str:
     return found.stdout.strip()
 
 
-def result(name: str) -> Path:
+def result(name: str, folder: Path = RESULTS) -> Path:
     """Where a result belongs: that of a CUDA device beside that of the CPU."""
     import torch
 
-    RESULTS.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
     stem, _, ending = name.partition(".")
-    return RESULTS / f"{stem}{'-cuda' if torch.cuda.is_available() else ''}.{ending}"
+    return folder / f"{stem}{'-cuda' if torch.cuda.is_available() else ''}.{ending}"
 
 
-def write(name: str, figures: Mapping[str, Any], *packages: str) -> Path:
-    """Writes `results/<name>.json`: the figures, the command, the machine, versions (of `packages` too), the date."""
+def write(name: str, figures: Mapping[str, Any], *packages: str, folder: Path = RESULTS) -> Path:
+    """Writes `<folder>/<name>.json`: the figures, the command, the machine, versions (of `packages` too), the date."""
     import torch
 
     record = {
@@ -57,6 +57,6 @@ def write(name: str, figures: Mapping[str, Any], *packages: str) -> Path:
         "commit": commit(),
         "date": datetime.now(UTC).date().isoformat(),
     }
-    path = result(f"{name}.json")
+    path = result(f"{name}.json", folder)
     path.write_text(json.dumps(record, indent=2) + "\n")
     return path

@@ -1,0 +1,99 @@
+"""The bake-off: every recipe resolves and differs from GRPO's as it says; its figures are right; it goes on."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+
+import credit
+import credit_plot
+from credit import BASE, METHODS, SEEDS, WARMUP, Job
+
+from sojourn import recipe
+
+
+def resolved(method: str) -> recipe.Recipe:
+    return recipe.resolve(Job(method, 0).tables(Path("work"))).recipe
+
+
+def made(won: int, success: float, seconds: float) -> dict:
+    evaluations = [{"name": "before", "won": 30, "of": 100}, {"name": "train", "won": won, "of": 100}]
+    return {"success": [success] * 8, "evaluations": evaluations, "seconds_per_step": [9.0, seconds, seconds]}
+
+
+def test_there_are_enough_methods_and_seeds():
+    assert len(METHODS) >= 14
+    assert len(SEEDS) >= 5
+    assert METHODS[BASE] == {}
+
+
+def test_every_recipe_can_be_built(capsys):
+    credit.main(["--dry", "--seeds", "0"])
+    assert len(capsys.readouterr().out.splitlines()) == len(METHODS) + 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_are_given_the_same(method):
+    """The same starts, tasks, episodes, learning rate and updates; and no two methods are one."""
+    base, own = resolved(BASE), resolved(method)
+    for part in ("env", "model", "seed", "sampling", "rollout", "curriculum", "evaluation", "reward"):
+        assert getattr(own, part) == getattr(base, part)
+    [ours], [theirs] = own.stages, base.stages
+    for part in ("steps", "groups", "minibatches", "optim", "filters"):
+        assert getattr(ours, part) == getattr(theirs, part)
+    others = [other for other in METHODS if other != method]
+    assert all(METHODS[other] != METHODS[method] for other in others)
+
+
+def test_methods_start_where_cloning_ended_on_other_tasks():
+    warm, own = resolved(WARMUP), resolved(BASE)
+    assert own.model.weights == "work/seed-0/warmup/run"
+    assert own.seed != warm.seed
+    assert (own.env, own.model.name) == (warm.env, warm.model.name)
+
+
+def test_differences_are_paired_by_seed():
+    base = {"0": made(40, 0.4, 2.0), "1": made(60, 0.5, 2.0), "2": made(50, 0.5, 2.0)}
+    better = {"0": made(50, 0.4, 4.0), "1": made(71, 0.5, 4.0), "2": made(59, 0.5, 4.0)}
+    found = credit.summary({BASE: base, "better": better, "alone": {"0": made(80, 0.9, 2.0)}})
+    assert found[BASE]["final_minus_grpo"] == [0, 0, 0]
+    assert found[BASE]["final"] == pytest.approx([0.5, 0.5 - 0.2484, 0.5 + 0.2484], abs=1e-4)  # t of 2: 4.303
+    assert found["better"]["final_minus_grpo"] == pytest.approx([0.1, 0.1 - 0.0248, 0.1 + 0.0248], abs=1e-4)
+    assert found["better"]["verdict"] == "better"
+    assert found["better"]["times_grpo"][0] == 2
+    assert found["better"]["training_minus_grpo"][0] == 0
+    assert found["alone"]["final_minus_grpo"] == [0.4, None, None]
+    assert found["alone"]["verdict"] == "too few seeds"
+
+
+def test_a_bake_off_goes_on_where_it_was_killed(tmp_path, monkeypatch):
+    def train(command):
+        began.append(Path(command[4]).parent.name)
+        if len(began) == 3:
+            raise RuntimeError("killed")
+
+    began: list[str] = []
+    monkeypatch.setattr(credit, "execute", train)
+    monkeypatch.setattr(credit, "measured", lambda run: made(50, 0.5, 2.0))
+    found = credit.bake(["grpo", "rloo"], [0, 1], tmp_path, workers=1)
+    assert found["runs"].keys() == {"rloo", "grpo"}
+    assert len(found["runs"]["grpo"]) + len(found["runs"]["rloo"]) == 3
+    assert len(began) == 6
+    again = credit.bake(["grpo", "rloo"], [0, 1], tmp_path, workers=1)
+    assert len(began) == 7
+    assert [len(runs) for runs in again["runs"].values()] == [2, 2]
+    monkeypatch.setitem(METHODS, "rloo", {"estimator": {"name": "opo"}})
+    credit.bake(["grpo", "rloo"], [0, 1], tmp_path, workers=1)
+    assert len(began) == 9  # another recipe: done again
+
+
+def test_the_picture_is_drawn_from_the_figures_alone(tmp_path):
+    runs = {name: {str(s): made(40 + s, 0.4, 2.0) for s in range(2)} for name in ("grpo", "gigpo", "sapo")}
+    methods = {name: METHODS[name] for name in runs}
+    figures = {"runs": runs, "methods": methods, "summary": credit.summary(runs)}
+    credit_plot.draw(json.loads(json.dumps(figures)), tmp_path / "credit.png")
+    assert (tmp_path / "credit.png").stat().st_size > 10_000
+    assert "gigpo" in credit.told(figures)
