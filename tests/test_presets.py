@@ -1,10 +1,12 @@
 """Every preset resolves, says where it is from, and can be stood on by a recipe of several stages."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from sojourn.recipe import load
+from sojourn.stages import check_groups
 
 FOLDER = Path(__file__).parent.parent / "recipes" / "presets"
 PRESETS = sorted(FOLDER.glob("*.toml"))
@@ -37,6 +39,7 @@ def test_a_preset_resolves_and_can_be_stood_on(path, tmp_path):
     assert "arXiv:" in path.read_text()
     recipe = load(path).recipe
     assert recipe.name == path.stem
+    asyncio.run(check_groups(recipe))
     own = tmp_path / "mine.toml"
     own.write_text(MINE.format(path=path))
     mine = load(own).recipe
