@@ -1,6 +1,6 @@
 """Which credit-assignment methods help: one world, equal episodes, the same warm starts, tasks and held-out panel.
 
-    python benchmarks/credit.py                                    # all; about two hours on two quiet cores
+    python benchmarks/credit.py                                    # all; about an hour and a half on two cores
     python benchmarks/credit.py --methods grpo,gigpo --seeds 0,1   # some, in the work folder alone
     python benchmarks/credit.py --plot                             # draws the picture again, from the figures
     python benchmarks/credit.py --dry                              # builds every recipe, runs nothing

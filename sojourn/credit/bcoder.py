@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 
 from sojourn.credit import temporal
 from sojourn.credit.relative import joined
 from sojourn.registry import Range
-from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
+from sojourn.types import Credit, Score, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
-class BCoder:
+class BCoder(temporal.ByCritic):
     """r + discount (V(s') + log p(a') - max log p) for each token, as what its Q is to be, where a' is what the
     weights that the stage began with would say next (conservative Bellman operator of B-Coder: Yu et al. 2023,
     arXiv:2310.03173, eq. 14-16): the value of following them greedily, so no token is overrated for lack of data.
@@ -27,21 +26,17 @@ class BCoder:
 
     discount: Annotated[float, Range(0, 1)] = 0.999
 
-    needs: ClassVar[frozenset[str]] = frozenset({"values", "next_values", "greedy_gap"})
-    gives: ClassVar[frozenset[str]] = frozenset({"targets"})
-
-    def __call__(
-        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
-    ) -> list[list[Credit]]:
-        return temporal.each(self._one, groups, scores, streams, streams["greedy_gap"])
+    @property
+    def also(self) -> tuple[str, ...]:
+        return ("greedy_gap",)
 
     def _one(
         self,
         trajectory: Trajectory,
         score: Score,
-        values: Sequence[FloatArray],
-        ahead: Sequence[FloatArray],
-        gaps: Sequence[FloatArray],
+        values: temporal.PerTurn,
+        ahead: temporal.PerTurn,
+        gaps: temporal.PerTurn,
     ) -> Credit:
         left = temporal.after(trajectory, ahead)
         path = temporal.by_token(trajectory, score, values, left, self.discount, self.discount)

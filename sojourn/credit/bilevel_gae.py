@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 
 from sojourn.credit import temporal
 from sojourn.credit.relative import Values
 from sojourn.registry import Range
-from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
+from sojourn.types import Credit, Score, Trajectory
 
 Share = Annotated[float, Range(0, 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BilevelGAE:
+class BilevelGAE(temporal.ByCritic):
     """The generalised advantage of turns, then within each turn that of its tokens, the last of which has the turn's
     (Bi-Level GAE of VAGEN: Wang et al. 2025, arXiv:2510.16907).
 
@@ -34,17 +33,7 @@ class BilevelGAE:
     token_lam: Share = 1.0
     bootstrap: bool = True
 
-    needs: ClassVar[frozenset[str]] = frozenset({"values", "next_values"})
-    gives: ClassVar[frozenset[str]] = frozenset({"targets"})
-
-    def __call__(
-        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
-    ) -> list[list[Credit]]:
-        return temporal.each(self._one, groups, scores, streams)
-
-    def _one(
-        self, trajectory: Trajectory, score: Score, values: Sequence[FloatArray], ahead: Sequence[FloatArray]
-    ) -> Credit:
+    def _one(self, trajectory: Trajectory, score: Score, values: temporal.PerTurn, ahead: temporal.PerTurn) -> Credit:
         left = temporal.after(trajectory, ahead) if self.bootstrap else 0.0
         turns = temporal.by_turn(score, [v[-1:] for v in values], left, self.discount).advantages(self.lam)
         found = [self._within(v.astype(np.float64), turn) for v, turn in zip(values, turns, strict=True)]

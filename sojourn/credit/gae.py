@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 
 from sojourn.credit import temporal
 from sojourn.credit.relative import joined
 from sojourn.registry import Range
-from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
+from sojourn.types import Credit, Score, Trajectory
 
 Share = Annotated[float, Range(0, 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GAE:
+class GAE(temporal.ByCritic):
     """The generalised advantage of every token (Schulman et al. 2016, arXiv:1506.02438, eq. 16), with `lam` its lambda;
     the critic is asked before each token, and learns the advantage with `critic_lam` plus its value.
 
@@ -39,8 +38,6 @@ class GAE:
     kl_coef: Annotated[float, Range(0)] = 0.0
     bootstrap: bool = True
 
-    gives: ClassVar[frozenset[str]] = frozenset({"targets"})
-
     def __post_init__(self) -> None:
         if self.alpha is not None and self.lam is not None:
             raise ValueError(
@@ -48,22 +45,16 @@ class GAE:
             )
 
     @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"values", "next_values", *(["ref_logprobs"] if self.kl_coef else [])})
-
-    def __call__(
-        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
-    ) -> list[list[Credit]]:
-        more = (streams["ref_logprobs"],) if self.kl_coef else ()
-        return temporal.each(self._one, groups, scores, streams, *more)
+    def also(self) -> tuple[str, ...]:
+        return ("ref_logprobs",) if self.kl_coef else ()
 
     def _one(
         self,
         trajectory: Trajectory,
         score: Score,
-        values: Sequence[FloatArray],
-        ahead: Sequence[FloatArray],
-        reference: Sequence[FloatArray] = (),
+        values: temporal.PerTurn,
+        ahead: temporal.PerTurn,
+        reference: temporal.PerTurn = (),
     ) -> Credit:
         left = temporal.after(trajectory, ahead) if self.bootstrap else 0.0
         path = temporal.by_token(trajectory, score, values, left, self.discount, self.token_discount)

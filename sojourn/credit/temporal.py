@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from sojourn.credit.relative import Values, joined
 from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
+
+PerTurn = Sequence[FloatArray]
+
+
+class ByCritic:
+    """An estimator that looks at each trajectory by itself, beside what the critic said of it before and after each
+    token, and what the streams `also` say."""
+
+    gives: ClassVar[frozenset[str]] = frozenset({"targets"})
+
+    @property
+    def also(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"values", "next_values", *self.also})
+
+    def __call__(
+        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
+    ) -> list[list[Credit]]:
+        read = [streams[name] for name in ("values", "next_values", *self.also)]
+        known = zip(groups, scores, *read, strict=True)
+        return [[self._one(*of) for of in zip(group.trajectories, *rest, strict=True)] for group, *rest in known]
+
+    def _one(self, *of: Any, **named: Any) -> Credit:
+        """Of the trajectory, its score, what the critic said before and after each token, and what the others said."""
+        raise NotImplementedError
 
 
 class Path(NamedTuple):
@@ -72,15 +100,3 @@ def at_first(trajectory: Trajectory, values: Values) -> tuple[FloatArray, ...]:
     for array, value in zip(arrays, values, strict=True):
         array[:1] = value
     return tuple(arrays)
-
-
-def each(
-    one: Callable[..., Credit],
-    groups: Sequence[Group],
-    scores: Sequence[Sequence[Score]],
-    streams: Streams,
-    *more: Sequence[Sequence[Sequence[FloatArray]]],
-) -> list[list[Credit]]:
-    """`one(trajectory, score, values, next_values, *more)` for every trajectory of the step."""
-    known = zip(groups, scores, streams["values"], streams["next_values"], *more, strict=True)
-    return [[one(*of) for of in zip(group.trajectories, *rest, strict=True)] for group, *rest in known]

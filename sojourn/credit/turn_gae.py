@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from sojourn.credit import temporal
 from sojourn.registry import Range
-from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
+from sojourn.types import Credit, Score, Trajectory
 
 Share = Annotated[float, Range(0, 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TurnGAE:
+class TurnGAE(temporal.ByCritic):
     """The generalised advantage of each turn, for all of its tokens; the critic is asked once a turn, before its first
     token, and learns the advantage with `critic_lam` plus its value (turn-level GAE of ERA: Chen et al. 2025,
     arXiv:2510.12693; step-level value of VL-DAC: Bredis et al. 2025, arXiv:2508.04280, eq. 3-4).
 
     With `lam = 1` it is the return less the critic's value, as in Odysseus (2026, arXiv:2605.00347, section C.1). A
     trajectory that was cut off goes on with the critic's value after its last token; in the authors' codes it does not,
-    as without `bootstrap`.
-    Their advantages are brought to mean 0 and deviation 1 over the step: that is the estimator `whitened`.
+    as without `bootstrap`. Their advantages are brought to mean 0 and deviation 1 over the step: that is the estimator
+    `whitened`.
     """
 
     discount: Share = 0.99
@@ -30,17 +29,7 @@ class TurnGAE:
     critic_lam: Share | None = None
     bootstrap: bool = True
 
-    needs: ClassVar[frozenset[str]] = frozenset({"values", "next_values"})
-    gives: ClassVar[frozenset[str]] = frozenset({"targets"})
-
-    def __call__(
-        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
-    ) -> list[list[Credit]]:
-        return temporal.each(self._one, groups, scores, streams)
-
-    def _one(
-        self, trajectory: Trajectory, score: Score, values: Sequence[FloatArray], ahead: Sequence[FloatArray]
-    ) -> Credit:
+    def _one(self, trajectory: Trajectory, score: Score, values: temporal.PerTurn, ahead: temporal.PerTurn) -> Credit:
         left = temporal.after(trajectory, ahead) if self.bootstrap else 0.0
         path = temporal.by_turn(score, values, left, self.discount)
         advantages = path.advantages(self.lam)

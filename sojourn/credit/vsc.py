@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 
 from sojourn.credit import temporal
 from sojourn.credit.relative import Values
 from sojourn.registry import Range
-from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
+from sojourn.types import Credit, Score, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
-class VSC:
+class VSC(temporal.ByCritic):
     """1 for all tokens of a turn that brings its subgoal nearer than the critic foresaw, 0 for other turns
     (subgoal-conditioned returns of VSC-RL: Wu et al. 2025, arXiv:2502.07949, by its code).
 
@@ -37,16 +36,8 @@ class VSC:
     counted: bool = False
     ahead: bool = True
 
-    needs: ClassVar[frozenset[str]] = frozenset({"values", "next_values"})
-    gives: ClassVar[frozenset[str]] = frozenset({"targets"})
-
-    def __call__(
-        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
-    ) -> list[list[Credit]]:
-        return temporal.each(self._one, groups, scores, streams)
-
     def _one(
-        self, trajectory: Trajectory, score: Score, values: Sequence[FloatArray], following: Sequence[FloatArray]
+        self, trajectory: Trajectory, score: Score, values: temporal.PerTurn, following: temporal.PerTurn
     ) -> Credit:
         path = temporal.by_turn(score, values, temporal.after(trajectory, following), 1.0)
         reached = self._reached(trajectory, score)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, NamedTuple
 from zlib import crc32
 
 import numpy as np
 import torch
 
 from sojourn.registry import Range
-from sojourn.streams.learner import Learner, hashed, layers
+from sojourn.streams.learner import Learning, hashed, layers
 from sojourn.streams.passes import Passes, PerTurn, at_last
 from sojourn.types import Trajectory, Turn
 
@@ -34,7 +34,7 @@ class Foresight(torch.nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curiosity:
+class Curiosity(Learning):
     """eta / 2 times the squared error of a forward model in the features of what each turn's action led to, at the
     turn's last token; the features are learnt by an inverse model that tells the action from what came before and after
     (intrinsic curiosity: Pathak et al. 2017, arXiv:1705.05363, eq. 2-7), on text.
@@ -52,14 +52,12 @@ class Curiosity:
     actions: Annotated[int, Range(2)] = 64
     lr: Annotated[float, Range(above=0)] = 1e-3
     seed: Annotated[int, Range(0)] = 0
-    _learner: Any = field(default=None, init=False, repr=False, compare=False)
 
     provides: ClassVar[str] = "curiosity"
     reference: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        made = Learner(lambda size: Foresight(size, self.width, self.actions), self.lr, seed=self.seed)
-        object.__setattr__(self, "_learner", made)
+    def build(self, size: int) -> torch.nn.Module:
+        return Foresight(size, self.width, self.actions)
 
     async def __call__(self, passes: Passes) -> PerTurn:
         return [at_last(group, [self._said(t) for t in group.trajectories]) for group in passes.groups]
@@ -70,16 +68,10 @@ class Curiosity:
         if not trajectories:
             return {}
         moves = Moves(*(torch.cat(parts) for parts in zip(*map(self._moves, trajectories), strict=True)))
-        net, (error, before, after) = self._learner.net(self.features), self._errors(moves)
+        net, (error, before, after) = self.learner.net(self.features), self._errors(moves)
         told = torch.nn.functional.cross_entropy(net.inverse_model(torch.cat([before, after], 1)), moves.label)
-        self._learner.descend((1 - self.beta) * told + self.beta * error.mean())
+        self.learner.descend((1 - self.beta) * told + self.beta * error.mean())
         return {"error": float(error.detach().mean()), "inverse": float(told.detach())}
-
-    def state(self) -> Mapping[str, Any]:
-        return self._learner.state()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._learner.restore(state)
 
     @torch.no_grad()
     def _said(self, trajectory: Trajectory) -> list[float]:
@@ -90,7 +82,7 @@ class Curiosity:
 
     def _errors(self, moves: Moves) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Half the squared error of each foreseen answer, and the features of what came before and after."""
-        net = self._learner.net(self.features)
+        net = self.learner.net(self.features)
         before, after = net.encode(moves.before), net.encode(moves.after)
         foreseen = net.forward_model(torch.cat([before.detach(), moves.action], 1))
         return (foreseen - after.detach()).square().sum(1) / 2, before, after

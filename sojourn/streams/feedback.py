@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from sojourn.registry import Range
-from sojourn.streams.learner import Learner, hashed, layers
+from sojourn.streams.learner import Learning, hashed, layers
 from sojourn.streams.passes import Passes, PerTurn, at_last
 from sojourn.types import Trajectory
 
@@ -26,7 +26,7 @@ Asked = tuple[str, ...]  # a message, or two that were compared
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feedback:
+class Feedback(Learning):
     """An intrinsic reward for what each turn's action led to, at the turn's last token: what a language model's
     feedback says of the message, over the cube of how often it was seen in the episode (ONI: Zheng et al. 2024,
     arXiv:2410.23022, section 3).
@@ -53,7 +53,6 @@ class Feedback:
     updates: Annotated[int, Range(1)] = 32
     batch: Annotated[int, Range(1)] = 256
     seed: Annotated[int, Range(0)] = 0
-    _learner: Any = field(default=None, init=False, repr=False, compare=False)
     _labels: dict[Asked, float] = field(default_factory=dict, init=False, repr=False, compare=False)
     _waiting: dict[str, None] = field(default_factory=dict, init=False, repr=False, compare=False)  # oldest first
     _known: dict[str, None] = field(default_factory=dict, init=False, repr=False, compare=False)  # asked about already
@@ -70,8 +69,9 @@ class Feedback:
                 raise ValueError(f"question = {self.question!r}: {error}: its gaps are {', '.join(asked)}") from None
             if missing := [name for name in asked if f"<{name}>" not in whole]:
                 raise ValueError(f"question = {self.question!r}: it leaves no gap {{{missing[0]}}}")
-        made = Learner(lambda size: layers(size, self.width, self.width, 1), self.lr, seed=self.seed)
-        object.__setattr__(self, "_learner", made)
+
+    def build(self, size: int) -> torch.nn.Module:
+        return layers(size, self.width, self.width, 1)
 
     async def __call__(self, passes: Passes) -> PerTurn:
         worth = self._worth(list(dict.fromkeys(m for g in passes.groups for t in g.trajectories for m in led_to(t))))
@@ -100,12 +100,12 @@ class Feedback:
         known, rng = list(self._labels.items()), np.random.default_rng((self.seed, seed))
         for _ in range(self.updates):
             drawn = rng.choice(len(known), min(self.batch, len(known)), replace=False)
-            self._learner.descend(self._error([known[n] for n in drawn]))
+            self.learner.descend(self._error([known[n] for n in drawn]))
 
     def state(self) -> Mapping[str, Any]:
         known = [[list(asked), label] for asked, label in self._labels.items()]
         texts = {"waiting": list(self._waiting), "known": list(self._known)}
-        return {"labels": known, **texts, "learner": self._learner.state()}
+        return {"labels": known, **texts, "learner": self.learner.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         for kept in (self._labels, self._waiting, self._known):
@@ -113,7 +113,7 @@ class Feedback:
         self._labels.update({tuple(asked): label for asked, label in state["labels"]})
         self._waiting.update(dict.fromkeys(state["waiting"]))
         self._known.update(dict.fromkeys(state["known"]))
-        self._learner.restore(state["learner"])
+        self.learner.restore(state["learner"])
 
     async def _ask(self, passes: Passes) -> dict[Asked, float]:
         """About the newest; for a ranking, about neighbours among them, so a single one waits for another."""
@@ -136,7 +136,7 @@ class Feedback:
         return (self.question or HELPFUL).format(message=cut[0])
 
     def _scores(self, messages: Sequence[str]) -> torch.Tensor:
-        return self._learner.net(self.features)(torch.from_numpy(hashed(messages, self.features)))[:, 0]
+        return self.learner.net(self.features)(torch.from_numpy(hashed(messages, self.features)))[:, 0]
 
     def _error(self, known: Sequence[tuple[Asked, float]]) -> torch.Tensor:
         first, *others = (self._scores(messages) for messages in zip(*(asked for asked, _ in known), strict=True))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sojourn.batch.flatten import gather
+from sojourn.batch.flatten import gather, scatter
 from sojourn.optim import Optim
 from sojourn.protocols import Output, Selected
 from sojourn.registry import Range
@@ -70,7 +70,7 @@ class ImplicitReward:
         else:
             other = gather(await passes.read(lambda forward: forward.logprobs), places, len(batch))
         self._held["rewards"] = (self.beta * (own - other) * (batch.weight > 0)).astype(np.float32)
-        return await passes.read(lambda forward: self._held["rewards"])
+        return scatter(passes.groups, self._held["rewards"], places)
 
     async def learn(self, passes: Passes) -> Mapping[str, float]:
         """`error` is the loss on the step, before it was learnt from; `accuracy` the share of pairs, or trajectories,
@@ -107,7 +107,7 @@ class ImplicitReward:
     def _model(self, passes: Passes) -> Any:
         """Made from the policy at the first step."""
         if "model" not in self._held:
-            model: Any = passes.trainer.twin(self.optim, reference=self.against == "start")
+            model = passes.trainer.twin(self.optim, reference=self.against == "start")
             self._held["model"] = model
             if kept := self._held.pop("kept", None):
                 model.remember(kept)

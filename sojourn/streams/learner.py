@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 from zlib import crc32
@@ -70,6 +71,31 @@ class Learner:
         for path, value in self._kept["moments"].items():
             name, _, key = path.rpartition("/")
             self._adam.state[named[name]][key] = torch.as_tensor(value)
+
+
+class Learning:
+    """A stream with one network of its own, which `build` makes; its state is the network's where it has no other."""
+
+    lr: float
+    seed: int
+
+    @cached_property
+    def learner(self) -> Learner:
+        return Learner(self.build, self.lr, seed=self.seed)
+
+    def build(self, size: int) -> torch.nn.Module:
+        raise NotImplementedError
+
+    def state(self) -> Mapping[str, Any]:
+        return self.learner.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.learner.restore(state)
+
+
+def scaled(rows: torch.Tensor) -> torch.Tensor:
+    """Hidden states (n, H) with mean 0 and variance 1: how large a model's are says nothing."""
+    return torch.nn.functional.layer_norm(rows, rows.shape[-1:])
 
 
 def layers(*sizes: int) -> torch.nn.Sequential:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 
 from sojourn.registry import Range
-from sojourn.streams.learner import Learner, layers
+from sojourn.streams.learner import Learning, layers, scaled
 from sojourn.streams.passes import Passes, PerTurn, States, at_last
 from sojourn.types import Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Milestones:
+class Milestones(Learning):
     """discount P(s') - P(s) for each turn, at its last token, where P is a network on the policy's last hidden states
     that learns how far along a state is (milestones of MiRA, 2026; with the invariance of Ng, Harada and Russell 1999).
 
@@ -32,14 +32,12 @@ class Milestones:
     lr: Annotated[float, Range(above=0)] = 1e-3
     epochs: Annotated[int, Range(1)] = 4
     seed: Annotated[int, Range(0)] = 0
-    _learner: Any = field(default=None, init=False, repr=False, compare=False)
 
     provides: ClassVar[str] = "milestones"
     reference: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        made = Learner(lambda size: layers(size, self.width, 1), self.lr, seed=self.seed)
-        object.__setattr__(self, "_learner", made)
+    def build(self, size: int) -> torch.nn.Module:
+        return layers(size, self.width, 1)
 
     async def __call__(self, passes: Passes) -> PerTurn:
         return [
@@ -58,18 +56,11 @@ class Milestones:
         if not pairs:
             return {}
         rows, wanted = (torch.cat(column) for column in zip(*pairs, strict=True))
-        errors = [self._learner.descend((self._far(rows) - wanted).square().mean()) for _ in range(self.epochs)]
+        errors = [self.learner.descend((self._far(rows) - wanted).square().mean()) for _ in range(self.epochs)]
         return {"error": errors[0]}
 
-    def state(self) -> Mapping[str, Any]:
-        return self._learner.state()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._learner.restore(state)
-
     def _far(self, rows: torch.Tensor) -> torch.Tensor:
-        scaled = torch.nn.functional.layer_norm(rows, rows.shape[-1:])
-        return self._learner.net(rows.shape[-1])(scaled)[:, 0]
+        return self.learner.net(rows.shape[-1])(scaled(rows))[:, 0]
 
     @torch.no_grad()
     def _shaped(self, trajectory: Trajectory, states: States) -> list[float]:

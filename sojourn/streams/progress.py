@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import torch
 
 from sojourn.registry import Range
-from sojourn.streams.learner import Learner, layers
+from sojourn.streams.learner import Learning, layers, scaled
 from sojourn.streams.passes import Passes, PerTurn, States, at_last
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class Progress(Learning):
     """The contribution c_t of each turn to the final reward, at its last token: from the policy's last hidden state
     there, by a network that learns to make their sum the reward, mean (sum_t c_t - R)^2 over trajectories (stepwise
     progress attribution of SPA-RL: Wang et al. 2025, arXiv:2505.20732).
@@ -29,14 +29,12 @@ class Progress:
     lr: Annotated[float, Range(above=0)] = 1e-3
     epochs: Annotated[int, Range(1)] = 4
     seed: Annotated[int, Range(0)] = 0
-    _learner: Any = field(default=None, init=False, repr=False, compare=False)
 
     provides: ClassVar[str] = "progress"
     reference: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        made = Learner(lambda size: layers(size, self.width, 1), self.lr, seed=self.seed)
-        object.__setattr__(self, "_learner", made)
+    def build(self, size: int) -> torch.nn.Module:
+        return layers(size, self.width, 1)
 
     async def __call__(self, passes: Passes) -> PerTurn:
         return [
@@ -59,18 +57,11 @@ class Progress:
         errors = []
         for _ in range(self.epochs):
             sums = torch.zeros(len(pairs)).index_add(0, owner, self._contributions(rows))
-            errors.append(self._learner.descend((sums - returns).square().mean()))
+            errors.append(self.learner.descend((sums - returns).square().mean()))
         return {"error": errors[0]}
 
-    def state(self) -> Mapping[str, Any]:
-        return self._learner.state()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._learner.restore(state)
-
     def _contributions(self, rows: torch.Tensor) -> torch.Tensor:
-        scaled = torch.nn.functional.layer_norm(rows, rows.shape[-1:])
-        return self._learner.net(rows.shape[-1])(scaled)[:, 0]
+        return self.learner.net(rows.shape[-1])(scaled(rows))[:, 0]
 
     @torch.no_grad()
     def _said(self, turns: int, states: States) -> list[float]:

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from sojourn.registry import Range
-from sojourn.streams.learner import Learner, hashed, layers
+from sojourn.streams.learner import Learning, hashed, layers
 from sojourn.streams.passes import Passes, PerTurn, at_last
 from sojourn.types import FloatArray, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relatedness:
+class Relatedness(Learning):
     """discount phi_t - phi_(t-1) for each turn but the first, at its last token, where phi is how much more likely than
     not the actions so far go with the words of the task, by a classifier (LEARN: Goyal, Niekum and Mooney 2019,
     arXiv:1903.02020, section 4).
@@ -36,15 +36,13 @@ class Relatedness:
     lr: Annotated[float, Range(above=0)] = 1e-3
     epochs: Annotated[int, Range(1)] = 4
     seed: Annotated[int, Range(0)] = 0
-    _learner: Any = field(default=None, init=False, repr=False, compare=False)
     _held: dict[str, int] = field(default_factory=lambda: {"steps": 0}, init=False, repr=False, compare=False)
 
     provides: ClassVar[str] = "relatedness"
     reference: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        made = Learner(lambda size: layers(size, self.width, self.width, 1), self.lr, seed=self.seed)
-        object.__setattr__(self, "_learner", made)
+    def build(self, size: int) -> torch.nn.Module:
+        return layers(size, self.width, self.width, 1)
 
     async def __call__(self, passes: Passes) -> PerTurn:
         return [at_last(group, [self._shaped(t) for t in group.trajectories]) for group in passes.groups]
@@ -64,16 +62,16 @@ class Relatedness:
             return {}
         wanted = torch.tensor(labels)
         errors = [
-            self._learner.descend(torch.nn.functional.binary_cross_entropy_with_logits(self._logits(rows), wanted))
+            self.learner.descend(torch.nn.functional.binary_cross_entropy_with_logits(self._logits(rows), wanted))
             for _ in range(self.epochs)
         ]
         return {"error": errors[0]}
 
     def state(self) -> Mapping[str, Any]:
-        return {"classifier": self._learner.state(), **self._held}
+        return {"classifier": self.learner.state(), **self._held}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._learner.restore(state["classifier"])
+        self.learner.restore(state["classifier"])
         self._held["steps"] = state["steps"]
 
     def _examples(self, good: Sequence[Trajectory], rng: Any) -> tuple[FloatArray, list[float]]:
@@ -95,7 +93,7 @@ class Relatedness:
         return np.concatenate([hashed(actions, self.features), hashed(words, self.features)], 1)
 
     def _logits(self, rows: FloatArray) -> torch.Tensor:
-        return self._learner.net(rows.shape[1])(torch.from_numpy(rows))[:, 0]
+        return self.learner.net(rows.shape[1])(torch.from_numpy(rows))[:, 0]
 
     @torch.no_grad()
     def _shaped(self, trajectory: Trajectory) -> list[float]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sojourn.registry import Range
-from sojourn.streams.learner import Learner, layers
+from sojourn.streams.learner import Learning, layers, scaled
 from sojourn.streams.passes import Passes, PerTurn, States, at_last
 from sojourn.types import FloatArray, Score, Trajectory
 
@@ -46,7 +46,7 @@ class Heads(torch.nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UtteranceAdvantage:
+class UtteranceAdvantage(Learning):
     """min(Q1, Q2) of each turn less min(V1, V2) of the state before it, at its last token, by critics that learn from
     all turns that are remembered (ArCHer: Zhou et al. 2024, arXiv:2402.19446).
 
@@ -67,14 +67,13 @@ class UtteranceAdvantage:
     width: Annotated[int, Range(1)] = 128
     lr: Annotated[float, Range(above=0)] = 1e-3
     seed: Annotated[int, Range(0)] = 0
-    _learner: Any = field(default=None, init=False, repr=False, compare=False)
     _held: dict[str, Any] = field(default_factory=lambda: {"steps": 0}, init=False, repr=False, compare=False)
 
     provides: ClassVar[str] = "utterance_advantage"
     reference: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_learner", Learner(lambda size: Heads(size, self.width), self.lr, seed=self.seed))
+    def build(self, size: int) -> torch.nn.Module:
+        return Heads(size, self.width)
 
     async def __call__(self, passes: Passes) -> PerTurn:
         return [
@@ -100,18 +99,18 @@ class UtteranceAdvantage:
         for _ in range(self.updates):
             drawn = rng.integers(0, len(self._held["moves"].reward), self.batch)
             q, v = self._errors(Moves(*(column[drawn] for column in self._held["moves"])))
-            self._learner.descend(q + v)
-            self._learner.net(played.before.shape[1]).follow(self.follow)
+            self.learner.descend(q + v)
+            self.learner.net(played.before.shape[1]).follow(self.follow)
         self._held["steps"] += 1
         return {"error": error}
 
     def state(self) -> Mapping[str, Any]:
         moves = self._held.get("moves")
         kept = {} if moves is None else {"moves": dict(moves._asdict())}
-        return {"critics": self._learner.state(), "steps": self._held["steps"], **kept}
+        return {"critics": self.learner.state(), "steps": self._held["steps"], **kept}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._learner.restore(state["critics"])
+        self.learner.restore(state["critics"])
         self._held["steps"] = state["steps"]
         if "moves" in state:
             self._held["moves"] = Moves(**state["moves"])
@@ -119,8 +118,8 @@ class UtteranceAdvantage:
     def _errors(self, moves: Moves) -> tuple[torch.Tensor, torch.Tensor]:
         """Of Q and of V, each the sum over both critics of its mean."""
         before, after, ahead, reward, done = (torch.as_tensor(column) for column in moves)
-        before, after, ahead = (_scaled(rows) for rows in (before, after, ahead))
-        net = self._learner.net(before.shape[1])
+        before, after, ahead = (scaled(rows) for rows in (before, after, ahead))
+        net = self.learner.net(before.shape[1])
         q = v = torch.zeros(())
         for fast_q, fast_v, slow_q, slow_v in zip(net.q, net.v, net.slow_q, net.slow_v, strict=True):
             target = reward + self.discount * (1 - done) * slow_v(ahead)[:, 0]
@@ -139,17 +138,13 @@ class UtteranceAdvantage:
         out = [0.0] * turns
         if not states.turns or self._held["steps"] < self.warmup:
             return out
-        net = self._learner.net(states.after.shape[1])
-        before, after = (_scaled(torch.from_numpy(rows)) for rows in (states.before, states.after))
+        net = self.learner.net(states.after.shape[1])
+        before, after = (scaled(torch.from_numpy(rows)) for rows in (states.before, states.after))
         q = torch.minimum(*(head(after)[:, 0] for head in net.q))
         v = torch.minimum(*(head(before)[:, 0] for head in net.v))
         for turn, gain in zip(states.turns, (q - v).tolist(), strict=True):
             out[turn] = gain
         return out
-
-
-def _scaled(rows: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.layer_norm(rows, rows.shape[-1:])
 
 
 def _moves(trajectory: Trajectory, states: States, score: Score) -> Moves:
