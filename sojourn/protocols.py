@@ -58,7 +58,8 @@ class Env(Protocol):
 
 class EnvFamily(Protocol):
     """A world: its tasks and how to enter them. Optional: `async open()` / `async close()` for shared resources,
-    and `capacity`, how many plays it can hold at once (no limit without it).
+    `capacity`, how many plays it can hold at once (no limit without it), `seats`, the names of those who play where
+    they are several (the policy sits in each, and learns from each), and `about`, what it says of itself (`About`).
 
     `tasks(split)` gives the tasks of "train" or "test", decided by the config alone, as a sequence with random access
     (lazy where tasks are generated: see `sojourn.tasks.Generated`). The splits share no task.

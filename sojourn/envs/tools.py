@@ -13,61 +13,35 @@ The agent says one call as it would be written in Python, `add(x=1, y=2)` or `ad
 or it makes structured calls. A tool refuses by raising ValueError, with the object unchanged; where calls before
 it in the same turn worked, the turn's info has `error` 1.
 
-Optional, by name: `tasks`, a sequence of keyword arguments (every fifth is for testing), a mapping from "train" and
-"test" to such sequences, or a static method from the split to one; `expert()`, the next call as text; `choices()`, all
-calls possible now; `state_key()`; `close()`. A class without `close` holds nothing, so it can be forked by deep copy.
+Optional, by name: `success()`, asked at the end (without it, a reward above 0 is success); `tasks`, a sequence of
+keyword arguments (every fifth is for testing), a mapping from "train" and "test" to such sequences, or a static method
+from the split to one; `expert()`, the next call as text; `choices()`, all calls possible now; `state_key()`; `close()`.
+A class without `close` holds nothing, so it can be forked by deep copy.
 Any method may be a coroutine, except `state_key`. Static methods, class methods and names with `_` are not tools.
 """
 
 from __future__ import annotations
 
-import ast
 import copy
 import importlib
 import inspect
 import json
-import math
 import sys
 import types
 import typing
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal
 
+from sojourn.envs.calls import Method, as_text, method_of, parse_call, short
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
 from sojourn.tasks import Generated
-from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
+from sojourn.types import Message, Observation, Role, Step, Task, ToolCall
 
-RESERVED = frozenset({"tasks", "goal", "reward", "expert", "choices", "state_key", "close"})
-LONGEST_ACTION = 10_000  # characters
+RESERVED = frozenset({"tasks", "goal", "reward", "success", "expert", "choices", "state_key", "close"})
 LARGEST = 1e30  # a reward; beyond it, what is made of rewards overflows in fp32
-SCALARS: dict[Any, str] = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
-
-
-@dataclass(frozen=True)
-class Method:
-    """A public method as a tool."""
-
-    tool: Tool
-    signature: str
-    hints: Mapping[str, Any]
-    required: frozenset[str]
-
-    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments, checked; ActionError names the tool, the value and what it should have been."""
-        name = self.tool.name
-        for key, value in given.items():
-            if key not in self.hints:
-                raise ActionError(f"{name}: there is no argument {_short(key)}, the call is {self.signature}")
-            if not _fits(self.hints[key], value):
-                expected = inspect.formatannotation(self.hints[key])
-                raise ActionError(f"{name}: {key} = {_short(value)}, but it must be {expected}")
-        if missing := [key for key in self.hints if key in self.required and key not in given]:
-            raise ActionError(f"{name}: {', '.join(missing)} is missing, the call is {self.signature}")
-        return dict(given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +63,7 @@ class Tools:
         reward = getattr(self.plain, "reward", None)
         if not callable(reward):
             raise ConfigError(f"{self.name} has no method reward(): define it, returning None while the play goes on")
-        if not self.methods:
+        if not self.interface.methods:
             raise ConfigError(f"{self.name} has no public method besides {', '.join(sorted(RESERVED))}: add a tool")
         if self.form not in ("both", "text", "native"):
             raise ConfigError(f'{self.name}: form = {self.form!r}, but it must be "both", "text" or "native"')
@@ -111,20 +85,8 @@ class Tools:
         return tuple(inspect.signature(self.plain).parameters)
 
     @cached_property
-    def methods(self) -> dict[str, Method]:
-        """The tools in the order in which they are written, those of parents first."""
-        names = dict.fromkeys(name for parent in reversed(self.plain.__mro__) for name in vars(parent))
-        public = [name for name in names if not name.startswith("_") and name not in RESERVED]
-        found = {name: inspect.getattr_static(self.plain, name) for name in public}
-        return {n: method_of(n, f, self.name) for n, f in found.items() if isinstance(f, types.FunctionType)}
-
-    @cached_property
-    def brief(self) -> str:
-        lines = [inspect.cleandoc(self.plain.__doc__ or "")]
-        if self.form != "native":
-            lines.append("Say one call:" if len(self.methods) == 1 else "Say one of these calls:")
-            lines += [f"{m.signature}: {m.tool.description}".rstrip(": ") for m in self.methods.values()]
-        return "\n".join(line for line in lines if line)
+    def interface(self) -> Interface:
+        return Interface.of(self.plain, self.name, self.form)
 
     def tasks(self, split: str) -> Sequence[Task]:
         if split not in ("train", "test"):
@@ -143,7 +105,7 @@ class Tools:
             inspect.signature(self.plain).bind(**arguments)
         except TypeError as error:
             raise ConfigError(f"{self.name} cannot be made from the task {arguments}: {error}") from None
-        return ToolsEnv(self, self.plain(**arguments))
+        return ToolsEnv(self.interface, self.plain(**arguments))
 
     def _listed(self, split: str) -> Sequence[Any] | None:
         """The class's own list of tasks for a split, or None where seeds are all there is to it."""
@@ -169,11 +131,34 @@ class Tools:
         return Task(self.name, data, int(item.get("seed", seed)), split)
 
 
-class ToolsEnv:
-    """One play of a plain object."""
+@dataclass(frozen=True)
+class Interface:
+    """How the public methods of a plain object are told to an agent, and called by it."""
 
-    def __init__(self, family: Tools, game: Any) -> None:
-        self.family = family
+    name: str
+    brief: str
+    methods: Mapping[str, Method]
+    form: Literal["both", "text", "native"] = "both"
+
+    @classmethod
+    def of(cls, plain: type, name: str, form: Literal["both", "text", "native"] = "both") -> Interface:
+        """Of a class: its docstring, and its tools in the order in which they are written, those of parents first."""
+        names = dict.fromkeys(name for parent in reversed(plain.__mro__) for name in vars(parent))
+        public = [name for name in names if not name.startswith("_") and name not in RESERVED]
+        found = {name: inspect.getattr_static(plain, name) for name in public}
+        methods = {n: method_of(n, f, name) for n, f in found.items() if isinstance(f, types.FunctionType)}
+        lines = [inspect.cleandoc(plain.__doc__ or "")]
+        if form != "native":
+            lines.append("Say one call:" if len(methods) == 1 else "Say one of these calls:")
+            lines += [f"{m.signature}: {m.tool.description}".rstrip(": ") for m in methods.values()]
+        return cls(name, "\n".join(line for line in lines if line), methods, form)
+
+
+class ToolsEnv:
+    """One play of a plain object: see the module's docstring for what it may offer."""
+
+    def __init__(self, interface: Interface, game: Any) -> None:
+        self.interface = interface
         self.game = game
         self.over = self.closed = False
         for name in ("expert", "state_key"):  # offered where the object offers them
@@ -185,13 +170,13 @@ class ToolsEnv:
     async def start(self) -> Observation:
         goal = getattr(self.game, "goal", "Begin.")
         text = await _settled(goal()) if callable(goal) else goal
-        brief = (Message(Role.SYSTEM, self.family.brief),) if self.family.brief else ()
+        brief = (Message(Role.SYSTEM, self.interface.brief),) if self.interface.brief else ()
         return await self._observe((Message(Role.USER, str(text)),), brief)
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.over:
-            raise InfrastructureError(f"{self.family.name} was given an action after its end: play each object once")
-        calls = action.calls or (parse_call(action.text, self.family.methods),)
+            raise InfrastructureError(f"{self.interface.name} was given an action after its end: play each object once")
+        calls = action.calls or (parse_call(action.text, self.interface.methods),)
         chosen = [(call, self._method(call).arguments(call.arguments)) for call in calls]  # all, before any is run
         answers: list[Message] = []
         info: dict[str, float] = {}
@@ -207,7 +192,8 @@ class ToolsEnv:
             reward = await _settled(self.game.reward())
             if reward is not None:
                 self.over = True
-                return Step(None, {agent: self._checked(reward)}, done=True, info=info)
+                success = bool(await _settled(self.game.success())) if hasattr(self.game, "success") else None
+                return Step(None, {agent: self._checked(reward)}, done=True, success=success, info=info)
         return Step(await self._observe(tuple(answers)), {agent: 0.0}, info=info)
 
     async def close(self) -> None:
@@ -216,27 +202,27 @@ class ToolsEnv:
             await _settled(self.game.close())
 
     async def _fork(self) -> ToolsEnv:
-        twin = ToolsEnv(self.family, copy.deepcopy(self.game))
+        twin = ToolsEnv(self.interface, copy.deepcopy(self.game))
         twin.over = self.over
         return twin
 
     async def _observe(self, messages: tuple[Message, ...], brief: tuple[Message, ...] = ()) -> Observation:
         choices: Any = await _settled(self.game.choices()) if hasattr(self.game, "choices") else ()
-        methods = () if self.family.form == "text" else self.family.methods.values()
+        methods = () if self.interface.form == "text" else self.interface.methods.values()
         return Observation(messages, brief=brief, tools=tuple(m.tool for m in methods), choices=tuple(choices))
 
     def _method(self, call: ToolCall) -> Method:
-        method = self.family.methods.get(call.name)
+        method = self.interface.methods.get(call.name)
         if method is None:
-            raise ActionError(f"there is no tool {_short(call.name)}, use one of {', '.join(self.family.methods)}")
+            raise ActionError(f"there is no tool {short(call.name)}, use one of {', '.join(self.interface.methods)}")
         if not isinstance(call.arguments, Mapping):
-            raise ActionError(f"{call.name}: the arguments {_short(call.arguments)} must be given by name")
+            raise ActionError(f"{call.name}: the arguments {short(call.arguments)} must be given by name")
         return method
 
     def _checked(self, reward: Any) -> float:
         if not isinstance(reward, (int, float)) or not abs(reward) <= LARGEST:
             raise InfrastructureError(
-                f"{self.family.name}.reward() gave {_short(reward)}: return a finite number or None"
+                f"{self.interface.name}.reward() gave {short(reward)}: return a finite number or None"
             )
         return float(reward)
 
@@ -264,122 +250,6 @@ def as_family(obj: Any, **options: Any) -> Any:
     return Tools(cls=where if importable else obj, arguments=options, **own)
 
 
-def parse_call(text: str, methods: Mapping[str, Method]) -> ToolCall:
-    """Reads `name(1, key="two")`: one call, literal values, nothing is ever evaluated; ActionError otherwise."""
-    expected = "say one call, such as name(1, key='two')"
-    if len(text) > LONGEST_ACTION:
-        raise ActionError(f"{len(text)} characters are too many, {expected}")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the parser, about the agent's odd literals
-            call = ast.parse(text.strip(), mode="eval").body
-            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-                raise ActionError(f"{_short(text)} is no call, {expected}")
-            values = [ast.literal_eval(value) for value in call.args]
-            named = [(keyword.arg, ast.literal_eval(keyword.value)) for keyword in call.keywords]
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        raise ActionError(f"{_short(text)} is no call with plain values, {expected}") from None
-    if call.func.id not in methods:
-        return ToolCall(call.func.id, {})
-    method = methods[call.func.id]
-    arguments = {key: value for key, value in [*zip(method.hints, values, strict=False), *named] if key}
-    if len(arguments) < len(values) + len(named):
-        raise ActionError(f"{_short(text)} gives too many values or one twice, the call is {method.signature}")
-    return ToolCall(call.func.id, arguments)
-
-
-def method_of(name: str, function: types.FunctionType, owner: str) -> Method:
-    """A method's signature and docstring as a tool."""
-    try:
-        hints = typing.get_type_hints(function)
-    except NameError as error:
-        raise ConfigError(f"{owner}.{name}: a type hint cannot be read ({error}): import it at the top") from None
-    documented = _documentation(function)
-    parameters = list(inspect.signature(function).parameters.values())[1:]
-    properties: dict[str, Any] = {}
-    for parameter in parameters:
-        key = parameter.name
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or key not in hints:
-            raise ConfigError(f"{owner}.{name}: the parameter {parameter} needs a type hint, such as {key}: int")
-        properties[key] = schema_of(hints[key], f"{owner}.{name}: {key}")
-        if key in documented:
-            properties[key]["description"] = documented[key]
-    required = [p.name for p in parameters if p.default is p.empty]
-    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-    shown = ", ".join(str(p.replace(annotation=hints[p.name])) for p in parameters)
-    kinds = {key: hints[key] for key in properties}
-    return Method(Tool(name, documented[""], schema), f"{name}({shown})", kinds, frozenset(required))
-
-
-def schema_of(hint: Any, where: str) -> dict[str, Any]:
-    """The JSON Schema of a type hint; ConfigError for one that JSON cannot say."""
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return {}
-    if hint in SCALARS:
-        return {"type": SCALARS[hint]}
-    if origin is Literal:
-        return {"enum": list(inner)}
-    if origin in (Union, types.UnionType):
-        return {"anyOf": [schema_of(option, where) for option in inner]}
-    if hint is list or origin is list:
-        return {"type": "array", "items": schema_of(inner[0] if inner else Any, where)}
-    if hint is dict or (origin is dict and inner[0] is str):
-        return {"type": "object", "additionalProperties": schema_of(inner[1] if inner else Any, where)}
-    raise ConfigError(f"{where} has the type hint {hint}: use int, float, str, bool, list, dict, Literal or unions")
-
-
-def as_text(value: Any) -> str:
-    """What a tool returned, as the agent reads it."""
-    if value is None:
-        return "done"
-    if isinstance(value, (dict, list, tuple)):
-        return json.dumps(value, ensure_ascii=False, default=str)
-    return str(value)
-
-
-def _fits(hint: Any, value: Any) -> bool:
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return isinstance(value, (int, float, str, list, dict, type(None)))
-    if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-    if hint in SCALARS:
-        return isinstance(value, hint)
-    if origin is Literal:
-        return any(value == option and type(value) is type(option) for option in inner)
-    if origin in (Union, types.UnionType):
-        return any(_fits(option, value) for option in inner)
-    if hint is list or origin is list:
-        return isinstance(value, list) and all(_fits(inner[0] if inner else Any, item) for item in value)
-    if not isinstance(value, dict):
-        return False
-    return all(isinstance(key, str) and _fits(inner[1] if inner else Any, item) for key, item in value.items())
-
-
-def _documentation(function: types.FunctionType) -> dict[str, str]:
-    """The docstring's first paragraph under "", and the lines of its `Args:` by parameter."""
-    lines = inspect.cleandoc(function.__doc__ or "").splitlines()
-    end = next((i for i, line in enumerate(lines) if not line.strip() or line.strip() == "Args:"), len(lines))
-    found = {"": " ".join(line.strip() for line in lines[:end])}
-    start = next((i + 1 for i, line in enumerate(lines) if line.strip() == "Args:"), len(lines))
-    key = indent = None
-    for line in lines[start:]:
-        depth = len(line) - len(line.lstrip())
-        if not line.strip() or depth == 0:
-            break
-        indent = indent or depth
-        if depth == indent and ":" in line:
-            head, _, text = line.strip().partition(":")
-            key = head.split("(")[0].strip().lstrip("*")
-            found[key] = text.strip()
-        elif key is not None:
-            found[key] += f" {line.strip()}"
-    return found
-
-
 def _import(path: str) -> Any:
     module, _, names = path.partition(":")
     try:
@@ -393,11 +263,3 @@ def _import(path: str) -> Any:
 
 async def _settled(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
-
-
-def _short(value: Any) -> str:
-    try:
-        text = repr(value[:100] if isinstance(value, str) else value)
-    except ValueError:  # an integer of more digits than Python prints
-        return "a huge number"
-    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -107,14 +107,19 @@ class Runner:
     async def _play(self, task: Task, params: SamplingParams, sampler: Sampler, expert: bool) -> Any:
         env = self.family.make(task)
         says = ExpertSampler(env, self.renderer) if expert else sampler
-        chair = Chair(name="agent", renderer=self.renderer, sampler=says, params=params, max_context=self.max_context)
         try:
-            played = await play(env, {"agent": self.agent.seat(chair)}, self.config.limits, self.timeline)
+            seats = {name: self.agent.seat(self._chair(name, says, params)) for name in seats_of(self.family)}
+            played = await play(env, seats, self.config.limits, self.timeline)
             if blobs := getattr(env, "blobs", None):
                 self.on_blobs(blobs)
             return played
         finally:
             await ask(env.close, self.config.limits, self.timeline)
+
+    def _chair(self, name: str, sampler: Sampler, params: SamplingParams) -> Chair:
+        """Seats sample apart from each other: what one says does not follow from what another would say there."""
+        own = params if name == "agent" else replace(params, seed=seed_of(params.seed, name))
+        return Chair(name=name, renderer=self.renderer, sampler=sampler, params=own, max_context=self.max_context)
 
     def _count(self, episode: Episode) -> None:
         self._recent.append(episode.error)
@@ -126,6 +131,11 @@ class Runner:
                 f"{self.config.max_error_rate:g} allows; the last cause: {failed[-1]}"
             )
         self.on_episode(episode)
+
+
+def seats_of(family: EnvFamily) -> tuple[str, ...]:
+    """The names of those who play: one agent, where a world does not say."""
+    return getattr(family, "seats", ("agent",))
 
 
 async def offers(family: EnvFamily, name: str, limits: Limits) -> bool:

@@ -1,0 +1,48 @@
+"""What a world says of itself, for `sojourn envs` and its page, and how it asks for what it needs."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+
+from sojourn.errors import ConfigError, MissingExtraError
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """Facts of a world that nobody has to measure; a family has them as its class attribute `about`.
+
+    `source`: where dynamics and data come from, with citation. `licence`: of the code and data that are used, as an
+    SPDX expression where there is one. `extra`: the extra of the package that installs what it needs, empty where
+    nothing is. `programs`: what the system must have, from the program to the Debian package it comes in. `seats`: how
+    many play. `sees`: what observations are made of. `easy`: fields that make it as small as it gets, for smoke tests.
+    """
+
+    source: str
+    licence: str
+    extra: str = ""
+    programs: Mapping[str, str] = field(default_factory=dict)
+    seats: str = "1"
+    sees: tuple[str, ...] = ("text",)
+    easy: Mapping[str, object] = field(default_factory=dict)
+
+
+def need(module: str, extra: str, world: str) -> ModuleType:
+    """The module of an extra, imported now; one sentence with the remedy where it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{world} needs the package '{module.partition('.')[0]}' ({error}): pip install 'sojourn[{extra}]'"
+        ) from error
+
+
+def need_program(program: str, package: str, world: str) -> str:
+    """The path of a program of the system; one sentence with the remedy where it is missing."""
+    found = shutil.which(program)
+    if found is None:
+        raise ConfigError(f"{world} needs the program '{program}': install it (Debian: apt-get install {package})")
+    return found

@@ -1,0 +1,167 @@
+"""Typed methods as tools: their schemas, the checking of arguments, and calls that are written as in Python."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import math
+import types
+import typing
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Union
+
+from sojourn.errors import ActionError, ConfigError
+from sojourn.types import Tool, ToolCall
+
+LONGEST_ACTION = 10_000  # characters
+SCALARS: dict[Any, str] = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A public method as a tool."""
+
+    tool: Tool
+    signature: str
+    hints: Mapping[str, Any]
+    required: frozenset[str]
+
+    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments, checked; ActionError names the tool, the value and what it should have been."""
+        name = self.tool.name
+        for key, value in given.items():
+            if key not in self.hints:
+                raise ActionError(f"{name}: there is no argument {short(key)}, the call is {self.signature}")
+            if not _fits(self.hints[key], value):
+                expected = inspect.formatannotation(self.hints[key])
+                raise ActionError(f"{name}: {key} = {short(value)}, but it must be {expected}")
+        if missing := [key for key in self.hints if key in self.required and key not in given]:
+            raise ActionError(f"{name}: {', '.join(missing)} is missing, the call is {self.signature}")
+        return dict(given)
+
+
+def parse_call(text: str, methods: Mapping[str, Method]) -> ToolCall:
+    """Reads `name(1, key="two")`: one call, literal values, nothing is ever evaluated; ActionError otherwise."""
+    expected = "say one call, such as name(1, key='two')"
+    if len(text) > LONGEST_ACTION:
+        raise ActionError(f"{len(text)} characters are too many, {expected}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the parser, about the agent's odd literals
+            call = ast.parse(text.strip(), mode="eval").body
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+                raise ActionError(f"{short(text)} is no call, {expected}")
+            values = [ast.literal_eval(value) for value in call.args]
+            named = [(keyword.arg, ast.literal_eval(keyword.value)) for keyword in call.keywords]
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        raise ActionError(f"{short(text)} is no call with plain values, {expected}") from None
+    if call.func.id not in methods:
+        return ToolCall(call.func.id, {})
+    method = methods[call.func.id]
+    arguments = {key: value for key, value in [*zip(method.hints, values, strict=False), *named] if key}
+    if len(arguments) < len(values) + len(named):
+        raise ActionError(f"{short(text)} gives too many values or one twice, the call is {method.signature}")
+    return ToolCall(call.func.id, arguments)
+
+
+def method_of(name: str, function: types.FunctionType, owner: str) -> Method:
+    """A method's signature and docstring as a tool."""
+    try:
+        hints = typing.get_type_hints(function)
+    except NameError as error:
+        raise ConfigError(f"{owner}.{name}: a type hint cannot be read ({error}): import it at the top") from None
+    documented = _documentation(function)
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    properties: dict[str, Any] = {}
+    for parameter in parameters:
+        key = parameter.name
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or key not in hints:
+            raise ConfigError(f"{owner}.{name}: the parameter {parameter} needs a type hint, such as {key}: int")
+        properties[key] = schema_of(hints[key], f"{owner}.{name}: {key}")
+        if key in documented:
+            properties[key]["description"] = documented[key]
+    required = [p.name for p in parameters if p.default is p.empty]
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    shown = ", ".join(str(p.replace(annotation=hints[p.name])) for p in parameters)
+    kinds = {key: hints[key] for key in properties}
+    return Method(Tool(name, documented[""], schema), f"{name}({shown})", kinds, frozenset(required))
+
+
+def schema_of(hint: Any, where: str) -> dict[str, Any]:
+    """The JSON Schema of a type hint; ConfigError for one that JSON cannot say."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return {}
+    if hint in SCALARS:
+        return {"type": SCALARS[hint]}
+    if origin is Literal:
+        return {"enum": list(inner)}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [schema_of(option, where) for option in inner]}
+    if hint is list or origin is list:
+        return {"type": "array", "items": schema_of(inner[0] if inner else Any, where)}
+    if hint is dict or (origin is dict and inner[0] is str):
+        return {"type": "object", "additionalProperties": schema_of(inner[1] if inner else Any, where)}
+    raise ConfigError(f"{where} has the type hint {hint}: use int, float, str, bool, list, dict, Literal or unions")
+
+
+def as_text(value: Any) -> str:
+    """What a tool returned, as the agent reads it."""
+    if value is None:
+        return "done"
+    if isinstance(value, (dict, list, tuple)):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return isinstance(value, (int, float, str, list, dict, type(None)))
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    if hint in SCALARS:
+        return isinstance(value, hint)
+    if origin is Literal:
+        return any(value == option and type(value) is type(option) for option in inner)
+    if origin in (Union, types.UnionType):
+        return any(_fits(option, value) for option in inner)
+    if hint is list or origin is list:
+        return isinstance(value, list) and all(_fits(inner[0] if inner else Any, item) for item in value)
+    if not isinstance(value, dict):
+        return False
+    return all(isinstance(key, str) and _fits(inner[1] if inner else Any, item) for key, item in value.items())
+
+
+def _documentation(function: types.FunctionType) -> dict[str, str]:
+    """The docstring's first paragraph under "", and the lines of its `Args:` by parameter."""
+    lines = inspect.cleandoc(function.__doc__ or "").splitlines()
+    end = next((i for i, line in enumerate(lines) if not line.strip() or line.strip() == "Args:"), len(lines))
+    found = {"": " ".join(line.strip() for line in lines[:end])}
+    start = next((i + 1 for i, line in enumerate(lines) if line.strip() == "Args:"), len(lines))
+    key = indent = None
+    for line in lines[start:]:
+        depth = len(line) - len(line.lstrip())
+        if not line.strip() or depth == 0:
+            break
+        indent = indent or depth
+        if depth == indent and ":" in line:
+            head, _, text = line.strip().partition(":")
+            key = head.split("(")[0].strip().lstrip("*")
+            found[key] = text.strip()
+        elif key is not None:
+            found[key] += f" {line.strip()}"
+    return found
+
+
+def short(value: Any) -> str:
+    try:
+        text = repr(value[:100] if isinstance(value, str) else value)
+    except ValueError:  # an integer of more digits than Python prints
+        return "a huge number"
+    return text if len(text) <= 60 else f"{text[:60]}..."

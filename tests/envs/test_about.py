@@ -1,0 +1,21 @@
+"""How a world asks for what it needs."""
+
+import pytest
+
+from sojourn.envs.about import need, need_program
+from sojourn.errors import ConfigError, MissingExtraError
+
+
+def test_a_module_that_is_there_is_imported() -> None:
+    assert need("json", "nothing", "toy").dumps([1]) == "[1]"
+
+
+def test_what_is_missing_is_asked_for_by_its_extra() -> None:
+    with pytest.raises(MissingExtraError, match=r"needs the package 'nosuch'.*pip install 'sojourn\[castle\]'"):
+        need("nosuch.module", "castle", "castle")
+
+
+def test_a_missing_program_is_asked_for_by_its_package() -> None:
+    assert need_program("sh", "dash", "castle").endswith("sh")
+    with pytest.raises(ConfigError, match=r"the program 'nosuch'.*apt-get install such"):
+        need_program("nosuch", "such", "castle")
