@@ -96,7 +96,9 @@ class Runner:
                     trajectories = await self._play(task, params, sampler, expert)
                 except ConfigError:
                     raise
-                except (Exception, SystemExit) as error:  # a world that exits ends its own episode
+                except (Exception, SystemExit, asyncio.CancelledError) as error:  # a world that exits ends its own play
+                    if isinstance(error, asyncio.CancelledError) and _cancelled():
+                        raise
                     trajectories, failure = (), f"{type(error).__name__}: {error}"
                 episode = Episode(f"{label}-{task.id}", task, trajectories, failure, time.monotonic() - began)
                 if failure is None or attempt == self.config.retries:
@@ -131,6 +133,12 @@ class Runner:
                 f"{self.config.max_error_rate:g} allows; the last cause: {failed[-1]}"
             )
         self.on_episode(episode)
+
+
+def _cancelled() -> bool:
+    """Whether it is this task that is cancelled, and not something that the world waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def seats_of(family: EnvFamily) -> tuple[str, ...]:
