@@ -96,7 +96,9 @@ class Runner:
                     trajectories = await self._play(task, params, sampler, expert)
                 except ConfigError:
                     raise
-                except (Exception, SystemExit) as error:  # a world that exits ends its own episode
+                except (Exception, SystemExit, asyncio.CancelledError) as error:  # a world that exits ends its own play
+                    if isinstance(error, asyncio.CancelledError) and _cancelled():
+                        raise
                     trajectories, failure = (), f"{type(error).__name__}: {error}"
                 episode = Episode(f"{label}-{task.id}", task, trajectories, failure, time.monotonic() - began)
                 if failure is None or attempt == self.config.retries:
@@ -151,6 +153,12 @@ def worlds_of(family: EnvFamily) -> tuple[EnvFamily, ...]:
 def seats_of(family: EnvFamily, task: Task) -> tuple[str, ...]:
     """The names of those who play a task: one agent, where its world does not say."""
     return getattr(world_of(family, task), "seats", ("agent",))
+
+
+def _cancelled() -> bool:
+    """Whether it is this task that is cancelled, and not something that the world waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def offers(family: EnvFamily, name: str, limits: Limits) -> bool:

@@ -9,7 +9,9 @@ includes answers that are only partly right.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+from sojourn.envs.about import About
 from sojourn.envs.miniwob.browser import Chromium, executable
 from sojourn.envs.miniwob.facts import chosen, html_folder
 from sojourn.envs.miniwob.visit import Visit
@@ -40,6 +42,15 @@ class MiniWoB:
     Chromium draws a few edge pixels of a screenshot differently from time to time; all other observations are the same
     in every run.
     """
+
+    about: ClassVar[About] = About(
+        source="MiniWoB++ (Shi et al. 2017; Liu et al. 2018, arXiv:1802.08802), the pages of the package `miniwob`",
+        licence="MIT",
+        extra="miniwob",
+        programs={"chromium": "chromium"},
+        sees=("text", "image"),
+        easy={"pages": ("click-test",), "contexts": 2},
+    )
 
     pages: tuple[str, ...] = ()
     observation: str = "text"
