@@ -9,6 +9,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "shop": "sojourn.envs.shop:Shop",
         "tools": "sojourn.envs.tools:Tools",
         "clarify": "sojourn.envs.clarify:Clarify",
+        "clinic": "sojourn.envs.clinic:Clinic",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
