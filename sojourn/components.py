@@ -10,6 +10,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "tools": "sojourn.envs.tools:Tools",
         "clarify": "sojourn.envs.clarify:Clarify",
         "clinic": "sojourn.envs.clinic:Clinic",
+        "devices": "sojourn.envs.devices:Devices",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
