@@ -9,6 +9,9 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "shop": "sojourn.envs.shop:Shop",
         "tools": "sojourn.envs.tools:Tools",
         "mixed": "sojourn.envs.mixed:Mixed",
+        "clarify": "sojourn.envs.clarify:Clarify",
+        "clinic": "sojourn.envs.clinic:Clinic",
+        "devices": "sojourn.envs.devices:Devices",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
