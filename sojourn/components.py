@@ -8,6 +8,10 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "miniwob": "sojourn.envs.miniwob:MiniWoB",
         "shop": "sojourn.envs.shop:Shop",
         "tools": "sojourn.envs.tools:Tools",
+        "frozenlake": "sojourn.envs.frozenlake:FrozenLake",
+        "cliffwalking": "sojourn.envs.cliffwalking:CliffWalking",
+        "taxi": "sojourn.envs.taxi:Taxi",
+        "blackjack": "sojourn.envs.blackjack:Blackjack",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
