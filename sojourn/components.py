@@ -12,6 +12,10 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "clarify": "sojourn.envs.clarify:Clarify",
         "clinic": "sojourn.envs.clinic:Clinic",
         "devices": "sojourn.envs.devices:Devices",
+        "frozenlake": "sojourn.envs.frozenlake:FrozenLake",
+        "cliffwalking": "sojourn.envs.cliffwalking:CliffWalking",
+        "taxi": "sojourn.envs.taxi:Taxi",
+        "blackjack": "sojourn.envs.blackjack:Blackjack",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
