@@ -119,13 +119,17 @@ const SHAPES = new Set(['circle', 'ellipse', 'rect', 'polygon', 'polyline', 'lin
 const native = el => FORM.has(el.tagName) || (el.tagName === 'A' && (el.href || hears(el))) || el.tagName === 'CANVAS'
   || el.tagName === 'IMG';
 const editable = el => el.isContentEditable && !(el.parentElement && el.parentElement.isContentEditable);
-const MOVES = ['alink', 'ui-draggable', 'ui-slider-handle', 'ui-sortable-handle'];
+const MOVES = ['alink', 'ui-draggable', 'ui-slider-handle', 'ui-sortable-handle', 'ui-menu-item-wrapper'];
 const loose = el => !WHOLE(el) && (hears(el) || MOVES.some(c => el.classList.contains(c))
   || (/pointer|move/.test(getComputedStyle(el).cursor)
       && getComputedStyle(el).cursor !== getComputedStyle(el.parentElement).cursor));
 const stateOf = (el, role) => {
   if (el.disabled) return 'disabled';
   if (role === 'checkbox' || role === 'radio') return el.checked || said(el, 'aria-checked') === 'true' ? 'on' : '';
+  if (role === 'textarea') {
+    const more = [el.scrollTop > 0 ? 'above' : '', el.scrollTop + el.clientHeight < el.scrollHeight - 3 ? 'below' : ''];
+    return more.some(Boolean) ? 'more ' + more.filter(Boolean).join(' and ') : '';
+  }
   const near = role === 'tab' || role === 'folder' ? el.closest('li, h3, [role=tab]') || el : el;
   const open = said(near, 'aria-selected') === 'true' || said(near, 'aria-expanded') === 'true'
     || near.classList.contains('collapsable');

@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sojourn.envs.miniwob.actions import Action, Point, Target, parse
@@ -48,6 +49,7 @@ class Visit:
         self._page: Page | None = None
         self._picture = ""
         self._clipboard = ""
+        self._past: tuple[str, ...] = ()
         self._resettable = (
             self._name in RESETTABLE and config.observation != "screenshot"
         )  # hover and focus leave traces
@@ -70,6 +72,7 @@ class Visit:
         wanted = parse(action.text, self._now())
         async with self._world():
             await self._perform(wanted)
+            self._past += (action.text.strip(),)
             self._page = await self._read("after", round(self._config.step_s * 1000))
             if self._page.done:
                 return Step(None, {agent: self._page.raw}, done=True, success=self._page.raw > 0)
@@ -86,7 +89,7 @@ class Visit:
         choose = expert_of(self._name)
 
         async def say() -> str:
-            return choose(self._now())
+            return choose(replace(self._now(), past=self._past))
 
         return say
 
