@@ -16,6 +16,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "cliffwalking": "sojourn.envs.cliffwalking:CliffWalking",
         "taxi": "sojourn.envs.taxi:Taxi",
         "blackjack": "sojourn.envs.blackjack:Blackjack",
+        "gymnasium": "sojourn.envs.adapters.gymnasium:Gymnasium",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
