@@ -23,5 +23,7 @@ class NoExpertError(ConfigError, AttributeError):
 
 def expert_of(page: str) -> Expert:
     if page not in EXPERTS:
-        raise NoExpertError(f"miniwob has no scripted expert for {page!r}: choose among the {len(EXPERTS)} of `EXPERTS`")
+        raise NoExpertError(
+            f"miniwob has no scripted expert for {page!r}: choose among the {len(EXPERTS)} of `EXPERTS`"
+        )
     return EXPERTS[page]

@@ -127,7 +127,9 @@ def _movies(page: Page) -> str:
     names = [field.name for field in fields]
     if not names[0] and isinstance(last, str):  # labels stand below their fields
         names = [*names[1:], last]
-    by_name = [(f, next((v for k, v in wanted.items() if k in n.lower()), "")) for f, n in zip(fields, names, strict=True)]
+    by_name = [
+        (f, next((v for k, v in wanted.items() if k in n.lower()), "")) for f, n in zip(fields, names, strict=True)
+    ]
     return fill(page, by_name, next(e.name for e in reversed(page.elements) if e.role in ("button", "item")))
 
 
