@@ -49,7 +49,7 @@ class MiniWoB:
         extra="miniwob",
         programs={"chromium": "chromium"},
         sees=("text", "image"),
-        easy={"pages": ("click-test",), "contexts": 2},
+        easy={"pages": ("click-tab-2",), "contexts": 2},
     )
 
     pages: tuple[str, ...] = ()
