@@ -7,6 +7,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "toy": "sojourn.envs.toy:Toy",
         "miniwob": "sojourn.envs.miniwob:MiniWoB",
         "shop": "sojourn.envs.shop:Shop",
+        "search": "sojourn.envs.search:Search",
         "tools": "sojourn.envs.tools:Tools",
         "mixed": "sojourn.envs.mixed:Mixed",
         "clarify": "sojourn.envs.clarify:Clarify",
