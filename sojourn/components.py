@@ -9,6 +9,8 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "shop": "sojourn.envs.shop:Shop",
         "tools": "sojourn.envs.tools:Tools",
         "sokoban": "sojourn.envs.sokoban:Sokoban",
+        "bandit": "sojourn.envs.bandit:Bandit",
+        "online": "sojourn.envs.online:Online",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
