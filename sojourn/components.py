@@ -18,6 +18,9 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "taxi": "sojourn.envs.taxi:Taxi",
         "blackjack": "sojourn.envs.blackjack:Blackjack",
         "gymnasium": "sojourn.envs.adapters.gymnasium:Gymnasium",
+        "sokoban": "sojourn.envs.sokoban:Sokoban",
+        "bandit": "sojourn.envs.bandit:Bandit",
+        "online": "sojourn.envs.online:Online",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
