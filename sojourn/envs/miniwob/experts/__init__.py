@@ -2,7 +2,8 @@
 
 They use nothing that the observation hides: `click-tab-2` and `navigate-tree` open tabs and folders in order until the
 goal is in sight. Each can be asked at any point of an episode; where a page does not show how far one is (what has the
-focus, what was copied), what was done before says it.
+focus, what was copied), what was done before says it. Where an inbox holds two messages of the one that is meant, which one is
+known to nobody: they take the first.
 """
 
 from __future__ import annotations
@@ -23,5 +24,7 @@ class NoExpertError(ConfigError, AttributeError):
 
 def expert_of(page: str) -> Expert:
     if page not in EXPERTS:
-        raise NoExpertError(f"miniwob has no scripted expert for {page!r}: choose among the {len(EXPERTS)} of `EXPERTS`")
+        raise NoExpertError(
+            f"miniwob has no scripted expert for {page!r}: choose among the {len(EXPERTS)} of `EXPERTS`"
+        )
     return EXPERTS[page]
