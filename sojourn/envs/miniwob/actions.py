@@ -3,6 +3,7 @@
     click Ok            click 80,120          type Username "bob"     type "ls"         select red
     press Enter         scroll down [NAME]    hover NAME              drag A to B       wait
 
+Brackets do as well: `click(Ok)`, `type(3, "bob")`, `drag(4, 5)`.
 Parsing is strict and happens before anything touches the page, so a malformed action leaves the world unchanged.
 """
 
@@ -47,10 +48,18 @@ def parse(said: str, page: Page) -> Action:
     line = said.strip()
     if "\n" in line:
         raise ActionError("Say one action on one line.")
-    verb, _, rest = line.partition(" ")
+    call = re.fullmatch(r"([a-z]+)\((.*)\)", line)
+    verb, rest = (call[1], _unbracketed(call[1], call[2])) if call else line.partition(" ")[::2]
     if verb not in VERBS:
         raise ActionError(f"{verb[:20]!r} is no action: use {', '.join(VERBS)}.")
     return VERBS[verb](rest.strip(), page)
+
+
+def _unbracketed(verb: str, inner: str) -> str:
+    """What stands in brackets, as it is said without them."""
+    if verb == "type":
+        return re.sub(r'^([^"]+?), *"', r'\1 "', inner)
+    return re.sub(r", *", " to ", inner, count=1) if verb == "drag" and " to " not in inner else inner
 
 
 def _target(label: str, page: Page, *, option: bool = False, disabled: bool = False) -> Target:

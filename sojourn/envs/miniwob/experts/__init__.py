@@ -2,7 +2,8 @@
 
 They use nothing that the observation hides: `click-tab-2` and `navigate-tree` open tabs and folders in order until the
 goal is in sight. Each can be asked at any point of an episode; where a page does not show how far one is (what has the
-focus, what was copied), what was done before says it.
+focus, what was copied), what was done before says it. Where an inbox holds two messages of the one that is meant, they
+take the first: nothing says which it is.
 """
 
 from __future__ import annotations

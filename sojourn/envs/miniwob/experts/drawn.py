@@ -48,7 +48,7 @@ def _fits(element: Element, wanted: str) -> bool:
         "shape": element.role != "text",
         **{name: element.role == role for name, role in KINDS.items()},
     }
-    if not (kinds[kind] if kind in kinds else letter == kind):
+    if not kinds.get(kind, letter == kind):
         return False
     size = element.h if element.role == "text" else max(element.w, element.h)
     large = size > LARGE
@@ -178,7 +178,7 @@ def _sort(page: Page) -> str:
 
 def _reorder(page: Page) -> str:
     items = elements_of(page, "item")
-    found = re.match(r"Drag (\w+) (.*)\.", page.goal)
+    found = re.match(r"Drag ([\w-]+) (.*)\.", page.goal)
     if not found:
         raise fail(page, "name in its goal")
     here = next(index for index, e in enumerate(items) if e.name == found[1])

@@ -21,7 +21,10 @@ from sojourn.envs.miniwob.experts.look import (
 )
 from sojourn.envs.miniwob.page import Element, Page
 
-MONTHS = "January February March April May June July August September October November December".split()
+MONTHS: tuple[str, ...] = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
 
 
 def _texts(page: Page, wanted: Sequence[str], submit: str = "Submit") -> str:
@@ -235,7 +238,8 @@ def _sequence_2(page: Page) -> str:
     radio = elements_of(page, "radio")[int(found[1]) - 1]
     if radio.state != "on":
         return click(radio)
-    return fill(page, [(elements_of(page, "textbox")[int(found[2]) - 1], quoted(page)[0])])
+    number, place = quoted(page)[0], int(found[2])
+    return fill(page, [(e, number if n == place else "") for n, e in enumerate(elements_of(page, "textbox"), 1)])
 
 
 def _autocomplete(page: Page) -> str:

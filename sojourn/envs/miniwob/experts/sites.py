@@ -195,7 +195,7 @@ def _minutes(text: str) -> int:
 def _terminal(page: Page) -> str:
     """List the files, then remove the one that is asked for."""
     lines = prose(page).splitlines()
-    ending = re.search(r"extension (\.\w+)", page.goal)
+    ending = re.search(r"extension (\.[\w.]*\w)", page.goal)
     listed = next((lines[n + 1] for n, line in enumerate(lines[:-1]) if line.endswith("$ ls")), None)
     if listed is None:
         command = "ls"
