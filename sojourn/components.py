@@ -21,6 +21,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "sokoban": "sojourn.envs.sokoban:Sokoban",
         "bandit": "sojourn.envs.bandit:Bandit",
         "online": "sojourn.envs.online:Online",
+        "mcp": "sojourn.envs.adapters.mcp:MCP",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
