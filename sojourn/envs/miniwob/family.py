@@ -52,13 +52,8 @@ class MiniWoB:
         licence="MIT",
         extra="miniwob",
         programs={"chromium": "chromium"},
-<<<<<<< HEAD
         sees=("text", "image"),
         easy={"pages": ("click-tab-2",), "contexts": 2},
-=======
-        sees=("text", "screenshot"),
-        easy={"pages": ("click-test", "click-option"), "contexts": 2},
->>>>>>> w-gui
     )
 
     pages: tuple[str, ...] = ()
