@@ -22,6 +22,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "bandit": "sojourn.envs.bandit:Bandit",
         "online": "sojourn.envs.online:Online",
         "mcp": "sojourn.envs.adapters.mcp:MCP",
+        "terminal": "sojourn.envs.terminal:Terminal",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",

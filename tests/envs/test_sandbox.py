@@ -1,6 +1,7 @@
 """The sandbox itself: what lasts, what is stopped, what cannot get out, and that nothing is left."""
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401  (an ordinary user may not read where it lies)
 import os
 import shutil
 import signal
@@ -236,7 +237,7 @@ async def test_a_session_that_ends_is_begun_anew(code):
     async with Sandbox(Limits(flood_bytes=2**20)) as sandbox:
         assert (await sandbox.cell("y = 1")).fresh
         result = await sandbox.cell(code, 1)
-        assert result.end in (End.ENDED, End.TIMEOUT, End.OUTPUT)
+        assert result.end is not End.ANSWERED
         after = await sandbox.cell("y")
         assert after.fresh
         assert "NameError" in after.output
@@ -319,7 +320,8 @@ def test_an_ordinary_user_can_have_one_too():
     async def main() -> str:
         async with Sandbox() as sandbox:
             await sandbox.write({"a": Entry.file("hello")})
-            await sandbox.run("cat a > b; chmod 400 b; export Q=2; bomb() { bomb | bomb & }; bomb", 2)
+            await sandbox.run("cat a > b; chmod 400 b; export Q=2")
+            await sandbox.run("bomb() { bomb | bomb & }; bomb", 2)
             twin = await sandbox.fork()
             text = (await sandbox.tree()).text("b") or ""
             text += await said(twin, "unset -f bomb; cat b; echo $Q; id -u")

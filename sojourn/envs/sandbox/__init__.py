@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -125,7 +126,23 @@ class Sandbox:
         last = self.shell.decode(errors="replace").rstrip("\n").rpartition("\n")[2]
         return last.removeprefix("cd -- ") or "/task"
 
+    @property
+    def digest(self) -> str:
+        """Of what the next command's shell begins with."""
+        return hashlib.sha256(self.shell).hexdigest()
+
     async def open(self) -> Sandbox:
+        """Starts it; when cancelled, not before it has started: what is half built has no wall to kill it by."""
+        opening = asyncio.ensure_future(self._open())
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait({opening})
+            await self.close()
+            raise
+        return self
+
+    async def _open(self) -> None:
         info, tell = os.pipe()
         source = package_files("sojourn.envs.sandbox").joinpath("inside.py").read_bytes()
         lent = [tell, _lend(PASSWD), _lend(GROUP), _lend(source)]
@@ -142,7 +159,14 @@ class Sandbox:
         pipe = asyncio.subprocess.PIPE
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *line, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=lent, cwd="/", env={}
+                *line,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                start_new_session=True,
+                pass_fds=lent,
+                cwd="/",
+                env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
             )
             os.close(lent.pop(0))
             limits = {name: getattr(self.limits, name) for name in Limits.__dataclass_fields__}
@@ -159,13 +183,9 @@ class Sandbox:
             raise InfrastructureError(
                 f"a sandbox did not start ({said or error}): bubblewrap must be allowed to make user namespaces here"
             ) from None
-        except BaseException:
-            await self.close()
-            raise
         finally:
             for fd in (info, *lent):
                 os.close(fd)
-        return self
 
     async def run(self, command: str, timeout_s: float = 10.0) -> Result:
         """Runs one bash command, standard input empty; what it leaves running is killed."""
@@ -195,7 +215,10 @@ class Sandbox:
 
     async def tree(self) -> Tree:
         """Everything in /task and /tmp, read from outside. Works also on a sandbox that was lost."""
-        return await asyncio.to_thread(self._read)
+        if not self._folders:
+            raise InfrastructureError("the files of a sandbox were asked for while it was not open")
+        own = {path: os.dup(fd) for path, fd in self._folders.items()}  # `close` may come while the thread reads
+        return await asyncio.to_thread(self._read, own)
 
     async def fork(self) -> Sandbox:
         """A new sandbox with the same files, variables, functions and working directory."""
@@ -212,25 +235,21 @@ class Sandbox:
         """Kills everything inside and waits until it is gone; any number of times."""
         folders, self._folders = self._folders, {}
         first, self._first = self._first, -1
-        process = self._process
+        process, self._process = self._process, None
         self._lost = self._lost or "it is closed"
         for fd in folders.values():
             os.close(fd)
-        if first >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(first, signal.SIGKILL)
-        if process is None:
-            return
-        self._kill()
-        self._process = None
-        await asyncio.shield(_gone(process, first))
+        if process is not None:
+            await asyncio.shield(_end(process, first))
 
-    def _read(self) -> Tree:
-        if not self._folders:
-            raise InfrastructureError("the files of a sandbox were asked for while it was not open")
+    def _read(self, folders: Mapping[str, int]) -> Tree:
         reader = Reader(self.limits.files, 2 * self.limits.disk_bytes)
-        for path, fd in self._folders.items():
-            reader.folder(fd, path)
+        try:
+            for path, fd in folders.items():
+                reader.folder(fd, path)
+        finally:
+            for fd in folders.values():
+                os.close(fd)
         return Tree(reader.entries)
 
     async def _ask(self, head: dict[str, Any], payload: bytes, limit_s: float) -> tuple[dict[str, Any], bytes]:
@@ -248,16 +267,11 @@ class Sandbox:
         self._busy = False
         return answer
 
-    def _kill(self) -> None:
-        """Not through asyncio, whose `kill` may take the exit code from the thread that waits for it."""
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)
-
     async def _complaint(self) -> str:
+        """What bubblewrap said before it gave up."""
         if self._process is None or self._process.stderr is None:
             return ""
-        self._kill()
+        _kill(self._process)
         return (await self._process.stderr.read())[:300].decode(errors="replace").strip()
 
     def _result(self, answer: Mapping[str, Any], data: bytes) -> Result:
@@ -276,18 +290,26 @@ async def _exchange(process: Any, head: dict[str, Any], payload: bytes) -> tuple
     return json.loads(await process.stdout.readexactly(sizes[0])), await process.stdout.readexactly(sizes[1])
 
 
-async def _gone(process: Any, first: int) -> None:
-    """Waits for bubblewrap and for process 1, which ends after all others inside."""
-    await process.wait()
-    if first >= 0:
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(first, ended.set)
-        try:
-            await ended.wait()
-        finally:
-            loop.remove_reader(first)
-            os.close(first)
-    process._transport.close()
+async def _end(process: Any, first: int) -> None:
+    """Kills process 1, with which all others inside end, and waits for bubblewrap, which buries it."""
+    if first < 0:
+        _kill(process)
+    else:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(first, signal.SIGKILL)
+        os.close(first)
+    try:
+        await asyncio.wait_for(process.wait(), START_S)
+    finally:
+        _kill(process)
+        process._transport.close()
+
+
+def _kill(process: Any) -> None:
+    """Not through asyncio, whose `kill` may take the exit code from the thread that waits for it."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _lend(data: bytes) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,14 +28,12 @@ def sandboxed(
     argv: Sequence[str], *, disk_bytes: int, info: int, passwd: int, group: int, seccomp: int | None
 ) -> list[str]:
     """`argv` in namespaces of its own; the numbers are of file descriptors that bubblewrap reads, or writes to."""
-    if not sys.platform.startswith("linux"):
-        raise ConfigError(f"a sandbox needs Linux, but this is {sys.platform}: run this world in a Linux machine")
+    require("a sandbox")
     line = []
     if os.geteuid() == 0:  # root's limits on processes would not hold, and its rights would
         number = str(UNPRIVILEGED)
-        line += [need_program("setpriv", "util-linux", "a sandbox"), "--reuid", number, "--regid", number]
-        line += ["--clear-groups", "--no-new-privs", "--"]
-    line += [need_program("bwrap", "bubblewrap", "a sandbox"), "--unshare-all", "--unshare-user", "--disable-userns"]
+        line += ["setpriv", "--reuid", number, "--regid", number, "--clear-groups", "--no-new-privs", "--"]
+    line += ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns"]
     line += ["--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--die-with-parent", "--new-session"]
     line += ["--as-pid-1", "--info-fd", str(info), "--ro-bind", "/usr", "/usr"]
     for name in ("bin", "sbin", "lib", "lib64"):
@@ -60,6 +57,11 @@ def sandboxed(
     return [*line, "--", *argv]
 
 
-def missing() -> str | None:
-    """What a sandbox needs and this machine does not have, by program; None where all is there."""
-    return next((name for name in ("bwrap", "setpriv") if shutil.which(name) is None), None)
+def require(world: str) -> None:
+    """Raises ConfigError, naming the world, where this machine cannot have sandboxes."""
+    if not sys.platform.startswith("linux"):
+        raise ConfigError(f"{world} needs Linux, but this is {sys.platform}: run it in a Linux machine")
+    need_program("bwrap", "bubblewrap", world)
+    if os.geteuid() == 0:
+        need_program("setpriv", "util-linux", world)
+    python()
