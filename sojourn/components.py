@@ -11,6 +11,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "clarify": "sojourn.envs.clarify:Clarify",
         "clinic": "sojourn.envs.clinic:Clinic",
         "devices": "sojourn.envs.devices:Devices",
+        "service": "sojourn.envs.service:Service",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
