@@ -12,6 +12,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "clinic": "sojourn.envs.clinic:Clinic",
         "devices": "sojourn.envs.devices:Devices",
         "service": "sojourn.envs.service:Service",
+        "social": "sojourn.envs.social:Social",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
