@@ -23,6 +23,8 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "online": "sojourn.envs.online:Online",
         "mcp": "sojourn.envs.adapters.mcp:MCP",
         "terminal": "sojourn.envs.terminal:Terminal",
+        "service": "sojourn.envs.service:Service",
+        "social": "sojourn.envs.social:Social",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",

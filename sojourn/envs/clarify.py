@@ -14,8 +14,7 @@ from itertools import product
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from sojourn.envs.about import About
-from sojourn.envs.people import TellingEnv, require_among, require_within, seeded
-from sojourn.envs.tools import Interface
+from sojourn.envs.people import TellingEnv, interface_of, require_among, require_within, seeded
 from sojourn.registry import Range
 from sojourn.types import Task
 
@@ -101,7 +100,7 @@ class Clarify:
         return seeded("clarify", self, split, lambda seed: {**data, "answer": draw(seed, data).order()})
 
     def make(self, task: Task) -> TellingEnv:
-        return TellingEnv(Interface.of(Order, "clarify", self.form), Order(draw(task.seed, task.data), task.data))
+        return TellingEnv(interface_of(Order, "clarify", self.form), Order(draw(task.seed, task.data), task.data))
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import Any, Literal
 
-from sojourn.envs.tools import ToolsEnv
+from sojourn.envs.tools import Interface, ToolsEnv
 from sojourn.errors import ConfigError
 from sojourn.tasks import Generated
 from sojourn.types import Message, Step, Task
@@ -35,6 +36,11 @@ def seeded(world: str, family: Any, split: str, data: Callable[[int], Mapping[st
         raise ConfigError(f'{world}: there is no split "{split}", use "train" or "test"')
     first, size = (0, family.train) if split == "train" else (TEST, family.test)
     return Generated(lambda index: Task(world, dict(data(first + index)), first + index, split), size)
+
+
+@cache
+def interface_of(plain: type, name: str, form: Literal["both", "text", "native"]) -> Interface:
+    return Interface.of(plain, name, form)
 
 
 class TellingEnv(ToolsEnv):

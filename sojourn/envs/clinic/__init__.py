@@ -15,8 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from sojourn.envs.about import About
 from sojourn.envs.clinic.case import BIASES, Case, Doctor, draw, trusts
 from sojourn.envs.clinic.table import NORMAL, diseases
-from sojourn.envs.people import TellingEnv, require_among, require_within, seeded
-from sojourn.envs.tools import Interface
+from sojourn.envs.people import TellingEnv, interface_of, require_among, require_within, seeded
 from sojourn.registry import Range
 from sojourn.types import Task
 
@@ -70,7 +69,7 @@ class Clinic:
     def make(self, task: Task) -> TellingEnv:
         fields = {name: task.data[name] for name in DIFFICULTY}
         case = draw(task.seed, tuple(fields.items()))
-        return TellingEnv(Interface.of(Visit, "clinic", self.form), Visit(case, fields))
+        return TellingEnv(interface_of(Visit, "clinic", self.form), Visit(case, fields))
 
 
 @dataclass
