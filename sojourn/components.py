@@ -8,6 +8,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "miniwob": "sojourn.envs.miniwob:MiniWoB",
         "shop": "sojourn.envs.shop:Shop",
         "search": "sojourn.envs.search:Search",
+        "webnav": "sojourn.envs.webnav:WebNav",
         "tools": "sojourn.envs.tools:Tools",
         "mixed": "sojourn.envs.mixed:Mixed",
         "clarify": "sojourn.envs.clarify:Clarify",

@@ -9,13 +9,14 @@ import re
 import pytest
 
 from sojourn.checks.env import check_env
-from sojourn.envs.search import Search, split_of
+from sojourn.envs.search import Search
 from sojourn.envs.search.corpus import Corpus, Passage
 from sojourn.envs.search.index import Index
 from sojourn.envs.search.invented import invent
 from sojourn.envs.search.marking import f1, mark, normalised
 from sojourn.envs.search.play import snippet
 from sojourn.envs.search.questions import Step, Thing, ask, flaw
+from sojourn.envs.search.splits import split_of
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import build
 from sojourn.types import Message, Role
@@ -39,7 +40,7 @@ async def follow(play):
 
 @pytest.mark.parametrize("fields", [EASY, {}, {"choices": True, "hops": 4, "marking": "evidence"}], ids=str)
 async def test_it_keeps_the_promises_of_a_world(fields) -> None:
-    report = await check_env(Search(**fields))
+    report = await check_env(Search(train=400, test=100, **fields))
     assert report.passed, report.failed
 
 

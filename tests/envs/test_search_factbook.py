@@ -67,5 +67,5 @@ async def test_the_expert_earns_everything(retriever) -> None:
 
 
 async def test_it_keeps_the_promises_of_a_world() -> None:
-    report = await check_env(Search(corpus="factbook"), episodes=2)
+    report = await check_env(Search(corpus="factbook", train=400, test=100), episodes=2)
     assert report.passed, report.failed

@@ -7,7 +7,6 @@ the user's own files; see `invented`, `factbook` and `files`. Questions and thei
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,11 +20,11 @@ from sojourn.envs.search.index import ENGINES, Index
 from sojourn.envs.search.invented import invent
 from sojourn.envs.search.play import Play, Rules
 from sojourn.envs.search.questions import MOST_HOPS, Question, ask
+from sojourn.envs.search.splits import SPLITS, divided, split_of
 from sojourn.errors import ConfigError
 from sojourn.tasks import Generated
 from sojourn.types import Task
 
-SPLITS = ("train", "test")
 TEST_SEEDS = 10**9
 MARKINGS = ("exact", "f1", "evidence")
 
@@ -153,20 +152,10 @@ def _made(world: Search, seed: int, split: str) -> Task:
     return world.task(question, seed, split)
 
 
-def split_of(question: str) -> str:
-    """Every fifth question, by its hash, is of the test split."""
-    return "test" if int(hashlib.sha256(question.encode()).hexdigest()[:8], 16) % 5 == 0 else "train"
-
-
 @lru_cache(2)
 def _divided(corpus: str, questions: str) -> dict[str, list[Question]]:
-    """The questions of a file by split; at least one in each where there are two."""
-    asked = list(dict.fromkeys(files.load(corpus, questions)[1]))
-    found = {split: [question for question in asked if split_of(question.text) == split] for split in SPLITS}
-    for split, other in zip(SPLITS, SPLITS[::-1], strict=True):
-        if not found[split] and len(found[other]) > 1:
-            found[split].append(found[other].pop())
-    return found
+    """The questions of a file by split."""
+    return divided(files.load(corpus, questions)[1], lambda question: question.text)
 
 
 def _corpus(corpus: str, questions: str, seed: int, countries: int) -> Corpus:

