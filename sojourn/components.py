@@ -8,6 +8,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "miniwob": "sojourn.envs.miniwob:MiniWoB",
         "shop": "sojourn.envs.shop:Shop",
         "tools": "sojourn.envs.tools:Tools",
+        "babyai": "sojourn.envs.babyai:BabyAI",
         "frozenlake": "sojourn.envs.frozenlake:FrozenLake",
         "cliffwalking": "sojourn.envs.cliffwalking:CliffWalking",
         "taxi": "sojourn.envs.taxi:Taxi",
