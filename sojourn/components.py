@@ -14,6 +14,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "clarify": "sojourn.envs.clarify:Clarify",
         "clinic": "sojourn.envs.clinic:Clinic",
         "devices": "sojourn.envs.devices:Devices",
+        "babyai": "sojourn.envs.babyai:BabyAI",
         "frozenlake": "sojourn.envs.frozenlake:FrozenLake",
         "cliffwalking": "sojourn.envs.cliffwalking:CliffWalking",
         "taxi": "sojourn.envs.taxi:Taxi",
