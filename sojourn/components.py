@@ -11,6 +11,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "sokoban": "sojourn.envs.sokoban:Sokoban",
         "bandit": "sojourn.envs.bandit:Bandit",
         "online": "sojourn.envs.online:Online",
+        "matrix": "sojourn.envs.matrix:Matrix",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
