@@ -12,6 +12,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "bandit": "sojourn.envs.bandit:Bandit",
         "online": "sojourn.envs.online:Online",
         "matrix": "sojourn.envs.matrix:Matrix",
+        "auction": "sojourn.envs.auction:Auction",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
