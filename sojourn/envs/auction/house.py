@@ -100,7 +100,7 @@ class House:
         return (
             f"You bid against {others} other{'s' if others > 1 else ''} for {len(self.lots.worth)} items, one after "
             f"the other. {RULES[self.lots.kind].format(rise=self.lots.rise)} An item is worth 1 to "
-            f"{self.lots.highest} to each bidder, who alone knows it. What you win is worth its worth less what you pay. "
+            f"{self.lots.highest} to each bidder, who alone knows it. You gain its worth, less what you pay for it. "
             + ("Say stay or out." if self.lots.kind == "english" else "Say your bid, a whole number.")
         )
 
