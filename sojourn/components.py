@@ -27,6 +27,8 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "terminal": "sojourn.envs.terminal:Terminal",
         "service": "sojourn.envs.service:Service",
         "social": "sojourn.envs.social:Social",
+        "matrix": "sojourn.envs.matrix:Matrix",
+        "auction": "sojourn.envs.auction:Auction",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",

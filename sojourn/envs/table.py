@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from sojourn.errors import ActionError, InfrastructureError
@@ -45,19 +45,25 @@ Script = Callable[[Any], str]
 
 @dataclass
 class Table:
-    """The play of a game. `scripts` are the seats that the world plays; where that leaves one, it is called "agent"."""
+    """The play of a game. `scripts` are the seats that the world plays; where that leaves one, it is called "agent".
+
+    `advised`: whether the game's expert is offered, which it is not where several play against each other and nobody
+    knows what is best.
+    """
 
     game: Any
     scripts: Mapping[str, Script] = field(default_factory=dict)
     alone: str = ""  # the seat that is called "agent"; empty where several are the policy's
     choices: bool = False
+    advised: bool = True
     briefed: set[str] = field(default_factory=set)
     over: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("expert", "blobs"):  # offered where the game offers them
-            if hasattr(self.game, name):
-                setattr(self, name, getattr(self.game, name))
+        if self.advised and hasattr(self.game, "expert"):
+            self.expert = self.game.expert
+        if hasattr(self.game, "blobs"):
+            self.blobs = self.game.blobs
 
     async def start(self) -> Observation:
         self._scripted()
@@ -86,7 +92,7 @@ class Table:
         pass
 
     async def fork(self) -> Table:
-        return Table(copy.deepcopy(self.game), self.scripts, self.alone, self.choices, set(self.briefed), self.over)
+        return replace(self, game=copy.deepcopy(self.game), briefed=set(self.briefed))
 
     def state_key(self) -> str:
         return self.game.key()
