@@ -11,6 +11,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "gymnasium": "sojourn.envs.adapters.gymnasium:Gymnasium",
         "pettingzoo": "sojourn.envs.adapters.pettingzoo:PettingZoo",
         "mcp": "sojourn.envs.adapters.mcp:MCP",
+        "aviary": "sojourn.envs.adapters.aviary:Aviary",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
