@@ -29,6 +29,9 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "social": "sojourn.envs.social:Social",
         "matrix": "sojourn.envs.matrix:Matrix",
         "auction": "sojourn.envs.auction:Auction",
+        "pettingzoo": "sojourn.envs.adapters.pettingzoo:PettingZoo",
+        "mcp": "sojourn.envs.adapters.mcp:MCP",
+        "aviary": "sojourn.envs.adapters.aviary:Aviary",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",

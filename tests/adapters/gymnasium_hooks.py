@@ -7,6 +7,7 @@ from collections import deque
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.utils import EzPickle
 
 WAYS = ((0, -1), (1, 0), (0, 1), (-1, 0))  # of FrozenLake: left, down, right, up
 
@@ -96,3 +97,22 @@ class Wide(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         return self.observation_space.sample(), {}
+
+
+class Walk(gymnasium.Env, EzPickle):
+    """Counts to five; a deep copy of it starts from zero again."""
+
+    observation_space = spaces.Discrete(6)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self):
+        EzPickle.__init__(self)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return self.at, {}
+
+    def step(self, action):
+        self.at += int(action)
+        return self.at, float(self.at == 5), self.at == 5, False, {}

@@ -114,6 +114,12 @@ async def test_spaces_of_every_kind_are_said_and_read_and_forks_repeat_what_cann
     assert (await twin.step("agent", say(right))) == (await env.step("agent", say(right)))
 
 
+async def test_a_copy_that_would_start_again_is_not_taken_for_a_fork():
+    report = await check_env(Gymnasium(id="gymnasium_hooks:Walk", choices=True, turns=20), episodes=2)
+    assert report.passed, failed(report)
+    assert report["forks are equal and apart"].outcome is Outcome.PASSED
+
+
 async def test_what_does_not_fit_is_refused_in_one_sentence():
     for fields, message in [
         ({"id": ""}, "id is empty"),

@@ -12,7 +12,7 @@ import hashlib
 import math
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -179,7 +179,7 @@ class GymnasiumPlay:
         return hashlib.sha256(f"{self.task.data['id']}/{self.said}{left}".encode()).hexdigest()[:16]
 
     def _copied(self) -> Any:
-        if self.world.forks == "replay":
+        if self.world.forks == "replay" or any(_made_anew(env) for env in _layers(self.env)):
             return None
         try:
             return copy.deepcopy(self.env)
@@ -219,6 +219,18 @@ class GymnasiumPlayWithExpert(GymnasiumPlay):
     def expert(self) -> str:
         action = called(self.world.expert, "gymnasium: expert")(self.env, self.seen)
         return spaces.spoken(self.env.action_space, action, self.names)
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    """An environment and those that it wraps."""
+    while env is not None:
+        yield env
+        env = vars(env).get("env")
+
+
+def _made_anew(env: Any) -> bool:
+    """Whether a copy of an environment is a new one that knows nothing of what was done (`EzPickle`)."""
+    return any(parent.__name__ == "EzPickle" for parent in type(env).__mro__)
 
 
 def unpainted(rendered: Any) -> str:

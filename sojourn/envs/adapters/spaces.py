@@ -44,7 +44,8 @@ def plain(space: Any, value: Any) -> Any:
 
 
 def say(space: Any, value: Any, where: str) -> str:
-    """An observation in words: a line for each key of a dict, a line for each row of a table."""
+    """An observation in words: a line for each key of a dict, a line for each row of a table; planes of which at most
+    one is set in each place are one table, with the number of that plane (from 1 on) or 0."""
     found = kind(space)
     if found == "Dict":
         parts = [(str(key), say(part, value[key], where)) for key, part in space.spaces.items()]
@@ -57,6 +58,8 @@ def say(space: Any, value: Any, where: str) -> str:
             raise ConfigError(
                 f"{where}: an observation has {array.size} numbers, more than {LARGEST}: name a function in `describe`"
             )
+        if array.ndim == 3 and _are_planes(array):
+            array = (array.astype(int) * np.arange(1, array.shape[2] + 1)).sum(axis=2)
         if array.ndim == 2:
             return "\n".join(" ".join(map(_number, row)) for row in plain(space, array))
     if not found:
@@ -156,6 +159,10 @@ def spoken(space: Any, action: Any, names: Sequence[str] = ()) -> str:
     if names:
         return names[int(action) - int(space.start)]
     return str(action) if kind(space) == "Text" else _written(plain(space, action))
+
+
+def _are_planes(array: Any) -> bool:
+    return array.dtype.kind in "iub" and bool(((array == 0) | (array == 1)).all() and (array.sum(axis=2) <= 1).all())
 
 
 def _shape(shape: Sequence[int]) -> str:
