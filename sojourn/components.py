@@ -23,7 +23,6 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "sokoban": "sojourn.envs.sokoban:Sokoban",
         "bandit": "sojourn.envs.bandit:Bandit",
         "online": "sojourn.envs.online:Online",
-        "mcp": "sojourn.envs.adapters.mcp:MCP",
         "terminal": "sojourn.envs.terminal:Terminal",
         "service": "sojourn.envs.service:Service",
         "social": "sojourn.envs.social:Social",
