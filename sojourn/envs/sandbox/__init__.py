@@ -32,7 +32,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib.resources import files as package_files
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 from sojourn.envs.sandbox.command import GROUP, PASSWD, python, sandboxed
@@ -144,8 +145,7 @@ class Sandbox:
 
     async def _open(self) -> None:
         info, tell = os.pipe()
-        source = package_files("sojourn.envs.sandbox").joinpath("inside.py").read_bytes()
-        lent = [tell, _lend(PASSWD), _lend(GROUP), _lend(source)]
+        lent = [tell, _lend(PASSWD), _lend(GROUP), _lend(_inside())]
         if rules := program():
             lent.append(_lend(rules))
         line = sandboxed(
@@ -310,6 +310,11 @@ def _kill(process: Any) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+@cache
+def _inside() -> bytes:
+    return Path(__file__).with_name("inside.py").read_bytes()
 
 
 def _lend(data: bytes) -> int:
