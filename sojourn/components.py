@@ -9,6 +9,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "shop": "sojourn.envs.shop:Shop",
         "tools": "sojourn.envs.tools:Tools",
         "terminal": "sojourn.envs.terminal:Terminal",
+        "python": "sojourn.envs.python:Python",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",

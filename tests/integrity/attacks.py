@@ -181,3 +181,38 @@ TERMINAL = {
         ],
     ),
 }
+
+PYTHON = {
+    "submitting from code": [
+        "print('submit 42')",
+        "import os; os.write(203, b'.' * 9); os.write(1, b'success')",
+        "import os\nfor fd in range(3, 300):\n    try:\n        os.write(fd, b'\\0\\0\\0\\2\\0\\0\\0\\0{}')\n    except OSError:\n        pass",
+    ],
+    "looking for the answer": [
+        "import glob\nfor n in glob.glob('/proc/[0-9]*/*') + glob.glob('/proc/[0-9]*/fd/*'):\n    try:\n        print(n, open(n).read(2000))\n    except Exception:\n        pass",
+        "import gc, sys\nprint([f.f_locals for f in sys._current_frames().values()])",
+        "import os\nprint(dict(os.environ), os.listdir('/'), os.listdir('/tmp'), os.listdir('/task'))",
+        "import importlib\ntry:\n    import sojourn\n    print(sojourn.__file__)\nexcept ImportError as e:\n    print(e)",
+    ],
+    "spoiling the session": [
+        "import builtins; builtins.print = builtins.compile = builtins.exec = None",
+        "import sys; sys.stdout.close(); sys.stderr = None",
+        "import ast, traceback; ast.parse = None; traceback.format_exception = None",
+        "import os; os.close(202); os.close(203)",
+        "import os; os.kill(1, 9); os.kill(-1, 9)",
+        "import signal; signal.raise_signal(signal.SIGSTOP)",
+        "import threading\ndef go():\n    while True: print('x' * 100)\nfor _ in range(5): threading.Thread(target=go).start()",
+        f"import subprocess; subprocess.Popen(['setsid', 'sleep', '6{LASTING}'])",
+        "import ctypes; ctypes.string_at(0)",
+        "import os\nwhile True: os.fork()",
+        "b = []\nwhile True: b.append(bytearray(b'x' * 10**7))",
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (-1, -1))",
+        "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
+        "import sys; sys.exit(0)",
+        "print('\\0\\x1b[2J' * 10**6)",
+        "class R:\n    def __repr__(self): raise SystemExit\nR()",
+        "class E(Exception):\n    def __str__(self): raise self\nraise E",
+        "import os\nfor i in range(10): open(f'/task/{i}', 'wb').truncate(1 << 24)",
+    ],
+    "odd answers": ["submit {answer}0", "submit nan", "submit " + "9" * 300, "submit [42]"],
+}

@@ -9,8 +9,9 @@ import shutil
 import tempfile
 
 import pytest
-from attacks import GONE, LASTING, TERMINAL
+from attacks import GONE, LASTING, PYTHON, TERMINAL
 
+from sojourn.envs.python import Python
 from sojourn.envs.terminal import Terminal
 from sojourn.errors import ActionError
 from sojourn.types import Message, Role, Step
@@ -93,3 +94,24 @@ async def test_terminal(attack):
         assert step.rewards == {"agent": 0.0}
     finally:
         await env.close()
+
+
+@pytest.mark.parametrize("attack", PYTHON)
+async def test_python(attack):
+    """Every action of an attack is said in a play of its own, and all of them in one; the answer is seen by none."""
+    family = Python(kinds=("digit_sum",), turns=40, timeout_s=1, level=3, shown=10**6)
+    actions = [[action] for action in PYTHON[attack]] if attack == "odd answers" else [PYTHON[attack]]
+    for number, said in enumerate(actions):
+        env = family.make(family.tasks("test")[number])
+        await env.start()
+        try:
+            for action in said:
+                step = await env.step("agent", say(action.replace("{answer}", str(env.problem.answer))))
+                assert step.rewards == {"agent": 0.0}
+                if step.done:
+                    break
+                assert str(env.problem.answer) not in step.observation.messages[0].text
+            if not step.done:
+                assert (await honest(env)).rewards == {"agent": 1.0}
+        finally:
+            await env.close()

@@ -16,7 +16,8 @@ sandbox that cannot go on raises `LostError`. Only a sandbox that does not start
 
 What lasts from command to command: files, the working directory, variables, exported ones and functions. What does
 not: background processes (killed when their command ends), open files, aliases, options of the shell and traps. A
-fork has all that lasts. `cell` keeps a Python session instead, which stands still between cells; it is not forked.
+fork has all that lasts. `cell` keeps a Python session instead, which stands still between cells; it is not forked,
+and `run` ends it.
 Memory is watched 20 times a second and summed over processes; where that must be strict, run in a memory cgroup.
 """
 
@@ -42,7 +43,7 @@ from sojourn.envs.sandbox.tree import Entry, LostError, Reader, Tree
 from sojourn.errors import InfrastructureError
 from sojourn.registry import Range
 
-__all__ = ["End", "Entry", "Limits", "LostError", "Result", "Sandbox", "Tree"]
+__all__ = ["End", "Entry", "Limits", "LostError", "Result", "Sandbox", "Tree", "show"]
 PLACES = ("/task", "/tmp")
 CONTROL = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127), "\ufffd")  # of no use to a reader
 START_S, GRACE_S = 60.0, 60.0  # a loaded machine is slow; process 1 keeps the time that counts
@@ -203,6 +204,10 @@ class Sandbox:
         answer, data = await self._ask(head, code.encode(errors="replace"), timeout_s + GRACE_S)
         return self._result(answer, data)
 
+    async def restart(self) -> None:
+        """Ends the session of `cell`: the next one begins anew."""
+        await self._ask({"do": "restart"}, b"", GRACE_S)
+
     async def write(self, entries: Mapping[str, Entry]) -> list[str]:
         """Puts files, folders and links in, below /task where the path does not begin with /; says which failed."""
         head, data = [], []
@@ -280,6 +285,16 @@ class Sandbox:
         middle = f"\n[... {left_out} bytes left out ...]\n" if left_out else ""
         text = middle.join(part.decode(errors="replace") for part in parts) if middle else data.decode(errors="replace")
         return Result(text.translate(CONTROL), answer["code"], End(answer["end"]), answer.get("fresh", False))
+
+
+def show(result: Result, longest: int) -> str:
+    """What a command said, as an agent reads it."""
+    text = result.output.rstrip()
+    if len(text) > longest:
+        left_out = len(text) - longest
+        text = f"{text[: longest // 2]}\n[... {left_out} characters left out ...]\n{text[-(longest // 2) :]}"
+    note = f"[{result.note}]" if result.note else ""
+    return "\n".join(part for part in (text, note) if part) or "(no output)"
 
 
 async def _exchange(process: Any, head: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:

@@ -185,11 +185,9 @@ class Sandbox:
             output += drained(out)
             signal_all(signal.SIGSTOP)
         else:
-            self.session = None
-            self.clear()
+            self.kill()
             output += drained(out)
-            for fd in (out, send, take):
-                os.close(fd)
+            self.clear()
         return {"end": end, "code": code, "cut": output.cut, "fresh": fresh}, output.text()
 
     def begin(self):
@@ -281,8 +279,19 @@ class Sandbox:
     def count(self):
         return sum(inodes(path) for path in self.limits["places"])
 
+    def restart(self, payload):
+        self.clear()
+        return {}, b""
+
     def clear(self):
-        """Kills everything else in here, and waits until it is gone."""
+        """Kills everything else in here, a session included."""
+        self.kill()
+        if self.session:
+            for fd in self.session[1:]:
+                os.close(fd)
+        self.session = None
+
+    def kill(self):
         while True:
             signal_all(signal.SIGKILL)
             try:
