@@ -31,6 +31,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "pettingzoo": "sojourn.envs.adapters.pettingzoo:PettingZoo",
         "mcp": "sojourn.envs.adapters.mcp:MCP",
         "aviary": "sojourn.envs.adapters.aviary:Aviary",
+        "python": "sojourn.envs.python:Python",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
