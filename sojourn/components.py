@@ -13,6 +13,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "devices": "sojourn.envs.devices:Devices",
         "service": "sojourn.envs.service:Service",
         "social": "sojourn.envs.social:Social",
+        "tau": "sojourn.envs.tau:Tau",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
