@@ -32,6 +32,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "mcp": "sojourn.envs.adapters.mcp:MCP",
         "aviary": "sojourn.envs.adapters.aviary:Aviary",
         "python": "sojourn.envs.python:Python",
+        "tau": "sojourn.envs.tau:Tau",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
