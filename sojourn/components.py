@@ -9,6 +9,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "shop": "sojourn.envs.shop:Shop",
         "search": "sojourn.envs.search:Search",
         "webnav": "sojourn.envs.webnav:WebNav",
+        "market": "sojourn.envs.market:Market",
         "tools": "sojourn.envs.tools:Tools",
         "mixed": "sojourn.envs.mixed:Mixed",
         "clarify": "sojourn.envs.clarify:Clarify",
