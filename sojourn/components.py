@@ -16,6 +16,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "clinic": "sojourn.envs.clinic:Clinic",
         "devices": "sojourn.envs.devices:Devices",
         "babyai": "sojourn.envs.babyai:BabyAI",
+        "textworld": "sojourn.envs.textworld:TextWorld",
         "frozenlake": "sojourn.envs.frozenlake:FrozenLake",
         "cliffwalking": "sojourn.envs.cliffwalking:CliffWalking",
         "taxi": "sojourn.envs.taxi:Taxi",
