@@ -13,6 +13,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "online": "sojourn.envs.online:Online",
         "matrix": "sojourn.envs.matrix:Matrix",
         "auction": "sojourn.envs.auction:Auction",
+        "openspiel": "sojourn.envs.openspiel:OpenSpiel",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
