@@ -14,6 +14,7 @@ import pytest_asyncio
 pytest.importorskip("miniwob", reason="the pages come with the package miniwob")
 pytest.importorskip("playwright", reason="Chromium is driven by playwright")
 
+from sojourn.checks.env import check_env
 from sojourn.envs.miniwob import MiniWoB
 from sojourn.envs.miniwob.browser import executable
 from sojourn.envs.miniwob.experts import EXPERTS
@@ -26,6 +27,8 @@ try:
 except ConfigError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
+SEEDS = range(30, 35)  # in whose inboxes nobody has two messages
+MARKS = {"marks": True, "refs": "number"}
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -67,7 +70,7 @@ async def act(env, *actions):
 
 async def solve(family, page, seed):
     async with visit(family, page, seed) as (env, _):
-        for _ in range(20):
+        for _ in range(50):
             step = await act(env, await env.expert())
             if step.done:
                 return step.rewards["agent"], step.success
@@ -76,8 +79,62 @@ async def solve(family, page, seed):
 
 @pytest.mark.parametrize("page", sorted(EXPERTS))
 async def test_the_expert_reaches_the_full_reward(family, page):
-    results = await asyncio.gather(*[solve(family, page, seed) for seed in range(2)])
-    assert results == [(1.0, True)] * 2
+    results = await asyncio.gather(*[solve(family, page, seed) for seed in SEEDS])
+    assert results == [(1.0, True)] * 5
+
+
+async def test_random_clicks_earn_much_less_than_the_expert(family):
+    """On pages without typing, where clicks alone could do it."""
+    rng, total = random.Random(0), 0.0
+    pages = [page for page in EXPERTS if page.startswith("click-")]
+    for page in pages:
+        async with visit(differently(family, choices=True, turns=8), page, 3) as (env, seen):
+            step = None
+            while step is None or not step.done:
+                offered = (seen if step is None else step.observation).choices
+                step = await act(env, rng.choice(offered) if offered else "wait")
+            total += step.rewards["agent"]
+    assert total / len(pages) < 0.2
+
+
+async def test_it_keeps_what_worlds_promise():
+    for config in ({"pages": ("click-option", "enter-text")}, {"pages": ("click-checkboxes",), "choices": True}):
+        report = await check_env(MiniWoB(contexts=4, **config), episodes=2)
+        assert report.passed, report.failed
+
+
+async def test_a_play_ends_unpaid_after_its_turns(family):
+    async with visit(differently(family, turns=2), "enter-text") as (env, _):
+        assert not (await act(env, "wait")).done
+        with pytest.raises(ActionError):
+            await act(env, "click Nobody")  # does not count
+        step = await act(env, "wait")
+        assert (step.done, step.rewards, step.success, step.observation) == (True, {"agent": 0.0}, False, None)
+
+
+async def test_an_expert_goes_on_from_wherever_one_is(family):
+    """After random actions that end nothing, it still reaches the full reward."""
+    wandering = {
+        "choose-date": ["click Date", "click Prev", "click 7", "click Date"],
+        "email-inbox-reply": ["click trash", "click star (2)"],
+        "use-slider": ["click slider", "press PageUp", "click 5,100"],
+        "copy-paste": ["click textbox", 'type "x"', "press Control+A", "press Control+C"],
+        "social-media-some": ["click like", "click reply (2)", "click share (3)"],
+        "search-engine": ['type textbox "x"', "click Search", "click 3"],
+        "order-food": ["click + (2)", "click + (2)", "click + (3)"],
+        "form-sequence-2": ["click radio (2)", 'type textbox (2) "9"'],
+        "drag-shapes-2": ["wait"],
+        "book-flight": ['type From "Emm"', "click Departure Date", "press Escape"],
+    }
+    for page, actions in wandering.items():
+        async with visit(family, page, 21) as (env, _):
+            for said in actions:
+                with suppress(ActionError):
+                    assert not (await act(env, said)).done, page
+            step = None
+            while step is None or not step.done:
+                step = await act(env, await env.expert())
+            assert step.rewards == {"agent": 1.0}, page
 
 
 async def test_every_page_loads_and_names_what_is_on_it(family):
@@ -220,9 +277,9 @@ async def test_a_partly_right_answer_is_paid_as_such(family):
 
 
 async def test_a_page_without_expert_says_so(family):
-    async with visit(family, "terminal") as (env, _):
+    async with visit(family, "tic-tac-toe") as (env, _):
         assert not hasattr(env, "expert")
-        with pytest.raises(ConfigError, match="'terminal'"):
+        with pytest.raises(ConfigError, match="'tic-tac-toe'"):
             await env.expert()
 
 
@@ -251,6 +308,24 @@ async def test_screenshots_are_blobs_and_coordinates_work(family):
         assert "click x,y" in seen.brief[0].text
         button = env._page.elements[0]
         assert (await act(env, f"click {button.x},{button.y}")).rewards == {"agent": 1.0}
+
+
+async def test_marks_number_what_is_drawn_and_leave_the_page_as_it_was(family):
+    plain, marked = (differently(family, observation="screenshot", **more) for more in ({}, MARKS))
+    async with visit(plain, "login-user") as (one, first), visit(marked, "login-user") as (two, second):
+        pictures = [env.blobs[seen.messages[0].images[0]] for env, seen in ((one, first), (two, second))]
+        assert pictures[0] != pictures[1]
+        assert await two._seat.page.evaluate("document.querySelectorAll('.sojourn-mark').length") == 0
+        await act(two, 'type(1, "keli")', 'type 2 "3hI"')
+        assert [e.value for e in two._page.elements[:2]] == ["keli", "3hI"]
+        assert (await act(two, "click(3)")).done
+    async with visit(marked, "choose-list") as (_, seen):
+        assert re.fullmatch(r"options 2 \w+ \| 3 .*", seen.messages[0].text)
+
+
+async def test_the_dom_has_the_expert_of_the_text(family):
+    for page in ("choose-date", "drag-shapes", "social-media-some", "login-user"):
+        assert await solve(differently(family, observation="dom", refs="number"), page, 21) == (1.0, True), page
 
 
 async def test_choices_cover_the_clicks(family):

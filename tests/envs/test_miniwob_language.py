@@ -13,6 +13,7 @@ from sojourn.envs.miniwob import MiniWoB
 from sojourn.envs.miniwob.actions import Point, parse
 from sojourn.envs.miniwob.experts import EXPERTS
 from sojourn.envs.miniwob.facts import FILLER, PARTIAL, RESETTABLE, page_names
+from sojourn.envs.miniwob.families import FAMILIES, family_of
 from sojourn.envs.miniwob.page import Reading, choices
 from sojourn.envs.miniwob.serve import PagesServer
 from sojourn.errors import ActionError, ConfigError
@@ -109,6 +110,11 @@ def test_filler_and_length():
         ("press Control+A", "press", None, "Control+A"),
         ("scroll down", "scroll", None, "down"),
         ("wait", "wait", None, ""),
+        ("click(Ok (2))", "click", 6, ""),
+        ("click(80,120)", "click", Point(80, 120), ""),
+        ('type(Username, "bob")', "type", 1, "bob"),
+        ('type("ls")', "type", None, "ls"),
+        ("wait()", "wait", None, ""),
     ],
 )
 def test_actions_that_can_be_read(said, verb, target, text):
@@ -122,6 +128,8 @@ def test_drag_splits_where_both_sides_are_known():
     action = parse("drag A to B to C", page)
     assert (action.target.id, action.to.id) == (1, 2)
     assert parse("drag 1,2 to 30,40", page).to == Point(30, 40)
+    action = parse("drag(1, 2)", read(refs="number"))
+    assert (action.target.id, action.to.id) == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -189,6 +197,16 @@ def test_tasks_take_the_pages_in_turn_and_the_splits_share_none():
         family.tasks("validation")
 
 
+def test_pages_are_chosen_by_family_too():
+    listed = [page for pages in FAMILIES.values() for page in pages]
+    assert len(listed) == len(set(listed))
+    assert set(listed) >= set(page_names())
+    assert MiniWoB(pages=("search", "click-test", "click-test")).pages == ("phone-book", "search-engine", "click-test")
+    assert len(MiniWoB(pages=("experts",)).pages) == len(EXPERTS) >= 100
+    assert MiniWoB(pages=("email",)).tasks("train")[0].tags == ("email-inbox", "email")
+    assert family_of("a-page-of-tomorrow") == "other"
+
+
 def test_all_pages():
     assert MiniWoB().pages == MiniWoB(pages=("all",)).pages == page_names()
 
@@ -202,6 +220,9 @@ def test_all_pages():
         ({"observation": "aria", "refs": "number"}, "name"),
         ({"refs": "colour"}, "number"),
         ({"contexts": 0}, "contexts"),
+        ({"turns": 0}, "turns"),
+        ({"marks": True}, "screenshot"),
+        ({"observation": "screenshot", "marks": True}, "number"),
         ({"step_s": 0.0}, "step_s"),
     ],
 )

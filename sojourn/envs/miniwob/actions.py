@@ -3,6 +3,7 @@
     click Ok            click 80,120          type Username "bob"     type "ls"         select red
     press Enter         scroll down [NAME]    hover NAME              drag A to B       wait
 
+Brackets do as well: `click(Ok)`, `type(3, "bob")`, `drag(4, 5)`.
 Parsing is strict and happens before anything touches the page, so a malformed action leaves the world unchanged.
 """
 
@@ -47,13 +48,21 @@ def parse(said: str, page: Page) -> Action:
     line = said.strip()
     if "\n" in line:
         raise ActionError("Say one action on one line.")
-    verb, _, rest = line.partition(" ")
+    call = re.fullmatch(r"([a-z]+)\((.*)\)", line)
+    verb, rest = (call[1], _unbracketed(call[1], call[2])) if call else line.partition(" ")[::2]
     if verb not in VERBS:
         raise ActionError(f"{verb[:20]!r} is no action: use {', '.join(VERBS)}.")
     return VERBS[verb](rest.strip(), page)
 
 
-def _target(label: str, page: Page, *, option: bool = False) -> Target:
+def _unbracketed(verb: str, inner: str) -> str:
+    """What stands in brackets, as it is said without them."""
+    if verb == "type":
+        return re.sub(r'^([^"]+?), *"', r'\1 "', inner)
+    return re.sub(r", *", " to ", inner, count=1) if verb == "drag" and " to " not in inner else inner
+
+
+def _target(label: str, page: Page, *, option: bool = False, disabled: bool = False) -> Target:
     point = re.fullmatch(r"(\d+), ?(\d+)", label)
     if point and not option and not page.labelled(label):
         return _point(int(point[1]), int(point[2]))
@@ -61,7 +70,7 @@ def _target(label: str, page: Page, *, option: bool = False) -> Target:
     for match in (_exact, _with_role, _any_case):
         found = [element for element in known if match(element, label)]
         if len(found) == 1 or (found and match is _exact):
-            return _enabled(found[0])
+            return found[0] if disabled else _enabled(found[0])
     near = difflib.get_close_matches(label, [element.label for element in known], n=1, cutoff=0.6)
     hint = f" Did you mean {near[0]}?" if near else ""
     raise ActionError(f"There is no {label[:40]!r} to {'select' if option else 'use'} on the page.{hint}")
@@ -133,7 +142,7 @@ def _scroll(rest: str, page: Page) -> Action:
     way, _, label = rest.partition(" ")
     if way not in ("up", "down"):
         raise ActionError("Say: scroll up, or: scroll down")
-    target = _target(label, page) if label else None
+    target = _target(label, page, disabled=True) if label else None
     if isinstance(target, Point):
         raise ActionError("Scroll something by its name, or the page without one.")
     return Action(verb="scroll", target=target, text=way)

@@ -7,6 +7,8 @@ import importlib.util
 from functools import cache
 from pathlib import Path
 
+from sojourn.envs.miniwob.experts import EXPERTS
+from sojourn.envs.miniwob.families import FAMILIES
 from sojourn.errors import ConfigError, MissingExtraError
 
 # The plain text of these pages is random filler that no goal refers to; it is left out of observations by default.
@@ -92,12 +94,12 @@ def page_names() -> tuple[str, ...]:
 
 
 def chosen(pages: tuple[str, ...]) -> tuple[str, ...]:
-    """The pages that a config names; `()` and `("all",)` are every page."""
+    """The pages that a config names, by themselves or by family; "experts" are those with one, `()` and "all" all."""
     known = page_names()
-    if not pages or pages == ("all",):
-        return known
+    groups = {**FAMILIES, "all": known, "experts": tuple(EXPERTS)}
     for page in pages:
-        if page not in known:
-            near = difflib.get_close_matches(page, known, n=1, cutoff=0.0)
+        if page not in known and page not in groups:
+            near = difflib.get_close_matches(page, [*known, *groups], n=1, cutoff=0.0)
             raise ConfigError(f"miniwob has no page {page!r} among its {len(known)}: did you mean {near[0]!r}?")
-    return pages
+    named = [(page,) if page in known else groups[page] for page in pages or ("all",)]
+    return tuple(dict.fromkeys(page for group in named for page in group if page in known))

@@ -9,9 +9,12 @@ includes answers that are only partly right.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+from sojourn.envs.about import About
 from sojourn.envs.miniwob.browser import Chromium, executable
 from sojourn.envs.miniwob.facts import chosen, html_folder
+from sojourn.envs.miniwob.families import family_of
 from sojourn.envs.miniwob.visit import Visit
 from sojourn.errors import ConfigError
 from sojourn.tasks import Generated
@@ -32,18 +35,32 @@ class _Shared:
 class MiniWoB:
     """MiniWoB++ pages in Chromium, round-robin: task i is page i % len(pages); seeds decide what is asked.
 
-    `observation`: "text" (a line per element), "aria" (the accessibility tree), "dom" (the page's own DOM reading) or
-    "screenshot" (no text). `refs`: call elements by "name" or by "number"; the DOM has numbers only, and the tree and
-    the screenshot have none. `contexts` bounds the episodes under way: more wait. `choices` offers every click and
-    select as a choice (nothing can be typed then). `filler` also shows plain text that is known to be random words.
-    `longest` cuts an observation, in characters. A few pages do not vary with the seed (click-dialog, simon-says, ...).
-    Chromium draws a few edge pixels of a screenshot differently from time to time; all other observations are the same
-    in every run.
+    `pages` are names of pages and of families of them (`FAMILIES`: "email", "drag", ...), or "experts": those with an
+    expert. `observation`: "text" (a line per element), "aria" (the accessibility tree), "dom" (the page's own DOM
+    reading) or "screenshot" (no text). `refs`: call elements by "name" or by "number"; the DOM has numbers only, and
+    the tree and the screenshot have none. `marks` draws the numbers and boxes of the elements into the screenshot, so
+    that `click 7` works there too (set of marks: Yang et al. 2023, arXiv:2310.11441; theirs come from a segmentation of
+    the image, ours from the page). `turns` ends a play, unpaid. `contexts` bounds the episodes under way: more wait.
+    `choices` offers every click and select as a choice (nothing can be typed then). `filler` also shows plain text that
+    is known to be random words. `longest` cuts an observation, in characters. A few pages do not vary with the seed
+    (click-dialog, simon-says, ...). Chromium draws a few edge pixels of a screenshot differently from time to time; all
+    other observations are the same in every run.
     """
+
+    about: ClassVar[About] = About(
+        source="MiniWoB++ (Shi et al. 2017; Liu et al. 2018, arXiv:1802.08802), the pages of the package `miniwob`",
+        licence="MIT",
+        extra="miniwob",
+        programs={"chromium": "chromium"},
+        sees=("text", "image"),
+        easy={"pages": ("click-tab-2",), "contexts": 2},
+    )
 
     pages: tuple[str, ...] = ()
     observation: str = "text"
     refs: str = "name"
+    marks: bool = False
+    turns: int = 50
     contexts: int = 8
     chromium: str | None = None
     train_seeds: int = 10_000
@@ -59,10 +76,13 @@ class MiniWoB:
         object.__setattr__(self, "pages", chosen(tuple(self.pages)))
         if self.observation not in OBSERVATIONS:
             raise ConfigError(f"observation {self.observation!r} is unknown: use one of {', '.join(OBSERVATIONS)}")
+        if self.marks and self.observation != "screenshot":
+            raise ConfigError(f"marks cannot be drawn into observation {self.observation!r}: use screenshot")
         allowed = {"text": ("name", "number"), "dom": ("number",)}.get(self.observation, ("name",))
+        allowed = ("number",) if self.marks else allowed
         if self.refs not in allowed:
             raise ConfigError(f"refs {self.refs!r} cannot be used with observation {self.observation!r}: use {allowed}")
-        for name in ("contexts", "train_seeds", "test_seeds", "step_s", "timeout_s", "longest"):
+        for name in ("turns", "contexts", "train_seeds", "test_seeds", "step_s", "timeout_s", "longest"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"miniwob {name} is {getattr(self, name)}: it must be above 0")
         if self.train_seeds > TEST_SEEDS_FROM:
@@ -83,7 +103,7 @@ class MiniWoB:
         def make(index: int) -> Task:
             seed, which = divmod(index, len(self.pages))
             page = self.pages[which]
-            return Task("miniwob", {"page": page}, seed=start + seed, split=split, tags=(page,))
+            return Task("miniwob", {"page": page}, seed=start + seed, split=split, tags=(page, family_of(page)))
 
         return Generated(make, len(self.pages) * seeds)
 

@@ -37,17 +37,24 @@ class Element:
     option: int = -1
     x: int = 0
     y: int = 0
+    w: int = 0
+    h: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """One reading of a page. `raw` is the page's own reward, and counts only when `done`."""
+    """One reading of a page. `raw` is the page's own reward, and counts only when `done`.
+
+    `order` has what is shown from top to bottom, text as strings; `past` the actions that led here, oldest first.
+    """
 
     text: str
     elements: tuple[Element, ...]
     goal: str
     done: bool
     raw: float
+    order: tuple[Element | str, ...] = ()
+    past: tuple[str, ...] = ()
 
     def labelled(self, label: str) -> list[Element]:
         return [element for element in self.elements if element.label == label]
@@ -63,24 +70,27 @@ class Reading:
 
     def __call__(self, report: Mapping[str, Any], page: str = "") -> Page:
         names = _Names(self.refs)
-        lines, text = [], ""
+        lines, order, text = [], [], ""
         for entry in report["entries"]:
             if entry["kind"] in ("text", "cell"):
                 text += f" {entry['text']}" if entry["kind"] == "text" else " |"
                 continue
-            lines += self._prose(text)
-            text = ""
+            lines += (prose := self._prose(text))
+            text, known = "", len(names.elements)
             if entry["kind"] in ("element", "shape"):
                 lines += names.lines(self._plain(entry), shape=entry["kind"] == "shape")
             elif entry["kind"] in ("dom", "domtext"):
                 lines.append(names.markup(entry))
-        whole = page or "\n".join([*lines, *self._prose(text)]) or "(empty page)"
+            order += [*prose, *names.elements[known:]]
+        last = self._prose(text)
+        whole = page or "\n".join([*lines, *last]) or "(empty page)"
         return Page(
             text=whole if len(whole) <= self.longest else whole[: self.longest] + "…",
             elements=tuple(names.elements),
             goal=str(report["goal"]),
             done=bool(report["done"]),
             raw=float(report["raw"]),
+            order=(*order, *last),
         )
 
     def _plain(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -107,7 +117,7 @@ class _Names:
         return wanted if self._seen[wanted] == 1 else f"{wanted} ({self._seen[wanted]})"
 
     def _add(self, entry: Mapping[str, Any], label: str, **changed: Any) -> None:
-        kept = {key: entry[key] for key in ("id", "role", "name", "value", "state", "x", "y")}
+        kept = {key: entry[key] for key in ("id", "role", "name", "value", "state", "x", "y", "w", "h")}
         self.elements.append(Element(**{**kept, **changed}, label=label))
 
     def lines(self, entry: Mapping[str, Any], *, shape: bool) -> Iterable[str]:

@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sojourn.envs.miniwob.actions import Action, Point, Target, parse
@@ -48,6 +49,7 @@ class Visit:
         self._page: Page | None = None
         self._picture = ""
         self._clipboard = ""
+        self._past: tuple[str, ...] = ()
         self._resettable = (
             self._name in RESETTABLE and config.observation != "screenshot"
         )  # hover and focus leave traces
@@ -70,9 +72,13 @@ class Visit:
         wanted = parse(action.text, self._now())
         async with self._world():
             await self._perform(wanted)
+            self._past += (action.text.strip(),)
             self._page = await self._read("after", round(self._config.step_s * 1000))
             if self._page.done:
                 return Step(None, {agent: self._page.raw}, done=True, success=self._page.raw > 0)
+            if len(self._past) >= self._config.turns:
+                self._page = replace(self._page, done=True)
+                return Step(None, {agent: 0.0}, done=True, success=False)
             return Step(await self._observation(first=False))
 
     async def close(self) -> None:
@@ -86,9 +92,22 @@ class Visit:
         choose = expert_of(self._name)
 
         async def say() -> str:
-            return choose(self._now())
+            page = self._now()
+            if self._config.observation == "dom":
+                page = await self._as_text(page)
+            return choose(replace(page, past=self._past))
 
         return say
+
+    async def _as_text(self, page: Page) -> Page:
+        """The page as text, for an expert, with the labels of its DOM reading."""
+        async with self._world():
+            shown = self._reading(await self._call("read", "text"))
+            await self._call("read", "dom")  # what it shows is what can be acted on
+        labels = {(element.id, element.option): element.label for element in page.elements}
+        known = {e: replace(e, label=labels.get((e.id, e.option), e.label)) for e in shown.elements}
+        order = tuple(known[part] if isinstance(part, Element) else part for part in shown.order)
+        return replace(shown, elements=tuple(known.values()), order=order)
 
     def state_key(self) -> str:
         """A hash of the page as text (of its tree or DOM, where that is shown); not of a screenshot."""
@@ -130,19 +149,25 @@ class Visit:
         if report["done"] or self._config.observation in ("text", "dom"):
             return self._reading(report)
         assert self._seat is not None
+        reading = self._reading(report)
         if self._config.observation == "aria":
             return self._reading(report, await self._seat.page.locator("body").aria_snapshot() or "(empty page)")
+        if self._config.marks:
+            await self._call("mark", [[e.id, e.label] for e in reading.elements if e.option < 0])
         await self._call("painted")
         picture = await self._seat.page.screenshot(clip={"x": 0, "y": 0, "width": 160, "height": 210})
         self._picture = hashlib.sha256(picture).hexdigest()
         self.blobs[self._picture] = picture
-        return self._reading(report)
+        if self._config.marks:
+            await self._call("mark", [])
+        return reading
 
     async def _observation(self, *, first: bool) -> Observation:
         page = self._now()
         seen = Message(Role.USER, page.text)
         if self._config.observation == "screenshot":
-            seen = Message(Role.USER, images=(self._picture,))
+            options = "\n".join(line for line in page.text.splitlines() if line.startswith("options "))
+            seen = Message(Role.USER, options if self._config.marks else "", images=(self._picture,))
         return Observation(
             messages=(seen,),
             brief=(Message(Role.SYSTEM, self._brief(page)),) if first else (),
