@@ -12,6 +12,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "pettingzoo": "sojourn.envs.adapters.pettingzoo:PettingZoo",
         "mcp": "sojourn.envs.adapters.mcp:MCP",
         "aviary": "sojourn.envs.adapters.aviary:Aviary",
+        "openenv": "sojourn.envs.adapters.openenv:OpenEnv",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
