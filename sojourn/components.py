@@ -36,6 +36,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "aviary": "sojourn.envs.adapters.aviary:Aviary",
         "python": "sojourn.envs.python:Python",
         "tau": "sojourn.envs.tau:Tau",
+        "openenv": "sojourn.envs.adapters.openenv:OpenEnv",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
