@@ -147,7 +147,8 @@ def world_of(family: EnvFamily, task: Task) -> EnvFamily:
 
 
 def worlds_of(family: EnvFamily) -> tuple[EnvFamily, ...]:
-    return getattr(family, "worlds", (family,))
+    """The worlds that a family is made of: itself, mostly."""
+    return family.worlds if hasattr(family, "world_of") else (family,)  # type: ignore[attr-defined]
 
 
 def seats_of(family: EnvFamily, task: Task) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ def table(name: str, expert: bool, choices: bool) -> dict[str, object]:
         "name": name,
         "model": {"name": "tiny:layers=1,hidden=64,context=16384", "dtype": "fp32"},
         "env": fields(name) | ({"choices": True} if choices else {}),
+        "backend": {"name": "torch", "max_context": 16384},
         "agent": {"name": "plain", "choices": choices},
         "sampling": {"max_tokens": 400},
         "rollout": {"limits": {"turns": 4}, "retries": 0},

@@ -217,7 +217,7 @@ PAGES = {
     "index.html": """<html><head><title>Mill  town</title><style>p {}</style></head><body>
         <script>var x = "<a href='secret.html'>";</script>
         <h1>Welcome</h1><p>See <a href="deep/owners.html#top">the   <b>owners</b></a> &amp; <a href="/deep/">all</a>.
-        <a href="https://example.org/">out</a> <a href="../outside.html">up</a>
+        <a href="https://example.org/deep/owners.html">out</a> <a href="../outside.html">up</a>
         <a href="index.html">here</a></p></body>""",
     "deep/owners.html": "<p>The mill was Bob's for ten years.<br>Then it burnt. <a href='../far%20away.htm'><img></a>",
     "deep/index.html": "<ul><li>Nothing here but one list<li><a href='owners.html'>owners</a></ul>",

@@ -1,0 +1,117 @@
+"""What an agent may try in the worlds where its code runs: nothing of it earns, breaks, or gets out.
+
+Every attack is played to the end of its play. It must earn nothing, raise nothing but refusals, leave this machine as
+it was, and where it left the task possible, the honest way must still earn everything afterwards.
+"""
+
+import os
+import shutil
+import tempfile
+
+import pytest
+from attacks import GONE, LASTING, PYTHON, TERMINAL
+
+from sojourn.envs.python import Python
+from sojourn.envs.terminal import Terminal
+from sojourn.errors import ActionError
+from sojourn.types import Message, Role, Step
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+
+
+def say(text: str) -> Message:
+    return Message(Role.ASSISTANT, text)
+
+
+def sleepers() -> list[str]:
+    """Processes of attacks, wherever on this machine."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/cmdline", "rb") as file:
+                if LASTING.encode() in file.read():
+                    found.append(name)
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def intact():
+    """A folder that everybody may write to, if only they could see it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o777)
+        with open(os.path.join(folder, "canary"), "w") as file:
+            file.write("alive")
+        os.chmod(file.name, 0o666)
+        os.environ["SOJOURN_CANARY"] = "sung"
+        yield folder
+        del os.environ["SOJOURN_CANARY"]
+        with open(file.name) as file:
+            assert file.read() == "alive"
+        assert os.listdir(folder) == ["canary"]
+    assert sleepers() == []
+
+
+async def tried(env, actions) -> Step | None:
+    """The last step of what was said; None where all was refused."""
+    step = None
+    for action in actions:
+        if step is not None and step.done:
+            break
+        try:
+            step = await env.step("agent", say(action))
+        except ActionError:
+            continue
+        assert step.rewards == {"agent": 0.0}
+    return step
+
+
+async def honest(env) -> Step:
+    while True:
+        action = env.expert()
+        step = await env.step("agent", say(action))
+        if step.done:
+            return step
+
+
+@pytest.mark.parametrize("attack", TERMINAL)
+async def test_terminal(attack):
+    kind, actions = TERMINAL[attack]
+    family = Terminal(kinds=(kind,), turns=40, timeout_s=1.5)
+    env = family.make(family.tasks("test")[len(attack)])
+    await env.start()
+    try:
+        step = await tried(env, [action for action in actions if action is not GONE])
+        if step is None or not step.done:
+            if GONE not in actions:
+                twin = await env.fork()
+                assert (await honest(twin)).rewards == {"agent": 1.0}
+                await twin.close()
+            step = await tried(env, ["done"])
+        assert step.done
+        assert step.success is False
+        assert step.rewards == {"agent": 0.0}
+    finally:
+        await env.close()
+
+
+@pytest.mark.parametrize("attack", PYTHON)
+async def test_python(attack):
+    """Every action of an attack is said in a play of its own, and all of them in one; the answer is seen by none."""
+    family = Python(kinds=("digit_sum",), turns=40, timeout_s=1, level=3, shown=10**6)
+    actions = [[action] for action in PYTHON[attack]] if attack == "odd answers" else [PYTHON[attack]]
+    for number, said in enumerate(actions):
+        env = family.make(family.tasks("test")[number])
+        await env.start()
+        try:
+            for action in said:
+                step = await env.step("agent", say(action.replace("{answer}", str(env.problem.answer))))
+                assert step.rewards == {"agent": 0.0}
+                if step.done:
+                    break
+                assert str(env.problem.answer) not in step.observation.messages[0].text
+            if not step.done:
+                assert (await honest(env)).rewards == {"agent": 1.0}
+        finally:
+            await env.close()
