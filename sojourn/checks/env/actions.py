@@ -104,7 +104,7 @@ async def expert(case: Case) -> str:
                 event = await play.act(await ask_expert(play.env))
                 if event.refused:
                     raise BrokenError(f"task {task.id}: its action {short(event.action)} was refused: {event.refused}")
-        if len(case.seats) == 1 and not play.success:
+        if len(case.seats(task)) == 1 and not play.success:
             raise BrokenError(f"task {task.id}: the expert's play of {len(play.actions)} actions ended without success")
         case.expert_plays.append(play)
     return f"in {', '.join(str(len(play.actions)) for play in case.expert_plays)} actions"

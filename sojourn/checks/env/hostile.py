@@ -41,9 +41,9 @@ def hostile(tools: Sequence[Tool]) -> list[Message]:
 
 def _odd_calls(tool: Tool) -> list[ToolCall]:
     names = list(tool.parameters.get("properties", {}))[:ARGUMENTS]
-    arguments: list[Any] = [{name: value} for name in names for value in odd_values()]
+    arguments = [{name: value} for name in names for value in odd_values()]
     arguments += [dict.fromkeys(names, value) for value in odd_values()] if len(names) > 1 else []
-    return [ToolCall(tool.name, given) for given in [*arguments, {"no_such_argument": 1}, [1, 2]]]
+    return [ToolCall(tool.name, given) for given in [*arguments, {"no_such_argument": 1}]]
 
 
 def odd_values() -> list[Any]:

@@ -14,7 +14,7 @@ from typing import Any
 from sojourn.checks.env.holding import Held, leak
 from sojourn.checks.promise import BrokenError
 from sojourn.errors import ActionError
-from sojourn.rollout.runner import seats_of
+from sojourn.rollout.runner import seats_of, world_of
 from sojourn.types import Message, Observation, Role, Step, Task, ToolCall
 
 
@@ -117,14 +117,13 @@ class Case:
     starts_processes: bool = False  # whether there were any beside a play
     untidy: bool = False  # whether anything was left behind
 
-    @property
-    def seats(self) -> tuple[str, ...]:
-        return tuple(seats_of(self.family))
+    def seats(self, task: Task) -> tuple[str, ...]:
+        return tuple(seats_of(self.family, task))
 
     @property
     def room(self) -> int:
         """How many plays the family holds at once, where it says so."""
-        return getattr(self.family, "capacity", 2)
+        return min(getattr(world_of(self.family, task), "capacity", 2) for task in self.tasks)
 
     def task_of(self, play: int) -> Task:
         return self.tasks[max(play - 1, 0)]
