@@ -30,6 +30,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "social": "sojourn.envs.social:Social",
         "matrix": "sojourn.envs.matrix:Matrix",
         "auction": "sojourn.envs.auction:Auction",
+        "colorgrid": "sojourn.envs.colorgrid:ColorGrid",
         "openspiel": "sojourn.envs.openspiel:OpenSpiel",
         "pettingzoo": "sojourn.envs.adapters.pettingzoo:PettingZoo",
         "mcp": "sojourn.envs.adapters.mcp:MCP",
