@@ -10,6 +10,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "tools": "sojourn.envs.tools:Tools",
         "terminal": "sojourn.envs.terminal:Terminal",
         "python": "sojourn.envs.python:Python",
+        "repo": "sojourn.envs.repo:Repo",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
