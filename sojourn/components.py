@@ -38,6 +38,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "python": "sojourn.envs.python:Python",
         "tau": "sojourn.envs.tau:Tau",
         "openenv": "sojourn.envs.adapters.openenv:OpenEnv",
+        "repo": "sojourn.envs.repo:Repo",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
