@@ -10,6 +10,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "tools": "sojourn.envs.tools:Tools",
         "babyai": "sojourn.envs.babyai:BabyAI",
         "textworld": "sojourn.envs.textworld:TextWorld",
+        "textworld_express": "sojourn.envs.textworld_express:TextWorldExpress",
         "frozenlake": "sojourn.envs.frozenlake:FrozenLake",
         "cliffwalking": "sojourn.envs.cliffwalking:CliffWalking",
         "taxi": "sojourn.envs.taxi:Taxi",
