@@ -17,6 +17,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "devices": "sojourn.envs.devices:Devices",
         "babyai": "sojourn.envs.babyai:BabyAI",
         "textworld": "sojourn.envs.textworld:TextWorld",
+        "textworld_express": "sojourn.envs.textworld_express:TextWorldExpress",
         "frozenlake": "sojourn.envs.frozenlake:FrozenLake",
         "cliffwalking": "sojourn.envs.cliffwalking:CliffWalking",
         "taxi": "sojourn.envs.taxi:Taxi",
