@@ -128,14 +128,9 @@ class Grid:
         knows = "You alone know which" if seat == "leader" else "Only the leader knows which: watch where it goes"
         changes = ", and it may change" if self.config.switch else ""
         return (
-<<<<<<< HEAD
-            f"A grid with blocks of {len(names)} colours: {signs}. L is the leader, F the follower, X both in one "
-            f"cell. Who walks onto a block takes it. Blocks of one colour pay, the others cost. {knows}{changes}. "
-=======
             f"A grid with blocks of {len(names)} colours: {signs}. L is the leader, F the follower, X both "
             "in one cell. Who walks onto a block takes it. Blocks of one colour pay, the others cost. "
             f"{knows}{changes}. "
->>>>>>> w-games
             f"What the follower takes counts for both; it should get {self.config.target} that pay. "
             f"You are the {seat}. Say one move: {', '.join(WAYS)}."
         )
