@@ -8,6 +8,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "miniwob": "sojourn.envs.miniwob:MiniWoB",
         "shop": "sojourn.envs.shop:Shop",
         "tools": "sojourn.envs.tools:Tools",
+        "desktop": "sojourn.envs.desktop:Desktop",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
