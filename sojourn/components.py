@@ -9,6 +9,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "shop": "sojourn.envs.shop:Shop",
         "tools": "sojourn.envs.tools:Tools",
         "desktop": "sojourn.envs.desktop:Desktop",
+        "grounding": "sojourn.envs.grounding:Grounding",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
