@@ -6,12 +6,12 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 TORCH := torch==2.13.0
 
-.PHONY: demo test lint setup browser dry clean
+.PHONY: demo test lint setup browser worlds dry clean
 
 demo: setup browser
 	$(BIN)/sojourn train recipes/miniwob/train.toml
 
-test: setup browser
+test: setup browser worlds
 	$(BIN)/python -m pytest -n 2
 
 lint: setup
@@ -41,6 +41,18 @@ browser:
 		|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
 			&& apt-get install -y -qq --no-install-recommends chromium; } \
 		|| { echo "Chromium is missing: install it (Debian: sudo apt-get install chromium) or set SOJOURN_CHROMIUM to its path, then run make again." >&2; exit 1; }
+
+# What worlds need beside it; tests of those whose programs are missing are skipped.
+PROGRAMS := bubblewrap default-jre-headless xvfb openbox mousepad dbus-x11
+worlds: $(VENV)/worlds
+	@dpkg -s $(PROGRAMS) >/dev/null 2>&1 \
+		|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
+			&& apt-get install -y -qq --no-install-recommends $(PROGRAMS) >/dev/null; } \
+		|| echo "Some worlds need programs that are missing: sudo apt-get install $(PROGRAMS)" >&2
+
+$(VENV)/worlds: requirements-worlds.txt $(VENV)/ready
+	$(BIN)/pip install -q --no-deps -r requirements-worlds.txt
+	touch $@
 
 clean:
 	rm -rf $(VENV)

@@ -280,21 +280,27 @@ def _report(kind: str, name: str, overrides: list[str] | None, episodes: int | N
 
 
 @app.command()
-def envs() -> None:
-    """List the worlds that come with Sojourn."""
-    from rich.table import Table
+def envs(
+    name: Annotated[str, typer.Argument(help="one world, or your own 'module:Class'; all, where none is named")] = "",
+    overrides: Overrides = None,
+    measure: Annotated[bool, typer.Option("--measure", help="play it on this machine, now")] = False,
+) -> None:
+    """The worlds that come with Sojourn: what they are, what they need, and what was measured of them."""
+    from dataclasses import replace
 
-    from sojourn.components import COMPONENTS
-    from sojourn.registry import find
+    from sojourn import atlas
 
-    shown = Table("name", "what it is", box=None)
-    for name in COMPONENTS["env"]:
-        try:
-            about = (find("env", name).__doc__ or "").strip().partition("\n")[0]
-        except SojournError as error:
-            about = str(error)
-        shown.add_row(name, about)
-    Console().print(shown)
+    if not name:
+        if measure or overrides:
+            raise ConfigError("name the world that is meant: sojourn envs toy --measure")
+        return Console().print(atlas.table(atlas.worlds()))
+    family = _family(name, overrides)
+    entry = atlas.describe(name, family)
+    if measure:
+        from sojourn.checks.env.measure import measure as measured
+
+        entry = replace(entry, measured=asyncio.run(measured(family)), where="now, on this machine")
+    Console().print(atlas.sheet(entry, family))
 
 
 @app.command()

@@ -60,6 +60,7 @@ class EnvFamily(Protocol):
     """A world: its tasks and how to enter them. Optional: `async open()` / `async close()` for shared resources,
     `capacity`, how many plays it can hold at once (no limit without it), `seats`, the names of those who play where
     they are several (the policy sits in each, and learns from each), and `about`, what it says of itself (`About`).
+    One that is made of several has them as `worlds`, and `world_of(task)`.
 
     `tasks(split)` gives the tasks of "train" or "test", decided by the config alone, as a sequence with random access
     (lazy where tasks are generated: see `sojourn.tasks.Generated`). The splits share no task.

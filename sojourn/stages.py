@@ -6,6 +6,7 @@ import asyncio
 import copy
 import functools
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from sojourn.record.run import RunFolder
 from sojourn.record.store import EpisodeStore
 from sojourn.rewards.judge import Judged
 from sojourn.rig import Rig, assemble
-from sojourn.rollout.runner import offers
+from sojourn.rollout.runner import offers, worlds_of
 from sojourn.train import Run, StepResult, train
 from sojourn.types import Group, Stop
 
@@ -194,6 +195,7 @@ class Session:
             "cut_off": _mean([float(turn.sample.stop is Stop.LENGTH) for turn in turns]),
             "lag_mean": _mean(lags), "lag_max": float(max(lags, default=0)),
             "zero_signal": _mean([float(np.ptp(t) == 0) for t in totals if t]),
+            **_by_world(groups),
         }  # fmt: skip
         return {
             **result.metrics,
@@ -307,13 +309,22 @@ async def check_groups(recipe: Recipe) -> None:
 
 
 def _check_task_data(recipe: Recipe, stage: str, stream: Any) -> None:
-    """By the first task, as others of the world are like it."""
-    data = recipe.env.tasks("train")[0].data
-    for key in sorted(getattr(stream, "task_data", frozenset()) - set(data)):
-        raise ConfigError(
-            f"stage '{stage}': {type(stream).__name__} reads '{key}' in the data of each task, but this world's tasks "
-            f"have {', '.join(sorted(data)) or 'none'}: say which key holds it, or choose another world"
-        )
+    """By the first task of each world, as others of it are like it."""
+    for task in [world.tasks("train")[0] for world in worlds_of(recipe.env)]:
+        for key in sorted(getattr(stream, "task_data", frozenset()) - set(task.data)):
+            raise ConfigError(
+                f"stage '{stage}': {type(stream).__name__} reads '{key}' in the data of each task, but those of "
+                f"{task.env} have {', '.join(sorted(task.data)) or 'none'}: say which key holds it, or choose another "
+                "world"
+            )
+
+
+def _by_world(groups: Sequence[Group]) -> dict[str, float]:
+    """Success in each world, where there are several."""
+    won: dict[str, list[float]] = defaultdict(list)
+    for group in groups:
+        won[group.task.env] += [float(trajectory.success) for trajectory in group.trajectories]
+    return {f"success_{name}": _mean(found) for name, found in sorted(won.items())} if len(won) > 1 else {}
 
 
 def _mean(values: Sequence[float]) -> float:

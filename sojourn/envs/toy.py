@@ -14,8 +14,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import count
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+from sojourn.envs.about import About
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks import Generated
 from sojourn.types import Message, Observation, Role, Step, Task
@@ -156,6 +157,12 @@ class Toy:
     Every task carries its difficulty, so that a task file can mix difficulties. A layout belongs to one split by its
     own hash: no layout of the test split is ever seen in training, whatever the seeds.
     """
+
+    about: ClassVar[About] = About(
+        source="ours, after TextWorld (Côté et al. 2018, arXiv:1806.11532) and the door-and-key tasks of MiniGrid",
+        licence="Apache-2.0",
+        easy={"rooms": 2, "side_rooms": 0, "doors": 0, "decoys": 0, "objects": 0},
+    )
 
     rooms: int = 3
     side_rooms: int = 2

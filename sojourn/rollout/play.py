@@ -84,11 +84,14 @@ def _pay(seats: Mapping[str, Any], actor: str, step: Step) -> None:
 
 async def ask(call: Callable[[], Awaitable[T]], limits: Limits, timeline: Timeline) -> T:
     """One call of the world, which may stall no longer than `limits.stall_s`."""
+    limit = asyncio.timeout(limits.stall_s)
     try:
-        async with asyncio.timeout(limits.stall_s):
+        async with limit:
             with timeline.during("env"):
                 return await call()
     except TimeoutError:
+        if not limit.expired():  # the world's own
+            raise
         raise InfrastructureError(
             f"the world did not answer within {limits.stall_s:g} s (rollout.limits.stall_s)"
         ) from None

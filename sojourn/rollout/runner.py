@@ -56,10 +56,10 @@ class Runner:
     errors: int = 0
     timeline: Timeline = field(default_factory=Timeline)
     _recent: deque[str | None] = field(default_factory=lambda: deque(maxlen=100))
+    _rooms: dict[int, asyncio.Semaphore] = field(default_factory=dict)  # by world: as many plays as it can hold
 
     def __post_init__(self) -> None:
-        capacity = getattr(self.family, "capacity", self.config.concurrency)
-        self._places = asyncio.Semaphore(min(capacity, self.config.concurrency))
+        self._places = asyncio.Semaphore(self.config.concurrency)
 
     async def group(
         self,
@@ -87,7 +87,7 @@ class Runner:
         self, task: Task, params: SamplingParams, label: str, *, expert: bool = False, tape: Tape | None = None
     ) -> Episode:
         """One play. The only place where any exception of the world becomes data (`Episode.error`)."""
-        async with self._places:
+        async with self._room(task), self._places:
             for attempt in range(self.config.retries + 1):
                 began = time.monotonic()
                 failure = None
@@ -96,7 +96,9 @@ class Runner:
                     trajectories = await self._play(task, params, sampler, expert)
                 except ConfigError:
                     raise
-                except (Exception, SystemExit) as error:  # a world that exits ends its own episode
+                except (Exception, SystemExit, asyncio.CancelledError) as error:  # a world that exits ends its own play
+                    if isinstance(error, asyncio.CancelledError) and _cancelled():
+                        raise
                     trajectories, failure = (), f"{type(error).__name__}: {error}"
                 episode = Episode(f"{label}-{task.id}", task, trajectories, failure, time.monotonic() - began)
                 if failure is None or attempt == self.config.retries:
@@ -104,11 +106,17 @@ class Runner:
                     return episode
         raise AssertionError("unreachable: the last attempt returns")
 
+    def _room(self, task: Task) -> asyncio.Semaphore:
+        world = world_of(self.family, task)
+        if id(world) not in self._rooms:
+            self._rooms[id(world)] = asyncio.Semaphore(getattr(world, "capacity", self.config.concurrency))
+        return self._rooms[id(world)]
+
     async def _play(self, task: Task, params: SamplingParams, sampler: Sampler, expert: bool) -> Any:
         env = self.family.make(task)
         says = ExpertSampler(env, self.renderer) if expert else sampler
         try:
-            seats = {name: self.agent.seat(self._chair(name, says, params)) for name in seats_of(self.family)}
+            seats = {name: self.agent.seat(self._chair(name, says, params)) for name in seats_of(self.family, task)}
             played = await play(env, seats, self.config.limits, self.timeline)
             if blobs := getattr(env, "blobs", None):
                 self.on_blobs(blobs)
@@ -133,21 +141,40 @@ class Runner:
         self.on_episode(episode)
 
 
-def seats_of(family: EnvFamily) -> tuple[str, ...]:
-    """The names of those who play: one agent, where a world does not say."""
-    return getattr(family, "seats", ("agent",))
+def world_of(family: EnvFamily, task: Task) -> EnvFamily:
+    """The world that a task is of: one of several, where a family is made of such."""
+    return family.world_of(task) if hasattr(family, "world_of") else family  # type: ignore[attr-defined]
+
+
+def worlds_of(family: EnvFamily) -> tuple[EnvFamily, ...]:
+    """The worlds that a family is made of: itself, mostly."""
+    return family.worlds if hasattr(family, "world_of") else (family,)  # type: ignore[attr-defined]
+
+
+def seats_of(family: EnvFamily, task: Task) -> tuple[str, ...]:
+    """The names of those who play a task: one agent, where its world does not say."""
+    return getattr(world_of(family, task), "seats", ("agent",))
+
+
+def _cancelled() -> bool:
+    """Whether it is this task that is cancelled, and not something that the world waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def offers(family: EnvFamily, name: str, limits: Limits) -> bool:
     """Whether the plays of a world offer something optional; `InfrastructureError` where there cannot even be one."""
-    try:
-        env = family.make(family.tasks("train")[0])
-        await ask(env.close, limits, Timeline())
-    except SojournError:
-        raise
-    except Exception as error:  # the world's own, which no user of it can mend by looking at where we called it
-        raise InfrastructureError(f"a play of the world cannot be made: {type(error).__name__}: {error}") from error
-    return hasattr(env, name)
+    offered = True
+    for world in worlds_of(family):
+        try:
+            env = world.make(world.tasks("train")[0])
+            await ask(env.close, limits, Timeline())
+        except SojournError:
+            raise
+        except Exception as error:  # the world's own, which no user of it can mend by looking at where we called it
+            raise InfrastructureError(f"a play of the world cannot be made: {type(error).__name__}: {error}") from error
+        offered = offered and hasattr(env, name)
+    return offered
 
 
 @dataclass(frozen=True)

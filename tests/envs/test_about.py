@@ -1,9 +1,23 @@
-"""How a world asks for what it needs."""
+"""What a world says of itself, and how it asks for what it needs."""
 
 import pytest
 
-from sojourn.envs.about import need, need_program
+from sojourn.components import COMPONENTS
+from sojourn.envs.about import About, need, need_program
 from sojourn.errors import ConfigError, MissingExtraError
+from sojourn.registry import find
+
+OTHERS = ("tools", "mixed")  # what they are made of says it
+
+
+@pytest.mark.parametrize("name", [name for name in COMPONENTS["env"] if name not in OTHERS])
+def test_every_world_says_what_it_is(name: str) -> None:
+    family = find("env", name)
+    assert isinstance(family.about, About)
+    assert family.about.source
+    assert family.about.licence
+    if family.about.easy:
+        family(**family.about.easy)
 
 
 def test_a_module_that_is_there_is_imported() -> None:

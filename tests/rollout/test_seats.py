@@ -82,5 +82,6 @@ async def test_each_seat_plays_its_own_turns_and_is_paid_its_own_reward() -> Non
 
 
 def test_a_world_that_names_no_seats_has_one() -> None:
-    assert seats_of(object()) == ("agent",)  # type: ignore[arg-type]
-    assert seats_of(Duel()) == ("white", "black")
+    task = Duel().tasks("train")[0]
+    assert seats_of(object(), task) == ("agent",)  # type: ignore[arg-type]
+    assert seats_of(Duel(), task) == ("white", "black")

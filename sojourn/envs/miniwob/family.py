@@ -52,8 +52,8 @@ class MiniWoB:
         licence="MIT",
         extra="miniwob",
         programs={"chromium": "chromium"},
-        sees=("text", "screenshot"),
-        easy={"pages": ("click-test", "click-option"), "contexts": 2},
+        sees=("text", "image"),
+        easy={"pages": ("click-tab-2",), "contexts": 2},
     )
 
     pages: tuple[str, ...] = ()

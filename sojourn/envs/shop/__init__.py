@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+from sojourn.envs.about import About
 from sojourn.envs.shop.goals import make_goal, seed_of
 from sojourn.envs.shop.original import Original, find, load
 from sojourn.envs.shop.original import make_goal as make_original_goal
@@ -51,6 +52,12 @@ class Shop:
     `surface` is "text", or "web": the same pages as a site on loopback, in Chromium (needs `open`). `choices` lists
     what can be clicked in every observation, and nothing on the search page, where words are free.
     """
+
+    about: ClassVar[About] = About(
+        source="ours, after WebShop (Yao et al. 2022, arXiv:2207.01206); the catalogue is generated",
+        licence="Apache-2.0",  # the web surface alone needs an extra, 'shop', and Chromium
+        easy={"products": 200, "attributes": 1, "options": 0, "price_limit": False, "results_per_page": 3},
+    )
 
     products: int = 10_000
     catalogue_seed: int = 0

@@ -1,0 +1,112 @@
+"""What each world is like here: what its expert and a random policy earn, its speed, and what a fork costs.
+
+    python benchmarks/worlds.py [world ...]
+
+Writes `sojourn/envs/measured.json`, which `sojourn envs` shows, and a page for each world in `docs/worlds`, with an
+episode of its expert. Every world is measured in a process of its own, as it comes; those that cannot be made without
+fields have them in `FIELDS`. A world whose extra is not installed keeps what was measured before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import io
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from machine import processor
+
+from sojourn import atlas
+from sojourn.agents.person import play_in_terminal
+from sojourn.checks.env.measure import measure
+from sojourn.components import COMPONENTS
+from sojourn.registry import build
+
+ROOT = Path(__file__).parent.parent
+PAGES = ROOT / "docs" / "worlds"
+MEASURED = ROOT / "sojourn" / "envs" / atlas.MEASURED
+LIMIT_S = 300
+LONGEST = 6_000  # characters of an example
+FIELDS: dict[str, dict[str, Any]] = {
+    "tools": {"cls": "examples.guess:Guess"},
+    "mixed": {"worlds": [{"name": "toy"}, {"name": "shop"}]},
+}
+
+
+def one(name: str) -> None:
+    """Measures a world and prints what was found, as JSON."""
+    fields = FIELDS.get(name, {})
+    family = build("env", {"name": name, **fields}).value
+    found = asyncio.run(measure(family))
+    example = asyncio.run(_example(family)) if found.expert else ""
+    print(json.dumps({"measured": found.to_json(), "fields": fields, "example": example}))
+
+
+async def _example(family: Any) -> str:
+    from rich.console import Console
+
+    file = io.StringIO()
+    await play_in_terminal(family, family.tasks("test")[0], Console(file=file, width=100), expert=True)
+    text = "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}\n[...]\n{text[-LONGEST // 2 :]}"
+
+
+def page(name: str, example: str) -> str:
+    family = build("env", {"name": name, **FIELDS.get(name, {})}).value
+    entry = atlas.describe(name, family)
+    lines = [f"# {name}", "", inspect.cleandoc(type(family).__doc__ or ""), "", "| | |", "|---|---|"]
+    lines += [f"| {label} | {value.replace('|', '/')} |" for label, value in atlas.details(entry, family)]
+    if example:
+        lines += ["", "An episode of its expert, on the first test task:", "", "```text", example, "```"]
+    return "\n".join(lines) + "\n"
+
+
+def index() -> str:
+    rows = [atlas.row(entry) for entry in atlas.worlds()]
+    lines = ["# Worlds", "", "Made by `python benchmarks/worlds.py`. " + atlas.CAPTION + ".", ""]
+    lines += ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
+    for cells in rows:
+        link = f"[{cells['name']}]({cells['name']}.md)" if (PAGES / f"{cells['name']}.md").exists() else cells["name"]
+        lines.append("| " + " | ".join([link, *list(cells.values())[1:]]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main(names: list[str]) -> None:
+    known = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
+    where = f"{datetime.now(UTC).date().isoformat()}, {os.cpu_count()} cores of {processor()}"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    PAGES.mkdir(parents=True, exist_ok=True)
+    for name in names or COMPONENTS["env"]:
+        command = [sys.executable, __file__, "--one", name]
+        try:
+            child = subprocess.run(
+                command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=LIMIT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            print(f"{name}: not done within {LIMIT_S} s", file=sys.stderr)
+            continue
+        if child.returncode:
+            print(f"{name}: {(child.stderr.strip().splitlines() or ['no word'])[-1]}", file=sys.stderr)
+            continue
+        found = json.loads(child.stdout.splitlines()[-1])
+        known[name] = {"measured": found["measured"], "fields": found["fields"], "where": where}
+        ordered = {key: known[key] for key in COMPONENTS["env"] if key in known}
+        MEASURED.write_text(json.dumps(ordered, indent=1) + "\n")
+        atlas.measurements.cache_clear()
+        (PAGES / f"{name}.md").write_text(page(name, found["example"]))
+        entry = atlas.row(atlas.describe(name, build("env", {"name": name, **found["fields"]}).value))
+        print("  ".join(f"{key} {value}" for key, value in entry.items() if value))
+    (PAGES / "README.md").write_text(index())
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--one"]:
+        one(sys.argv[2])
+    else:
+        main(sys.argv[1:])

@@ -1,0 +1,150 @@
+"""The worlds that come with Sojourn: what they say of themselves and what was measured of them, for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from sojourn.checks.env.measure import Measured, Scored
+from sojourn.components import COMPONENTS
+from sojourn.envs.about import About
+from sojourn.errors import SojournError
+from sojourn.registry import find
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MEASURED = "measured.json"  # beside the worlds; written by benchmarks/worlds.py
+CAPTION = "expert and random: mean rewards; *: forked by re-execution; sojourn envs NAME tells more"
+UNITS = ((1_000_000, "M"), (1_000, "k"))
+
+
+@dataclass(frozen=True)
+class World:
+    """One line of the atlas. `measured` is None where it never was; `about` where it says nothing of itself."""
+
+    name: str
+    what: str
+    about: About | None
+    measured: Measured | None
+    where: str = ""  # machine and date of the measurement
+
+
+@cache
+def measurements() -> Mapping[str, Any]:
+    file = resources.files("sojourn.envs") / MEASURED
+    return json.loads(file.read_text()) if file.is_file() else {}
+
+
+def worlds() -> list[World]:
+    return [_listed(name) for name in COMPONENTS["env"]]
+
+
+def _listed(name: str) -> World:
+    try:
+        return describe(name, find("env", name))
+    except SojournError as error:
+        return World(name, str(error), None, None)
+
+
+def describe(name: str, family: Any) -> World:
+    """What is known of a world, or of the class of one."""
+    cls = getattr(family, "plain", family if isinstance(family, type) else type(family))
+    what = " ".join((cls.__doc__ or "").split()).partition(". ")[0].removesuffix(".") + "."
+    found = measurements().get(name)
+    measured = Measured.from_json(found["measured"]) if found else None
+    return World(name, what, getattr(cls, "about", None), measured, found["where"] if found else "")
+
+
+def row(entry: World) -> dict[str, str]:
+    """The facts of a world in a few characters each, by heading."""
+    about, found = entry.about, entry.measured
+    return {
+        "name": entry.name,
+        "seats": about.seats if about else "",
+        "sees": ", ".join(about.sees) if about else "",
+        "tasks": f"{count(found.train)} / {count(found.test)}" if found else "",
+        "fork": f"{number(found.fork_ms)} ms" + "*" * (found.fork != "copy") if found else "",
+        "acts/s": number(found.actions_per_s) if found else "",
+        "expert": f"{found.expert.reward:.2f}" if found and found.expert else "",
+        "random": f"{found.chance.reward:.2f}" if found else "",
+        "extra": about.extra if about else "",
+        "licence": about.licence if about else "",
+    }
+
+
+def table(entries: list[World]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption=CAPTION, caption_justify="left")
+    rows = [row(entry) for entry in entries]
+    right = {"tasks", "fork", "acts/s", "expert", "random"}
+    for heading in rows[0]:
+        justify = "right" if heading in right else "left"
+        shown.add_column(heading, justify=justify, overflow="fold", no_wrap=heading == "name")
+    for cells in rows:
+        shown.add_row(*cells.values())
+    return shown
+
+
+def details(entry: World, family: Any) -> list[tuple[str, str]]:
+    """Everything that is known of one world, as labels and values."""
+    about, found = entry.about, entry.measured
+    lines = [("what it is", entry.what)]
+    if about:
+        install = f"pip install 'sojourn[{about.extra}]'" if about.extra else ""
+        programs = ", ".join(f"{program} (Debian: {package})" for program, package in about.programs.items())
+        lines += [
+            ("source", about.source),
+            ("licence", about.licence),
+            ("needs", "; ".join(part for part in (install, programs) if part) or "nothing beside sojourn"),
+            ("seats", about.seats),
+            ("sees", ", ".join(about.sees)),
+        ]
+    if found:
+        lines += [
+            ("tasks", f"{found.train:,} to train, {found.test:,} to test"),
+            ("expert", _score(found.expert) or "none"),
+            ("random policy", _score(found.chance)),
+            ("speed", f"{number(found.actions_per_s)} actions/s, {number(found.start_ms)} ms to start"),
+            ("fork", f"{number(found.fork_ms)} ms half way through a play, by {found.fork}"),
+            ("measured", f"{found.plays} test tasks, {entry.where}"),
+        ]
+    else:
+        lines.append(("measured", f"not yet: sojourn envs {entry.name} --measure"))
+    return [*lines, ("fields", ", ".join(f.name for f in fields(family) if f.init) if is_dataclass(family) else "none")]
+
+
+def sheet(entry: World, family: Any) -> Table:
+    """The details for the terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, value in details(entry, family):
+        grid.add_row(label, Text(value))
+    return grid
+
+
+def _score(found: Scored | None) -> str:
+    """Reward, and the success rate where it says more."""
+    return "" if found is None else f"{found.reward:.2f} ({100 * found.success:.0f}%)"
+
+
+def count(value: int) -> str:
+    for unit, letter in UNITS:
+        if value >= unit:
+            return f"{value / unit:.10g}{letter}" if value % unit == 0 else f"{value / unit:.3g}{letter}"
+    return str(value)
+
+
+def number(value: float) -> str:
+    """Three digits, without exponents."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}" if value < 10 else f"{value:.0f}"

@@ -1,0 +1,169 @@
+"""What a world is like on this machine: what its expert and a random policy earn, its speed, and what a fork costs.
+
+Times are of the world alone, one play at a time; whoever acts is not counted.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from typing import Any
+
+from sojourn.checks.env.play import Play, ask_expert, choose
+from sojourn.types import Message, Role, Task
+
+UNLED = 50  # actions of a play by chance, where there is no expert to go by
+LONGEST = 300
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What somebody earned: mean reward of the seat that begins, and how often that was a success."""
+
+    reward: float
+    success: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """`plays` are of test tasks, as many by the expert as by chance. Times are medians."""
+
+    train: int
+    test: int
+    plays: int
+    expert: Scored | None
+    chance: Scored
+    start_ms: float
+    actions_per_s: float
+    fork: str  # "copy", or "re-execution" where the world has no fork of its own
+    fork_ms: float  # in the middle of a play
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Measured:
+        expert = Scored(**data["expert"]) if data["expert"] else None
+        return cls(**{**data, "expert": expert, "chance": Scored(**data["chance"])})
+
+
+@dataclass
+class _Clock:
+    starts_s: list[float] = field(default_factory=list)
+    steps_s: list[float] = field(default_factory=list)
+    forks_s: list[float] = field(default_factory=list)
+
+
+async def measure(family: Any, *, plays: int = 16, seed: int = 0, seconds: float = 60.0) -> Measured:
+    """Plays up to `plays` test tasks by the expert and by chance, for about `seconds` at most.
+
+    Chance takes any of the choices, where a world lists them; where it does not, whatever an expert said in other
+    tasks, or an invented call of one of the tools. It has twice as many actions as the expert's longest play took.
+    """
+    family = _with_choices(family)
+    if hasattr(family, "open"):
+        await family.open()
+    try:
+        tasks = family.tasks("test")
+        picked = [tasks[k] for k in random.Random(seed).sample(range(len(tasks)), min(plays, len(tasks)))]
+        clock = _Clock()
+        ends = time.monotonic() + seconds / 2
+        expert = await _expert(family, picked, clock, ends)
+        said = [action for play in expert for action in play.actions]
+        rng = random.Random(seed)
+        longest = 2 * max(len(play.actions) for play in expert) if expert else UNLED
+        ends = time.monotonic() + seconds / 2
+        chance = await _all(family, picked, clock, lambda play: _chance(play, said, rng), ends, longest)
+        own = hasattr(chance[0].env, "fork")
+        for play, task in list(zip(chance, picked, strict=False))[:4]:
+            await _fork(family, task, play, clock)
+        return Measured(
+            train=len(family.tasks("train")),
+            test=len(tasks),
+            plays=len(chance),
+            expert=_scored(expert) if expert else None,
+            chance=_scored(chance),
+            start_ms=1e3 * statistics.median(clock.starts_s),
+            actions_per_s=1 / max(statistics.median(clock.steps_s), 1e-9),
+            fork="copy" if own else "re-execution",
+            fork_ms=1e3 * statistics.median(clock.forks_s),
+        )
+    finally:
+        if hasattr(family, "close"):
+            await family.close()
+
+
+async def _expert(family: Any, tasks: Sequence[Task], clock: _Clock, ends: float) -> list[Play]:
+    probe = family.make(tasks[0])
+    await probe.close()
+    if not hasattr(probe, "expert"):
+        return []
+    return await _all(family, tasks, clock, lambda play: ask_expert(play.env), ends)
+
+
+async def _all(
+    family: Any,
+    tasks: Sequence[Task],
+    clock: _Clock,
+    act: Callable[[Play], Awaitable[Message]],
+    ends: float,
+    longest: int = LONGEST,
+) -> list[Play]:
+    played: list[Play] = []
+    for task in tasks:
+        if played and time.monotonic() > ends:
+            break
+        play = Play(family.make(task))
+        try:
+            began = time.perf_counter()
+            await play.start()
+            clock.starts_s.append(time.perf_counter() - began)
+            while not play.done and len(play.events) <= longest:
+                action = await act(play)
+                began = time.perf_counter()
+                await play.act(action)
+                clock.steps_s.append(time.perf_counter() - began)
+        finally:
+            await play.env.close()
+        played.append(play)
+    return played
+
+
+async def _chance(play: Play, said: Sequence[Message], rng: random.Random) -> Message:
+    observation = next(event.observation for event in reversed(play.events) if event.observation)
+    if observation.choices:
+        return Message(Role.ASSISTANT, rng.choice(observation.choices))
+    if said and (not observation.tools or rng.random() < 0.5):
+        return rng.choice(said)
+    return await choose(Play(object(), list(play.events)), rng)
+
+
+async def _fork(family: Any, task: Task, play: Play, clock: _Clock) -> None:
+    """A fork half way through a play that is played again for it."""
+    half = play.actions[: len(play.actions) // 2]
+    again = await (await Play(family.make(task)).start()).act_all(half)
+    try:
+        began = time.perf_counter()
+        if hasattr(again.env, "fork"):
+            twin = await again.env.fork()
+        else:
+            twin = (await (await Play(family.make(task)).start()).act_all(half)).env
+        clock.forks_s.append(time.perf_counter() - began)
+        await twin.close()
+    finally:
+        await again.env.close()
+
+
+def _scored(plays: Sequence[Play]) -> Scored:
+    rewards = [sum(event.rewards.get(play.events[0].seat, 0.0) for event in play.events) for play in plays]
+    return Scored(statistics.mean(rewards), statistics.mean(float(play.success) for play in plays))
+
+
+def _with_choices(family: Any) -> Any:
+    """The same world with its choices listed, where it has a field for that."""
+    if is_dataclass(family) and not isinstance(family, type) and getattr(family, "choices", None) is False:
+        return replace(family, choices=True)
+    return family

@@ -1,0 +1,131 @@
+"""Tools that a foreign world declares by JSON Schemas: how they are told to an agent, and how its calls are read.
+
+A schema that type hints cannot say (references, patterns) lets any value through here: the foreign world judges it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sojourn.envs.calls import Method, parse_call, short
+from sojourn.errors import ActionError, ConfigError
+from sojourn.types import Message, Role, Tool, ToolCall
+
+FORMS = ("both", "text", "native")
+Form = Literal["both", "text", "native"]
+TYPES: Mapping[str, Any] = {
+    "integer": int,
+    "number": float,
+    "string": str,
+    "boolean": bool,
+    "null": type(None),
+    "object": dict,
+}
+
+
+@dataclass(frozen=True)
+class Toolbox:
+    """The tools of one play. `form` says how they are declared: in the brief ("text"), as schemas ("native"), or
+    "both"; calls are understood in either form."""
+
+    methods: Mapping[str, Method]
+    form: Form = "both"
+
+    @classmethod
+    def of(cls, tools: Iterable[Tool], form: Form, world: str) -> Toolbox:
+        methods: dict[str, Method] = {}
+        for tool in tools:
+            if tool.name in methods:
+                raise ConfigError(f"{world} has two tools of the name {tool.name}: rename one of them, or hide it")
+            methods[tool.name] = method_of_schema(tool)
+        if not methods:
+            raise ConfigError(f"{world} offers no tools: there is nothing that an agent could do")
+        return cls(methods, form)
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        return () if self.form == "text" else tuple(method.tool for method in self.methods.values())
+
+    def told(self, *first: str) -> tuple[Message, ...]:
+        """The brief: what is given first, and the calls where they are declared in words."""
+        lines = [line.strip() for line in first if line.strip()]
+        if self.form != "native":
+            lines.append("Say one call:" if len(self.methods) == 1 else "Say one of these calls:")
+            lines += [f"{m.signature}: {_summary(m.tool.description)}".rstrip(": ") for m in self.methods.values()]
+        return (Message(Role.SYSTEM, "\n".join(lines)),) if lines else ()
+
+    def read(self, action: Message) -> list[ToolCall]:
+        """The calls of an action, each checked against its schema before any is made; ActionError otherwise."""
+        calls = action.calls or (parse_call(action.text, self.methods),)
+        read: list[ToolCall] = []
+        for call in calls:
+            method = self.methods.get(call.name)
+            if method is None:
+                raise ActionError(f"there is no tool {short(call.name)}, use one of {', '.join(self.methods)}")
+            if not isinstance(call.arguments, Mapping):
+                raise ActionError(f"{call.name}: the arguments {short(call.arguments)} must be given by name")
+            read.append(ToolCall(call.name, method.arguments(call.arguments), call.id))
+        return read
+
+
+def answer(action: Message, call: ToolCall, text: str) -> Message:
+    """What a call gave: as the answer to a structured call, or as the world's next words."""
+    if action.calls:
+        return Message(Role.TOOL, text, answers=call.id or call.name)
+    return Message(Role.USER, text)
+
+
+def spoken(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call as the agent would write it."""
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+
+
+def method_of_schema(tool: Tool) -> Method:
+    """A tool with the signature and the checks that its schema asks for."""
+    properties = tool.parameters.get("properties") or {}
+    required = frozenset(tool.parameters.get("required") or ())
+    hints = {key: hint_of(schema) for key, schema in properties.items()}
+    shown = [_parameter(key, hints[key], properties[key], key in required) for key in hints]
+    order = sorted(range(len(shown)), key=lambda i: list(hints)[i] not in required)  # those that must be given first
+    ordered = {key: hints[key] for key in (list(hints)[i] for i in order)}
+    return Method(tool, f"{tool.name}({', '.join(shown[i] for i in order)})", ordered, required)
+
+
+def hint_of(schema: Any) -> Any:
+    """The type hint of a JSON Schema; Any for what no hint can say."""
+    if not isinstance(schema, Mapping):
+        return Any
+    if "enum" in schema and all(isinstance(value, (str, int, bool, type(None))) for value in schema["enum"]):
+        return Literal[tuple(schema["enum"])]
+    options = schema.get("anyOf") or schema.get("oneOf")
+    if options:
+        hints = tuple(hint_of(option) for option in options)
+        return Any if Any in hints else functools.reduce(operator.or_, hints)
+    found = schema.get("type")
+    if isinstance(found, list):
+        return hint_of({"anyOf": [{**schema, "type": one} for one in found]})
+    if found == "array":
+        inner = hint_of(schema.get("items"))
+        return list if inner is Any else types.GenericAlias(list, (inner,))
+    return TYPES.get(found, Any) if isinstance(found, str) else Any
+
+
+def _parameter(key: str, hint: Any, schema: Any, required: bool) -> str:
+    shown = (
+        "" if hint is Any else f": {inspect.formatannotation(hint)}".replace("typing.", "").replace("NoneType", "None")
+    )
+    if required:
+        return f"{key}{shown}"
+    default = schema.get("default") if isinstance(schema, Mapping) else None
+    return f"{key}{shown} = {default!r}" if shown else f"{key}={default!r}"
+
+
+def _summary(description: str) -> str:
+    """The first paragraph: what is said of arguments and results is in the schema."""
+    return " ".join(inspect.cleandoc(description or "").partition("\n\n")[0].split())

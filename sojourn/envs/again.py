@@ -1,0 +1,112 @@
+"""A fork for every world: a play that remembers its actions is copied by playing them again.
+
+It costs a start and as many actions as were played, where a world's own `fork` costs little; it needs nothing of the
+world but what the law says anyway, that the same task and actions show the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from sojourn.errors import ActionError, InfrastructureError
+from sojourn.protocols import Env, EnvFamily
+from sojourn.types import Message, Observation, Step, Task
+
+PASSED = frozenset({"state_key", "expert", "blobs"})  # what a play may offer besides `fork`, see `Env`
+
+
+def forkable(family: EnvFamily, task: Task) -> Env:
+    """A new play with a `fork`: the world's own where it has one, else by playing again.
+
+    While it is open, a fork takes one more place of the family's `capacity`.
+    """
+    env = family.make(task)
+    return env if hasattr(env, "fork") else PlayedAgain(env, lambda: family.make(task))
+
+
+class Taken(NamedTuple):
+    """One accepted action, and what the world answered."""
+
+    agent: str
+    action: Message
+    step: Step
+
+
+class PlayedAgain:
+    """A play of any world that can be forked; `make` gives another play of the same task.
+
+    Refused actions are not played again: they change nothing. A play whose world failed in the midst of an action is
+    in no state that could be reached again, so it is not forked.
+    """
+
+    def __init__(self, env: Env, make: Callable[[], Env]) -> None:
+        self.env = env
+        self.make = make
+        self.first: Observation | None = None
+        self.taken: list[Taken] = []
+        self.settled = True  # no start or action is under way, or was broken off
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in PASSED:
+            raise AttributeError(f"{type(self).__name__} has no attribute '{name}'", name=name, obj=self)
+        return getattr(self.env, name)
+
+    async def start(self) -> Observation:
+        self.settled = False
+        self.first = await self.env.start()
+        self.settled = True
+        return self.first
+
+    async def step(self, agent: str, action: Message) -> Step:
+        self.settled = False
+        try:
+            step = await self.env.step(agent, action)
+        except ActionError:
+            self.settled = True
+            raise
+        self.settled = True
+        self.taken.append(Taken(agent, action, step))
+        return step
+
+    async def close(self) -> None:
+        await self.env.close()
+
+    async def fork(self) -> PlayedAgain:
+        """Another play in the same state; `InfrastructureError` where the world does not get there again."""
+        if not self.settled:
+            raise InfrastructureError(
+                f"a play cannot be forked: its world failed or was cancelled after {len(self.taken)} actions"
+            )
+        first, taken = self.first, list(self.taken)
+        twin = PlayedAgain(self.make(), self.make)
+        if first is not None:
+            try:
+                await twin._repeat(first, taken)
+            except BaseException:  # also when cancelled: nobody else knows of the twin
+                await twin.close()
+                raise
+        return twin
+
+    async def _repeat(self, first: Observation, taken: list[Taken]) -> None:
+        self._require(await self.start() == first)
+        for agent, action, then in taken:
+            try:
+                now = await self.step(agent, action)
+            except ActionError as error:
+                raise self._differs(f"refuses what it accepted ({error})") from error
+            self._require(_shown(now) == _shown(then))
+
+    def _require(self, same: bool) -> None:
+        if not same:
+            raise self._differs("shows or pays something else")
+
+    def _differs(self, what: str) -> InfrastructureError:
+        return InfrastructureError(
+            f"the world is not deterministic: played again for a fork, it {what} after {len(self.taken)} actions"
+        )
+
+
+def _shown(step: Step) -> tuple[Any, ...]:
+    """What must be the same again; `info` may hold times and costs."""
+    return step.observation, dict(step.rewards), step.done, step.success

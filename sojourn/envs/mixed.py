@@ -1,0 +1,112 @@
+"""Several worlds as one: a single policy plays them all, and success is reported for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any
+
+from sojourn.errors import ConfigError
+from sojourn.protocols import Env
+from sojourn.registry import Kind
+from sojourn.tasks import Generated
+from sojourn.types import Task
+
+
+@dataclass
+class _Opened:
+    """The worlds that are open, to be closed together."""
+
+    stack: AsyncExitStack | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixed:
+    """Several worlds as one: their tasks take turns, `shares` of each in every round (one of each, where not said).
+
+    Every task stays its own world's, so success is reported by world. Training goes on as long as the world with most
+    tasks has new ones, and those with fewer begin again; a test panel has as many whole rounds as all worlds have tasks
+    for. Each world is held to its own `capacity`.
+    """
+
+    worlds: Annotated[tuple[Any, ...], Kind("env")]
+    shares: tuple[int, ...] = ()
+    _opened: _Opened = field(default_factory=_Opened, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.worlds:
+            raise ConfigError("mixed: worlds = []: give at least one, such as worlds = [{name = 'toy'}]")
+        if self.shares and (len(self.shares) != len(self.worlds) or min(self.shares) < 1):
+            raise ConfigError(
+                f"mixed: shares = {list(self.shares)}: expected a whole number above 0 for each of the "
+                f"{len(self.worlds)} worlds"
+            )
+
+    @cached_property
+    def _by_name(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for world in self.worlds:
+            name = _first(world).env
+            if name in found:
+                raise ConfigError(f"mixed: two of its worlds are called '{name}', so their tasks cannot be told apart")
+            found[name] = world
+        return found
+
+    @cached_property
+    def _round(self) -> tuple[tuple[int, int], ...]:
+        """Which world each task of a round is of, and which of its tasks in the round; spread evenly."""
+        shares = self.shares or (1,) * len(self.worlds)
+        places = [((k + 0.5) / share, which, k) for which, share in enumerate(shares) for k in range(share)]
+        return tuple((which, k) for _, which, k in sorted(places))
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        assert self._by_name
+        listed = [world.tasks(split) for world in self.worlds]
+        shares = self.shares or (1,) * len(self.worlds)
+        if empty := [name for name, tasks in zip(self._by_name, listed, strict=True) if not len(tasks)]:
+            raise ConfigError(f"mixed: the world '{empty[0]}' has no task of the split '{split}'")
+        rounds = [len(tasks) // share for tasks, share in zip(listed, shares, strict=True)]
+        whole = max(1, max(rounds) if split == "train" else min(rounds))
+
+        def make(index: int) -> Task:
+            number, place = divmod(index, len(self._round))
+            which, k = self._round[place]
+            return listed[which][(number * shares[which] + k) % len(listed[which])]
+
+        return Generated(make, whole * len(self._round))
+
+    def world_of(self, task: Task) -> Any:
+        """The world that a task belongs to."""
+        if task.env not in self._by_name:
+            raise ConfigError(
+                f"mixed: task {task.id} is of '{task.env}', but the worlds are {', '.join(self._by_name)}"
+            )
+        return self._by_name[task.env]
+
+    def make(self, task: Task) -> Env:
+        return self.world_of(task).make(task)
+
+    async def open(self) -> None:
+        """Opens all worlds, or none."""
+        async with AsyncExitStack() as stack:
+            for world in self.worlds:
+                if hasattr(world, "close"):
+                    stack.push_async_callback(world.close)
+                if hasattr(world, "open"):
+                    await world.open()
+            self._opened.stack = stack.pop_all()
+
+    async def close(self) -> None:
+        stack, self._opened.stack = self._opened.stack, None
+        if stack is not None:
+            await stack.aclose()
+
+
+def _first(world: Any) -> Task:
+    for split in ("train", "test"):
+        tasks = world.tasks(split)
+        if len(tasks):
+            return tasks[0]
+    raise ConfigError(f"mixed: {type(world).__name__} has no tasks")

@@ -1,0 +1,340 @@
+"""A sandbox: a small machine without network in which an agent's code runs, and nowhere else.
+
+    async with Sandbox() as sandbox:
+        await sandbox.write({"data.txt": Entry.file("3\\n4\\n")})
+        result = await sandbox.run("sort -rn data.txt > out.txt; cat out.txt")
+        tree = await sandbox.tree()            # read from outside, after everything inside has stopped
+        twin = await sandbox.fork()
+
+Walls: bubblewrap's namespaces (no network, no other process to be seen, /usr to read, /task and /tmp in memory of
+limited size), an unprivileged user, no way to more rights, a filter of system calls, and limits on memory, processes,
+CPU and wall time, output, file sizes and the number of files. Process 1 inside is ours (`inside.py`): it cannot be
+killed or looked into from inside, and everything ends with it, also when this Python process is killed.
+
+What an agent can do to its sandbox is its own failure: a command that passes a limit is stopped and says so, and a
+sandbox that cannot go on raises `LostError`. Only a sandbox that does not start is the infrastructure's failure.
+
+What lasts from command to command: files, the working directory, variables, exported ones and functions. What does
+not: background processes (killed when their command ends), open files, aliases, options of the shell and traps. A
+fork has all that lasts. `cell` keeps a Python session instead, which stands still between cells; it is not forked,
+and `run` ends it.
+Memory is watched 20 times a second and summed over processes; where that must be strict, run in a memory cgroup.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from sojourn.envs.sandbox.command import GROUP, PASSWD, python, sandboxed
+from sojourn.envs.sandbox.seccomp import program
+from sojourn.envs.sandbox.tree import Entry, LostError, Reader, Tree
+from sojourn.errors import InfrastructureError
+from sojourn.registry import Range
+
+__all__ = ["End", "Entry", "Limits", "LostError", "Result", "Sandbox", "Tree", "show"]
+PLACES = ("/task", "/tmp")
+CONTROL = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127), "\ufffd")  # of no use to a reader
+START_S, GRACE_S = 60.0, 60.0  # a loaded machine is slow; process 1 keeps the time that counts
+
+
+class End(StrEnum):
+    """Why a command stopped."""
+
+    ENDED = "ended"  # by itself
+    ANSWERED = "answered"  # a cell: the session goes on
+    TIMEOUT = "timeout"
+    OUTPUT = "output"
+    MEMORY = "memory"
+    FILES = "files"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a sandbox may use; `disk_bytes` each for /task and /tmp, `memory_bytes` in all, `cpu_s` per process."""
+
+    memory_bytes: Annotated[int, Range(2**26)] = 2**29
+    disk_bytes: Annotated[int, Range(2**16)] = 2**25
+    file_bytes: Annotated[int, Range(2**12)] = 2**24
+    files: Annotated[int, Range(16)] = 4_000
+    processes: Annotated[int, Range(4)] = 64
+    cpu_s: Annotated[int, Range(1)] = 60
+    output_bytes: Annotated[int, Range(256)] = 2**16  # kept, of what is said
+    flood_bytes: Annotated[int, Range(2**12)] = 2**24  # said, before it is stopped
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command said (output and errors as they came, the middle left out where it is long) and how it ended."""
+
+    output: str
+    code: int
+    end: End
+    fresh: bool = False  # a cell: its session had just begun
+
+    @property
+    def timed_out(self) -> bool:
+        return self.end is End.TIMEOUT
+
+    @property
+    def note(self) -> str:
+        """What a reader must know beside the output; empty for a command that ended well."""
+        stopped = {
+            End.TIMEOUT: "stopped: it took too long",
+            End.OUTPUT: "stopped: it said too much",
+            End.MEMORY: "stopped: it used too much memory",
+            End.FILES: "stopped: it made too many files",
+        }.get(self.end)
+        return stopped or (f"exit code {self.code}" if self.code else "")
+
+
+@dataclass
+class Sandbox:
+    """One sandbox; `open` starts it, `close` leaves nothing. One thing at a time."""
+
+    limits: Limits = field(default_factory=Limits)
+    shell: bytes = b""  # what the next command's shell begins with: variables, functions, working directory
+    _process: asyncio.subprocess.Process | None = None
+    _first: int = -1  # a descriptor of process 1 inside
+    _folders: dict[str, int] = field(default_factory=dict)
+    _busy: bool = False
+    _lost: str = ""
+
+    async def __aenter__(self) -> Sandbox:
+        return await self.open()
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.close()
+
+    @property
+    def pid(self) -> int:
+        """Of the process to kill from outside, for tests."""
+        return self._process.pid if self._process else 0
+
+    @property
+    def folder(self) -> str:
+        """The working directory of the next command, as bash would write it."""
+        last = self.shell.decode(errors="replace").rstrip("\n").rpartition("\n")[2]
+        return last.removeprefix("cd -- ") or "/task"
+
+    @property
+    def digest(self) -> str:
+        """Of what the next command's shell begins with."""
+        return hashlib.sha256(self.shell).hexdigest()
+
+    async def open(self) -> Sandbox:
+        """Starts it; when cancelled, not before it has started: what is half built has no wall to kill it by."""
+        opening = asyncio.ensure_future(self._open())
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait({opening})
+            await self.close()
+            raise
+        return self
+
+    async def _open(self) -> None:
+        info, tell = os.pipe()
+        lent = [tell, _lend(PASSWD), _lend(GROUP), _lend(_inside())]
+        if rules := program():
+            lent.append(_lend(rules))
+        line = sandboxed(
+            [python(), "-I", "-S", "-c", f"import os; exec(os.fdopen({lent[3]}).read())"],
+            disk_bytes=self.limits.disk_bytes,
+            info=lent[0],
+            passwd=lent[1],
+            group=lent[2],
+            seccomp=lent[4] if rules else None,
+        )
+        pipe = asyncio.subprocess.PIPE
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *line,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                start_new_session=True,
+                pass_fds=lent,
+                cwd="/",
+                env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
+            )
+            os.close(lent.pop(0))
+            limits = {name: getattr(self.limits, name) for name in Limits.__dataclass_fields__}
+            ready, _ = await self._ask({**limits, "places": PLACES, "python": python()}, b"", START_S)
+            if ready != {"ready": True}:
+                raise LostError(f"process 1 said {str(ready)[:100]}")
+            first = json.loads(os.read(info, 65536))["child-pid"]
+            self._first = os.pidfd_open(first)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            self._folders = {path: os.open(f"/proc/{first}/root{path}", flags) for path in PLACES}
+        except (LostError, OSError, ValueError, KeyError) as error:
+            said = await self._complaint()
+            await self.close()
+            raise InfrastructureError(
+                f"a sandbox did not start ({said or error}): bubblewrap must be allowed to make user namespaces here"
+            ) from None
+        finally:
+            for fd in (info, *lent):
+                os.close(fd)
+
+    async def run(self, command: str, timeout_s: float = 10.0) -> Result:
+        """Runs one bash command, standard input empty; what it leaves running is killed."""
+        said = command.replace("\0", "").encode(errors="replace")
+        head = {"do": "shell", "command_bytes": len(said), "timeout_s": timeout_s}
+        answer, data = await self._ask(head, said + self.shell, timeout_s + GRACE_S)
+        size = answer["state_bytes"]
+        if size is not None:
+            self.shell, data = data[:size], data[size:]
+        return self._result(answer, data)
+
+    async def cell(self, code: str, timeout_s: float = 10.0) -> Result:
+        """Runs Python in a session that keeps its variables; a cell that passes a limit takes the session with it."""
+        head = {"do": "cell", "timeout_s": timeout_s}
+        answer, data = await self._ask(head, code.encode(errors="replace"), timeout_s + GRACE_S)
+        return self._result(answer, data)
+
+    async def restart(self) -> None:
+        """Ends the session of `cell`: the next one begins anew."""
+        await self._ask({"do": "restart"}, b"", GRACE_S)
+
+    async def write(self, entries: Mapping[str, Entry]) -> list[str]:
+        """Puts files, folders and links in, below /task where the path does not begin with /; says which failed."""
+        head, data = [], []
+        for path, entry in entries.items():
+            place = path if path.startswith("/") else f"/task/{path}"
+            head.append((place, entry.kind, entry.mode, len(entry.data), entry.mtime))
+            data.append(entry.data)
+        answer, _ = await self._ask({"do": "write", "entries": head}, b"".join(data), GRACE_S)
+        return answer["failed"]
+
+    async def tree(self) -> Tree:
+        """Everything in /task and /tmp, read from outside. Works also on a sandbox that was lost."""
+        if not self._folders:
+            raise InfrastructureError("the files of a sandbox were asked for while it was not open")
+        own = {path: os.dup(fd) for path, fd in self._folders.items()}  # `close` may come while the thread reads
+        return await asyncio.to_thread(self._read, own)
+
+    async def fork(self) -> Sandbox:
+        """A new sandbox with the same files, variables, functions and working directory."""
+        tree = await self.tree()
+        twin = await Sandbox(self.limits, self.shell).open()
+        try:
+            await twin.write(tree.entries)
+        except BaseException:
+            await twin.close()
+            raise
+        return twin
+
+    async def close(self) -> None:
+        """Kills everything inside and waits until it is gone; any number of times."""
+        folders, self._folders = self._folders, {}
+        first, self._first = self._first, -1
+        process, self._process = self._process, None
+        self._lost = self._lost or "it is closed"
+        for fd in folders.values():
+            os.close(fd)
+        if process is not None:
+            await asyncio.shield(_end(process, first))
+
+    def _read(self, folders: Mapping[str, int]) -> Tree:
+        reader = Reader(self.limits.files, 2 * self.limits.disk_bytes)
+        try:
+            for path, fd in folders.items():
+                reader.folder(fd, path)
+        finally:
+            for fd in folders.values():
+                os.close(fd)
+        return Tree(reader.entries)
+
+    async def _ask(self, head: dict[str, Any], payload: bytes, limit_s: float) -> tuple[dict[str, Any], bytes]:
+        """Sends a request to process 1 and reads its answer; a sandbox that does not answer is lost."""
+        if self._process is None or self._lost:
+            raise LostError(self._lost or "it was never opened")
+        if self._busy:
+            raise InfrastructureError("a sandbox was asked while busy, or after it was cancelled: one thing at a time")
+        self._busy = True  # and stays so when this is cancelled: what comes back would be of another request
+        try:
+            answer = await asyncio.wait_for(_exchange(self._process, head, payload), limit_s)
+        except (OSError, EOFError, TimeoutError) as error:
+            self._lost = f"its process 1 has ended ({type(error).__name__})"
+            raise LostError(self._lost) from None
+        self._busy = False
+        return answer
+
+    async def _complaint(self) -> str:
+        """What bubblewrap said before it gave up."""
+        if self._process is None or self._process.stderr is None:
+            return ""
+        _kill(self._process)
+        return (await self._process.stderr.read())[:300].decode(errors="replace").strip()
+
+    def _result(self, answer: Mapping[str, Any], data: bytes) -> Result:
+        left_out, place = answer["cut"]
+        parts = [data[:place], data[place:]]
+        middle = f"\n[... {left_out} bytes left out ...]\n" if left_out else ""
+        text = middle.join(part.decode(errors="replace") for part in parts) if middle else data.decode(errors="replace")
+        return Result(text.translate(CONTROL), answer["code"], End(answer["end"]), answer.get("fresh", False))
+
+
+def show(result: Result, longest: int) -> str:
+    """What a command said, as an agent reads it."""
+    text = result.output.rstrip()
+    if len(text) > longest:
+        left_out = len(text) - longest
+        text = f"{text[: longest // 2]}\n[... {left_out} characters left out ...]\n{text[-(longest // 2) :]}"
+    note = f"[{result.note}]" if result.note else ""
+    return "\n".join(part for part in (text, note) if part) or "(no output)"
+
+
+async def _exchange(process: Any, head: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+    said = json.dumps(head).encode()
+    process.stdin.write(struct.pack("!II", len(said), len(payload)) + said + payload)
+    await process.stdin.drain()
+    sizes = struct.unpack("!II", await process.stdout.readexactly(8))
+    return json.loads(await process.stdout.readexactly(sizes[0])), await process.stdout.readexactly(sizes[1])
+
+
+async def _end(process: Any, first: int) -> None:
+    """Kills process 1, with which all others inside end, and waits for bubblewrap, which buries it."""
+    if first < 0:
+        _kill(process)
+    else:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(first, signal.SIGKILL)
+        os.close(first)
+    try:
+        await asyncio.wait_for(process.wait(), START_S)
+    finally:
+        _kill(process)
+        process._transport.close()
+
+
+def _kill(process: Any) -> None:
+    """Not through asyncio, whose `kill` may take the exit code from the thread that waits for it."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@cache
+def _inside() -> bytes:
+    return Path(__file__).with_name("inside.py").read_bytes()
+
+
+def _lend(data: bytes) -> int:
+    """A descriptor from which a child reads these few bytes."""
+    read, write = os.pipe()
+    os.write(write, data)
+    os.close(write)
+    return read

@@ -1,0 +1,67 @@
+"""The command line that puts a program into a sandbox (bubblewrap, and setpriv where we are root)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import sojourn
+from sojourn.envs.about import need_program
+from sojourn.errors import ConfigError
+
+UNPRIVILEGED = 20001  # who root becomes: nobody else's number, so that no file is theirs
+PASSWD = b"agent:x:1000:1000:agent:/task:/usr/bin/bash\nroot:x:0:0:root:/root:/usr/bin/bash\n"
+GROUP = b"agent:x:1000:\nroot:x:0:\n"
+
+
+def python() -> str:
+    """The system's own Python: whoever is in a sandbox sees /usr alone, and reads it as a stranger."""
+    for path in ("/usr/bin/python3", "/usr/local/bin/python3"):
+        if os.path.exists(path):
+            return path
+    raise ConfigError("a sandbox needs /usr/bin/python3: install it (Debian: apt-get install python3)")
+
+
+def sandboxed(
+    argv: Sequence[str], *, disk_bytes: int, info: int, passwd: int, group: int, seccomp: int | None
+) -> list[str]:
+    """`argv` in namespaces of its own; the numbers are of file descriptors that bubblewrap reads, or writes to."""
+    require("a sandbox")
+    line = []
+    if os.geteuid() == 0:  # root's limits on processes would not hold, and its rights would
+        number = str(UNPRIVILEGED)
+        line += ["setpriv", "--reuid", number, "--regid", number, "--clear-groups", "--no-new-privs", "--"]
+    line += ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns"]
+    line += ["--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--die-with-parent", "--new-session"]
+    line += ["--as-pid-1", "--info-fd", str(info), "--ro-bind", "/usr", "/usr"]
+    for name in ("bin", "sbin", "lib", "lib64"):
+        if Path("/usr", name).exists():
+            line += ["--symlink", f"usr/{name}", f"/{name}"]
+    own = Path(sojourn.__file__).resolve().parent
+    if own.is_relative_to("/usr"):  # tasks and their answers are written in our own files
+        line += ["--tmpfs", str(own), "--remount-ro", str(own)]
+    line += ["--perms", "0755", "--dir", "/etc", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives"]
+    line += ["--perms", "0444", "--ro-bind-data", str(passwd), "/etc/passwd"]
+    line += ["--perms", "0444", "--ro-bind-data", str(group), "/etc/group"]
+    line += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+    for path in ("/tmp", "/task"):
+        line += ["--perms", "0755", "--size", str(disk_bytes), "--tmpfs", path]
+    line += ["--remount-ro", "/", "--chdir", "/task", "--clearenv"]
+    variables = {"PATH": "/usr/bin:/bin:/usr/sbin", "HOME": "/task", "USER": "agent", "LANG": "C.UTF-8", "TZ": "UTC"}
+    for name, value in {**variables, "TERM": "dumb", "PYTHONDONTWRITEBYTECODE": "1"}.items():
+        line += ["--setenv", name, value]
+    if seccomp is not None:
+        line += ["--seccomp", str(seccomp)]
+    return [*line, "--", *argv]
+
+
+def require(world: str) -> None:
+    """Raises ConfigError, naming the world, where this machine cannot have sandboxes."""
+    if not sys.platform.startswith("linux"):
+        raise ConfigError(f"{world} needs Linux, but this is {sys.platform}: run it in a Linux machine")
+    need_program("bwrap", "bubblewrap", world)
+    if os.geteuid() == 0:
+        need_program("setpriv", "util-linux", world)
+    python()

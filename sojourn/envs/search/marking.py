@@ -1,0 +1,41 @@
+"""How answers are marked: exact match and token F1 of SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250), evidence recall.
+
+Answers are normalised as there: lower case, no punctuation, no articles, single spaces. It differs in that accents are
+dropped too, and that hyphens and slashes part words.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+
+class Mark(NamedTuple):
+    exact: float
+    f1: float
+    evidence: float  # how much of the evidence was opened
+
+
+def normalised(text: str) -> str:
+    plain = unicodedata.normalize("NFKD", text.lower())
+    plain = "".join(letter for letter in plain if not unicodedata.combining(letter))
+    plain = re.sub(r"[-/–—]", " ", plain)
+    plain = "".join(letter for letter in plain if letter.isalnum() or letter.isspace())
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
+
+
+def f1(said: str, answer: str) -> float:
+    """The harmonic mean of precision and recall over words, 0 to 1."""
+    ours, theirs = normalised(said).split(), normalised(answer).split()
+    common = sum((Counter(ours) & Counter(theirs)).values())
+    return 2 * common / (len(ours) + len(theirs)) if common else 0.0
+
+
+def mark(said: str, answers: Sequence[str], evidence: Collection[str], opened: Collection[str]) -> Mark:
+    """The best that the answer is worth against any of those that count; without evidence its recall is 1."""
+    exact = max(float(normalised(said) == normalised(answer)) for answer in answers)
+    found = len(set(evidence) & set(opened)) / len(set(evidence)) if evidence else 1.0
+    return Mark(exact, max(f1(said, answer) for answer in answers), found)

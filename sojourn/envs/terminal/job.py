@@ -1,0 +1,114 @@
+"""A job at the shell: files, what to do with them, commands that do it, and how it is judged."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import random
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sojourn.envs.sandbox import Entry, Tree
+
+LARGEST_ARCHIVE = 2**22  # bytes, unpacked
+# fmt: off
+NAMES = [
+    "ada", "ben", "cleo", "dina", "emil", "fay", "gus", "hana", "ivo", "jana", "kim",
+    "leo", "mara", "nils", "olga", "paul", "rosa", "sven", "tara", "uwe", "vera", "yann",
+]
+CITIES = ["berlin", "lima", "oslo", "paris", "quito", "rome", "tunis", "vienna"]
+FRUITS = [
+    "apple", "banana", "cherry", "fig", "grape", "kiwi",
+    "lemon", "mango", "orange", "peach", "pear", "plum",
+]
+SERVICES = ["auth", "billing", "cache", "mail", "search", "store"]
+WORDS = [
+    "amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "harbor", "inlet",
+    "jasper", "kelp", "lagoon", "meadow", "nectar", "opal", "pine", "quartz",
+]
+# fmt: on
+
+
+@dataclass(frozen=True)
+class Job:
+    """`solution` are bash commands said in /task, which succeed again after any of them was said before; `check` reads
+    the files alone, and says True only when the job is done."""
+
+    instruction: str
+    files: Mapping[str, Entry]
+    solution: tuple[str, ...]
+    check: Callable[[Tree], bool]
+
+
+Kind = Callable[[random.Random, int], Job]
+
+
+def texts(files: Mapping[str, str | Iterable[str]]) -> dict[str, Entry]:
+    """Plain text files; lines get their ends."""
+    return {
+        path: Entry.file(text if isinstance(text, str) else "".join(f"{line}\n" for line in text))
+        for path, text in files.items()
+    }
+
+
+def lines_are(path: str, expected: Iterable[object]) -> Callable[[Tree], bool]:
+    """Whether a file has these lines; spaces at their ends do not count."""
+    wanted = [str(line) for line in expected]
+
+    def check(tree: Tree) -> bool:
+        text = tree.text(path)
+        return text is not None and [line.rstrip() for line in text.split("\n")] == wanted
+
+    return check
+
+
+def are(expected: Mapping[str, str | bytes], folder: str = ".") -> Callable[[Tree], bool]:
+    """Whether the files below a folder are these, no more and no fewer, with these contents."""
+    wanted = {path: text.encode() if isinstance(text, str) else text for path, text in expected.items()}
+
+    def check(tree: Tree) -> bool:
+        return {path: tree.data(path if folder == "." else f"{folder}/{path}") for path in tree.files(folder)} == wanted
+
+    return check
+
+
+def unpacked(data: bytes | None) -> dict[str, bytes] | None:
+    """The files of a tar.gz, within limits; None where it is none."""
+    try:
+        plain = zlib.decompressobj(wbits=31).decompress(data or b"", LARGEST_ARCHIVE)
+        found: dict[str, bytes] = {}
+        with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
+            for member in archive:
+                if member.isreg() and member.size <= LARGEST_ARCHIVE and (file := archive.extractfile(member)):
+                    found[member.name.removeprefix("./")] = file.read()
+        return found
+    except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError, RecursionError):
+        return None
+
+
+def packed(files: Mapping[str, str]) -> bytes:
+    """A tar.gz, the same whenever it is made."""
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        for path, text in files.items():
+            member = tarfile.TarInfo(path)
+            member.size, member.mtime = len(text.encode()), 1_700_000_000
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return gzip.compress(raw.getvalue(), mtime=0)
+
+
+def parsed(data: bytes | None) -> Any:
+    """The JSON in a file; None where there is none."""
+    try:
+        return json.loads(data or b"null")
+    except (ValueError, RecursionError):
+        return None
+
+
+def size(level: int) -> int:
+    """How many lines or rows a level has."""
+    return (12, 40, 150)[level - 1]

@@ -1,0 +1,243 @@
+"""What the world does wrong is told apart from what the policy does wrong, and never becomes a reward."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from made_world import Says, renderer
+
+from sojourn.agents.plain import Plain
+from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.rewards.native import Native
+from sojourn.rollout.play import Limits
+from sojourn.rollout.runner import Rollout, Runner
+from sojourn.types import Ending, Message, Observation, Role, SamplingParams, Step, Task
+
+TASK = Task("made", {}, 0, "train")
+
+
+class Sound:
+    """Pays every action but the last; three actions end it. `number` counts the plays of its family from 0."""
+
+    def __init__(self, number: int):
+        self.number, self.count, self.closed = number, 0, 0
+
+    async def start(self) -> Observation:
+        return Observation((Message(Role.USER, "Say yes."),))
+
+    async def step(self, agent: str, action: Message) -> Step:
+        self.count += 1
+        if self.count == 3:
+            return Step(None, {agent: 0.0}, done=True, success=True)
+        return Step(Observation((Message(Role.USER, "Again."),)), {agent: 0.5})
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+class Refuses(Sound):
+    """Takes no other action than a no."""
+
+    async def step(self, agent: str, action: Message) -> Step:
+        if action.text != "no":
+            raise ActionError("say no")
+        return await super().step(agent, action)
+
+
+class Raises(Sound):
+    """Breaks at its second action, when the first has been paid."""
+
+    async def step(self, agent: str, action: Message) -> Step:
+        return await self.fail() if self.count == 1 else await super().step(agent, action)
+
+    async def fail(self) -> Step:
+        raise ZeroDivisionError("the world is wrong")
+
+
+class RaisesItself(Raises):
+    async def fail(self) -> Step:
+        raise InfrastructureError("the database is gone")
+
+
+class Stalls(Raises):
+    async def fail(self) -> Step:
+        await asyncio.sleep(3600)
+        raise AssertionError("unreachable")
+
+
+class TimesOut(Raises):
+    async def fail(self) -> Step:
+        raise TimeoutError("a request took too long")
+
+
+class CancelsItself(Raises):
+    """Waits for what it has cancelled."""
+
+    async def fail(self) -> Step:
+        task = asyncio.ensure_future(asyncio.sleep(3600))
+        task.cancel()
+        await task
+        raise AssertionError("unreachable")
+
+
+class Exits(Raises):
+    async def fail(self) -> Step:
+        sys.exit(3)
+
+
+class LosesItsChild(Raises):
+    """Lives in another process, which is killed."""
+
+    async def fail(self) -> Step:
+        child = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=-1, stdout=-1)
+        assert child.stdout is not None
+        os.kill(child.pid, 9)
+        try:
+            await child.stdout.readexactly(1)
+        finally:
+            await child.wait()
+        raise AssertionError("unreachable")
+
+
+class Interrupted(Raises):
+    """Runs a program that fails."""
+
+    async def fail(self) -> Step:
+        await asyncio.to_thread(subprocess.run, ["false"], check=True)
+        raise AssertionError("unreachable")
+
+
+class NoStart(Raises):
+    async def start(self) -> Observation:
+        raise RuntimeError("no such server")
+
+
+class NoClose(Sound):
+    async def close(self) -> None:
+        await super().close()
+        raise RuntimeError("it does not go away")
+
+
+class PaysNonsense(Sound):
+    async def step(self, agent: str, action: Message) -> Step:
+        return Step(Observation(()), {agent: "much"})  # type: ignore[dict-item]
+
+
+@dataclass
+class World:
+    """Plays of `broken`, and of a sound world after the first `failures` of them."""
+
+    broken: type[Sound]
+    failures: int = 10**9
+    made: list[Sound] = field(default_factory=list)
+
+    def tasks(self, split: str) -> list[Task]:
+        return [TASK]
+
+    def make(self, task: Task) -> Sound:
+        kind = self.broken if len(self.made) < self.failures else Sound
+        self.made.append(kind(len(self.made)))
+        return self.made[-1]
+
+
+def runner(world: World, agent: Plain | None = None, **rollout) -> Runner:
+    limits = Limits(turns=5, stall_s=0.3)
+    config = Rollout(limits=limits, **rollout)
+    return Runner(config, world, agent or Plain(), renderer(), Says(), 512, 0)
+
+
+FAILURES = {
+    Raises: "ZeroDivisionError: the world is wrong",
+    RaisesItself: "InfrastructureError: the database is gone",
+    Stalls: "InfrastructureError: the world did not answer within 0.3 s (rollout.limits.stall_s)",
+    TimesOut: "TimeoutError: a request took too long",
+    CancelsItself: "CancelledError: ",
+    Exits: "SystemExit: 3",
+    LosesItsChild: "IncompleteReadError: 0 bytes read on a total of 1 expected bytes",
+    Interrupted: "CalledProcessError: Command '['false']' returned non-zero exit status 1.",
+    NoStart: "RuntimeError: no such server",
+    NoClose: "RuntimeError: it does not go away",
+    PaysNonsense: "ValueError: could not convert string to float: 'much'",
+}
+
+
+@pytest.mark.parametrize("broken", FAILURES, ids=lambda broken: broken.__name__)
+async def test_a_failure_of_the_world_is_an_error_and_no_reward(broken) -> None:
+    world = World(broken)
+    group = await runner(world, retries=1).group(TASK, 0, 2, SamplingParams(8), "x")
+    assert [episode.error for episode in group.episodes] == [FAILURES[broken]] * 2
+    assert [episode.trajectories for episode in group.episodes] == [(), ()]  # nor what had been paid before
+    assert group.trajectories == ()
+    assert await Native(malformed=-1.0, truncated=-1.0)(group) == []
+    assert [env.closed for env in world.made] == [1] * 4  # two plays, each tried again once
+
+
+@pytest.mark.parametrize("broken", [Raises, Stalls, Exits, LosesItsChild], ids=lambda broken: broken.__name__)
+async def test_a_play_that_is_tried_again_holds_nothing_of_the_failed_one(broken) -> None:
+    world = World(broken, failures=1)
+    [episode] = (await runner(world, retries=1).group(TASK, 0, 1, SamplingParams(8), "x")).episodes
+    [sound] = (await runner(World(Sound)).group(TASK, 0, 1, SamplingParams(8), "x")).episodes
+    assert episode.error is None
+    assert [env.closed for env in world.made] == [1, 1]
+    [again], [first] = episode.trajectories, sound.trajectories
+    assert [turn.reward for turn in again.turns] == [turn.reward for turn in first.turns] == [0.5, 0.5, 0.0]
+    for mine, theirs in zip(again.turns, first.turns, strict=True):
+        np.testing.assert_array_equal(mine.sample.tokens, theirs.sample.tokens)
+
+
+@pytest.mark.parametrize(("malformed", "turns", "ending"), [("tell", 5, Ending.TURNS), ("end", 1, Ending.MALFORMED)])
+async def test_a_failure_of_the_policy_is_trained_on_and_is_no_error(malformed, turns, ending) -> None:
+    world = World(Refuses)
+    group = await runner(world, Plain(malformed=malformed)).group(TASK, 0, 1, SamplingParams(8), "x")
+    [trajectory] = group.trajectories
+    assert group.episodes[0].error is None
+    assert trajectory.ending is ending
+    assert [(turn.reward, turn.info) for turn in trajectory.turns] == [(0.0, {"malformed": 1.0})] * turns
+    assert len(world.made) == world.made[0].closed == 1  # not tried again
+    [score] = await Native(malformed=-0.25)(group)
+    assert score.total == -0.25 * turns
+
+
+async def test_a_config_that_cannot_be_played_is_neither() -> None:
+    class Unplayable(Sound):
+        async def start(self) -> Observation:
+            raise ConfigError("rooms = 0: use at least 1")
+
+    world = World(Unplayable)
+    with pytest.raises(ConfigError, match="rooms = 0"):
+        await runner(world).episode(TASK, SamplingParams(8), "x")
+    assert [env.closed for env in world.made] == [1]
+
+
+async def test_a_cancelled_play_is_closed_and_recorded_as_nothing() -> None:
+    reached = asyncio.Event()
+
+    class Waits(Raises):
+        async def fail(self) -> Step:
+            reached.set()
+            return await asyncio.Future()
+
+    world, episodes = World(Waits), []
+    playing = runner(world)
+    playing.on_episode = episodes.append
+    task = asyncio.ensure_future(playing.episode(TASK, SamplingParams(8), "x"))
+    await reached.wait()
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert [env.closed for env in world.made] == [1]
+    assert (episodes, playing.errors) == ([], 0)
+
+
+async def test_too_many_failures_stop_the_run_with_the_last_cause() -> None:
+    told = r"4 of the last 4 episodes failed.*max_error_rate.*ZeroDivisionError: the world is wrong"
+    playing = runner(World(Raises), retries=0)
+    for number in range(3):
+        await playing.episode(TASK, SamplingParams(8), str(number))
+    with pytest.raises(InfrastructureError, match=told):
+        await playing.episode(TASK, SamplingParams(8), "3")
+    assert playing.errors == 4
