@@ -11,6 +11,8 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "webnav": "sojourn.envs.webnav:WebNav",
         "market": "sojourn.envs.market:Market",
         "tools": "sojourn.envs.tools:Tools",
+        "desktop": "sojourn.envs.desktop:Desktop",
+        "grounding": "sojourn.envs.grounding:Grounding",
         "mixed": "sojourn.envs.mixed:Mixed",
         "clarify": "sojourn.envs.clarify:Clarify",
         "clinic": "sojourn.envs.clinic:Clinic",
