@@ -13,6 +13,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "mcp": "sojourn.envs.adapters.mcp:MCP",
         "aviary": "sojourn.envs.adapters.aviary:Aviary",
         "openenv": "sojourn.envs.adapters.openenv:OpenEnv",
+        "verifiers": "sojourn.envs.adapters.verifiers:Verifiers",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
