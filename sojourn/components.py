@@ -14,6 +14,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "aviary": "sojourn.envs.adapters.aviary:Aviary",
         "openenv": "sojourn.envs.adapters.openenv:OpenEnv",
         "verifiers": "sojourn.envs.adapters.verifiers:Verifiers",
+        "browsergym": "sojourn.envs.adapters.browsergym:BrowserGym",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
