@@ -15,6 +15,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "openenv": "sojourn.envs.adapters.openenv:OpenEnv",
         "verifiers": "sojourn.envs.adapters.verifiers:Verifiers",
         "browsergym": "sojourn.envs.adapters.browsergym:BrowserGym",
+        "nemo_gym": "sojourn.envs.adapters.nemo_gym:NemoGym",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
