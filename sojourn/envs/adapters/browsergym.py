@@ -59,7 +59,6 @@ class BrowserGym:
     about: ClassVar[About] = About(
         source="BrowserGym, Le Sellier De Chezelles et al. 2024, arXiv:2412.05467",
         licence="Apache-2.0 (BrowserGym; a benchmark has its own)",
-        extra="none: it runs in an interpreter of its own",
         programs={"chromium": "chromium"},
     )
 

@@ -71,7 +71,6 @@ class Verifiers:
     about: ClassVar[About] = About(
         source="verifiers v1, Brown 2025, github.com/PrimeIntellect-ai/verifiers, 0.4",
         licence="MIT (verifiers; an environment and its data have their own)",
-        extra="none: it runs in an interpreter of its own",
     )
 
     def __post_init__(self) -> None:
