@@ -1,12 +1,18 @@
 # make demo   set up, then train a web agent in Chromium on this machine's CPU
 # make test   set up, then run all tests
 # make lint   ruff, pyright
+# make adapters   build other ecosystems' environments in .venvs/, and run the tests of the adapters against them
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
+PYTHON312 ?= python3.12
 TORCH := torch==2.13.0
 
+<<<<<<< HEAD
 .PHONY: demo test lint setup browser worlds dry clean
+=======
+.PHONY: demo test lint setup browser dry adapters clean
+>>>>>>> w-adapters
 
 demo: setup browser
 	$(BIN)/sojourn train recipes/miniwob/train.toml
@@ -42,6 +48,7 @@ browser:
 			&& apt-get install -y -qq --no-install-recommends chromium; } \
 		|| { echo "Chromium is missing: install it (Debian: sudo apt-get install chromium) or set SOJOURN_CHROMIUM to its path, then run make again." >&2; exit 1; }
 
+<<<<<<< HEAD
 # What worlds need beside it; tests of those whose programs are missing are skipped.
 PROGRAMS := bubblewrap default-jre-headless xvfb openbox mousepad dbus-x11
 worlds: $(VENV)/worlds
@@ -52,7 +59,21 @@ worlds: $(VENV)/worlds
 
 $(VENV)/worlds: requirements-worlds.txt $(VENV)/ready
 	$(BIN)/pip install -q --no-deps -r requirements-worlds.txt
+=======
+# Their packages clash with ours and with each other's. Minutes, and gigabytes: not part of `make test`.
+adapters: setup browser $(foreach name,mcp1 openenv verifiers browsergym nemo_gym,.venvs/$(name)/ready)
+	$(BIN)/pip install -q --no-deps -r requirements-worlds.txt
+	.venvs/mcp1/bin/python -m pytest -W ignore::ResourceWarning tests/adapters/test_mcp.py
+	SOJOURN_OPENENV_PYTHON=.venvs/openenv/bin/python SOJOURN_VERIFIERS_PYTHON=.venvs/verifiers/bin/python \
+	SOJOURN_BROWSERGYM_PYTHON=.venvs/browsergym/bin/python SOJOURN_NEMO_GYM_PYTHON=.venvs/nemo_gym/bin/python \
+		$(BIN)/python -m pytest tests/adapters
+
+.venvs/nemo_gym/ready: PYTHON := $(PYTHON312)
+.venvs/%/ready: tests/adapters/requirements-%.txt
+	$(PYTHON) -m venv .venvs/$*
+	.venvs/$*/bin/pip install -q -r $<
+>>>>>>> w-adapters
 	touch $@
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) .venvs

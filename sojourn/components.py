@@ -42,6 +42,9 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "tau": "sojourn.envs.tau:Tau",
         "openenv": "sojourn.envs.adapters.openenv:OpenEnv",
         "repo": "sojourn.envs.repo:Repo",
+        "verifiers": "sojourn.envs.adapters.verifiers:Verifiers",
+        "browsergym": "sojourn.envs.adapters.browsergym:BrowserGym",
+        "nemo_gym": "sojourn.envs.adapters.nemo_gym:NemoGym",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",
