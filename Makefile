@@ -8,11 +8,7 @@ PYTHON ?= python3
 PYTHON312 ?= python3.12
 TORCH := torch==2.13.0
 
-<<<<<<< HEAD
-.PHONY: demo test lint setup browser worlds dry clean
-=======
-.PHONY: demo test lint setup browser dry adapters clean
->>>>>>> w-adapters
+.PHONY: demo test lint setup browser worlds adapters dry clean
 
 demo: setup browser
 	$(BIN)/sojourn train recipes/miniwob/train.toml
@@ -48,7 +44,6 @@ browser:
 			&& apt-get install -y -qq --no-install-recommends chromium; } \
 		|| { echo "Chromium is missing: install it (Debian: sudo apt-get install chromium) or set SOJOURN_CHROMIUM to its path, then run make again." >&2; exit 1; }
 
-<<<<<<< HEAD
 # What worlds need beside it; tests of those whose programs are missing are skipped.
 PROGRAMS := bubblewrap default-jre-headless xvfb openbox mousepad dbus-x11
 worlds: $(VENV)/worlds
@@ -59,10 +54,10 @@ worlds: $(VENV)/worlds
 
 $(VENV)/worlds: requirements-worlds.txt $(VENV)/ready
 	$(BIN)/pip install -q --no-deps -r requirements-worlds.txt
-=======
+	touch $@
+
 # Their packages clash with ours and with each other's. Minutes, and gigabytes: not part of `make test`.
-adapters: setup browser $(foreach name,mcp1 openenv verifiers browsergym nemo_gym,.venvs/$(name)/ready)
-	$(BIN)/pip install -q --no-deps -r requirements-worlds.txt
+adapters: setup browser worlds $(foreach name,mcp1 openenv verifiers browsergym nemo_gym,.venvs/$(name)/ready)
 	.venvs/mcp1/bin/python -m pytest -W ignore::ResourceWarning tests/adapters/test_mcp.py
 	SOJOURN_OPENENV_PYTHON=.venvs/openenv/bin/python SOJOURN_VERIFIERS_PYTHON=.venvs/verifiers/bin/python \
 	SOJOURN_BROWSERGYM_PYTHON=.venvs/browsergym/bin/python SOJOURN_NEMO_GYM_PYTHON=.venvs/nemo_gym/bin/python \
@@ -72,7 +67,6 @@ adapters: setup browser $(foreach name,mcp1 openenv verifiers browsergym nemo_gy
 .venvs/%/ready: tests/adapters/requirements-%.txt
 	$(PYTHON) -m venv .venvs/$*
 	.venvs/$*/bin/pip install -q -r $<
->>>>>>> w-adapters
 	touch $@
 
 clean:
