@@ -306,18 +306,30 @@ async def _exchange(process: Any, head: dict[str, Any], payload: bytes) -> tuple
 
 
 async def _end(process: Any, first: int) -> None:
-    """Kills process 1, with which all others inside end, and waits for bubblewrap, which buries it."""
-    if first < 0:
-        _kill(process)
-    else:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(first, signal.SIGKILL)
-        os.close(first)
+    """Kills process 1, and waits for it and for bubblewrap, which buries it: all others inside end before it does."""
     try:
+        if first < 0:
+            _kill(process)
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(first, signal.SIGKILL)
+            await asyncio.wait_for(_readable(first), START_S)
         await asyncio.wait_for(process.wait(), START_S)
     finally:
+        if first >= 0:
+            os.close(first)
         _kill(process)
         process._transport.close()
+
+
+async def _readable(fd: int) -> None:
+    """Until a descriptor can be read, which for one of a process is when it has ended."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(fd, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(fd)
 
 
 def _kill(process: Any) -> None:
