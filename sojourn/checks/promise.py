@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import os
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sojourn.checks.report import Outcome, Verdict
+
+CLOSES_S = 2.0
 
 
 class JudgedError(Exception):
@@ -60,14 +62,24 @@ async def judge_all_awaited(promises: Sequence[Promise], case: Any, timeout_s: f
 
 async def judge_awaited(promise: Promise, case: Any, timeout_s: float) -> Verdict:
     """One verdict; the promise cannot hold the suite by waiting."""
-    task = asyncio.ensure_future(promise.judge(case))
+    task = asyncio.ensure_future(guarded(promise.judge(case)))
     try:
         await asyncio.wait({task}, timeout=timeout_s)
     finally:
+        late = not task.done()
         task.cancel()
-    if not task.done():
+    if late:
+        await asyncio.wait({task}, timeout=CLOSES_S)  # so that it closes what it has opened
         return Verdict(promise.name, Outcome.FAILED, f"not finished after {timeout_s:g} s")
     return _verdict(promise, task.result)
+
+
+async def guarded(judgement: Awaitable[Any]) -> Any:
+    """The result; a call of sys.exit, which would end the loop and not this task alone, is a broken promise."""
+    try:
+        return await judgement
+    except SystemExit as error:
+        raise BrokenError(f"it called sys.exit({error.code!r})") from error
 
 
 def require_declared(component: Any, forms: Mapping[str, type]) -> str:

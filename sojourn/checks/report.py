@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -58,7 +59,13 @@ class Report:
         return {verdict.promise: verdict for verdict in self.verdicts}[promise]
 
     def __rich__(self) -> Table:
-        table = Table(title=Text(self.subject), caption="passed" if self.passed else f"{len(self.failed)} broken")
+        table = Table(
+            box=box.SIMPLE_HEAD,
+            show_edge=False,
+            pad_edge=False,
+            title=Text(self.subject),
+            caption="passed" if self.passed else f"{len(self.failed)} broken",
+        )
         for heading in ("promise", "verdict", "detail"):
             table.add_column(heading, overflow="fold")
         for verdict in self.verdicts:

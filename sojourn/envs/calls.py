@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-import math
+import sys
 import types
 import typing
 import warnings
@@ -17,6 +17,7 @@ from sojourn.errors import ActionError, ConfigError
 from sojourn.types import Tool, ToolCall
 
 LONGEST_ACTION = 10_000  # characters
+LARGEST = sys.float_info.max  # also of the integers that are taken as floats; nan and infinity are not below it
 SCALARS: dict[Any, str] = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
 
 
@@ -122,7 +123,7 @@ def _fits(hint: Any, value: Any) -> bool:
     if hint is Any:
         return isinstance(value, (int, float, str, list, dict, type(None)))
     if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     if hint in SCALARS:
@@ -164,4 +165,6 @@ def short(value: Any) -> str:
         text = repr(value[:100] if isinstance(value, str) else value)
     except ValueError:  # an integer of more digits than Python prints
         return "a huge number"
+    except RecursionError:
+        return "a value that is nested too deep"
     return text if len(text) <= 60 else f"{text[:60]}..."

@@ -94,6 +94,7 @@ def read(text: str, thinking: bool) -> Message:
 def _call(text: str) -> ToolCall:
     try:
         value = json.loads(text, parse_constant=_no_constant)
+        json.dumps(value, ensure_ascii=False).encode()  # JSON can escape half a surrogate pair, but no text can hold it
     except (ValueError, RecursionError) as error:
         raise ActionError(f"Your tool call is not JSON ({str(error)[:80]}): write {FORM}.") from None
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:

@@ -63,7 +63,10 @@ def test_jobs_are_short_differ_and_pass_no_other_jobs_check():
     jobs = [job_of(family.tasks("train")[index]) for index in range(10 * len(KINDS))]
     assert len(KINDS) >= 12
     assert max(len(job.instruction) for job in jobs) < 300
-    assert len({(job.instruction, tree_of(job.files).digest) for job in jobs}) == len(jobs)
+    tested = [job_of(family.tasks("test")[index]) for index in range(10 * len(KINDS))]
+    train, test = ({(job.instruction, tree_of(job.files).digest) for job in of} for of in (jobs, tested))
+    assert min(len(train), len(test)) > 0.97 * len(jobs)
+    assert not train & test
     assert not any(job.check(tree_of(job.files)) for job in jobs)
     again = job_of(Terminal().tasks("train")[5])
     assert tree_of(again.files).digest == tree_of(jobs[5].files).digest
@@ -111,8 +114,6 @@ async def test_a_random_policy_earns_next_to_nothing():
 
 async def test_it_keeps_its_promises():
     report = await check_env(Terminal(kinds=("tidy", "release"), turns=6), episodes=1)
-    assert report.passed, report.failed
-    report = await check_env(Terminal(kinds=("sort_lines",), form="native", turns=4, timeout_s=2), episodes=1)
     assert report.passed, report.failed
 
 

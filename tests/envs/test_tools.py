@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 import pytest
 
+from sojourn.checks.env import check_env
+from sojourn.envs.calls import method_of
 from sojourn.envs.tools import Tools, as_family
 from sojourn.envs.toy import Toy
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
@@ -387,3 +389,43 @@ async def test_the_example_is_short_and_its_expert_always_wins(monkeypatch):
             done = step.done
         assert step.rewards == {"agent": 1.0}
     assert secrets == set(range(1, 16))
+
+
+class Picky:
+    """Put things of any kind."""
+
+    def __init__(self, seed: int):
+        self.seed = seed
+        self.put = 0
+
+    def goal(self) -> str:
+        return f"Put number {self.seed}."
+
+    def put_numbers(self, real: float, whole: int, maybe: float | None) -> None:
+        self.put += 1
+
+    def put_words(self, word: str, one: Literal["a", 1], flag: bool) -> None:
+        self.put += 1
+
+    def put_many(self, numbers: list[float], named: dict[str, list[int]], anything: Any) -> str:
+        self.put += 1
+        return "many"
+
+    def reward(self) -> float | None:
+        return 0.0 if self.put >= 5 else None
+
+
+async def test_odd_arguments_of_every_type_break_nothing():
+    report = await check_env(Picky)
+    assert report.passed, [report[name] for name in report.failed]
+
+
+def test_a_number_too_large_for_a_float_is_refused():
+    put = method_of("put_numbers", Picky.put_numbers, "Picky")
+    with pytest.raises(ActionError, match="real = 1000"):
+        put.arguments({"real": 10**400, "whole": 1, "maybe": None})
+    assert put.arguments({"real": 10**300, "whole": 1, "maybe": -1e308}) == {
+        "real": 10**300,
+        "whole": 1,
+        "maybe": -1e308,
+    }

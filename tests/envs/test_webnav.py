@@ -217,7 +217,7 @@ PAGES = {
     "index.html": """<html><head><title>Mill  town</title><style>p {}</style></head><body>
         <script>var x = "<a href='secret.html'>";</script>
         <h1>Welcome</h1><p>See <a href="deep/owners.html#top">the   <b>owners</b></a> &amp; <a href="/deep/">all</a>.
-        <a href="https://example.org/">out</a> <a href="../outside.html">up</a>
+        <a href="https://example.org/deep/owners.html">out</a> <a href="../outside.html">up</a>
         <a href="index.html">here</a></p></body>""",
     "deep/owners.html": "<p>The mill was Bob's for ten years.<br>Then it burnt. <a href='../far%20away.htm'><img></a>",
     "deep/index.html": "<ul><li>Nothing here but one list<li><a href='owners.html'>owners</a></ul>",
@@ -249,6 +249,18 @@ def test_a_folder_of_files_is_read(site_folder) -> None:
     assert site.distances == {"index.html": 0, "deep/owners.html": 1, "deep/index.html": 1, "far away.htm": 2}
     assert site.saying["nothing here but one list"] == ["deep/index.html", "far away.htm"]
     assert site.findable == {1: ["deep/owners.html"], 2: ["far away.htm"]}
+
+
+def test_a_folder_can_start_elsewhere_and_leave_pages_out(site_folder) -> None:
+    site = folder.load(str(site_folder), "deep/index.html", ("far*", "lost.html"))
+    assert site.start == "deep/index.html"
+    assert set(site.pages) == {"index.html", "deep/index.html", "deep/owners.html"}
+    assert site.pages["deep/owners.html"].links == ()
+    with pytest.raises(ConfigError, match="start"):
+        folder.load(str(site_folder), "nowhere.html")
+    family = WebNav(site=str(site_folder), skip=("deep/*", "lost.html"))
+    with pytest.raises(ConfigError, match="larger site"):
+        family.tasks("train")
 
 
 async def test_a_folder_can_be_visited(site_folder) -> None:
@@ -301,6 +313,7 @@ async def test_questions_of_a_folder(site_folder, tmp_path) -> None:
         ({"questions": "x.jsonl"}, "questions go with"),
         ({"site": "/nowhere", "goal": "answer"}, "which needs them"),
         ({"site": "/nowhere"}, "no such folder"),
+        ({"start": "a.html"}, "folder of your own"),
         ({"site": "/nowhere", "goal": "answer", "questions": "/nowhere.jsonl"}, "no such folder"),
     ],
 )

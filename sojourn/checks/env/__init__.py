@@ -1,37 +1,46 @@
 """Does an environment keep its promises? `check_env` plays it and says, promise by promise.
 
-A failure of the code under test is a verdict, never an exception. What it cannot see: a world that leaks through files
-or servers of its own, a call that blocks the event loop for ever, and whatever its few random plays do not reach.
+A failure of the code under test is a verdict, never an exception. What it cannot see: a world that leaks through
+servers of its own or outside the temporary folder, a call that blocks the event loop for ever, and whatever its few
+random plays do not reach.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sojourn.checks.env import actions, closing, listing, replays
+from sojourn.checks.env import actions, cancelling, closing, elsewhere, listing, replays, seats
+from sojourn.checks.env.holding import end, scratch
 from sojourn.checks.env.play import Case
 from sojourn.checks.promise import Promise, judge_all_awaited, judge_awaited
 from sojourn.checks.report import Report
 
 WORKS = ("it is an environment", "it gives tasks", "it can be played")
 COMPARED = (*WORKS, "it is deterministic")
+REPLAYED = (*COMPARED, "plays are isolated", "a refusal changes nothing")
 PROMISES = (
     Promise("it is an environment", (), listing.opens),
+    Promise("it says what it is", WORKS[:1], listing.says_what_it_is),
     Promise("it gives tasks", WORKS[:1], listing.gives_tasks),
     Promise("its splits share no task", WORKS[:2], listing.splits_disjoint),
-    Promise("its task ids are stable", WORKS[:2], listing.ids_stable),
+    Promise("its task ids are stable", WORKS[:2], elsewhere.ids_stable),
     Promise("it can be played", WORKS[:2], replays.plays),
     Promise("it is deterministic", WORKS, replays.deterministic),
+    Promise("its seats are named", COMPARED, seats.named),
+    Promise("it is the same elsewhere", COMPARED, elsewhere.plays_alike),
     Promise("plays are isolated", COMPARED, replays.isolated),
-    Promise("forks are equal and apart", COMPARED, replays.forks),
     Promise("state keys are stable", COMPARED, replays.state_key),
+    Promise("its images are there", WORKS, replays.images),
     Promise("malformed actions earn nothing", WORKS, actions.malformed),
     Promise("a refusal changes nothing", (*COMPARED, "malformed actions earn nothing"), actions.refusals),
+    Promise("forks are equal and apart", REPLAYED, replays.forks),
     Promise("choices are possible", WORKS, actions.choices),
     Promise("the expert succeeds", WORKS, actions.expert),
     Promise("rewards are finite and small", WORKS, actions.rewards_small),
+    Promise("success comes with the end", WORKS, actions.success_last),
     Promise("it closes", WORKS, closing.closes),
-    Promise("it can be cancelled", (*COMPARED, "it closes"), closing.cancellable),
+    Promise("it can be cancelled", (*COMPARED, "it closes"), cancelling.cancellable),
+    Promise("it dies with its process", (*WORKS, "it closes"), elsewhere.dies),
     Promise("its plays end", WORKS, actions.ends),
 )
 
@@ -52,9 +61,12 @@ async def check_env(
     """
     named = getattr(family, "name", None) if not isinstance(family, type) else None  # of a plain class: module:Class
     subject = family if isinstance(family, str) else named or getattr(family, "__qualname__", type(family).__qualname__)
-    case = Case(family, split, episodes, seed, max_turns)
-    verdicts = await judge_all_awaited(PROMISES, case, timeout_s)
-    if (shut := getattr(case.family, "close", None)) and not isinstance(case.family, (str, type)):
-        closes = Promise("the family closes", (), lambda case: listing.closed(shut))
-        verdicts = (*verdicts, await judge_awaited(closes, case, timeout_s))
+    with scratch() as folder:
+        case = Case(family, split, episodes, seed, max_turns, folder)
+        verdicts = await judge_all_awaited(PROMISES, case, timeout_s)
+        if (shut := getattr(case.family, "close", None)) and not isinstance(case.family, (str, type)):
+            closes = Promise("the family closes", (), lambda case: closing.family_closes(case, shut))
+            verdicts = (*verdicts, await judge_awaited(closes, case, timeout_s))
+        if case.untidy:
+            end(case.before, folder)
     return Report(str(subject), verdicts)

@@ -1,54 +1,69 @@
-"""What actions do: hostile ones earn nothing, offered ones are possible, the expert's succeed."""
+"""What actions do: hostile ones earn nothing, offered ones are possible, the expert's succeed, and all of them end."""
 
 from __future__ import annotations
 
 import math
+import random
+from dataclasses import is_dataclass, replace
+from typing import Any
 
-from sojourn.checks.env.play import Case, Play, ask_expert, first_difference, require_equal, short, whole
-from sojourn.checks.promise import BrokenError, DoubtfulError, NotOfferedError
-from sojourn.types import Message, Role, ToolCall
-
-HOSTILE = (
-    Message(Role.ASSISTANT, ""),
-    Message(Role.ASSISTANT, " \n\t "),
-    Message(Role.ASSISTANT, "xyzzy plugh frobnicate"),
-    Message(Role.ASSISTANT, "x" * 100_000),
-    Message(Role.ASSISTANT, "((" * 3_000),
-    Message(Role.ASSISTANT, "\u202e\u0000\ufffd \U0001f600 ١٢٣"),
-    Message(Role.ASSISTANT, '{"name": "reward", "arguments": {}}'),
-    Message(Role.ASSISTANT, "reward(1.0)"),
-    Message(Role.ASSISTANT, "__import__('os').getcwd()"),
-    Message(Role.ASSISTANT, "reward = 1.0; success = True; done"),
-    Message(Role.ASSISTANT, calls=(ToolCall("no_such_tool", {}),)),
-    Message(Role.ASSISTANT, calls=(ToolCall("__init__", {"self": None, "": []}),)),
+from sojourn.checks.env.hostile import hostile
+from sojourn.checks.env.play import (
+    Case,
+    Play,
+    ask_expert,
+    choose,
+    closing,
+    first_difference,
+    require_equal,
+    short,
+    whole,
 )
+from sojourn.checks.promise import BrokenError, DoubtfulError, NotOfferedError
+from sojourn.types import Message
+
+LONGEST_REFUSAL = 2_000  # characters
 
 
 async def malformed(case: Case) -> str:
     """Hostile actions at the start and in the middle; what a refusal did to the world is judged by the next promise."""
     case.refusals = []
-    refused = 0
+    refused: list[Message] = []
+    said = longest = 0
+    tools = {t.name: t for event in case.plays[0].events if event.observation for t in event.observation.tools}
     for turns in sorted({0, len(case.plays[0].actions) // 2}):
-        play = await case.replay(0, turns)
-        for action in HOSTILE:
-            before = play.key()
-            event = await play.act(action)
-            if any(reward > 0 for reward in event.rewards.values()) or event.success:
-                await play.env.close()
-                raise BrokenError(f"the action {short(action)} earned {dict(event.rewards)}, success {event.success}")
-            if event.refused:
-                refused += 1
+        left, refused = hostile(list(tools.values())), []
+        while left:
+            async with case.replaying(0, turns) as play:
+                refused += await _refused(case, play, left)
+        said += len(refused)
+        async with case.replaying(0, turns) as play:
+            for action in refused:
+                longest = max(longest, len((await play.act(action)).refused))
                 play.events.pop()
-                if event.key != before:
-                    case.refusals.append(f"refusing {short(action)} changed the state key")
-            else:
-                await play.env.close()
-                play = await case.replay(0, turns)
-        await play.act_all(case.plays[0].actions[turns:])
-        await play.env.close()
-        if difference := first_difference(case.plays[0].events, play.events):
-            case.refusals.append(f"after refusals, {difference}")
-    return f"{refused} hostile actions refused, none paid"
+            await play.act_all(case.plays[0].actions[turns:])
+            if difference := first_difference(case.plays[0].events, play.events):
+                case.refusals.append(f"after refusals, {difference}")
+    if longest > LONGEST_REFUSAL:
+        raise DoubtfulError(f"a refusal has {longest} characters, all for the agent to read: cut what it repeats")
+    return f"{said} hostile actions refused, none paid"
+
+
+async def _refused(case: Case, play: Play, left: list[Message]) -> list[Message]:
+    """Those of the actions that are left that are refused before one is accepted."""
+    refused: list[Message] = []
+    while left:
+        action, before = left.pop(0), play.key()
+        event = await play.act(action)
+        if event.rewards.get(event.seat, 0) > 0 or event.success:
+            raise BrokenError(f"the action {short(action)} earned {dict(event.rewards)}, success {event.success}")
+        if not event.refused:
+            break
+        refused.append(action)
+        play.events.pop()
+        if event.key != before:
+            case.refusals.append(f"refusing {short(action)} changed the state key")
+    return refused
 
 
 async def refusals(case: Case) -> str:
@@ -58,9 +73,8 @@ async def refusals(case: Case) -> str:
     for number, play in enumerate(case.plays):
         kept = [event for event in play.events if not event.refused]
         if len(kept) < len(play.events):
-            again = Play(case.family.make(case.task_of(number)))
-            await whole(again, [event.action for event in kept if event.action is not None])
-            await again.env.close()
+            async with closing(Play(case.family.make(case.task_of(number)))) as again:
+                await whole(again, [event.action for event in kept if event.action is not None])
             require_equal(kept, again.events, "without the actions that were refused")
     return "the play goes on as if the refused actions had not been"
 
@@ -78,9 +92,9 @@ async def choices(case: Case) -> str:
 
 
 async def expert(case: Case) -> str:
+    """Where several play, the expert moves for all: who wins is not judged, nor whether anybody does."""
     for task in case.tasks:
-        play = Play(case.family.make(task))
-        try:
+        async with closing(Play(case.family.make(task))) as play:
             if not hasattr(play.env, "expert"):
                 raise NotOfferedError("no expert()")
             await play.start()
@@ -90,9 +104,7 @@ async def expert(case: Case) -> str:
                 event = await play.act(await ask_expert(play.env))
                 if event.refused:
                     raise BrokenError(f"task {task.id}: its action {short(event.action)} was refused: {event.refused}")
-        finally:
-            await play.env.close()
-        if not play.success:
+        if len(case.seats(task)) == 1 and not play.success:
             raise BrokenError(f"task {task.id}: the expert's play of {len(play.actions)} actions ended without success")
         case.expert_plays.append(play)
     return f"in {', '.join(str(len(play.actions)) for play in case.expert_plays)} actions"
@@ -108,8 +120,56 @@ async def rewards_small(case: Case) -> str:
     return f"from {min(rewards, default=0):g} to {max(rewards, default=0):g}"
 
 
+async def success_last(case: Case) -> str:
+    events = [event for play in [*case.plays, *case.expert_plays] for event in play.events]
+    early = [event.success for event in events if event.success is not None and not event.done]
+    if any(early):
+        raise BrokenError("success is True before the end: a play that a budget cuts off there counts as a success")
+    if early:
+        raise DoubtfulError("success is False before the end: leave it None until it is known")
+    known = sum(event.success is not None for event in events if event.done)
+    return f"said at {known} of {sum(event.done for event in events)} ends"
+
+
 async def ends(case: Case) -> str:
-    ended = [play for play in [*case.plays, *case.expert_plays] if play.done]
-    if not ended:
+    plays = [*case.plays, *case.expert_plays]
+    limit = getattr(case.family, "turns", 0)
+    if isinstance(limit, int) and any(play.accepted > limit > 0 for play in plays):
+        raise BrokenError(f"turns = {limit}, but a play went on to {max(play.accepted for play in plays)} actions")
+    limited = await _limited(case, max(play.accepted for play in plays) - 1)
+    if not any(play.done for play in plays) and not limited:
         raise DoubtfulError(f"no play ended within {case.max_turns} actions: give the rollout a limit of turns")
-    return f"{len(ended)} of {len(case.plays) + len(case.expert_plays)} plays"
+    return f"{sum(play.done for play in plays)} of {len(plays)} plays{limited}"
+
+
+async def _limited(case: Case, longest: int) -> str:
+    """Whether the world's own limit, where it has a field `turns`, ends plays that could go on; judged with a low one
+    in a family like this one."""
+    turns = min(longest, 3)
+    low = _with_turns(case.family, turns)
+    if low is None:
+        return ""
+    try:
+        if hasattr(low, "open"):
+            await low.open()
+        async with closing(Play(low.make(low.tasks(case.split)[0]))) as play:
+            rng = random.Random(case.seed)
+            await play.start()
+            while not play.done and play.accepted < turns and len(play.actions) < case.max_turns:
+                await play.act(await choose(play, rng))
+        if play.accepted >= turns and not play.done:
+            raise BrokenError(f"with turns = {turns} a play went on after {turns} actions")
+    finally:
+        if hasattr(low, "close"):
+            await low.close()
+    return f", and with turns = {turns} after {play.accepted} actions" if play.done else ""
+
+
+def _with_turns(family: Any, turns: int) -> Any:
+    """A family like the given one but for its field `turns`; None where there is no such field, or not so low."""
+    if turns < 1 or not isinstance(getattr(family, "turns", None), int) or not is_dataclass(family):
+        return None
+    try:
+        return replace(family, turns=turns)  # pyright: ignore[reportArgumentType]
+    except Exception:  # its own objection: a limit so low is none of its promises
+        return None

@@ -1,50 +1,52 @@
-"""What a world leaves behind when it is closed or cancelled."""
+"""What is left behind when a play is closed, and when its family is."""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import is_dataclass, replace
+from typing import Any
 
-from sojourn.checks.env.play import Case, Play, require_equal, short, whole
+from sojourn.checks.env.holding import PATIENCE_S, grown, held
+from sojourn.checks.env.play import Case, spread
 from sojourn.checks.promise import BrokenError
-from sojourn.checks.running import left_running, running
 
-PAUSES_S = (0, 0, 0, 0.001, 0.005, 0.02, 0.1)  # after how much of a play it is cancelled, added up
+MOST = 5  # turns of a play at which it is left
 
 
 async def closes(case: Case) -> str:
+    """Before the start, at any turn (as a budget ends it), at its end; twice."""
     unused = case.family.make(case.tasks[0])
-    await unused.close()  # before any start
-    await (await case.replay(0)).env.close()  # warms up whatever the family shares
-    before = running()
-    for turns in (1, None):
-        play = await case.replay(0, turns)
+    await unused.close()
+    await case.replay(0)  # warms up whatever the plays share
+
+    async def left_at(turns: int) -> None:
+        async with case.replaying(0, turns) as play:
+            case.starts_processes |= bool(held(case.scratch)["process"].keys() - case.before["process"].keys())
         await play.env.close()
-        await play.env.close()
-    if left := await left_running(before):
-        raise BrokenError(f"after close() there still runs {left[0]} ({len(left)} in all)")
-    return "at any time, twice, and nothing is left running"
+
+    for turns in spread(len(case.plays[0].actions), MOST):
+        if left := await case.leak(lambda turns=turns: left_at(turns)):
+            raise BrokenError(f"a play that is closed after {turns} actions leaves {left}")
+    return "at any turn, twice, and nothing is left"
 
 
-async def cancellable(case: Case) -> str:
-    before = running()
-    for count in range(len(PAUSES_S) + 1):
-        play = Play(case.family.make(case.tasks[0]))
-        task = asyncio.ensure_future(whole(play, case.plays[0].actions))
-        for pause_s in PAUSES_S[:count]:
-            await asyncio.sleep(pause_s)
-        finished = task.done()
-        task.cancel()
-        await asyncio.wait({task}, timeout=10)
-        if not task.done():
-            raise BrokenError("a cancelled play did not stop within 10 s")
-        if not finished and not task.cancelled():
-            raise BrokenError(f"a cancelled play went on, and ended with {short(task.exception() or 'its result')}")
-        await play.env.close()
-        if finished:
-            break
-    again = await case.replay(0)
-    await again.env.close()
-    require_equal(case.plays[0].events, again.events, "after cancelled plays")
-    if left := await left_running(before):
-        raise BrokenError(f"after a cancelled play and close() there still runs {left[0]}")
-    return "at every await tried"
+async def family_closes(case: Case, close: Callable[[], Awaitable[Any]]) -> str:
+    """What a library opens once for good, when it is first used, is no leak: what another family leaves too is one."""
+    await close()
+    if not await grown(case.before, case.scratch, PATIENCE_S[0]):
+        return "nothing is left"
+
+    async def again() -> None:
+        family = replace(case.family) if is_dataclass(case.family) else case.family  # pyright: ignore[reportArgumentType]
+        if hasattr(family, "open"):
+            await family.open()
+        try:
+            env = family.make(case.tasks[0])
+            await env.start()
+            await env.close()
+        finally:
+            await family.close()
+
+    if case.tasks and (left := await case.leak(again)):
+        raise BrokenError(f"a family that is closed leaves {left}")
+    return "nothing is left but what is used again"

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import ast
-import asyncio
 import json
-import os
 import random
-import subprocess
-import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import fields, is_dataclass
-from typing import Any
 
+from sojourn.checks.env.holding import held
 from sojourn.checks.env.play import Case, short
-from sojourn.checks.promise import BrokenError, DoubtfulError, NotOfferedError
+from sojourn.checks.promise import BrokenError, DoubtfulError
+from sojourn.envs.about import About
 from sojourn.envs.tools import as_family
 from sojourn.types import Task
 
-REBUILD = """
-import ast, importlib, json, sys
-path, values, count = ast.literal_eval(sys.stdin.read())
-module, _, names = path.partition(":")
-family = importlib.import_module(module)
-for name in names.split("."):
-    family = getattr(family, name)
-family = family(**values)
-splits = {split: family.tasks(split) for split in ("train", "test")}
-print(json.dumps({split: [tasks[i].id for i in range(min(count, len(tasks)))] for split, tasks in splits.items()}))
-"""
-
 
 async def opens(case: Case) -> str:
+    case.before = held(case.scratch)
     case.family = as_family(case.family)
     if not hasattr(case.family, "open"):
         return "an EnvFamily"
@@ -39,9 +22,21 @@ async def opens(case: Case) -> str:
     return "an EnvFamily, opened"
 
 
-async def closed(close: Callable[[], Awaitable[None]]) -> str:
-    await close()
-    return ""
+async def says_what_it_is(case: Case) -> str:
+    told_by = getattr(case.family, "plain", case.family)  # of a plain class, what that says
+    about = getattr(told_by, "about", None)
+    if about is None:
+        raise DoubtfulError("no `about`: say its source and its licence")
+    if not isinstance(about, About):
+        raise BrokenError(f"about is {short(about)}: expected an About")
+    texts = {"source": about.source, "licence": about.licence, "seats": about.seats}
+    if empty := [name for name, text in texts.items() if not (isinstance(text, str) and text.strip())]:
+        raise BrokenError(f"about.{empty[0]} is {short(texts[empty[0]])}: expected a text")
+    if not about.sees:
+        raise BrokenError("about.sees is empty: expected what observations are made of, such as text")
+    if about.easy:
+        type(case.family)(**about.easy)
+    return about.licence
 
 
 async def gives_tasks(case: Case) -> str:
@@ -78,34 +73,3 @@ async def splits_disjoint(case: Case) -> str:
         one = min(common)
         raise BrokenError(f"train task {seen['train'][one]} is test task {seen['test'][one]} too: {short(one)}")
     return f"first {len(seen['train'])} and {len(seen['test'])} compared"
-
-
-async def ids_stable(case: Case) -> str:
-    family: Any = case.family
-    kind = type(family)
-    path = f"{kind.__module__}:{kind.__qualname__}"
-    if not is_dataclass(kind) or "<locals>" in path or kind.__module__ == "__main__":
-        raise NotOfferedError("the family cannot be made again by name in another process")
-    values = {f.name: getattr(family, f.name) for f in fields(kind) if f.init}
-    spoken = repr((path, values, 20))
-    try:
-        same = ast.literal_eval(spoken)[1] == values
-    except (SyntaxError, ValueError):
-        same = False
-    if not same:
-        raise NotOfferedError("the family's fields cannot be written down for another process")
-    paths = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    hashing = "1" if os.environ.get("PYTHONHASHSEED", "random") != "1" else "2"
-    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": hashing}
-    command = [sys.executable, "-c", REBUILD]
-    child = await asyncio.to_thread(
-        subprocess.run, command, input=spoken, env=environment, capture_output=True, text=True, timeout=100
-    )
-    if child.returncode:
-        raise BrokenError(f"another process cannot list the tasks: {child.stderr.strip().splitlines()[-1:]}")
-    for split, ids in json.loads(child.stdout.splitlines()[-1]).items():
-        tasks = family.tasks(split)
-        for index, there in enumerate(ids):
-            if tasks[index].id != there:
-                raise BrokenError(f'tasks("{split}")[{index}].id is {tasks[index].id} here, {there} in another process')
-    return "the same in another process"

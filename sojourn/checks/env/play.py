@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
+from sojourn.checks.env.holding import Held, leak
 from sojourn.checks.promise import BrokenError
 from sojourn.errors import ActionError
+from sojourn.rollout.runner import seats_of, world_of
 from sojourn.types import Message, Observation, Role, Step, Task, ToolCall
 
 
@@ -34,6 +39,9 @@ class Play:
     env: Any
     events: list[Event] = field(default_factory=list)
     seat: str = "agent"
+    start_s: float = 0.0
+    blobs: Mapping[str, bytes] = field(default_factory=dict)  # the images that it showed
+    closed: bool = False
 
     @property
     def done(self) -> bool:
@@ -48,11 +56,18 @@ class Play:
         known = [event.success for event in self.events if event.success is not None]
         return known[-1] if known else sum(sum(event.rewards.values()) for event in self.events) > 0
 
+    @property
+    def accepted(self) -> int:
+        """How many actions were not refused."""
+        return sum(event.action is not None and not event.refused for event in self.events)
+
     def key(self) -> str | None:
         return self.env.state_key() if hasattr(self.env, "state_key") else None
 
     async def start(self) -> Play:
+        began = time.perf_counter()
         observation = await self.env.start()
+        self.start_s = time.perf_counter() - began
         require_observation(observation, "start()")
         self.seat = observation.agent
         self.events.append(Event(self.seat, None, observation, key=self.key()))
@@ -78,6 +93,11 @@ class Play:
             await self.act(action)
         return self
 
+    async def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            await self.env.close()
+
 
 @dataclass
 class Case:
@@ -88,18 +108,56 @@ class Case:
     episodes: int
     seed: int
     max_turns: int
+    scratch: Path  # where temporary files are made while the checks last
+    before: Held = field(default_factory=dict)  # what the process held before the family was opened
     tasks: list[Task] = field(default_factory=list)
     plays: list[Play] = field(default_factory=list)  # finished and closed; the first two are of one task
     expert_plays: list[Play] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)  # what refused hostile actions did to the world
+    starts_processes: bool = False  # whether there were any beside a play
+    untidy: bool = False  # whether anything was left behind
+
+    def seats(self, task: Task) -> tuple[str, ...]:
+        return tuple(seats_of(self.family, task))
+
+    @property
+    def room(self) -> int:
+        """How many plays the family holds at once, where it says so."""
+        return min(getattr(world_of(self.family, task), "capacity", 2) for task in self.tasks)
 
     def task_of(self, play: int) -> Task:
         return self.tasks[max(play - 1, 0)]
 
-    async def replay(self, play: int, turns: int | None = None) -> Play:
-        """The same task and the same actions (the first `turns` of them) in a new env, still open."""
-        fresh = await Play(self.family.make(self.task_of(play))).start()
-        return await fresh.act_all(self.plays[play].actions[:turns])
+    async def leak(self, act: Callable[[], Awaitable[Any]]) -> str:
+        """What is left every time that `act` is done, in words; empty where nothing is."""
+        left = await leak(act, self.scratch)
+        self.untidy |= bool(left)
+        return left
+
+    @asynccontextmanager
+    async def replaying(self, play: int, turns: int | None = None, env: Any = None) -> AsyncIterator[Play]:
+        """The same task and the same actions (the first `turns` of them) in a new env, closed at the end."""
+        async with closing(Play(env or self.family.make(self.task_of(play)))) as fresh:
+            await whole(fresh, self.plays[play].actions[:turns])
+            yield fresh
+
+    async def replay(self, play: int) -> list[Event]:
+        """The events of the same task and actions in a new env, closed again."""
+        async with self.replaying(play) as fresh:
+            return fresh.events
+
+
+@asynccontextmanager
+async def closing(play: Play) -> AsyncIterator[Play]:
+    try:
+        yield play
+    finally:
+        await play.close()
+
+
+def spread(last: int, most: int) -> list[int]:
+    """At most so many numbers from 0 to `last`, both among them, evenly spaced."""
+    return sorted({round(step * last / max(most - 1, 1)) for step in range(most)})
 
 
 async def choose(play: Play, rng: random.Random) -> Message:
@@ -171,7 +229,9 @@ def require_step(value: Any, where: str) -> None:
     if value.observation is not None:
         require_observation(value.observation, where)
     if wrong := {seat: reward for seat, reward in value.rewards.items() if not isinstance(reward, (int, float))}:
-        raise BrokenError(f"{where} gave the rewards {wrong}: expected numbers by seat")
+        raise BrokenError(f"{where} gave the rewards {short(wrong)}: expected numbers by seat")
+    if wrong := {name: number for name, number in value.info.items() if not isinstance(number, (int, float))}:
+        raise BrokenError(f"{where} gave the info {short(wrong)}: expected numbers by name")
 
 
 def require_equal(then: Sequence[Event], now: Sequence[Event], when: str) -> None:
@@ -185,14 +245,44 @@ def first_difference(then: Sequence[Event], now: Sequence[Event]) -> str:
         for name in ("seat", "observation", "rewards", "done", "success", "refused"):
             was, became = getattr(one, name), getattr(other, name)
             if was != became:
-                return f"after {turn} actions {name} is {short(became)}, but it was {short(was)}"
+                return f"after {turn} actions {_difference(name, was, became)}"
     return "" if len(then) == len(now) else f"it ends after {len(now) - 1} actions, but it was {len(then) - 1}"
 
 
+def _difference(name: str, was: Any, became: Any) -> str:
+    """What differs: of observations with the same words, which other part of them; of long texts, where."""
+    if isinstance(was, Observation) and isinstance(became, Observation) and _words(was) == _words(became):
+        part = next(f.name for f in fields(Observation) if getattr(was, f.name) != getattr(became, f.name))
+        return _difference(f"observation.{part}", getattr(was, part), getattr(became, part))
+    old, new = _ascii(was), _ascii(became)
+    same = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    start = max(same - 30, 0) if max(len(old), len(new)) > LONGEST else 0
+    return f"{name} is {_cut(new, start)}, but it was {_cut(old, start)}"
+
+
+LONGEST = 90
+
+
 def short(value: Any) -> str:
+    return _cut(_ascii(value))
+
+
+def _cut(text: str, start: int = 0) -> str:
+    end = start + LONGEST
+    return f"{'...' * (start > 0)}{text[start:end]}{'...' * (len(text) > end)}"
+
+
+def _ascii(value: Any) -> str:
+    """Any value in print, also one too deep or too long for Python to print."""
     if isinstance(value, Message):
-        value = value.text or [asdict(call) for call in value.calls]
+        value = value.text[: 100 * LONGEST] or [(call.name, call.arguments) for call in value.calls]
     if isinstance(value, Observation):
-        value = " | ".join(message.text for message in (*value.brief, *value.messages))
-    text = ascii(value)
-    return text if len(text) <= 90 else f"{text[:90]}..."
+        value = _words(value)
+    try:
+        return ascii(value)
+    except (RecursionError, ValueError):  # integers of many digits are values that Python does not print
+        return f"a {type(value).__name__} too deep or too long to print"
+
+
+def _words(observation: Observation) -> str:
+    return " | ".join(message.text for message in (*observation.brief, *observation.messages))

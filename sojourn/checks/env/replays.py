@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
+import time
+from contextlib import AsyncExitStack
 
-from sojourn.checks.env.play import Case, Play, choose, require_equal, short
+from sojourn.checks.env.play import Case, Play, choose, closing, require_equal, short
 from sojourn.checks.promise import BrokenError, NotOfferedError
+from sojourn.envs.again import PlayedAgain, forkable
 
 ACTIONS, REPEATS = 30, 5  # plays are repeated for so many actions in all, but not more often than so
 
@@ -13,13 +17,11 @@ ACTIONS, REPEATS = 30, 5  # plays are repeated for so many actions in all, but n
 async def plays(case: Case) -> str:
     for number in range(len(case.tasks) + 1):
         rng = random.Random(f"{case.seed} {number}")
-        play = Play(case.family.make(case.task_of(number)))
-        try:
+        async with closing(Play(case.family.make(case.task_of(number)))) as play:
             await play.start()
             while not play.done and len(play.events) <= case.max_turns:
                 await play.act(await choose(play, rng))
-        finally:
-            await play.env.close()
+            play.blobs = dict(getattr(play.env, "blobs", {}))
         case.plays.append(play)
     return f"{len(case.plays)} plays, {sum(len(play.actions) for play in case.plays)} actions"
 
@@ -29,48 +31,51 @@ async def deterministic(case: Case) -> str:
     actions = sum(len(play.actions) for play in case.plays)
     for _ in range(min(max(ACTIONS // max(actions, 1), 1), REPEATS)):
         for number, play in enumerate(case.plays):
-            again = await case.replay(number)
-            await again.env.close()
-            require_equal(play.events, again.events, "played again")
+            require_equal(play.events, await case.replay(number), "played again")
     return "same task, same actions: same observations, rewards and ends"
 
 
 async def isolated(case: Case) -> str:
+    require_room(case)
     for one, other in [(0, number) for number in range(1, len(case.plays))]:
-        pair = [Play(case.family.make(case.task_of(number))) for number in (one, other)]
-        try:
+        async with AsyncExitStack() as stack:
+            made = [Play(case.family.make(case.task_of(number))) for number in (one, other)]
+            pair = [await stack.enter_async_context(closing(play)) for play in made]
             for play in pair:
                 await play.start()
             queues = [case.plays[number].actions for number in (one, other)]
             for turn in range(max(map(len, queues))):
                 for play, queue in zip(pair, queues, strict=True):
                     await play.act_all(queue[turn : turn + 1])
-        finally:
-            for play in pair:
-                await play.env.close()
         for number, play in zip((one, other), pair, strict=True):
             require_equal(case.plays[number].events, play.events, "beside another play")
     return "two plays at once do not touch each other"
 
 
 async def forks(case: Case) -> str:
-    probe = case.family.make(case.tasks[0])
-    offered = hasattr(probe, "fork")
-    await probe.close()
-    if not offered:
-        raise NotOfferedError("no fork()")
+    """Where a world has no fork of its own, one by playing again."""
+    require_room(case)
+    forks_s: list[float] = []
+    starts_s: list[float] = []
+    own = True
     for number, play in enumerate(case.plays):
         middle = len(play.actions) // 2
         for fork_first in (True, False):
-            original = await case.replay(number, middle)
-            twin = Play(await original.env.fork(), list(original.events), original.seat)
-            order = (twin, original) if fork_first else (original, twin)
-            for copy in order:
-                await copy.act_all(play.actions[middle:])
-                await copy.env.close()
+            env = forkable(case.family, case.task_of(number))
+            own = not isinstance(env, PlayedAgain)
+            async with case.replaying(number, middle, env) as original:
+                began = time.perf_counter()
+                forked = await original.env.fork()
+                forks_s.append(time.perf_counter() - began)
+                starts_s.append(original.start_s)
+                async with closing(Play(forked, list(original.events), original.seat)) as twin:
+                    for copy in (twin, original) if fork_first else (original, twin):
+                        await copy.act_all(play.actions[middle:])
+                        await copy.close()
             require_equal(play.events, twin.events, f"in a fork after {middle} actions")
             require_equal(play.events, original.events, f"in the original of a fork after {middle} actions")
-    return "a fork and its original go on alike, and apart"
+    cost = f"{1000 * sum(forks_s) / len(forks_s):.3g} ms, {sum(forks_s) / max(sum(starts_s), 1e-9):.2g} starts"
+    return f"its own: {cost}" if own else f"it has none; by playing again: {cost}"
 
 
 async def state_key(case: Case) -> str:
@@ -80,9 +85,26 @@ async def state_key(case: Case) -> str:
     if wrong := [key for key in keys if not isinstance(key, str)]:
         raise BrokenError(f"state_key() gave {short(wrong[0])}: expected text")
     for number, play in enumerate(case.plays):
-        again = await case.replay(number)
-        await again.env.close()
-        for turn, (then, now) in enumerate(zip(play.events, again.events, strict=True)):
+        for turn, (then, now) in enumerate(zip(play.events, await case.replay(number), strict=True)):
             if then.key != now.key:
                 raise BrokenError(f"after {turn} actions it was {short(then.key)}, played again it is {short(now.key)}")
     return f"{len(set(keys))} states told apart"
+
+
+async def images(case: Case) -> str:
+    """Every image that a message names is among the play's blobs before it is closed, under the hash of its content."""
+    blobs = {digest: blob for play in case.plays for digest, blob in play.blobs.items()}
+    seen = [event.observation for play in case.plays for event in play.events if event.observation]
+    named = {image for o in seen for message in (*o.brief, *o.messages) for image in message.images}
+    if not named:
+        raise NotOfferedError("no images in the observations")
+    if missing := sorted(named - blobs.keys()):
+        raise BrokenError(f"the image {short(missing[0])} is not among the play's blobs")
+    if wrong := [digest for digest in sorted(named) if hashlib.sha256(blobs[digest]).hexdigest() != digest]:
+        raise BrokenError(f"the image {short(wrong[0])} is not named by the SHA-256 of its content")
+    return f"{len(named)} images"
+
+
+def require_room(case: Case) -> None:
+    if case.room < 2:
+        raise NotOfferedError("the family holds one play at a time")

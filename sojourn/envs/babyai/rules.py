@@ -26,7 +26,7 @@ def refusal(world: Any, action: int) -> str:
             return f"There is no room in front of you: {thing} is there."
         case "toggle" if ahead is None or ahead.type not in ("door", "box"):
             return f"You can toggle a door or a box in front of you, but there is {thing}."
-        case "toggle" if ahead is not None and ahead.type == "door" and ahead.is_locked and not _has_key(world, ahead):
+        case "toggle" if ahead and ahead.type == "door" and ahead.is_locked and not _has_key(world, ahead):
             return f"The {ahead.color} door is locked, carry the {ahead.color} key."
     return ""
 

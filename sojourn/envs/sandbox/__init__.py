@@ -16,7 +16,8 @@ sandbox that cannot go on raises `LostError`. Only a sandbox that does not start
 
 What lasts from command to command: files, the working directory, variables, exported ones and functions. What does
 not: background processes (killed when their command ends), open files, aliases, options of the shell and traps. A
-fork has all that lasts. `cell` keeps a Python session instead, which stands still between cells; it is not forked.
+fork has all that lasts. `cell` keeps a Python session instead, which stands still between cells; it is not forked,
+and `run` ends it.
 Memory is watched 20 times a second and summed over processes; where that must be strict, run in a memory cgroup.
 """
 
@@ -32,7 +33,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib.resources import files as package_files
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 from sojourn.envs.sandbox.command import GROUP, PASSWD, python, sandboxed
@@ -41,7 +43,7 @@ from sojourn.envs.sandbox.tree import Entry, LostError, Reader, Tree
 from sojourn.errors import InfrastructureError
 from sojourn.registry import Range
 
-__all__ = ["End", "Entry", "Limits", "LostError", "Result", "Sandbox", "Tree"]
+__all__ = ["End", "Entry", "Limits", "LostError", "Result", "Sandbox", "Tree", "show"]
 PLACES = ("/task", "/tmp")
 CONTROL = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127), "\ufffd")  # of no use to a reader
 START_S, GRACE_S = 60.0, 60.0  # a loaded machine is slow; process 1 keeps the time that counts
@@ -144,8 +146,7 @@ class Sandbox:
 
     async def _open(self) -> None:
         info, tell = os.pipe()
-        source = package_files("sojourn.envs.sandbox").joinpath("inside.py").read_bytes()
-        lent = [tell, _lend(PASSWD), _lend(GROUP), _lend(source)]
+        lent = [tell, _lend(PASSWD), _lend(GROUP), _lend(_inside())]
         if rules := program():
             lent.append(_lend(rules))
         line = sandboxed(
@@ -202,6 +203,10 @@ class Sandbox:
         head = {"do": "cell", "timeout_s": timeout_s}
         answer, data = await self._ask(head, code.encode(errors="replace"), timeout_s + GRACE_S)
         return self._result(answer, data)
+
+    async def restart(self) -> None:
+        """Ends the session of `cell`: the next one begins anew."""
+        await self._ask({"do": "restart"}, b"", GRACE_S)
 
     async def write(self, entries: Mapping[str, Entry]) -> list[str]:
         """Puts files, folders and links in, below /task where the path does not begin with /; says which failed."""
@@ -282,6 +287,16 @@ class Sandbox:
         return Result(text.translate(CONTROL), answer["code"], End(answer["end"]), answer.get("fresh", False))
 
 
+def show(result: Result, longest: int) -> str:
+    """What a command said, as an agent reads it."""
+    text = result.output.rstrip()
+    if len(text) > longest:
+        left_out = len(text) - longest
+        text = f"{text[: longest // 2]}\n[... {left_out} characters left out ...]\n{text[-(longest // 2) :]}"
+    note = f"[{result.note}]" if result.note else ""
+    return "\n".join(part for part in (text, note) if part) or "(no output)"
+
+
 async def _exchange(process: Any, head: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
     said = json.dumps(head).encode()
     process.stdin.write(struct.pack("!II", len(said), len(payload)) + said + payload)
@@ -310,6 +325,11 @@ def _kill(process: Any) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+@cache
+def _inside() -> bytes:
+    return Path(__file__).with_name("inside.py").read_bytes()
 
 
 def _lend(data: bytes) -> int:

@@ -24,9 +24,9 @@ STATE_BYTES = 60_000  # fits into a pipe, so that writing it never waits
 PAUSE_S = 0.05  # between looks at memory, files and the clock
 # A shell reads this first: what the last one left, then how to leave the same.
 PROLOGUE = r"""
-exec 200<&-; unset BASH_ENV
+builtin exec 200<&-; builtin unset BASH_ENV
 __leave() {
-  local __name __names IFS=$' \t\n'
+  builtin local __name __names IFS=$' \t\n'
   __names=$(builtin compgen -v) || return
   for __name in $__names; do
     case $__name in
@@ -41,8 +41,10 @@ __leave() {
   done
   builtin printf 'cd -- %q\n' "$PWD"
 }
-trap '__leave 2>/dev/null >&201' EXIT
+builtin trap '__leave 2>/dev/null >&201' EXIT
+builtin echo ready >&201
 """
+READY = b"ready\n"
 # A session reads a length and code, runs it as a notebook would, and answers with one byte.
 SESSION = r"""
 import ast, linecache, os, struct, sys, traceback
@@ -161,8 +163,7 @@ class Sandbox:
         left += drained(take[0])
         for fd in (out[0], take[0]):
             os.close(fd)
-        whole = len(left) <= STATE_BYTES and left[left[:-1].rfind(b"\n") + 1 :].startswith(b"cd -- ")
-        kept = bytes(left) if whole else None
+        kept = left_of(bytes(left))
         header = {"end": end, "code": code, "cut": output.cut, "state_bytes": None if kept is None else len(kept)}
         return header, (kept or b"") + output.text()
 
@@ -184,11 +185,9 @@ class Sandbox:
             output += drained(out)
             signal_all(signal.SIGSTOP)
         else:
-            self.session = None
-            self.clear()
+            self.kill()
             output += drained(out)
-            for fd in (out, send, take):
-                os.close(fd)
+            self.clear()
         return {"end": end, "code": code, "cut": output.cut, "fresh": fresh}, output.text()
 
     def begin(self):
@@ -280,8 +279,19 @@ class Sandbox:
     def count(self):
         return sum(inodes(path) for path in self.limits["places"])
 
+    def restart(self, payload):
+        self.clear()
+        return {}, b""
+
     def clear(self):
-        """Kills everything else in here, and waits until it is gone."""
+        """Kills everything else in here, a session included."""
+        self.kill()
+        if self.session:
+            for fd in self.session[1:]:
+                os.close(fd)
+        self.session = None
+
+    def kill(self):
         while True:
             signal_all(signal.SIGKILL)
             try:
@@ -313,6 +323,14 @@ class Output:
 
     def text(self):
         return bytes(self.head + self.tail[-self.half :])
+
+
+def left_of(said):
+    """The state that a shell left; None where it left none, and nothing where what it began with had ended it."""
+    if not said.startswith(READY):
+        return b""
+    last = said[said.rstrip(b"\n").rfind(b"\n") + 1 :]
+    return said[len(READY) :] if len(said) <= STATE_BYTES and last.startswith(b"cd -- ") else None
 
 
 def drained(fd):

@@ -10,15 +10,17 @@ judged by its files alone, from outside the sandbox, when the agent says that it
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Annotated, ClassVar, Literal
 
 from sojourn.envs.about import About
 from sojourn.envs.calls import LONGEST_ACTION, short
-from sojourn.envs.sandbox import LostError, Result, Sandbox, Tree
+from sojourn.envs.sandbox import LostError, Sandbox, Tree, show
 from sojourn.envs.sandbox.command import require
 from sojourn.envs.terminal import data, folders, logs
 from sojourn.envs.terminal.job import Job, Kind
@@ -94,10 +96,16 @@ class Terminal:
 
 
 def job_of(task: Task) -> Job:
+    """The first of the seed's jobs whose own hash falls to the task's split: no job is in both."""
     kind, level = task.data["kind"], task.data["level"]
     if kind not in KINDS:
         raise ConfigError(f"terminal: the task has the kind {kind!r}, which is none of {', '.join(KINDS)}")
-    return KINDS[kind](random.Random(f"terminal {kind} {level} {task.split} {task.seed}"), level)
+    for attempt in count():
+        found = KINDS[kind](random.Random(f"terminal {kind} {level} {task.seed} {attempt}"), level)
+        content = (found.instruction + Tree(found.files).digest).encode()
+        if (hashlib.sha256(content).digest()[0] % 4 == 0) == (task.split == "test"):
+            return found
+    raise AssertionError("unreachable: count() does not end")
 
 
 @dataclass
@@ -191,13 +199,3 @@ def _checked(command: str) -> str:
     if len(command) > LONGEST_ACTION:
         raise ActionError(f"{len(command)} characters are too many for a command, say at most {LONGEST_ACTION}")
     return command
-
-
-def show(result: Result, longest: int) -> str:
-    """What a command said, as an agent reads it."""
-    text = result.output.rstrip()
-    if len(text) > longest:
-        left_out = len(text) - longest
-        text = f"{text[: longest // 2]}\n[... {left_out} characters left out ...]\n{text[-(longest // 2) :]}"
-    note = f"[{result.note}]" if result.note else ""
-    return "\n".join(part for part in (text, note) if part) or "(no output)"

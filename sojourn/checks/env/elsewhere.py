@@ -1,0 +1,226 @@
+"""The same in another process: its tasks, its plays, and its end.
+
+A family can be made there where its class has a name and its fields can be written down as Python's plain values.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from sojourn.checks.env.holding import Process, alive, processes
+from sojourn.checks.env.play import Case, Event, Play, closing, first_difference, whole
+from sojourn.checks.promise import BrokenError, NotOfferedError
+from sojourn.types import Message, Observation, Role, Task, Tool, ToolCall
+
+TIMEOUT_S = 100
+DIES_S = 5.0
+LISTED = 20  # tasks of each split
+
+
+# Here
+
+
+async def ids_stable(case: Case) -> str:
+    there = await _ask(case, "ids", {})
+    for split, ids in there.items():
+        tasks = case.family.tasks(split)
+        for index, other in enumerate(ids):
+            if tasks[index].id != other:
+                raise BrokenError(f'tasks("{split}")[{index}].id is {tasks[index].id} here, {other} in another process')
+    return "the same in another process"
+
+
+async def plays_alike(case: Case) -> str:
+    numbered = list(enumerate(case.plays))
+    there = await _ask(case, "plays", {"plays": [_script(case, number, play.actions) for number, play in numbered]})
+    for (_, play), data in zip(numbered, there, strict=True):
+        if difference := first_difference(_events(_data(play.events)), _events(data)):
+            raise BrokenError(f"in another process, {difference}")
+    return f"{len(there)} plays are the same in another process"
+
+
+async def dies(case: Case) -> str:
+    """Kills a process in the midst of a play: what the world had started there must end by itself."""
+    if not case.starts_processes:
+        raise NotOfferedError("it starts no process")
+    actions = case.plays[0].actions
+    there = await _ask(case, "killed", {"plays": [_script(case, 0, actions[: len(actions) // 2])]})
+    left = {Process(number, start): name for number, start, name in there}
+    until = time.monotonic() + DIES_S
+    while outliving := [process for process in left if alive(process)]:
+        if time.monotonic() > until:
+            for process in outliving:
+                os.kill(process.number, signal.SIGKILL)
+            raise BrokenError(f"its process was killed, but {left[outliving[0]]} lives on: {len(outliving)} in all")
+        await asyncio.sleep(0.05)
+    return f"{len(left)} processes end with the one that plays"
+
+
+async def _ask(case: Case, job: str, more: Mapping[str, Any]) -> Any:
+    """What `main` answers in another process, where strings hash otherwise."""
+    spoken = _spoken(case.family)
+    hashing = "1" if os.environ.get("PYTHONHASHSEED", "random") != "1" else "2"
+    paths = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": hashing}
+    return await asyncio.to_thread(_answer, {"family": spoken, "job": job, **more}, environment)
+
+
+def _answer(asked: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
+    """The answer comes in a file: what a world prints is not ours."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # a dying process may still write there
+        answer, errors = Path(folder, "answer.json"), Path(folder, "errors.txt")
+        with errors.open("w") as stderr:  # no pipe: what outlives the process would keep it open
+            child = subprocess.run(
+                [sys.executable, "-c", f"from {__name__} import main; main()"],
+                input=json.dumps({**asked, "answer": str(answer)}),
+                env={**environment, "TMPDIR": folder},
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                text=True,
+                timeout=TIMEOUT_S,
+            )
+        if not answer.exists():
+            said = errors.read_text(errors="replace").strip().splitlines() or [f"exit status {child.returncode}"]
+            raise BrokenError(f"another process cannot do it: {said[-1]}")
+        return json.loads(answer.read_text())
+
+
+def _spoken(family: Any) -> str:
+    """The path of its class and its fields, as Python writes them."""
+    kind = type(family)
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    if not is_dataclass(kind) or "<locals>" in path or kind.__module__ == "__main__":
+        raise NotOfferedError("the family cannot be made again by name in another process")
+    values = {f.name: getattr(family, f.name) for f in fields(kind) if f.init}
+    spoken = repr((path, values))
+    try:
+        same = ast.literal_eval(spoken)[1] == values
+    except (SyntaxError, ValueError):
+        same = False
+    if not same:
+        raise NotOfferedError("the family's fields cannot be written down for another process")
+    return spoken
+
+
+def _script(case: Case, number: int, actions: Sequence[Message]) -> Any:
+    task = case.task_of(number)
+    return {"task": {**_plain(task), "data": dict(task.data)}, "actions": [_plain(action) for action in actions]}
+
+
+# There
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    _tell(asked, asyncio.run({"ids": _list, "plays": _play, "killed": _be_killed}[asked["job"]](asked)))
+
+
+def _tell(asked: Mapping[str, Any], answer: Any) -> None:
+    Path(asked["answer"]).write_text(json.dumps(answer))
+
+
+async def _list(asked: Mapping[str, Any]) -> Any:
+    family = await _opened(asked)
+    try:
+        splits = {split: family.tasks(split) for split in ("train", "test")}
+        return {split: [tasks[i].id for i in range(min(LISTED, len(tasks)))] for split, tasks in splits.items()}
+    finally:
+        await _closed(family)
+
+
+async def _play(asked: Mapping[str, Any]) -> Any:
+    family = await _opened(asked)
+    try:
+        found: list[Any] = []
+        for script in asked["plays"]:
+            async with closing(Play(family.make(_task(script["task"])))) as play:
+                await whole(play, [_message(action) for action in script["actions"]])
+            found.append(_data(play.events))
+        return found
+    finally:
+        await _closed(family)
+
+
+async def _be_killed(asked: Mapping[str, Any]) -> None:
+    family = await _opened(asked)
+    [script] = asked["plays"]
+    play = Play(family.make(_task(script["task"])))
+    await whole(play, [_message(action) for action in script["actions"]])
+    told = [[*process, name] for process, name in processes(os.environ["TMPDIR"]).items() if alive(process)]
+    _tell(asked, told)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def _opened(asked: Mapping[str, Any]) -> Any:
+    path, values = ast.literal_eval(asked["family"])
+    module, _, names = path.partition(":")
+    kind: Any = importlib.import_module(module)
+    for name in names.split("."):
+        kind = getattr(kind, name)
+    family = kind(**values)
+    if hasattr(family, "open"):
+        await family.open()
+    return family
+
+
+async def _closed(family: Any) -> None:
+    if hasattr(family, "close"):
+        await family.close()
+
+
+# Between them: facts as JSON
+
+
+def _data(events: Sequence[Event]) -> Any:
+    return json.loads(json.dumps([_plain(event) for event in events], default=repr))
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def _events(data: Any) -> list[Event]:
+    return [
+        Event(**{**event, "action": None, "observation": _observation(event["observation"]), "key": None})
+        for event in data
+    ]
+
+
+def _observation(data: Any) -> Observation | None:
+    if data is None:
+        return None
+    return Observation(
+        messages=tuple(map(_message, data["messages"])),
+        brief=tuple(map(_message, data["brief"])),
+        tools=tuple(Tool(**tool) for tool in data["tools"]),
+        choices=tuple(data["choices"]),
+        agent=data["agent"],
+    )
+
+
+def _message(data: Mapping[str, Any]) -> Message:
+    calls = tuple(ToolCall(**call) for call in data["calls"])
+    return Message(**{**data, "role": Role(data["role"]), "images": tuple(data["images"]), "calls": calls})
+
+
+def _task(data: Mapping[str, Any]) -> Task:
+    return Task(**{**data, "tags": tuple(data["tags"])})
