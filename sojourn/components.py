@@ -35,6 +35,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "auction": "sojourn.envs.auction:Auction",
         "colorgrid": "sojourn.envs.colorgrid:ColorGrid",
         "openspiel": "sojourn.envs.openspiel:OpenSpiel",
+        "textarena": "sojourn.envs.textarena:TextArena",
         "pettingzoo": "sojourn.envs.adapters.pettingzoo:PettingZoo",
         "mcp": "sojourn.envs.adapters.mcp:MCP",
         "aviary": "sojourn.envs.adapters.aviary:Aviary",
