@@ -58,8 +58,9 @@ class Play:
 
 def view(seen):
     error = (seen.get("last_action_error") or "").strip()
+    lines = flatten_axtree_to_str(seen["axtree_object"], filter_visible_only=False).splitlines()
     return {
-        "text": flatten_axtree_to_str(seen["axtree_object"], filter_visible_only=False),
+        "text": "\n".join(line for line in lines if not line.lstrip().startswith("InlineTextBox")),  # said above it
         "error": error.splitlines()[0] if error else "",
     }
 
