@@ -60,7 +60,7 @@ class PettingZoo:
         source="PettingZoo, Terry et al. 2021, arXiv:2009.14471, and the games that follow its interface",
         licence="MIT (PettingZoo; a game has its own)",
         extra="pettingzoo",
-        seats="as many as the game has",
+        seats="n",
         easy={"id": "pettingzoo.classic.tictactoe_v3", "choices": True},
     )
 

@@ -35,7 +35,7 @@ class TextArena:
         source="TextArena (Guertler et al. 2025, arXiv:2504.11442)",
         licence="MIT",
         extra="textarena",
-        seats='1, or as many as the game has players with opponent = "self"',
+        seats="1-n",
         easy={"game": "TicTacToe-v0", "opponent": "random"},
     )
 
