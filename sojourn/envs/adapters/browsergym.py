@@ -11,13 +11,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from sojourn.envs.about import About
 from sojourn.envs.adapters.child import Child, Interpreter
 from sojourn.envs.adapters.hooks import called, require, settled
 from sojourn.envs.calls import LONGEST_ACTION
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.registry import Range
 from sojourn.tasks import Generated
 from sojourn.types import Message, Observation, Role, Step, Task
 
@@ -46,15 +47,15 @@ class BrowserGym:
     chromium: str = ""
     subsets: tuple[str, ...] = ("bid",)
     brief: str = ""
-    longest: int = 6_000
-    scale: float = 1.0
+    longest: Annotated[int, Range(100)] = 6_000
+    scale: Annotated[float, Range(above=0)] = 1.0
     solved: float = 0.0
-    turns: int = 20
-    plays: int = 2
-    timeout_s: float = 120.0
+    turns: Annotated[int, Range(1)] = 20
+    plays: Annotated[int, Range(1)] = 2
+    timeout_s: Annotated[float, Range(above=0)] = 120.0
     expert: str = ""
-    train: int = 100_000
-    test: int = 1_000
+    train: Annotated[int, Range(1)] = 100_000
+    test: Annotated[int, Range(1)] = 1_000
 
     about: ClassVar[About] = About(
         source="BrowserGym, Le Sellier De Chezelles et al. 2024, arXiv:2412.05467",

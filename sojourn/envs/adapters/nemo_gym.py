@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http.cookies import SimpleCookie
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
 from sojourn.envs.about import About
@@ -24,6 +24,7 @@ from sojourn.envs.adapters.listed import listed
 from sojourn.envs.adapters.toolbox import FORMS, Form, Toolbox, answer
 from sojourn.envs.calls import LONGEST_ACTION, short
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.registry import Range
 from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
 
 ANSWER = "Or say your answer in words: that ends the task."
@@ -47,10 +48,10 @@ class NemoGym:
     instructions: str
     brief: str = ""
     form: Form = "both"
-    scale: float = 1.0
+    scale: Annotated[float, Range(above=0)] = 1.0
     solved: float = 0.0
-    turns: int = 20
-    timeout_s: float = 60.0
+    turns: Annotated[int, Range(1)] = 20
+    timeout_s: Annotated[float, Range(above=0)] = 60.0
     expert: str = ""
 
     about: ClassVar[About] = About(

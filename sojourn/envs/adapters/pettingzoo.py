@@ -16,7 +16,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from sojourn.envs.about import About, need
 from sojourn.envs.adapters import spaces
 from sojourn.envs.adapters.hooks import called, require
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.registry import Range
 from sojourn.tasks import Generated
 from sojourn.types import Message, Observation, Role, Step, Task
 
@@ -51,10 +52,10 @@ class PettingZoo:
     describe: str = ""
     expert: str = ""
     choices: bool = False
-    scale: float = 1.0
-    turns: int = 0
-    train: int = 100_000
-    test: int = 1_000
+    scale: Annotated[float, Range(above=0)] = 1.0
+    turns: Annotated[int, Range(0)] = 0
+    train: Annotated[int, Range(1)] = 100_000
+    test: Annotated[int, Range(1)] = 1_000
 
     about: ClassVar[About] = About(
         source="PettingZoo, Terry et al. 2021, arXiv:2009.14471, and the games that follow its interface",

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from sojourn.envs.about import About
 from sojourn.envs.adapters.child import Child, Interpreter
@@ -23,6 +23,7 @@ from sojourn.envs.adapters.hooks import called, require, settled
 from sojourn.envs.adapters.toolbox import Toolbox
 from sojourn.envs.calls import LONGEST_ACTION
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.registry import Range
 from sojourn.tasks import Generated
 from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
 
@@ -60,11 +61,11 @@ class Verifiers:
     splits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     paths: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    scale: float = 1.0
+    scale: Annotated[float, Range(above=0)] = 1.0
     solved: float = 0.0
-    most: int = 10_000
-    plays: int = 16
-    timeout_s: float = 180.0
+    most: Annotated[int, Range(1)] = 10_000
+    plays: Annotated[int, Range(1)] = 16
+    timeout_s: Annotated[float, Range(above=0)] = 180.0
     expert: str = ""
     _opened: _Opened = field(default_factory=_Opened, init=False, repr=False, compare=False)
 
