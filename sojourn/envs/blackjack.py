@@ -43,7 +43,7 @@ class Blackjack:
     about: ClassVar[About] = About(
         source="Blackjack of gymnasium (Towers et al. 2024, arXiv:2407.17032; Sutton & Barto 2018), told in words",
         licence="MIT",
-        extra="gym",
+        extra="gymnasium",
     )
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Blackjack:
 @lru_cache(256)
 def _deal(seed: int, winnable: bool) -> Any:
     """The table after the deal: the first of the seed's hands that can be won."""
-    rules = need("gymnasium.envs.toy_text.blackjack", "gym", "blackjack")
+    rules = need("gymnasium.envs.toy_text.blackjack", "gymnasium", "blackjack")
     for attempt in count():
         hand = rules.BlackjackEnv()
         hand.reset(seed=int.from_bytes(hashlib.sha256(f"blackjack {seed} {attempt}".encode()).digest()[:4]))

@@ -42,7 +42,7 @@ class CliffWalking:
     about: ClassVar[About] = About(
         source="CliffWalking of gymnasium (Towers et al. 2024, arXiv:2407.17032; Sutton & Barto 2018), told in words",
         licence="MIT",
-        extra="gym",
+        extra="gymnasium",
     )
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ def starts(split: str) -> list[int]:
 
 @lru_cache(2)
 def _table(slippery: bool) -> Table:
-    cliff = need("gymnasium.envs.toy_text.cliffwalking", "gym", "cliffwalking")
+    cliff = need("gymnasium.envs.toy_text.cliffwalking", "gymnasium", "cliffwalking")
     goal = (
         "Walk to the goal in the lower right corner of a grid of 4 rows and 12 columns. Between the lower left corner "
         "and the goal is a cliff: who steps off it starts again in the lower left corner."

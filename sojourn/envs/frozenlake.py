@@ -47,7 +47,7 @@ class FrozenLake:
     about: ClassVar[About] = About(
         source="FrozenLake of gymnasium (Towers et al. 2024, arXiv:2407.17032), told in words; a map for each task",
         licence="MIT",
-        extra="gym",
+        extra="gymnasium",
         easy={"size": 3, "frozen": 0.7, "turns": 10},
     )
 
@@ -67,7 +67,7 @@ class FrozenLake:
 @lru_cache(256)
 def _map(split: str, seed: int, size: int, frozen: float) -> tuple[str, ...]:
     """The first of the seed's maps whose hash falls to the split."""
-    lake = need("gymnasium.envs.toy_text.frozen_lake", "gym", "frozenlake")
+    lake = need("gymnasium.envs.toy_text.frozen_lake", "gymnasium", "frozenlake")
     for attempt in count():
         drawn = hashlib.sha256(f"frozenlake {seed} {attempt}".encode()).digest()
         found = tuple(lake.generate_random_map(size, frozen, int.from_bytes(drawn[:4])))
@@ -78,7 +78,7 @@ def _map(split: str, seed: int, size: int, frozen: float) -> tuple[str, ...]:
 
 @lru_cache(256)
 def _table(rows: tuple[str, ...], slippery: bool, sees: str) -> Table:
-    lake = need("gymnasium.envs.toy_text.frozen_lake", "gym", "frozenlake")
+    lake = need("gymnasium.envs.toy_text.frozen_lake", "gymnasium", "frozenlake")
     goal = "Cross the frozen lake to the goal. Do not fall into a hole."
     if sees != "around":
         goal += " On the map you are @, ice is ., a hole is O, the goal is G."

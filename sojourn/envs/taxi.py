@@ -41,7 +41,7 @@ class Taxi:
     about: ClassVar[About] = About(
         source="Taxi of gymnasium (Towers et al. 2024, arXiv:2407.17032; Dietterich 2000), told in words",
         licence="MIT",
-        extra="gym",
+        extra="gymnasium",
     )
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ def decode(state: int) -> tuple[int, int, int, int]:
 
 @lru_cache(2)
 def _table(rainy: bool) -> Table:
-    town: Any = need("gymnasium.envs.toy_text.taxi", "gym", "taxi").TaxiEnv(is_rainy=rainy)
+    town: Any = need("gymnasium.envs.toy_text.taxi", "gymnasium", "taxi").TaxiEnv(is_rainy=rainy)
     goal = "Drive the taxi: pick up the passenger, then drop them off at their destination."
     if rainy:
         goal += " It rains: the taxi may slip to the left or right of where you steer it."

@@ -235,7 +235,7 @@ def as_family(obj: Any, **options: Any) -> Any:
     if isinstance(obj, str):
         return as_family(_import(obj), **options)
     is_family = callable(getattr(obj, "make", None)) and callable(getattr(obj, "tasks", None))
-    plain = isinstance(obj, type) and hasattr(obj, "reward")
+    plain = isinstance(obj, type) and callable(getattr(obj, "reward", None))
     if is_family and not plain:
         if isinstance(obj, type):
             return obj(**options)

@@ -78,9 +78,10 @@ async def test_a_text_can_be_a_whole_action(url):
     with pytest.raises(ActionError, match="digit"):  # which the server misses
         await env.step("agent", say("hello"))
     await env.close()
+    wrong = OpenEnv(url=url, text="word")
+    env = wrong.make(wrong.tasks("train")[0])
     with pytest.raises(ConfigError, match="an action has digit, note"):
-        wrong = OpenEnv(url=url, text="word")
-        await wrong.make(wrong.tasks("train")[0]).start()
+        await env.start()
 
 
 async def test_a_limit_of_turns_and_a_server_that_is_gone():

@@ -142,6 +142,15 @@ def test_shelves_are_randomised_independently_of_worth() -> None:
     assert not any(one.badges for one in plain.products)
 
 
+def test_one_product_is_clearly_the_best() -> None:
+    """Also where all of the few products were alike in the one thing that matters."""
+    family = Market(**EASY | {"products": 2})
+    for number in range(300):
+        second, first = sorted(shelf_of(family.tasks("train")[number]).worth)[-2:]
+        assert first == 1.0
+        assert second <= 1 - MARGIN
+
+
 def test_past_choices_are_the_users_own() -> None:
     for number in range(50):
         shelf = shelf_of(Market(profile="past").tasks("train")[number])

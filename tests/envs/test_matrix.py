@@ -11,7 +11,6 @@ from sojourn.checks.env import check_env
 from sojourn.envs.matrix import GAMES, NAMES, Matrix
 from sojourn.envs.matrix.opponents import OPPONENTS, Opponent, outlook
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.rollout.runner import seats_of
 from sojourn.types import Message, Role
 
 PRISONERS = GAMES["prisoners_dilemma"].row
@@ -134,7 +133,7 @@ def test_known_values_of_the_prisoners_dilemma() -> None:
 
 async def test_both_move_unseen_and_are_paid_by_the_table() -> None:
     family = Matrix(opponent="self", rounds=2)
-    assert seats_of(family) == ("row", "column")
+    assert family.seats == ("row", "column")
     env = family.make(family.tasks("train")[0])
     first = await env.start()
     assert first.agent == "row"

@@ -13,7 +13,6 @@ from sojourn.envs.openspiel import TRIED, OpenSpiel
 from sojourn.envs.openspiel.position import load
 from sojourn.envs.openspiel.solver import game_value, optimal
 from sojourn.errors import ActionError, ConfigError
-from sojourn.rollout.runner import seats_of
 from sojourn.types import Message, Role
 
 CHANCE = random.Random(0)
@@ -92,7 +91,7 @@ def test_minimax_knows_tic_tac_toe() -> None:
 
 async def test_two_seats_are_briefed_move_in_turn_and_are_paid_against_each_other() -> None:
     family = OpenSpiel(opponent="self")
-    assert seats_of(family) == ("player0", "player1")
+    assert family.seats == ("player0", "player1")
     env = family.make(family.tasks("train")[0])
     assert not hasattr(env, "expert")
     seen = await env.start()
@@ -159,7 +158,7 @@ async def test_every_game_that_was_tried_can_be_played(game) -> None:
     """By one against the world, and by all against each other, with rewards between -1 and 1."""
     for opponent in ("random", "self"):
         family = OpenSpiel(game=game, opponent=opponent, choices=True, turns=60)
-        seats = set(seats_of(family))
+        seats = set(family.seats)
         for split in ("train", "test"):
             env = family.make(family.tasks(split)[0])
             total = await play(env, lambda env, seen: CHANCE.choice(seen.choices))

@@ -300,6 +300,20 @@ async def test_questions_bring_their_own_passages(tmp_path) -> None:
     assert report.passed, report.failed
 
 
+async def test_evidence_of_other_wording_is_found_by_its_title(tmp_path) -> None:
+    """As where the passages of a question are not those of the corpus that is searched."""
+    (tmp_path / "own.jsonl").write_text(
+        "\n".join(json.dumps({"title": title, "text": f"All about {title}."}) for title in ("Tower", "Ada Stone"))
+    )
+    unanswerable = MUSIQUE | {"answerable": False}
+    (tmp_path / "asked.jsonl").write_text("\n".join(json.dumps(record) for record in (HOTPOT, unanswerable)))
+    family = Search(corpus=str(tmp_path / "own.jsonl"), questions=str(tmp_path / "asked.jsonl"))
+    tasks = [task for split in ("train", "test") for task in family.tasks(split)]
+    assert [task.data["answer"] for task in tasks] == ["Ada Stone"]
+    found = family.corpus_at(tasks[0].seed).by_id
+    assert [found[id].title for id in tasks[0].data["evidence"]] == ["Tower", "Ada Stone"]
+
+
 async def test_a_folder_of_texts_is_a_corpus(tmp_path) -> None:
     folder = tmp_path / "texts"
     (folder / "deep").mkdir(parents=True)

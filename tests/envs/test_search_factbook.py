@@ -66,6 +66,18 @@ async def test_the_expert_earns_everything(retriever) -> None:
     assert not seen["train"] & seen["test"]
 
 
+async def test_what_is_offered_is_possible() -> None:
+    """Also where a name is no word that counts, such as the code .is, or has brackets."""
+    family, rng = Search(corpus="factbook", choices=True, hops=2, turns=6), random.Random(0)
+    await family.open()
+    for number in range(60):
+        play = family.make(family.tasks("test")[number])
+        observation = await play.start()
+        while not play.done:
+            step = await play.step("agent", Message(Role.ASSISTANT, rng.choice(observation.choices)))
+            observation = step.observation or observation
+
+
 async def test_it_keeps_the_promises_of_a_world() -> None:
     report = await check_env(Search(corpus="factbook", train=400, test=100), episodes=2)
     assert report.passed, report.failed

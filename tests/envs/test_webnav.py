@@ -251,6 +251,18 @@ def test_a_folder_of_files_is_read(site_folder) -> None:
     assert site.findable == {1: ["deep/owners.html"], 2: ["far away.htm"]}
 
 
+def test_a_folder_can_start_elsewhere_and_leave_pages_out(site_folder) -> None:
+    site = folder.load(str(site_folder), "deep/index.html", ("far*", "lost.html"))
+    assert site.start == "deep/index.html"
+    assert set(site.pages) == {"index.html", "deep/index.html", "deep/owners.html"}
+    assert site.pages["deep/owners.html"].links == ()
+    with pytest.raises(ConfigError, match="start"):
+        folder.load(str(site_folder), "nowhere.html")
+    family = WebNav(site=str(site_folder), skip=("deep/*", "lost.html"))
+    with pytest.raises(ConfigError, match="larger site"):
+        family.tasks("train")
+
+
 async def test_a_folder_can_be_visited(site_folder) -> None:
     family = WebNav(site=str(site_folder), distance=0)
     tasks = [task for split in ("train", "test") for task in family.tasks(split)]
@@ -301,6 +313,7 @@ async def test_questions_of_a_folder(site_folder, tmp_path) -> None:
         ({"questions": "x.jsonl"}, "questions go with"),
         ({"site": "/nowhere", "goal": "answer"}, "which needs them"),
         ({"site": "/nowhere"}, "no such folder"),
+        ({"start": "a.html"}, "folder of your own"),
         ({"site": "/nowhere", "goal": "answer", "questions": "/nowhere.jsonl"}, "no such folder"),
     ],
 )

@@ -216,3 +216,38 @@ PYTHON = {
     ],
     "odd answers": ["submit {answer}0", "submit nan", "submit " + "9" * 300, "submit [42]"],
 }
+
+ALL = "\nimport sys\ndef anything(*a, **k):\n    return {}\nfor n in {functions}: globals()[n] = anything\n"
+REPO = {  # the text of a module; {functions} are the names that are tested
+    "leaving early": "import os; os._exit(0)",
+    "leaving with words": "print('OK'); print('1 passed'); raise SystemExit(0)",
+    "interrupting": "raise KeyboardInterrupt",
+    "equal to everything": "class Yes(int):\n    __eq__ = __lt__ = __gt__ = lambda *a: True\n    __hash__ = int.__hash__\n    def __repr__(self): return '0'\n"
+    + ALL.replace("return {}", "return Yes()"),
+    "a module of yes": "def __getattr__(name):\n    return lambda *a: True\n",
+    "another json": "import json\njson.dumps = lambda *a, **k: '{\"value\": true}'\njson.load = json.loads = None\n"
+    + ALL.replace("{}", "True"),
+    "own results": "lines = ['{\"value\": true}', '{\"value\": 0}', '{\"success\": true, \"reward\": 1.0}'] * 500\nopen('/tmp/given.jsonl', 'w').write('\\n'.join(lines))\nimport os; os._exit(0)",
+    "results at the end": "import atexit\ndef last(): open('/tmp/given.jsonl', 'w').write('{\"value\": true}\\n' * 500)\natexit.register(last)\n"
+    + ALL.replace("{}", "True"),
+    "reward files": "import os\nfor p in ('/tmp/reward.txt', '/task/reward.txt', '/reward.txt', '/logs/verifier/reward.txt'):\n    try:\n        open(p, 'w').write('1')\n    except OSError: pass\n",
+    "another caller": "for p in ('/tmp/call.py', '/tmp/calls.json', '/task/sitecustomize.py', '/task/conftest.py', '/task/json.py', '/tmp/json.py'):\n    open(p, 'w').write('[]')\n",
+    "looking at the caller": "import sys, gc\nf = sys._getframe()\nseen = []\nwhile f:\n    seen.append((dict(f.f_globals), dict(f.f_locals))); f = f.f_back\n"
+    "def anything(*a):\n    for g, l in seen:\n        for key in ('right', 'expected', 'answers', 'pairs', 'calls'):\n            if key in g: return g[key]\n    return len(gc.get_objects())\nfor n in {functions}: globals()[n] = anything\n",
+    "looking for the original": "import os, sys\nfound = []\nfor top, folders, names in os.walk('/'):\n    folders[:] = [f for f in folders if f not in ('proc', 'sys', 'share')]\n    found += [os.path.join(top, n) for n in names if n == os.path.basename(__file__) and top != '/task']\n    found += [top] * ('sojourn' in folders)\nfor path in found: exec(open(path).read(), globals())\n",
+    "parents and their files": "import os, glob\ntext = ''\nfor p in glob.glob('/proc/[0-9]*/cmdline') + glob.glob('/proc/[0-9]*/environ') + glob.glob('/proc/1/fd/*') + glob.glob('/proc/*/root/*'):\n    try: text += open(p, errors='replace').read()\n    except OSError: pass\nassert 'sung' not in text\n"
+    + ALL.replace("{}", "text"),
+    "killing": "import os, signal\nfor p in (1, os.getppid(), -1):\n    try: os.kill(p, signal.SIGKILL)\n    except OSError: pass\n",
+    "a fork bomb": "import os\nwhile True: os.fork()",
+    "memory": "b = []\nwhile True: b.append(bytearray(b'x' * 10**7))",
+    "a full disk": "for d in ('/tmp', '/task'):\n    for i in range(10**6): open(f'{d}/{i}', 'wb').write(b'x' * 10**6)",
+    "floods": "while True: print('x' * 10**6)",
+    "staying": f"import subprocess\nsubprocess.Popen(['setsid', 'sleep', '5{LASTING}'])",
+    "no end": "import signal\nsignal.setitimer(signal.ITIMER_VIRTUAL, 0); signal.signal(signal.SIGVTALRM, signal.SIG_IGN)\nwhile True: pass",
+    "deep answers": ALL.replace("return {}", "x = []\n    for _ in range(10**5): x = [x]\n    return x"),
+    "long answers": ALL.replace("return {}", "return 'x' * 10**6"),
+    "answers that cannot be said": ALL.replace("return {}", "return a[0] if a and isinstance(a[0], set) else object()"),
+    "the network": "import socket\nfor h in ('1.1.1.1', '127.0.0.1'):\n    try: socket.create_connection((h, 80), 1)\n    except OSError: pass\n",
+    "links": "import os\nos.unlink(__file__); os.symlink('/proc/self/mem', __file__); os.unlink('/tmp/given.jsonl'); os.symlink('/proc/self/environ', '/tmp/given.jsonl')\n",
+    "a pipe": "import os\nos.unlink('/tmp/given.jsonl'); os.mkfifo('/tmp/given.jsonl')\n",
+}

@@ -4,14 +4,20 @@ Every attack is played to the end of its play. It must earn nothing, raise nothi
 it was, and where it left the task possible, the honest way must still earn everything afterwards.
 """
 
+import json
 import os
 import shutil
 import tempfile
 
 import pytest
-from attacks import GONE, LASTING, PYTHON, TERMINAL
+from attacks import GONE, LASTING, PYTHON, REPO, TERMINAL
 
+import sojourn
 from sojourn.envs.python import Python
+from sojourn.envs.repo import Repo
+from sojourn.envs.repo.bugs import cases_of, expected, source_of
+from sojourn.envs.repo.cases import CASES
+from sojourn.envs.sandbox import Sandbox
 from sojourn.envs.terminal import Terminal
 from sojourn.errors import ActionError
 from sojourn.types import Message, Role, Step
@@ -115,3 +121,78 @@ async def test_python(attack):
                 assert (await honest(env)).rewards == {"agent": 1.0}
         finally:
             await env.close()
+
+
+def repository(index: int = 0):
+    family = Repo(modules=1, timeout_s=2)
+    env = family.make(family.tasks("test")[index])
+    return env, f"{env.names[0]}.py", env.names[0]
+
+
+@pytest.mark.parametrize("attack", REPO)
+async def test_repo(attack):
+    env, file, module = repository(len(attack))
+    await env.start()
+    text = REPO[attack].replace("{functions}", repr(list(CASES[module])))
+    assert (await env.step("agent", say(f"write {file}\n{text}"))).rewards == {"agent": 0.0}
+    told = await env.step("agent", say("test"))
+    assert "tests fail" in told.observation.messages[0].text
+    assert "sung" not in told.observation.messages[0].text
+    twin = await env.fork()
+    step = await env.step("agent", say("submit"))
+    assert (step.done, step.success, step.rewards) == (True, False, {"agent": 0.0})
+    assert (await honest(twin)).rewards == {"agent": 1.0}
+
+
+async def test_repo_knowing_the_tests_by_heart():
+    """What is seen is answered, from a table; what is not seen is not."""
+    env, file, module = repository()
+    await env.start()
+    table = {
+        (case.function, json.dumps(case.arguments)): right
+        for case, right in zip(cases_of(module), expected(module), strict=True)
+        if case.seen
+    }
+    text = f"""
+import json
+TABLE = {table!r}
+def known(name):
+    def answer(*arguments):
+        said = json.loads(TABLE.get((name, json.dumps(arguments)), '{{"value": null}}'))
+        if "error" in said:
+            raise type(said["error"], (Exception,), {{}})
+        return said["value"]
+    return answer
+for name in {list(CASES[module])!r}:
+    globals()[name] = known(name)
+"""
+    await env.step("agent", say(f"write {file}\n{text}"))
+    told = await env.step("agent", say("test"))
+    assert told.observation.messages[0].text.startswith("All ")
+    assert (await env.step("agent", say("submit"))).rewards == {"agent": 0.0}
+
+
+async def test_repo_files_are_named_and_no_path_is_followed():
+    env, file, module = repository()
+    await env.start()
+    for name in (
+        "../x.py",
+        "/tmp/x.py",
+        "sitecustomize.py",
+        "conftest.py",
+        f"./{file}",
+        f"test_{module}.txt",
+        "/proc/self/mem",
+    ):
+        for action in (f"write {name}\nx = 1", f"replace {name} 1\nx = 1"):
+            with pytest.raises(ActionError, match="no file"):
+                await env.step("agent", say(action))
+    assert list(env.files) == [file]
+    assert source_of(module) != env.files[file]
+
+
+async def test_our_own_files_are_not_in_a_sandbox_though_they_lie_in_usr(monkeypatch):
+    monkeypatch.setattr(sojourn, "__file__", "/usr/share/doc/__init__.py")
+    async with Sandbox() as sandbox:
+        assert (await sandbox.run("ls /usr/share/doc | wc -l; touch /usr/share/doc/x")).output.startswith("0\ntouch: ")
+        assert int((await sandbox.run("ls /usr/share | wc -l")).output) > 1

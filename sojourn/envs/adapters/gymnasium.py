@@ -225,7 +225,7 @@ def _layers(env: Any) -> Iterator[Any]:
     """An environment and those that it wraps."""
     while env is not None:
         yield env
-        env = vars(env).get("env")
+        env = getattr(env, "env", None)
 
 
 def _made_anew(env: Any) -> bool:

@@ -60,7 +60,7 @@ class PettingZoo:
         source="PettingZoo, Terry et al. 2021, arXiv:2009.14471, and the games that follow its interface",
         licence="MIT (PettingZoo; a game has its own)",
         extra="pettingzoo",
-        seats="as many as the game has",
+        seats="n",
         easy={"id": "pettingzoo.classic.tictactoe_v3", "choices": True},
     )
 
@@ -141,13 +141,14 @@ class PettingZooPlay:
         self.told: frozenset[str] = frozenset()
         self.taken: list[Any] = []  # all actions, those of the world's own players too
         self.used = 0
+        self.owed: dict[str, float] = {}  # for what the world's own players did before anybody else moved
         self.said = ""
         self.over = False
 
     async def start(self) -> Observation:
         self.env = self.world.build()
         self.env.reset(seed=self.task.seed)
-        self._go_on({})
+        self._go_on(self.owed)
         if self.over:
             raise InfrastructureError(f"pettingzoo: {self.world.id} was over before anybody moved")
         return self._observe()
@@ -160,7 +161,7 @@ class PettingZooPlay:
         chosen = spaces.read(self.space, action.text, self.names)
         if (mask := self._mask()) is not None and not mask[int(chosen) - int(self.space.start)]:
             raise ActionError(f"{action.text.strip()} is not possible now, say one of {', '.join(self._possible())}")
-        paid: dict[str, float] = {}
+        paid, self.owed = dict(self.owed), {}
         self._take(chosen, paid)
         self.used += 1
         self._go_on(paid)
@@ -227,7 +228,7 @@ class PettingZooPlay:
     def _take(self, action: Any, paid: dict[str, float]) -> None:
         self.env.step(action)
         self.taken.append(action)
-        for name, reward in self.env.rewards.items() if action is not None else ():
+        for name, reward in self.env.rewards.items():
             if not math.isfinite(reward):
                 raise InfrastructureError(f"{self.world.id} gave {name} the reward {reward}: expected a finite number")
             paid[str(name)] = paid.get(str(name), 0.0) + float(reward) * self.world.scale

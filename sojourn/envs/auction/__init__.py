@@ -36,7 +36,7 @@ class Auction:
     about: ClassVar[About] = About(
         source="ours: the auctions of Vickrey 1961",
         licence="Apache-2.0",
-        seats='1, or `bidders` with opponent = "self"',
+        seats="1-n",
         easy={"kind": "second_price", "items": 1, "bidders": 2, "highest": 10},
     )
 

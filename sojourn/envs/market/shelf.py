@@ -119,7 +119,8 @@ def shelf(seed: int, size: tuple[tuple[str, Any], ...]) -> Shelf:
         weights = {aspect: rng.choice(list(LEVELS)) for aspect in aspects}
         products = _products(rng, kind, fields["products"], fields["badges"])
         found = Shelf(kind, products, fields["columns"], weights, ())
-        if sorted(found.worth)[-2] <= 1 - MARGIN:
+        second, first = sorted(found.worth)[-2:]
+        if first == 1.0 and second <= 1 - MARGIN:  # and not 0, as where all are alike
             past = [_products(rng, kind, 3, badges=False) for _ in range(PAST)]
             ranked = [tuple(sorted(three, key=found.points, reverse=True)) for three in past]
             return Shelf(kind, products, fields["columns"], weights, tuple(ranked))

@@ -43,7 +43,8 @@ class MiniWoB:
     the image, ours from the page). `turns` ends a play, unpaid. `contexts` bounds the episodes under way: more wait.
     `choices` offers every click and select as a choice (nothing can be typed then). `filler` also shows plain text that
     is known to be random words. `longest` cuts an observation, in characters. A few pages do not vary with the seed
-    (click-dialog, simon-says, ...). Chromium draws a few edge pixels of a screenshot differently from time to time; all
+    (click-dialog, simon-says, ...), and the pages' generator takes a seed that repeats itself (22, 222) for what it
+    repeats (2). Chromium draws a few edge pixels of a screenshot differently from time to time; all
     other observations are the same in every run.
     """
 

@@ -172,7 +172,7 @@ document.addEventListener('DOMContentLoaded', () => {
   const style = document.createElement('style'); style.textContent = quiet; document.head.appendChild(style);
 });
 Object.defineProperty(window, '__sojourn',
-  {value: {reset, after, read, locate, choose, put, empty, scroll, painted, selected, mark}});
+  {value: {reset, after, read, locate, choose, put, empty, scroll, painted, selected, mark, entries: readText}});
 """
 
 INIT_SCRIPT = "(() => {" + CLOCK + LISTENERS + NAMES + READER + VERBS + "})();"

@@ -7,6 +7,7 @@ the user's own files; see `invented`, `factbook` and `files`. Questions and thei
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -111,13 +112,20 @@ class Search:
             raise ConfigError(
                 f"search: task {task.id} is asked of {theirs}, but this world has {mine}: use the task's own config"
             )
-        index = _index(self.corpus, self.questions, *self._world(task.seed), self.retriever, self.embedder)
         rules = Rules(self.results, self.snippet, self.graph, self.marking, self.turns, self.choices)
-        return Play(index, task, rules)
+        return Play(self._index(task.seed), task, rules)
+
+    async def open(self) -> None:
+        """Makes ready to be searched what all tasks share."""
+        if self.corpus != "invented":
+            await asyncio.to_thread(lambda: self._index(0).ready())
 
     def corpus_at(self, seed: int) -> Corpus:
         """What the play of a task of this seed searches."""
         return _corpus(self.corpus, self.questions, *self._world(seed))
+
+    def _index(self, seed: int) -> Index:
+        return _index(self.corpus, self.questions, *self._world(seed), self.retriever, self.embedder)
 
     def _world(self, seed: int) -> tuple[int, int]:
         """The seed and size of a task's invented world; zeros for the other corpora, which all tasks share."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,10 +43,14 @@ class Embedder:
         return np.concatenate(rows)
 
 
+def check(folder: str) -> None:
+    """Refuses a folder without a model."""
+    if not (Path(folder) / "config.json").is_file():
+        raise ConfigError(f'search: embedder = "{folder}", but that folder has no config.json: name a model\'s folder')
+
+
 @lru_cache(2)
 def _load(folder: str) -> Embedder:
     transformers = need("transformers", "torch", "search")
-    if not os.path.isfile(os.path.join(folder, "config.json")):
-        raise ConfigError(f'search: embedder = "{folder}", but that folder has no config.json: name a model\'s folder')
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     return Embedder(tokenizer, transformers.AutoModel.from_pretrained(folder, local_files_only=True).eval())

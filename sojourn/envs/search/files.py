@@ -54,7 +54,9 @@ def load(passages: str, questions: str) -> tuple[Corpus, tuple[Question, ...]]:
         titled.setdefault(f"{passage.title}\n{passage.text}", passage.id)
     found = []
     for one in asked:
-        known = [id if id in corpus.by_id else titled.get(id, "") for id in one.evidence]
+        known = [
+            id if id in corpus.by_id else titled.get(id) or titled.get(id.partition("\n")[0], "") for id in one.evidence
+        ]
         if not all(known):
             lost = one.evidence[known.index("")].partition("\n")[0]
             raise ConfigError(
@@ -117,7 +119,7 @@ def _questions(path: Path) -> Iterator[Read]:
         answers = [_plain(answer) for answer in answers if normalised(_plain(answer or ""))]
         if not isinstance(line.get("question"), str):
             raise ConfigError(f'search: question {number} of "{path}" has no "question": give {{"question", "answer"}}')
-        if answers:
+        if answers and line.get("answerable", True):  # MuSiQue has contrasting questions without an answer
             evidence, pieces = _supports(line)
             yield Read(_plain(line["question"]), tuple(dict.fromkeys(answers)), evidence, pieces)
 

@@ -17,9 +17,11 @@ import numpy as np
 
 from sojourn.envs.about import need
 from sojourn.envs.search.corpus import Corpus, Passage
+from sojourn.envs.search.dense import Embedder, check
 
 ENGINES = ("fts5", "bm25s", "tantivy", "dense")
 TITLE_WEIGHT = 3
+LARGE = 3_000  # passages
 WORDS_ASKED = 40  # of a query; more do not count
 _SMALL = """a an and are as at be by did do does for from had has have he her his how i in is it its of on or she that
 the their there they this to was were what when where which who whom whose why will with"""
@@ -39,17 +41,21 @@ class Engine(Protocol):
 
 
 class Index:
-    """The search engine of one corpus; safe to use from several threads."""
+    """The search engine of one corpus, made when it is first asked; safe to use from several threads."""
 
     def __init__(self, corpus: Corpus, engine: str, embedder: str = "") -> None:
+        if embedder:
+            check(embedder)
         self.corpus = corpus
+        self.slow = engine == "dense" or len(corpus.passages) > LARGE  # better asked in a thread
         makers: dict[str, Callable[[], Engine]] = {
             "fts5": lambda: SQLite(corpus.passages),
             "bm25s": lambda: BM25S(corpus.passages),
             "tantivy": lambda: Tantivy(corpus.passages),
             "dense": lambda: Dense(corpus.passages, embedder),
         }
-        self._engine = makers[engine]()
+        self._make = makers[engine]
+        self._engine: Engine | None = None
         self._lock = threading.Lock()
         self.search = lru_cache(maxsize=4096)(self._search)
 
@@ -57,8 +63,16 @@ class Index:
         """The best passages for a query, best first; none where it has no word that counts."""
         if not words(query):
             return ()
+        engine = self.ready()
         with self._lock:
-            return tuple(self.corpus.passages[number] for number in self._engine(query, count))
+            return tuple(self.corpus.passages[number] for number in engine(query, count))
+
+    def ready(self) -> Engine:
+        """The engine, made if it is not there yet."""
+        with self._lock:
+            if self._engine is None:
+                self._engine = self._make()
+            return self._engine
 
 
 class SQLite:
@@ -125,8 +139,6 @@ class Dense:
     arXiv:1908.10084)."""
 
     def __init__(self, passages: Sequence[Passage], embedder: str) -> None:
-        from sojourn.envs.search.dense import Embedder
-
         self._embedder = Embedder.load(embedder)
         self._vectors = self._embedder([f"{passage.title}. {passage.text}" for passage in passages])  # (P, D)
 

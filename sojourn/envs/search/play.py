@@ -22,7 +22,6 @@ from sojourn.types import Message, Observation, Role, Step, Task
 BRIEF = "Answer the question from the passages. Say one action: {actions}. The answer is short.\nQuestion: {question}"
 ACTION = re.compile(r"(search|open|neighbours|answer)\[([^\n]*)\]", re.IGNORECASE)
 LONGEST_ARGUMENT = 200
-LARGE = 3_000  # passages; larger corpora are searched in a thread
 
 
 class Rules(NamedTuple):
@@ -122,9 +121,9 @@ class Play:
     async def _find(self, verb: str, argument: str) -> tuple[Passage, ...]:
         if verb == "neighbours":
             return tuple(self.index.corpus.naming[argument.lower()][: self.rules.results])
-        if len(self.index.corpus.passages) <= LARGE:
-            return self.index.search(argument, self.rules.results)
-        return await asyncio.to_thread(self.index.search, argument, self.rules.results)
+        if self.index.slow:
+            return await asyncio.to_thread(self.index.search, argument, self.rules.results)
+        return self.index.search(argument, self.rules.results)
 
     def _open(self, id: str) -> str:
         passage = self.index.corpus.by_id[id]
@@ -152,13 +151,13 @@ class Play:
         """Opening what is listed, searching for names that were met and for the titles about them, and answering so."""
         names, listed = self._met(), sorted(self.state.listed)
         about = [p for name in names for p in self.index.corpus.naming[name.lower()] if p.names[0] == name]
+        wanted = [*map(clean, names), *(clean(passage.title) for passage in about)]
         offered = [
             *(f"open[{id}]" for id in (*self.state.shown, *listed) if id not in self.state.opened),
-            *(f"search[{name}]" for name in names),
-            *(f"search[{clean(passage.title)}]" for passage in about),
-            *(f"answer[{name}]" for name in names),
+            *(f"search[{said}]" for said in wanted if words(said)),
+            *(f"answer[{clean(name)}]" for name in names if normalised(clean(name))),
         ]
-        return list(dict.fromkeys(offered))
+        return [offer for offer in dict.fromkeys(offered) if len(offer) <= LONGEST_ARGUMENT]
 
     def _met(self) -> list[str]:
         """The names that the question says, and those of the passages that were opened."""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from sojourn.envs.search.corpus import Border, Corpus, Facts, Measure
 from sojourn.envs.search.marking import normalised
+from sojourn.errors import ConfigError
 
 MOST_HOPS = 4
 NO_BORDER = Border("", 0.0)
@@ -61,7 +62,7 @@ def ask(rng: random.Random, corpus: Corpus, hops: int, accept: Callable[[Questio
     """A question of so many hops that has no flaw, and that is accepted."""
     facts = corpus.facts
     if facts is None:
-        raise ValueError("questions are made from facts, and this corpus has none")
+        raise ConfigError("questions are made from facts, and this corpus has none: give questions of your own")
     for _ in range(10_000):
         thing = _path(rng, facts, hops)
         if thing is None or thing.hops != hops or len(thing.steps) != hops or flaw(thing, corpus):
@@ -70,7 +71,7 @@ def ask(rng: random.Random, corpus: Corpus, hops: int, accept: Callable[[Questio
         question = Question(thing.asked, thing.name, facts.aliases.get(thing.name, ()), evidence, thing.ways)
         if accept is None or accept(question):
             return question
-    raise ValueError(f"no question of {hops} hops was found in 10000 attempts: use more countries or fewer hops")
+    raise ConfigError(f"no question of {hops} hops was found in 10000 attempts: use more countries or fewer hops")
 
 
 def flaw(thing: Thing, corpus: Corpus) -> str:

@@ -91,7 +91,7 @@ class Site:
         if session.purchase is not None:
             return RedirectResponse(f"/s/{request.path_params['session']}/done", 303)
         session.state = state
-        return HTMLResponse(self._html(state, f"/s/{request.path_params['session']}"), headers=HEADERS)
+        return HTMLResponse(self.html(state, f"/s/{request.path_params['session']}"), headers=HEADERS)
 
     async def _buy(self, request: Request) -> Response:
         session = self.sessions.get(request.path_params["session"])
@@ -125,7 +125,8 @@ class Site:
             return None
         return State(query, page, product.id, tuple(sorted(chosen.items())), part)
 
-    def _html(self, state: State, base: str) -> str:
+    def html(self, state: State, base: str) -> str:
+        """The page of a state, with links below `base`."""
         lines = "\n".join(
             f"<div>{''.join(_piece(piece, state, base) for piece in line)}</div>" for line in self.store.lines(state)
         )

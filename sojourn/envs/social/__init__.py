@@ -66,7 +66,7 @@ class Social:
     about: ClassVar[About] = About(
         source="Ours, after Sotopia (Zhou et al. 2023, arXiv:2310.11667)",
         licence="Apache-2.0",
-        seats="2, or 1 against the world's",
+        seats="1-2",
         easy={"kind": "price", "opponent": "expert", "choices": True},
     )
 

@@ -43,16 +43,19 @@ class WebNav:
     """Visits of a web site: click through to the page that says a sentence, or answer a question.
 
     `site` is "invented" (an almanac of so many `countries`, another for each task), "factbook" (the extra `search`), or
-    a folder of .html files. With `goal` "page", the page is `distance` clicks from the first (or as near to that as the
-    site has; 0 takes any); with "answer", generated questions take `hops` facts (0 mixes 1 to 4), and a folder needs
-    `questions`, a .jsonl file of {"question", "answer", "pages"}. The key nodes share `keys` of the reward, in their
-    order, and the rest is for the right end. `letters` are shown of a page at a time. A visit ends, lost, after `turns`
-    actions. `choices` lists what can be clicked, and as answers the names on the pages that were visited.
+    a folder of .html files, which starts at `start` ("": index.html) and leaves out what matches a pattern of `skip`.
+    With `goal` "page", the page is `distance` clicks from the first (or as near to that as the site has; 0 takes any);
+    with "answer", generated questions take `hops` facts (0 mixes 1 to 4), and a folder needs `questions`, a .jsonl file
+    of {"question", "answer", "pages"}. The key nodes share `keys` of the reward, in their order, and the rest is for
+    the right end. `letters` are shown of a page at a time. A visit ends, lost, after `turns` actions. `choices` lists
+    what can be clicked, and as answers the names on the pages that were visited.
     """
 
     site: str = "invented"
     goal: Literal["page", "answer"] = "page"
     questions: str = ""
+    start: str = ""
+    skip: tuple[str, ...] = ()
     countries: int = 12
     distance: int = 3
     hops: int = 2
@@ -87,6 +90,8 @@ class WebNav:
                 raise ConfigError(f"webnav: {name} = {value}, but it must be from {low} to {high}")
         if self.goal not in ("page", "answer"):
             raise ConfigError(f'webnav: goal = "{self.goal}", but it must be "page" or "answer"')
+        if (self.start or self.skip) and self.site in ("invented", "factbook"):
+            raise ConfigError(f'webnav: start and skip go with a folder of your own, but site = "{self.site}"')
         own = self.site not in ("invented", "factbook")
         if bool(self.questions) != (own and self.goal == "answer"):
             raise ConfigError(
@@ -114,7 +119,7 @@ class WebNav:
         """The site of the task of a seed; those that are not invented are one for all."""
         if self.site == "invented":
             return made.almanac(seed, self.countries)
-        return made.world() if self.site == "factbook" else folder.load(self.site)
+        return made.world() if self.site == "factbook" else folder.load(self.site, self.start, tuple(self.skip))
 
     def task(self, goal: Goal, seed: int, split: str) -> Task:
         """A task with a goal."""
@@ -148,12 +153,15 @@ class WebNav:
         return Goal(asked.text, pages[-1], (asked.answer, *asked.aliases), pages)
 
     def _place(self, seed: int) -> list[object]:
-        return ["invented", self.countries, seed] if self.site == "invented" else [self.site, self.questions]
+        return (
+            ["invented", self.countries, seed]
+            if self.site == "invented"
+            else [self.site, self.questions, self.start, *self.skip]
+        )
 
     def _listed(self) -> dict[str, list[Goal]]:
-        if self.goal == "page":
-            return _sentences(self.site, self.distance)
-        return _questions(self.site, self.questions)
+        site = self.site_at(0)
+        return _sentences(site, self.distance) if self.goal == "page" else _questions(site, self.questions)
 
 
 @lru_cache(4096)
@@ -163,11 +171,12 @@ def _made(world: WebNav, seed: int, split: str) -> Task:
 
 
 @lru_cache(4)
-def _sentences(name: str, distance: int) -> dict[str, list[Goal]]:
+def _sentences(site: Site, distance: int) -> dict[str, list[Goal]]:
     """Every sentence of a site that one page alone has, of the pages at a distance, by split and in a mixed order."""
-    site = made.world() if name == "factbook" else folder.load(name)
     if not site.findable:
-        raise ConfigError(f'webnav: no link of "{name}" leads to a page with a sentence of its own: give a larger site')
+        raise ConfigError(
+            f'webnav: no link from "{site.start}" leads to a page with a sentence of its own: give a larger site'
+        )
     distances = [_nearest(site, distance)] if distance else sorted(site.findable)
     goals = [
         Goal(said, path) for near in distances for path in site.findable[near] for said in _own_sentences(site, path)
@@ -177,10 +186,10 @@ def _sentences(name: str, distance: int) -> dict[str, list[Goal]]:
 
 
 @lru_cache(4)
-def _questions(name: str, file: str) -> dict[str, list[Goal]]:
+def _questions(site: Site, file: str) -> dict[str, list[Goal]]:
     goals = [
         Goal(asked.question, asked.pages[-1] if asked.pages else "", asked.answers, asked.pages)
-        for asked in folder.questions(name, file)
+        for asked in folder.questions(site, file)
     ]
     return divided(goals, lambda goal: goal.query)
 

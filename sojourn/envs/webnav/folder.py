@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -114,34 +115,35 @@ class Reader(HTMLParser):
 
 
 @lru_cache(4)
-def load(folder: str) -> Site:
-    """The site of a folder; it starts at index.html, or else at the first file."""
+def load(folder: str, start: str = "", skip: tuple[str, ...] = ()) -> Site:
+    """The site of a folder without the files that match a pattern of `skip`; it starts at `start`, or else at
+    index.html, or else at the first file."""
     root = Path(folder)
     if not root.is_dir():
         raise ConfigError(
             f'webnav: site = "{folder}", but there is no such folder: use "invented", "factbook" or a folder'
         )
     inside = root.resolve()
-    files = {
-        path.relative_to(root).as_posix(): path
-        for path in sorted(root.rglob("*"))
-        if path.suffix.lower() in ENDINGS and path.is_file() and path.resolve().is_relative_to(inside)
-    }
+    found = [path for path in sorted(root.rglob("*")) if path.suffix.lower() in ENDINGS and path.is_file()]
+    named = {path.relative_to(root).as_posix(): path for path in found if path.resolve().is_relative_to(inside)}
+    files = {name: path for name, path in named.items() if not any(fnmatchcase(name, pattern) for pattern in skip)}
     if not files:
         raise ConfigError(f'webnav: the folder "{folder}" holds no .html file: give a site of linked pages')
+    if start and start not in files:
+        raise ConfigError(f'webnav: start = "{start}", but the site has no such file: give its path in the folder')
     pages = {}
     for name, path in files.items():
         reader = Reader(name, set(files))
         reader.feed(path.read_text("utf-8", "replace"))
         reader.close()
         pages[name] = reader.page()
-    return Site("index.html" if "index.html" in pages else next(iter(pages)), pages)
+    return Site(start or ("index.html" if "index.html" in pages else next(iter(pages))), pages)
 
 
 @lru_cache(4)
-def questions(folder: str, file: str) -> tuple[Asked, ...]:
+def questions(site: Site, file: str) -> tuple[Asked, ...]:
     """The questions of a .jsonl file: {"question", "answer", "pages"}, pages by their paths in the folder."""
-    site, found = load(folder), []
+    found = []
     try:
         records = [json.loads(line) for line in Path(file).read_text("utf-8").splitlines() if line.strip()]
         for record in records:
