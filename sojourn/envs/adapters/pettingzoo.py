@@ -157,6 +157,8 @@ class PettingZooPlay:
     async def step(self, agent: str, action: Message) -> Step:
         if self.over:
             raise InfrastructureError(f"{self.world.id} was given an action after its end: play each game once")
+        if agent != self.mover:
+            raise InfrastructureError(f"{self.world.id}: {agent} moves when it is the turn of {self.mover}")
         chosen = spaces.read(self.space, action.text, self.names)
         if (mask := self._mask()) is not None and not mask[int(chosen) - int(self.space.start)]:
             raise ActionError(f"{action.text.strip()} is not possible now, say one of {', '.join(self._possible())}")
@@ -197,6 +199,11 @@ class PettingZooPlay:
     def seat(self) -> str:
         """Who moves now, as the game calls them."""
         return str(self.env.agent_selection) if self.env is not None and not self.over else ""
+
+    @property
+    def mover(self) -> str:
+        """Who moves now, as the runner calls them."""
+        return "agent" if self.mine else self.seat
 
     @property
     def space(self) -> Any:
@@ -275,8 +282,7 @@ class PettingZooPlay:
             brief = (Message(Role.SYSTEM, f"{about} You are {seat}. Say one action: {shown}."),)
             self.told |= {seat}
         choices = self._possible() if self.world.choices and len(names) <= spaces.MOST_CHOICES else ()
-        name = "agent" if self.mine else seat
-        return Observation((Message(Role.USER, self.said),), brief=brief, choices=choices, agent=name)
+        return Observation((Message(Role.USER, self.said),), brief=brief, choices=choices, agent=self.mover)
 
 
 class PettingZooPlayWithExpert(PettingZooPlay):
