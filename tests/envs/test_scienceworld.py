@@ -45,7 +45,7 @@ async def finish(play: ScienceWorldPlay) -> list[Step]:
 
 
 async def test_promises(kept) -> None:
-    report = await check_env(family(kept, experiments=("lifespan-longest-lived",), turns=4), episodes=1)
+    report = await check_env(family(kept, experiments=("lifespan-longest-lived",), turns=8), episodes=1)
     assert report.passed, report.failed
 
 
