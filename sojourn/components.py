@@ -20,6 +20,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "babyai": "sojourn.envs.babyai:BabyAI",
         "textworld": "sojourn.envs.textworld:TextWorld",
         "textworld_express": "sojourn.envs.textworld_express:TextWorldExpress",
+        "scienceworld": "sojourn.envs.scienceworld:ScienceWorld",
         "frozenlake": "sojourn.envs.frozenlake:FrozenLake",
         "cliffwalking": "sojourn.envs.cliffwalking:CliffWalking",
         "taxi": "sojourn.envs.taxi:Taxi",

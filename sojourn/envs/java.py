@@ -26,6 +26,7 @@ class Machine:
     gateway: Any
     process: subprocess.Popen[bytes]
     entry: str  # dotted name of a class
+    lock: threading.Lock = field(default_factory=threading.Lock)  # for those who may not use it at the same time
 
     @classmethod
     def start(cls, world: str, extra: str, jar: str, entry: str, options: tuple[str, ...]) -> Machine:
@@ -80,24 +81,65 @@ class Shared:
             self.holders += 1
             return self.machine
 
-    def release(self) -> None:
+    def release(self, machine: Machine | None = None) -> None:
         with self.lock:
             self.holders -= 1
             if self.holders == 0 and self.machine is not None:
                 self.machine.stop()
                 self.machine = None
 
-    async def hold_soon(self) -> None:
+    async def keep(self) -> None:
         await asyncio.to_thread(self.hold)
 
-    async def release_soon(self) -> None:
+    async def let_go(self) -> None:
+        await asyncio.to_thread(self.release)
+
+
+@dataclass(eq=False)
+class Pool:
+    """A machine for each who holds one, for simulators that bear one play at a time; used again by the next. All stop
+    when nobody holds or keeps any. Safe to use from threads."""
+
+    world: str
+    extra: str
+    jar: str
+    entry: str
+    options: tuple[str, ...] = ()
+    idle: list[Machine] = field(default_factory=list)
+    holders: int = 0  # of machines, and those who keep the pool
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def hold(self) -> Machine:
+        with self.lock:
+            while self.idle:
+                machine = self.idle.pop()
+                if machine.process.poll() is None:
+                    break
+                machine.stop()
+            else:
+                machine = Machine.start(self.world, self.extra, self.jar, self.entry, self.options)
+            self.holders += 1
+            return machine
+
+    def release(self, machine: Machine | None = None) -> None:
+        with self.lock:
+            self.holders -= 1
+            self.idle += [machine] if machine is not None else []
+            while self.holders == 0 and self.idle:
+                self.idle.pop().stop()
+
+    async def keep(self) -> None:
+        with self.lock:
+            self.holders += 1
+
+    async def let_go(self) -> None:
         await asyncio.to_thread(self.release)
 
 
 class Lease:
-    """A play's hold of a shared machine, taken at most once and given back once, in whatever order that comes."""
+    """A play's hold of a machine, taken at most once and given back once, in whatever order that comes."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared | Pool) -> None:
         self.shared = shared
         self.machine: Machine | None = None
         self.ended = False
@@ -115,5 +157,5 @@ class Lease:
         with self.lock:
             self.ended = True
             if self.machine is not None:
-                self.machine = None
-                self.shared.release()
+                machine, self.machine = self.machine, None
+                self.shared.release(machine)

@@ -81,7 +81,7 @@ class TextWorldExpress:
 
     async def open(self) -> None:
         """Keeps the machine between plays; each call needs its `close`."""
-        await self.machine.hold_soon()
+        await self.machine.keep()
 
     async def close(self) -> None:
-        await self.machine.release_soon()
+        await self.machine.let_go()
