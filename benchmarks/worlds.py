@@ -35,6 +35,7 @@ LIMIT_S = 300
 LONGEST = 6_000  # characters of an example
 FIELDS: dict[str, dict[str, Any]] = {
     "tools": {"cls": "examples.guess:Guess"},
+    "miniwob": {"pages": ["experts"]},
     "mixed": {"worlds": [{"name": "toy"}, {"name": "shop"}]},
 }
 
