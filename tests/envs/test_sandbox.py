@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures.thread  # noqa: F401  (an ordinary user may not read where it lies)
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -286,6 +287,21 @@ async def test_cancelling_a_command_spoils_the_sandbox_until_it_is_closed():
             await asyncio.wait_for(sandbox.run("sleep 100", 200), 0.2)
         with pytest.raises(InfrastructureError, match="busy"):
             await sandbox.run("true")
+
+
+async def test_no_cancellation_is_lost_whenever_it_comes():
+    rng, sandbox = random.Random(0), await Sandbox().open()
+    for _ in range(40):
+        running = asyncio.ensure_future(sandbox.run("true"))
+        await asyncio.sleep(rng.random() * 0.03)
+        finished = running.done()
+        running.cancel()
+        await asyncio.wait({running})
+        assert finished or running.cancelled()
+        if not finished:
+            await sandbox.close()
+            sandbox = await Sandbox().open()
+    await sandbox.close()
 
 
 async def test_many_at_once_do_not_touch_each_other():

@@ -214,7 +214,8 @@ class Sandbox:
             raise InfrastructureError("a sandbox was asked while busy, or after it was cancelled: one thing at a time")
         self._busy = True  # and stays so when this is cancelled: what comes back would be of another request
         try:
-            answer = await asyncio.wait_for(_exchange(self._process, head, payload), limit_s)
+            async with asyncio.timeout(limit_s):  # not `wait_for`, which loses a cancellation before Python 3.12
+                answer = await _exchange(self._process, head, payload)
         except (OSError, EOFError, TimeoutError) as error:
             self._lost = f"its process 1 has ended ({type(error).__name__})"
             raise LostError(self._lost) from None
@@ -252,8 +253,8 @@ async def _end(process: Any, first: int) -> None:
         else:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(first, signal.SIGKILL)
-            await asyncio.wait_for(_readable(first), START_S)
-        await asyncio.wait_for(process.wait(), START_S)
+            await _readable(first)
+        await process.wait()
     finally:
         if first >= 0:
             os.close(first)
