@@ -10,7 +10,7 @@ class ConfigError(SojournError):
 
 
 class MissingExtraError(ConfigError):
-    """A component needs a package that is not installed."""
+    """A component needs a package, or a program, that is not installed."""
 
 
 class ModelError(SojournError):

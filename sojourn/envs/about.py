@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from sojourn.errors import ConfigError, MissingExtraError
+from sojourn.errors import MissingExtraError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,5 +44,7 @@ def need_program(program: str, package: str, world: str) -> str:
     """The path of a program of the system; one sentence with the remedy where it is missing."""
     found = shutil.which(program)
     if found is None:
-        raise ConfigError(f"{world} needs the program '{program}': install it (Debian: apt-get install {package})")
+        raise MissingExtraError(
+            f"{world} needs the program '{program}': install it (Debian: apt-get install {package})"
+        )
     return found

@@ -4,7 +4,7 @@ import pytest
 
 from sojourn.components import COMPONENTS
 from sojourn.envs.about import About, need, need_program
-from sojourn.errors import ConfigError, MissingExtraError
+from sojourn.errors import MissingExtraError
 from sojourn.registry import find
 
 OTHERS = ("tools", "mixed")  # what they are made of says it
@@ -31,5 +31,5 @@ def test_what_is_missing_is_asked_for_by_its_extra() -> None:
 
 def test_a_missing_program_is_asked_for_by_its_package() -> None:
     assert need_program("sh", "dash", "castle").endswith("sh")
-    with pytest.raises(ConfigError, match=r"the program 'nosuch'.*apt-get install such"):
+    with pytest.raises(MissingExtraError, match=r"the program 'nosuch'.*apt-get install such"):
         need_program("nosuch", "such", "castle")
