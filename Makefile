@@ -1,12 +1,14 @@
 # make demo   set up, then train a web agent in Chromium on this machine's CPU
 # make test   set up, then run all tests
 # make lint   ruff, pyright
+# make adapters   build other ecosystems' environments in .venvs/, and run the tests of the adapters against them
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
+PYTHON312 ?= python3.12
 TORCH := torch==2.13.0
 
-.PHONY: demo test lint setup browser worlds dry clean
+.PHONY: demo test lint setup browser worlds adapters dry clean
 
 demo: setup browser
 	$(BIN)/sojourn train recipes/miniwob/train.toml
@@ -54,5 +56,18 @@ $(VENV)/worlds: requirements-worlds.txt $(VENV)/ready
 	$(BIN)/pip install -q --no-deps -r requirements-worlds.txt
 	touch $@
 
+# Their packages clash with ours and with each other's. Minutes, and gigabytes: not part of `make test`.
+adapters: setup browser worlds $(foreach name,mcp1 openenv verifiers browsergym nemo_gym,.venvs/$(name)/ready)
+	.venvs/mcp1/bin/python -m pytest -W ignore::ResourceWarning tests/adapters/test_mcp.py
+	SOJOURN_OPENENV_PYTHON=.venvs/openenv/bin/python SOJOURN_VERIFIERS_PYTHON=.venvs/verifiers/bin/python \
+	SOJOURN_BROWSERGYM_PYTHON=.venvs/browsergym/bin/python SOJOURN_NEMO_GYM_PYTHON=.venvs/nemo_gym/bin/python \
+		$(BIN)/python -m pytest tests/adapters
+
+.venvs/nemo_gym/ready: PYTHON := $(PYTHON312)
+.venvs/%/ready: tests/adapters/requirements-%.txt
+	$(PYTHON) -m venv .venvs/$*
+	.venvs/$*/bin/pip install -q -r $<
+	touch $@
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) .venvs

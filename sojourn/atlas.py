@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 MEASURED = "measured.json"  # beside the worlds; written by benchmarks/worlds.py
 CAPTION = "expert and random: mean rewards; *: forked by re-execution; sojourn envs NAME tells more"
+WIDE = 110  # columns
 UNITS = ((1_000_000, "M"), (1_000, "k"))
 
 
@@ -73,22 +75,25 @@ def row(entry: World) -> dict[str, str]:
         "expert": f"{found.expert.reward:.2f}" if found and found.expert else "",
         "random": f"{found.chance.reward:.2f}" if found else "",
         "extra": about.extra if about else "",
-        "licence": about.licence if about else "",
+        "licence": re.split("[;(]", about.licence)[0].strip() if about else "",
     }
 
 
-def table(entries: list[World]) -> Table:
+def table(entries: list[World], width: int = 80) -> Table:
+    """One line a world; what it sees and its licence where there is room for them."""
     from rich import box
     from rich.table import Table
 
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption=CAPTION, caption_justify="left")
     rows = [row(entry) for entry in entries]
+    headings = [heading for heading in rows[0] if width >= WIDE or heading not in ("sees", "licence")]
+    shown = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=CAPTION)
+    shown.caption_justify = "left"
     right = {"tasks", "fork", "acts/s", "expert", "random"}
-    for heading in rows[0]:
+    for heading in headings:
         justify = "right" if heading in right else "left"
         shown.add_column(heading, justify=justify, overflow="fold", no_wrap=heading == "name")
     for cells in rows:
-        shown.add_row(*cells.values())
+        shown.add_row(*(cells[heading] for heading in headings))
     return shown
 
 

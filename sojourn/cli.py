@@ -290,17 +290,18 @@ def envs(
 
     from sojourn import atlas
 
+    console = Console()
     if not name:
         if measure or overrides:
             raise ConfigError("name the world that is meant: sojourn envs toy --measure")
-        return Console().print(atlas.table(atlas.worlds()))
+        return console.print(atlas.table(atlas.worlds(), console.width))
     family = _family(name, overrides)
     entry = atlas.describe(name, family)
     if measure:
         from sojourn.checks.env.measure import measure as measured
 
         entry = replace(entry, measured=asyncio.run(measured(family)), where="now, on this machine")
-    Console().print(atlas.sheet(entry, family))
+    console.print(atlas.sheet(entry, family))
 
 
 @app.command()

@@ -42,7 +42,7 @@ class ColorGrid:
     about: ClassVar[About] = About(
         source="ours, after ColorGrid (Risukhin et al. 2025, arXiv:2501.10593)",
         licence="Apache-2.0",
-        seats='1, or 2 with opponent = "self"',
+        seats="1-2",
         easy={"size": 4, "colours": 2, "blocks": 2, "target": 1, "turns": 12},
     )
 
@@ -128,8 +128,9 @@ class Grid:
         knows = "You alone know which" if seat == "leader" else "Only the leader knows which: watch where it goes"
         changes = ", and it may change" if self.config.switch else ""
         return (
-            f"A grid with blocks of {len(names)} colours: {signs}. L is the leader, F the follower, X both in one "
-            f"cell. Who walks onto a block takes it. Blocks of one colour pay, the others cost. {knows}{changes}. "
+            f"A grid with blocks of {len(names)} colours: {signs}. L is the leader, F the follower, X both "
+            "in one cell. Who walks onto a block takes it. Blocks of one colour pay, the others cost. "
+            f"{knows}{changes}. "
             f"What the follower takes counts for both; it should get {self.config.target} that pay. "
             f"You are the {seat}. Say one move: {', '.join(WAYS)}."
         )

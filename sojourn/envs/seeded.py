@@ -26,6 +26,9 @@ def tasks_of(world: str, family: Any, split: str) -> Sequence[Task]:
 
 def of_task(family: F, task: Task) -> F:
     """The family with the fields that the task carries, so that a task file can mix them."""
+    known = {field.name for field in fields(family)}  # type: ignore[arg-type]
+    if unknown := sorted(task.data.keys() - known):
+        raise ConfigError(f"{task.env}: a task has the field {unknown[0]!r}, but there are {', '.join(sorted(known))}")
     return replace(family, **task.data)  # type: ignore[type-var]
 
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
+from pettingzoo.utils.conversions import parallel_to_aec_wrapper
 
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 
@@ -69,3 +70,16 @@ class Bids(ParallelEnv):
             dict.fromkeys(names, False),
             {a: {} for a in names},
         )
+
+
+class Gifts(parallel_to_aec_wrapper):
+    """The bids turn by turn, but each move of the left one pays the right one 1, and nothing else pays."""
+
+    def step(self, action):
+        giver = self.agent_selection
+        super().step(action)
+        self.rewards = {name: float((giver, name) == ("left", "right")) for name in self.rewards}
+
+
+def gifts():
+    return Gifts(Bids())

@@ -90,6 +90,20 @@ async def test_the_time_limit_truncates_and_is_no_success():
         await fell.step("agent", say("left"))
 
 
+async def test_seeds_decide_the_start_and_masked_actions_are_refused():
+    family = Gymnasium(**TAXI | {"masked": True})
+    starts = []
+    for task in [*family.tasks("train")[:5], family.tasks("train")[0]]:
+        env = family.make(task)
+        seen = await env.start()
+        starts.append(seen.messages[0].text)
+        missing = next(name for name in TAXI["actions"] if name not in seen.choices)
+        with pytest.raises(ActionError, match=f"{missing} is not possible now"):
+            await env.step("agent", say(missing))
+    assert starts[0] == starts[5]
+    assert len(set(starts)) > 3
+
+
 async def test_spaces_of_every_kind_are_said_and_read_and_forks_repeat_what_cannot_be_copied():
     family = Gymnasium(id="gymnasium_hooks:Odd")
     env = family.make(family.tasks("train")[3])

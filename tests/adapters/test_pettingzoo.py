@@ -102,6 +102,18 @@ async def test_those_who_move_at_once_see_the_same_and_are_paid_when_all_have_mo
         assert (last.done, last.rewards) == (True, {"left": 0.0, "right": 1.0})
 
 
+async def test_what_falls_before_ones_first_move_is_paid_with_it():
+    for seat, rewards in [("right", [2.0, 0.0]), ("left", [0.0, 0.0])]:
+        family = PettingZoo(id="pettingzoo_hooks:gifts", opponent="random", seat=seat)
+        env = family.make(family.tasks("train")[0])
+        await env.start()
+        twin = await env.fork()
+        for play in (env, twin):
+            steps = [await play.step("agent", say("1")) for _ in range(2)]
+            assert [step.rewards["agent"] for step in steps] == rewards
+            assert steps[-1].done
+
+
 async def test_a_limit_of_turns_ends_the_game_without_reward():
     family = PettingZoo(**TICTACTOE, turns=2)
     env = family.make(family.tasks("train")[0])

@@ -35,7 +35,7 @@ async def go_on(env: Any) -> tuple[float, Step, list[str]]:
     while True:
         action = env.expert()
         said.append(await action if inspect.isawaitable(action) else action)
-        step = await env.step("agent", say(said[-1]))
+        step = await env.step(getattr(env, "mover", "agent"), say(said[-1]))
         total += sum(step.rewards.values())
         if step.done:
             await env.close()
@@ -51,7 +51,7 @@ async def chance_play(family: Any, index: int, rng: random.Random, limit: int = 
     for _ in range(limit):
         assert step.observation is not None
         try:
-            step = await env.step("agent", say(rng.choice(step.observation.choices)))
+            step = await env.step(step.observation.agent, say(rng.choice(step.observation.choices)))
         except ActionError as error:
             raise AssertionError("a choice was refused") from error
         total += sum(step.rewards.values())

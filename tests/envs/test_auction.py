@@ -182,6 +182,12 @@ def test_there_is_always_something_to_be_had() -> None:
             assert family.make(task).game.lots.best(0) > 0
 
 
+def test_where_nothing_can_be_had_that_is_said() -> None:
+    family = Auction(kind="english", items=1, highest=4, rise=4)  # the first price is all that an item can be worth
+    with pytest.raises(ConfigError, match="raise `highest`, or lower `rise`"):
+        family.make(family.tasks("train")[0])
+
+
 @pytest.mark.parametrize("said", ["", "-1", "21", "3.5", "all", "1e1", "\u0663", "9" * 60, "0x5"])
 async def test_what_is_no_bid_is_refused(said) -> None:
     env = Auction().make(Auction().tasks("train")[0])

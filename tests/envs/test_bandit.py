@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -120,3 +121,10 @@ def test_impossible_fields_are_refused(wrong) -> None:
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ConfigError, match="one of bernoulli, gaussian"):
         Bandit(kind="cauchy")  # type: ignore[arg-type]
+
+
+def test_a_task_carries_its_fields_and_no_others() -> None:
+    task = Bandit(arms=7).tasks("train")[3]
+    assert len(Bandit().make(task).game.means) == 7
+    with pytest.raises(ConfigError, match="a task has the field 'levers', but there are arms"):
+        Bandit().make(replace(task, data={"levers": 3}))

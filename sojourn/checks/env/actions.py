@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Collection
 from dataclasses import is_dataclass, replace
 from typing import Any
 
@@ -35,7 +36,7 @@ async def malformed(case: Case) -> str:
         left, refused = hostile(list(tools.values())), []
         while left:
             async with case.replaying(0, turns) as play:
-                refused += await _refused(case, play, left)
+                refused += await _refused(case, play, left, tools.keys())
         said += len(refused)
         async with case.replaying(0, turns) as play:
             for action in refused:
@@ -49,13 +50,14 @@ async def malformed(case: Case) -> str:
     return f"{said} hostile actions refused, none paid"
 
 
-async def _refused(case: Case, play: Play, left: list[Message]) -> list[Message]:
+async def _refused(case: Case, play: Play, left: list[Message], tools: Collection[str]) -> list[Message]:
     """Those of the actions that are left that are refused before one is accepted."""
     refused: list[Message] = []
     while left:
         action, before = left.pop(0), play.key()
         event = await play.act(action)
-        if event.rewards.get(event.seat, 0) > 0 or event.success:
+        own = any(call.name in tools for call in action.calls)  # a call of a tool of its own may be right by chance
+        if not own and (event.rewards.get(event.seat, 0) > 0 or event.success):
             raise BrokenError(f"the action {short(action)} earned {dict(event.rewards)}, success {event.success}")
         if not event.refused:
             break

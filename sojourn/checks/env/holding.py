@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 PATIENCE_S = (1.0, 0.2, 0.2, 0.2)  # what grows so often in a row is a leak; what was closed may take so long to go
+LAST_PATIENCE_S = 5.0  # and all of it together so long, on a busy machine
 Held = Mapping[str, Mapping[Any, str]]
 """By kind ("task", "process", ...), everything held: what tells it from others, and its name."""
 
@@ -76,17 +77,17 @@ async def grown(before: Held, folder: Path, patience_s: float) -> Held:
 
 async def leak(act: Callable[[], Awaitable[Any]], folder: Path) -> str:
     """What is left every time that `act` is done, in words; empty where nothing is."""
-    left: list[Held] = []
-    kinds: set[str] = set()
+    await asyncio.sleep(0.001)  # what has been cancelled ends
+    first = before = held(folder)
+    kinds = set(first)
     for patience_s in PATIENCE_S:
-        await asyncio.sleep(0.001)  # what has been cancelled ends
-        before = held(folder)
         await act()
-        left.append(await grown(before, folder, patience_s))
-        kinds = set.intersection(*map(set, left))
+        kinds &= set(await grown(before, folder, patience_s))
         if not kinds:
             return ""
-    return ", ".join(f"the {kind} {next(iter(of.values()))}" for kind, of in left[-1].items() if kind in kinds)
+        before = held(folder)
+    left = await grown(first, folder, LAST_PATIENCE_S)
+    return ", ".join(f"the {kind} {next(iter(of.values()))}" for kind, of in left.items() if kind in kinds)
 
 
 def processes(mark: str) -> dict[Process, str]:

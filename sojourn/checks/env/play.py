@@ -161,7 +161,7 @@ def spread(last: int, most: int) -> list[int]:
 
 
 async def choose(play: Play, rng: random.Random) -> Message:
-    """A random choice; without choices, the expert's action or an invented call."""
+    """A random choice; without choices, the expert's action, an invented call, or words that were shown."""
     observation = next(event.observation for event in reversed(play.events) if event.observation)
     if observation.choices:
         return Message(Role.ASSISTANT, rng.choice(observation.choices))
@@ -170,7 +170,8 @@ async def choose(play: Play, rng: random.Random) -> Message:
     if observation.tools:
         tool = rng.choice(observation.tools)
         return Message(Role.ASSISTANT, calls=(ToolCall(tool.name, _invent(tool.parameters, rng)),))
-    return Message(Role.ASSISTANT, rng.choice(("look", "help", "yes", "no", "1")))
+    shown = [word.strip(".,:;!?\"'()[]") for word in _words(play.events[0].observation, observation).split()]
+    return Message(Role.ASSISTANT, rng.choice(("look", "help", "yes", "no", "1", *shown)))
 
 
 async def ask_expert(env: Any) -> Message:
@@ -284,5 +285,5 @@ def _ascii(value: Any) -> str:
         return f"a {type(value).__name__} too deep or too long to print"
 
 
-def _words(observation: Observation) -> str:
-    return " | ".join(message.text for message in (*observation.brief, *observation.messages))
+def _words(*observations: Observation | None) -> str:
+    return " | ".join(message.text for o in observations if o for message in (*o.brief, *o.messages))

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.envs.about import About, need
 from sojourn.envs.adapters.gymnasium import UNCOPIABLE
@@ -19,6 +19,7 @@ from sojourn.envs.adapters.hooks import called, require, settled
 from sojourn.envs.adapters.listed import listed
 from sojourn.envs.adapters.toolbox import FORMS, Form, Toolbox
 from sojourn.errors import ConfigError, InfrastructureError
+from sojourn.registry import Range
 from sojourn.tasks import Generated
 from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
 
@@ -45,9 +46,9 @@ class Aviary:
     splits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     brief: str = ""
     form: Form = "both"
-    scale: float = 1.0
+    scale: Annotated[float, Range(above=0)] = 1.0
     solved: float = 0.0
-    turns: int = 20
+    turns: Annotated[int, Range(1)] = 20
     forks: Literal["copy", "replay"] = "copy"
     expert: str = ""
     _datasets: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)

@@ -14,12 +14,13 @@ import pickle
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.envs.about import About, need
 from sojourn.envs.adapters import spaces
 from sojourn.envs.adapters.hooks import called, require
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.registry import Range
 from sojourn.tasks import Generated
 from sojourn.types import Message, Observation, Role, Step, Task
 
@@ -56,13 +57,13 @@ class Gymnasium:
     describe: str = ""
     masked: bool = False
     choices: bool = False
-    scale: float = 1.0
+    scale: Annotated[float, Range(above=0)] = 1.0
     solved: float = 0.0
-    turns: int = 0
+    turns: Annotated[int, Range(0)] = 0
     forks: Literal["copy", "replay"] = "copy"
     expert: str = ""
-    train: int = 100_000
-    test: int = 1_000
+    train: Annotated[int, Range(1)] = 100_000
+    test: Annotated[int, Range(1)] = 1_000
 
     about: ClassVar[About] = About(
         source="Gymnasium, Towers et al. 2024, arXiv:2407.17032, and the environments that follow its interface",
@@ -225,7 +226,7 @@ def _layers(env: Any) -> Iterator[Any]:
     """An environment and those that it wraps."""
     while env is not None:
         yield env
-        env = vars(env).get("env")
+        env = getattr(env, "env", None)
 
 
 def _made_anew(env: Any) -> bool:

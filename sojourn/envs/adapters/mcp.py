@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from sojourn.envs.about import About
 from sojourn.envs.adapters.hooks import called, require, settled
@@ -19,6 +19,7 @@ from sojourn.envs.adapters.mcp_session import Called, Session
 from sojourn.envs.adapters.toolbox import FORMS, Form, Toolbox, answer
 from sojourn.envs.calls import short
 from sojourn.errors import ConfigError, InfrastructureError
+from sojourn.registry import Range
 from sojourn.types import Message, Observation, Role, Step, Task, Tool
 
 FINISH = Tool(
@@ -69,8 +70,8 @@ class MCP:
     tools: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     form: Form = "both"
-    turns: int = 20
-    timeout_s: float = 30.0
+    turns: Annotated[int, Range(1)] = 20
+    timeout_s: Annotated[float, Range(above=0)] = 30.0
 
     about: ClassVar[About] = About(
         source="Model Context Protocol, modelcontextprotocol.io, by its Python SDK (1.x or 2.x)",

@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
 from sojourn.envs.about import About, need
@@ -24,6 +24,7 @@ from sojourn.envs.adapters.listed import listed
 from sojourn.envs.adapters.toolbox import FORMS, Form, Toolbox, answer
 from sojourn.envs.calls import LONGEST_ACTION, as_text, short
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.registry import Range
 from sojourn.tasks import Generated
 from sojourn.types import Message, Observation, Role, Step, Task, Tool
 
@@ -52,14 +53,14 @@ class OpenEnv:
     describe: str = ""
     brief: str = ""
     form: Form = "both"
-    scale: float = 1.0
+    scale: Annotated[float, Range(above=0)] = 1.0
     solved: float = 0.0
-    turns: int = 20
-    sessions: int = 8
-    timeout_s: float = 60.0
+    turns: Annotated[int, Range(1)] = 20
+    sessions: Annotated[int, Range(1)] = 8
+    timeout_s: Annotated[float, Range(above=0)] = 60.0
     expert: str = ""
-    train: int = 100_000
-    test: int = 1_000
+    train: Annotated[int, Range(1)] = 100_000
+    test: Annotated[int, Range(1)] = 1_000
     _schema: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     about: ClassVar[About] = About(

@@ -16,7 +16,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from sojourn.envs.about import About, need
 from sojourn.envs.adapters import spaces
 from sojourn.envs.adapters.hooks import called, require
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.registry import Range
 from sojourn.tasks import Generated
 from sojourn.types import Message, Observation, Role, Step, Task
 
@@ -51,16 +52,16 @@ class PettingZoo:
     describe: str = ""
     expert: str = ""
     choices: bool = False
-    scale: float = 1.0
-    turns: int = 0
-    train: int = 100_000
-    test: int = 1_000
+    scale: Annotated[float, Range(above=0)] = 1.0
+    turns: Annotated[int, Range(0)] = 0
+    train: Annotated[int, Range(1)] = 100_000
+    test: Annotated[int, Range(1)] = 1_000
 
     about: ClassVar[About] = About(
         source="PettingZoo, Terry et al. 2021, arXiv:2009.14471, and the games that follow its interface",
         licence="MIT (PettingZoo; a game has its own)",
         extra="pettingzoo",
-        seats="as many as the game has",
+        seats="n",
         easy={"id": "pettingzoo.classic.tictactoe_v3", "choices": True},
     )
 
@@ -141,13 +142,14 @@ class PettingZooPlay:
         self.told: frozenset[str] = frozenset()
         self.taken: list[Any] = []  # all actions, those of the world's own players too
         self.used = 0
+        self.owed: dict[str, float] = {}  # for what the world's own players did before anybody else moved
         self.said = ""
         self.over = False
 
     async def start(self) -> Observation:
         self.env = self.world.build()
         self.env.reset(seed=self.task.seed)
-        self._go_on({})
+        self._go_on(self.owed)
         if self.over:
             raise InfrastructureError(f"pettingzoo: {self.world.id} was over before anybody moved")
         return self._observe()
@@ -155,10 +157,12 @@ class PettingZooPlay:
     async def step(self, agent: str, action: Message) -> Step:
         if self.over:
             raise InfrastructureError(f"{self.world.id} was given an action after its end: play each game once")
+        if agent != self.mover:
+            raise InfrastructureError(f"{self.world.id}: {agent} moves when it is the turn of {self.mover}")
         chosen = spaces.read(self.space, action.text, self.names)
         if (mask := self._mask()) is not None and not mask[int(chosen) - int(self.space.start)]:
             raise ActionError(f"{action.text.strip()} is not possible now, say one of {', '.join(self._possible())}")
-        paid: dict[str, float] = {}
+        paid, self.owed = dict(self.owed), {}
         self._take(chosen, paid)
         self.used += 1
         self._go_on(paid)
@@ -197,6 +201,11 @@ class PettingZooPlay:
         return str(self.env.agent_selection) if self.env is not None and not self.over else ""
 
     @property
+    def mover(self) -> str:
+        """Who moves now, as the runner calls them."""
+        return "agent" if self.mine else self.seat
+
+    @property
     def space(self) -> Any:
         return self.env.action_space(self.env.agent_selection)
 
@@ -220,7 +229,7 @@ class PettingZooPlay:
     def _take(self, action: Any, paid: dict[str, float]) -> None:
         self.env.step(action)
         self.taken.append(action)
-        for name, reward in self.env.rewards.items() if action is not None else ():
+        for name, reward in self.env.rewards.items():
             if not math.isfinite(reward):
                 raise InfrastructureError(f"{self.world.id} gave {name} the reward {reward}: expected a finite number")
             paid[str(name)] = paid.get(str(name), 0.0) + float(reward) * self.world.scale
@@ -273,8 +282,7 @@ class PettingZooPlay:
             brief = (Message(Role.SYSTEM, f"{about} You are {seat}. Say one action: {shown}."),)
             self.told |= {seat}
         choices = self._possible() if self.world.choices and len(names) <= spaces.MOST_CHOICES else ()
-        name = "agent" if self.mine else seat
-        return Observation((Message(Role.USER, self.said),), brief=brief, choices=choices, agent=name)
+        return Observation((Message(Role.USER, self.said),), brief=brief, choices=choices, agent=self.mover)
 
 
 class PettingZooPlayWithExpert(PettingZooPlay):

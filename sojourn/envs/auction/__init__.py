@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import ClassVar
 
 from sojourn.envs.about import About
 from sojourn.envs.auction.house import KINDS, LIMITS, House, draw, names, scripted
 from sojourn.envs.seeded import SIZES, of_task, require_one_of, require_within, tasks_of
 from sojourn.envs.table import Table
+from sojourn.errors import ConfigError
 from sojourn.types import Task
+
+ATTEMPTS = 10_000  # plays that are drawn before a config counts as impossible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +38,7 @@ class Auction:
     about: ClassVar[About] = About(
         source="ours: the auctions of Vickrey 1961",
         licence="Apache-2.0",
-        seats='1, or `bidders` with opponent = "self"',
+        seats="1-n",
         easy={"kind": "second_price", "items": 1, "bidders": 2, "highest": 10},
     )
 
@@ -65,7 +67,7 @@ class Auction:
 
     def make(self, task: Task) -> Table:
         own = of_task(self, task)
-        for attempt in count():
+        for attempt in range(ATTEMPTS):
             lots = draw(own.kind, own.opponent, own.bidders, own.items, own.highest, own.rise, f"{task.seed} {attempt}")
             if own.opponent == "self":
                 return Table(House(lots, task.seed), choices=own.choices, advised=False)
@@ -73,4 +75,7 @@ class Auction:
                 others = {name: scripted for name in names(own.bidders) if name != lots.alone}
                 house = House(lots, task.seed, own.threshold)
                 return Table(house, others, alone=lots.alone, choices=own.choices)
-        raise AssertionError("unreachable: count() does not end")
+        raise ConfigError(
+            f"auction: no {own.items} items were found of which any is worth winning for one of {own.bidders}: raise "
+            "`highest`, or lower `rise` or `bidders`"
+        )

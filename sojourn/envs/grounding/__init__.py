@@ -72,7 +72,7 @@ class Grounding:
         licence="Apache-2.0; the pages of the package `miniwob` are MIT",
         extra="grounding",
         programs={"chromium": "chromium"},
-        sees=("screenshot", "text"),
+        sees=("image", "text"),
         easy={"sources": ("drawn",), "observation": "text", "contexts": 2},
     )
 

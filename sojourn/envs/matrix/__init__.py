@@ -63,7 +63,7 @@ class Matrix:
     about: ClassVar[About] = About(
         source="ours: textbook games, with the opponents of Axelrod 1984 and their kin",
         licence="Apache-2.0",
-        seats='1, or 2 with opponent = "self"',
+        seats="1-2",
         easy={"game": "prisoners_dilemma", "opponent": "always_cooperate", "rounds": 4},
     )
 

@@ -44,7 +44,7 @@ class OpenSpiel:
         source="OpenSpiel 2 (Lanctot et al. 2019, arXiv:1908.09453)",
         licence="Apache-2.0",
         extra="openspiel",
-        seats='1, or as many as the game has players with opponent = "self"',
+        seats="1-n",
         easy={"game": "tic_tac_toe", "opponent": "random"},
     )
 

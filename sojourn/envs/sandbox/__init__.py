@@ -32,71 +32,20 @@ import signal
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from sojourn.envs.sandbox.command import GROUP, PASSWD, python, sandboxed
+from sojourn.envs.sandbox.facts import End, Limits, Result, show
 from sojourn.envs.sandbox.seccomp import program
 from sojourn.envs.sandbox.tree import Entry, LostError, Reader, Tree
 from sojourn.errors import InfrastructureError
-from sojourn.registry import Range
 
 __all__ = ["End", "Entry", "Limits", "LostError", "Result", "Sandbox", "Tree", "show"]
 PLACES = ("/task", "/tmp")
 CONTROL = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127), "\ufffd")  # of no use to a reader
 START_S, GRACE_S = 60.0, 60.0  # a loaded machine is slow; process 1 keeps the time that counts
-
-
-class End(StrEnum):
-    """Why a command stopped."""
-
-    ENDED = "ended"  # by itself
-    ANSWERED = "answered"  # a cell: the session goes on
-    TIMEOUT = "timeout"
-    OUTPUT = "output"
-    MEMORY = "memory"
-    FILES = "files"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What a sandbox may use; `disk_bytes` each for /task and /tmp, `memory_bytes` in all, `cpu_s` per process."""
-
-    memory_bytes: Annotated[int, Range(2**26)] = 2**29
-    disk_bytes: Annotated[int, Range(2**16)] = 2**25
-    file_bytes: Annotated[int, Range(2**12)] = 2**24
-    files: Annotated[int, Range(16)] = 4_000
-    processes: Annotated[int, Range(4)] = 64
-    cpu_s: Annotated[int, Range(1)] = 60
-    output_bytes: Annotated[int, Range(256)] = 2**16  # kept, of what is said
-    flood_bytes: Annotated[int, Range(2**12)] = 2**24  # said, before it is stopped
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a command said (output and errors as they came, the middle left out where it is long) and how it ended."""
-
-    output: str
-    code: int
-    end: End
-    fresh: bool = False  # a cell: its session had just begun
-
-    @property
-    def timed_out(self) -> bool:
-        return self.end is End.TIMEOUT
-
-    @property
-    def note(self) -> str:
-        """What a reader must know beside the output; empty for a command that ended well."""
-        stopped = {
-            End.TIMEOUT: "stopped: it took too long",
-            End.OUTPUT: "stopped: it said too much",
-            End.MEMORY: "stopped: it used too much memory",
-            End.FILES: "stopped: it made too many files",
-        }.get(self.end)
-        return stopped or (f"exit code {self.code}" if self.code else "")
 
 
 @dataclass
@@ -265,7 +214,8 @@ class Sandbox:
             raise InfrastructureError("a sandbox was asked while busy, or after it was cancelled: one thing at a time")
         self._busy = True  # and stays so when this is cancelled: what comes back would be of another request
         try:
-            answer = await asyncio.wait_for(_exchange(self._process, head, payload), limit_s)
+            async with asyncio.timeout(limit_s):  # not `wait_for`, which loses a cancellation before Python 3.12
+                answer = await _exchange(self._process, head, payload)
         except (OSError, EOFError, TimeoutError) as error:
             self._lost = f"its process 1 has ended ({type(error).__name__})"
             raise LostError(self._lost) from None
@@ -287,16 +237,6 @@ class Sandbox:
         return Result(text.translate(CONTROL), answer["code"], End(answer["end"]), answer.get("fresh", False))
 
 
-def show(result: Result, longest: int) -> str:
-    """What a command said, as an agent reads it."""
-    text = result.output.rstrip()
-    if len(text) > longest:
-        left_out = len(text) - longest
-        text = f"{text[: longest // 2]}\n[... {left_out} characters left out ...]\n{text[-(longest // 2) :]}"
-    note = f"[{result.note}]" if result.note else ""
-    return "\n".join(part for part in (text, note) if part) or "(no output)"
-
-
 async def _exchange(process: Any, head: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
     said = json.dumps(head).encode()
     process.stdin.write(struct.pack("!II", len(said), len(payload)) + said + payload)
@@ -306,18 +246,30 @@ async def _exchange(process: Any, head: dict[str, Any], payload: bytes) -> tuple
 
 
 async def _end(process: Any, first: int) -> None:
-    """Kills process 1, with which all others inside end, and waits for bubblewrap, which buries it."""
-    if first < 0:
-        _kill(process)
-    else:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(first, signal.SIGKILL)
-        os.close(first)
+    """Kills process 1, and waits for it and for bubblewrap, which buries it: all others inside end before it does."""
     try:
-        await asyncio.wait_for(process.wait(), START_S)
+        if first < 0:
+            _kill(process)
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(first, signal.SIGKILL)
+            await _readable(first)
+        await process.wait()
     finally:
+        if first >= 0:
+            os.close(first)
         _kill(process)
         process._transport.close()
+
+
+async def _readable(fd: int) -> None:
+    """Until a descriptor can be read, which for one of a process is when it has ended."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(fd, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(fd)
 
 
 def _kill(process: Any) -> None:

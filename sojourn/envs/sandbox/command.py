@@ -36,20 +36,30 @@ def sandboxed(
     line += ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns"]
     line += ["--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--die-with-parent", "--new-session"]
     line += ["--as-pid-1", "--info-fd", str(info), "--ro-bind", "/usr", "/usr"]
-    for name in ("bin", "sbin", "lib", "lib64"):
-        if Path("/usr", name).exists():
-            line += ["--symlink", f"usr/{name}", f"/{name}"]
+    for path in map(Path, ("/bin", "/sbin", "/lib", "/lib64")):  # links into /usr, on most systems
+        if path.is_symlink():
+            line += ["--symlink", os.readlink(path), str(path)]
+        elif path.exists():
+            line += ["--ro-bind", str(path), str(path)]
     own = Path(sojourn.__file__).resolve().parent
     if own.is_relative_to("/usr"):  # tasks and their answers are written in our own files
         line += ["--tmpfs", str(own), "--remount-ro", str(own)]
-    line += ["--perms", "0755", "--dir", "/etc", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives"]
+    line += ["--perms", "0755", "--dir", "/etc"]
+    for name in ("/etc/alternatives", "/etc/ld.so.cache"):
+        line += ["--ro-bind-try", name, name]
     line += ["--perms", "0444", "--ro-bind-data", str(passwd), "/etc/passwd"]
     line += ["--perms", "0444", "--ro-bind-data", str(group), "/etc/group"]
     line += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
     for path in ("/tmp", "/task"):
         line += ["--perms", "0755", "--size", str(disk_bytes), "--tmpfs", path]
     line += ["--remount-ro", "/", "--chdir", "/task", "--clearenv"]
-    variables = {"PATH": "/usr/bin:/bin:/usr/sbin", "HOME": "/task", "USER": "agent", "LANG": "C.UTF-8", "TZ": "UTC"}
+    variables = {
+        "PATH": "/usr/bin:/bin:/usr/sbin:/usr/local/bin",
+        "HOME": "/task",
+        "USER": "agent",
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+    }
     for name, value in {**variables, "TERM": "dumb", "PYTHONDONTWRITEBYTECODE": "1"}.items():
         line += ["--setenv", name, value]
     if seccomp is not None:

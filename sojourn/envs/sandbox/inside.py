@@ -154,7 +154,7 @@ class Sandbox:
         out = os.pipe()
         argv = ["bash", "--noprofile", "--norc", "-c", os.fsdecode(command)]
         extra = {"BASH_ENV": f"/dev/fd/{STATE_IN}"}
-        child = self.start("/usr/bin/bash", argv, {1: out[1], 2: out[1], STATE_IN: give[0], STATE_OUT: take[1]}, extra)
+        child = self.start("/bin/bash", argv, {1: out[1], 2: out[1], STATE_IN: give[0], STATE_OUT: take[1]}, extra)
         for fd in (give[0], take[1], out[1]):
             os.close(fd)
         end, code, output, left = self.watch(child, out[0], take[0], timeout_s, session=False)

@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -95,7 +96,8 @@ class Reader:
         if depth > 64:
             raise LostError("folders are nested more than 64 deep")
         for name in sorted(os.listdir(fd)):
-            self._one(fd, name, f"{path}/{name}", depth)
+            with suppress(PermissionError):  # see `_opened`
+                self._one(fd, name, f"{path}/{name}", depth)
 
     def _one(self, fd: int, name: str, path: str, depth: int) -> None:
         found = os.stat(name, dir_fd=fd, follow_symlinks=False)
@@ -122,7 +124,8 @@ class Reader:
 
 
 def _opened(name: str, folder: int, flag: int) -> int | None:
-    """A descriptor; None where the agent has taken away its own right to read, which root does not notice."""
+    """A descriptor; None where the agent has taken away its own right to read, which root does not notice: for an
+    ordinary user such a file is not there, nor in a fork."""
     try:
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flag, dir_fd=folder)
     except PermissionError:

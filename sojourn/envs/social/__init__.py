@@ -66,7 +66,7 @@ class Social:
     about: ClassVar[About] = About(
         source="Ours, after Sotopia (Zhou et al. 2023, arXiv:2310.11667)",
         licence="Apache-2.0",
-        seats="2, or 1 against the world's",
+        seats="1-2",
         easy={"kind": "price", "opponent": "expert", "choices": True},
     )
 
@@ -122,6 +122,8 @@ class SocialEnv:
     async def step(self, agent: str, action: Message) -> Step:
         if self.talk.over:
             raise InfrastructureError("a social world was given an action after its end: play each world once")
+        if agent != self.mover:
+            raise InfrastructureError(f"social: {agent} speaks when it is the turn of {self.mover}")
         self._act(action)
         info = {"subgoal": float(self._first_mutual())}
         self._answer()
@@ -180,9 +182,14 @@ class SocialEnv:
         first, self.mutual = good and not self.mutual, self.mutual or good
         return first
 
+    @property
+    def mover(self) -> str:
+        """Whose turn it is, as the runner calls them."""
+        return self.talk.mover if self.opponent == "self" else "agent"
+
     def _observe(self) -> Observation:
         talk = self.talk
-        seat = talk.mover if self.opponent == "self" else "agent"
+        seat = self.mover
         heard = talk.heard or f"You begin. {OTHER[talk.mover].capitalize()} listens."
         brief: tuple[Message, ...] = ()
         if seat not in self.briefed:

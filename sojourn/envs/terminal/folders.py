@@ -245,8 +245,8 @@ def repair_script(rng: random.Random, level: int) -> Job:
     fixes = f"s/{name}s.txt/{name}.txt/; s/total - n/total + n/"
     steps = (f"sed -i '{fixes}' sum.sh",) if level < 3 else (f"sed -i -z 's/done\\n</done </; {fixes}' sum.sh",)
     return Job(
-        f"sum.sh is to add up the numbers in {name}.txt and write their sum to total.txt, but it is broken. Repair it, "
-        "make it executable, and run it.",
+        f"sum.sh is to add up the numbers in {name}.txt and write their sum to total.txt, but it is broken and not "
+        "executable. Make it executable, and see to it that the right sum is in total.txt.",
         {**texts({f"{name}.txt": [str(number) for number in numbers]}), "sum.sh": Entry.file(wrong, 0o644)},
         (*steps, "chmod +x sum.sh", "./sum.sh"),
         lambda tree: bool((tree.mode("sum.sh") or 0) & 0o100) and lines_are("total.txt", [sum(numbers)])(tree),

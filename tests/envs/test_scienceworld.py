@@ -1,0 +1,154 @@
+"""ScienceWorld: a few experiments in one Java machine, which is slow to start."""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import pytest
+
+pytest.importorskip("scienceworld")
+if shutil.which("java") is None:
+    pytest.skip("needs java", allow_module_level=True)
+
+from sojourn.checks.env import check_env
+from sojourn.envs.java import Pool
+from sojourn.envs.scienceworld import VARIATIONS, ScienceWorld, ScienceWorldPlay, variations
+from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.types import Message, Role, Step
+
+
+def say(text: str) -> Message:
+    return Message(Role.ASSISTANT, text)
+
+
+@pytest.fixture(scope="module")
+def kept():
+    """The machines of the whole module."""
+    pool = ScienceWorld().machine
+    pool.holders += 1
+    yield pool
+    pool.release()
+
+
+def family(kept: Pool, **fields) -> ScienceWorld:
+    made = ScienceWorld(**fields)
+    made._machine.append(kept)
+    return made
+
+
+async def finish(play: ScienceWorldPlay) -> list[Step]:
+    steps: list[Step] = []
+    while not (steps and steps[-1].done):
+        steps.append(await play.step("agent", say(await play.expert())))
+    return steps
+
+
+async def test_promises(kept) -> None:
+    report = await check_env(family(kept, experiments=("lifespan-longest-lived",), turns=8), episodes=1)
+    assert report.passed, report.failed
+
+
+@pytest.mark.parametrize("experiment", ["find-plant", "power-component", "lifespan-longest-lived"])
+async def test_the_expert_earns_everything(kept, experiment: str) -> None:
+    for split in ("train", "test"):
+        world = family(kept, experiments=(experiment,), partial=split == "test")
+        play = world.make(world.tasks(split)[0])
+        await play.start()
+        steps = await finish(play)
+        assert steps[-1].success is True
+        assert sum(step.rewards["agent"] for step in steps) == pytest.approx(1.0)
+        assert split == "test" or {step.rewards["agent"] for step in steps[:-1]} <= {0.0}
+        await play.close()
+
+
+async def test_the_expert_goes_on_after_other_actions(kept) -> None:
+    world = family(kept, experiments=("find-living-thing",))
+    play = world.make(world.tasks("train")[2])
+    await play.start()
+    for action in (await play.expert(), "look around", "inventory", "teleport to foundry", "wait1"):
+        await play.step("agent", say(action))
+    assert (await finish(play))[-1].success
+    await play.close()
+
+
+async def test_what_is_refused_and_how_a_play_ends(kept) -> None:
+    world = family(kept, experiments=("find-plant",), turns=3)
+    play = world.make(world.tasks("train")[0])
+    with pytest.raises(InfrastructureError, match="before its start"):
+        await play.step("agent", say("wait1"))
+    first = await play.start()
+    assert "Your task is to find a(n) plant" in first.brief[0].text
+    assert "teleport" in first.brief[0].text
+    before = play.state_key()
+    for said in ("", "x" * 300, "frobnicate", "pick up the moon\u202e"):
+        with pytest.raises(ActionError):
+            await play.step("agent", say(said))
+    assert (play.state_key(), play.server.getNumMoves()) == (before, 0)
+    for said in (" LOOK  around", "inventory"):
+        step = await play.step("agent", say(said))
+        assert not step.done
+    end = await play.step("agent", say("wait1"))
+    assert (end.done, end.success, end.rewards) == (True, False, {"agent": 0.0})
+    with pytest.raises(InfrastructureError, match="after its end"):
+        await play.step("agent", say("wait1"))
+    await play.close()
+
+
+async def test_a_wrong_focus_spoils_a_task_unpaid(kept) -> None:
+    world = family(kept, experiments=("find-plant",), partial=True)
+    play = world.make(world.tasks("train")[0])
+    await play.start()
+    await play.step("agent", say("teleport to kitchen"))
+    end = await play.step("agent", say("focus on stove"))
+    assert (end.done, end.success) == (True, False)
+    assert end.rewards["agent"] >= 0
+    await play.close()
+
+
+async def test_chance_earns_nothing(kept) -> None:
+    world, rng = family(kept, experiments=("find-plant",), turns=8), random.Random(0)
+    for task in world.tasks("train")[:3]:
+        play = world.make(task)
+        await play.start()
+        while True:
+            action = rng.choice(["look around", "inventory", "wait1", "teleport to kitchen", "teleport to greenhouse"])
+            step = await play.step("agent", say(action))
+            if step.done:
+                break
+        assert step.rewards == {"agent": 0.0}
+        await play.close()
+
+
+def test_the_splits_are_those_of_the_package(kept) -> None:
+    machine = kept.hold()
+    server = machine.new()
+    assert set(server.getTaskNames()) == set(VARIATIONS)
+    for name in list(VARIATIONS)[5:8]:
+        server.load(name, 0, "", False)
+        assert list(server.getVariationsTrain()) == list(variations(name, "train"))
+        assert list(server.getVariationsTest()) == list(variations(name, "test"))
+    kept.release(machine)
+    assert len(ScienceWorld().tasks("train")) == sum(counts[0] for counts in VARIATIONS.values())
+
+
+def test_experiments_are_taken_in_turn() -> None:
+    tasks = ScienceWorld(experiments=("melt", "boil")).tasks("test")
+    assert [(task.data["experiment"], task.seed) for task in tasks[:3]] == [("melt", 21), ("boil", 21), ("melt", 22)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"experiments": ()}, "at least one"),
+        ({"experiments": ("fly",)}, "lists 'fly'"),
+        ({"simplifications": ("magic",)}, "lists 'magic'"),
+        ({"experiments": ("test-conductivity",), "simplifications": ("noElectricalAction",)}, "needs electrical"),
+        ({"turns": 0}, "turns = 0"),
+    ],
+)
+def test_wrong_configs_are_refused(wrong, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        ScienceWorld(**wrong)
+    with pytest.raises(ConfigError, match='"dev"'):
+        ScienceWorld().tasks("dev")
