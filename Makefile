@@ -16,7 +16,7 @@ demo: setup browser
 test: setup browser worlds
 	$(BIN)/python -m pytest -n 2
 
-lint: setup
+lint: $(VENV)/worlds
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
