@@ -5,10 +5,11 @@
 - gaussian: GUI-G2 (Tang et al. 2025, arXiv:2507.15846). A point pays exp(-(dx/sx)^2/2 - (dy/sy)^2/2), with standard
   deviations that are half the target's width and height, so that small targets ask for more. A box pays the mean of
   that and of how much the two boxes' Gaussians overlap (their Bhattacharyya coefficient).
-- sized: after GUI-G1 (Zhou et al. 2025, arXiv:2505.15810), which adds to the hit the boxes' intersection over union and
-  a term for the right size, because a hit alone rewards boxes that are too small and the union such as are too large.
-  It differs in that the sum is scaled to 1, and that the third term is 1 minus the mean error of the four edges in
-  units of the target's sides.
+- sized: GUI-G1 (Zhou et al. 2025, arXiv:2505.15810), which adds to the hit a quarter of the boxes' intersection over
+  union and an eighth of a term for the right size, the harmonic mean over the four edges of 1 minus the error in units
+  of the screen's side: a hit alone rewards boxes that are too small, the union such as are too large. Scaled to 1.
+
+Formulas and weights are those of public implementations of both, as the papers' text could not be had.
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ def sized(answer: Box, target: Box, screen: tuple[int, int]) -> float:
     common_h = max(0.0, min(answer.bottom, target.bottom) - max(answer.top, target.top))
     common = common_w * common_h
     union = w * h + tw * th - common
-    sides = (tw, th, tw, th)
-    wrong = sum(min(1.0, abs(a - t) / side) for a, t, side in zip(answer, target, sides, strict=True)) / 4
-    total = inside(answer, target, screen) + OVERLAP * common / union + SIZE * (1 - wrong)
+    near = [1 - abs(a - t) / side for a, t, side in zip(answer, target, (*screen, *screen), strict=True)]
+    right_size = 4 / sum(1 / part for part in near) if min(near) > 0 else 0.0
+    total = inside(answer, target, screen) + OVERLAP * common / union + SIZE * right_size
     return total / (1 + OVERLAP + SIZE)
 
 
