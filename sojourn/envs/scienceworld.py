@@ -177,7 +177,7 @@ class ScienceWorldPlay:
         if self.over or self.server is None:
             raise InfrastructureError("scienceworld was given an action before its start or after its end")
         said = " ".join(action.text[:200].lower().split())
-        if not said or len(action.text) > 200:
+        if not said or len(action.text) > 200 or not said.isprintable():  # half a character cannot be sent to Java
             raise ActionError("Say one short action.")
         shown, score, completed = await asyncio.to_thread(self._act, said)
         if shown == UNKNOWN:

@@ -16,6 +16,7 @@ import shutil
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,6 +137,8 @@ class Game:
     def enter(self, **infos: bool) -> tuple[Any, Any]:
         """The package's environment, and its first state."""
         package = need("textworld", "textworld", "textworld")
+        unknown = need("jericho.jericho", "textworld", "textworld").UnsupportedGameWarning
+        warnings.filterwarnings("ignore", category=unknown)  # of every game but the classics
         file = self.file()
         with GENERATOR:
             world = package.start(str(file), package.EnvInfos(**infos))

@@ -16,7 +16,6 @@ from sojourn.envs.textworld import TextWorld, TextWorldPlay
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.types import Message, Role, Step
 
-pytestmark = pytest.mark.filterwarnings("ignore::jericho.jericho.UnsupportedGameWarning")  # of every game but classics
 SMALL = {"rooms": 2, "objects": 4, "quest_length": 2, "quests": 2, "turns": 15}
 
 

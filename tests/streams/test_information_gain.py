@@ -138,6 +138,8 @@ class Asking(Odd):
 async def test_a_world_without_answers_is_refused_before_anything_is_played():
     data = {"name": "all", "env": {"name": "toy"}, "estimator": {"name": "igpo"}, "losses": [{"name": "ppo"}]}
     recipe = resolve(Tables({**data, "streams": [{"name": "information_gain"}]})).recipe
-    with pytest.raises(ConfigError, match=r"stage 'train': InformationGain reads 'answer' in the data .* tasks have "):
+    with pytest.raises(
+        ConfigError, match=r"stage 'train': InformationGain reads 'answer' in the data .* those of toy have "
+    ):
         await check_groups(recipe)
     await check_groups(replace(recipe, env=Asking()))

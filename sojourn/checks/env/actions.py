@@ -136,7 +136,8 @@ async def success_last(case: Case) -> str:
 async def ends(case: Case) -> str:
     plays = [*case.plays, *case.expert_plays]
     limit = getattr(case.family, "turns", 0)
-    if isinstance(limit, int) and any(play.accepted > limit > 0 for play in plays):
+    seats = len(case.seats(case.tasks[0]))  # each may have so many turns
+    if isinstance(limit, int) and any(play.accepted > limit * seats > 0 for play in plays):
         raise BrokenError(f"turns = {limit}, but a play went on to {max(play.accepted for play in plays)} actions")
     limited = await _limited(case, max(play.accepted for play in plays) - 1)
     if not any(play.done for play in plays) and not limited:
@@ -157,10 +158,11 @@ async def _limited(case: Case, longest: int) -> str:
         async with closing(Play(low.make(low.tasks(case.split)[0]))) as play:
             rng = random.Random(case.seed)
             await play.start()
-            while not play.done and play.accepted < turns and len(play.actions) < case.max_turns:
+            most = turns * len(case.seats(case.tasks[0]))
+            while not play.done and play.accepted < most and len(play.actions) < case.max_turns:
                 await play.act(await choose(play, rng))
-        if play.accepted >= turns and not play.done:
-            raise BrokenError(f"with turns = {turns} a play went on after {turns} actions")
+        if play.accepted >= most and not play.done:
+            raise BrokenError(f"with turns = {turns} a play went on after {most} actions")
     finally:
         if hasattr(low, "close"):
             await low.close()
