@@ -26,7 +26,7 @@ from sojourn import atlas
 from sojourn.agents.person import play_in_terminal
 from sojourn.checks.env.measure import measure
 from sojourn.components import COMPONENTS
-from sojourn.registry import build
+from sojourn.registry import build, find
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "worlds"
@@ -40,9 +40,16 @@ FIELDS: dict[str, dict[str, Any]] = {
 }
 
 
+def fields_of(name: str) -> dict[str, Any]:
+    """Those of an adapter are its smallest example, where it has one."""
+    cls = find("env", name)
+    adapts = cls.__module__.startswith("sojourn.envs.adapters.")
+    return FIELDS.get(name) or (dict(cls.about.easy) if adapts else {})
+
+
 def one(name: str) -> None:
     """Measures a world and prints what was found, as JSON."""
-    fields = FIELDS.get(name, {})
+    fields = fields_of(name)
     family = build("env", {"name": name, **fields}).value
     found = asyncio.run(measure(family))
     example = asyncio.run(_example(family)) if found.expert else ""
@@ -59,7 +66,7 @@ async def _example(family: Any) -> str:
 
 
 def page(name: str, example: str) -> str:
-    family = build("env", {"name": name, **FIELDS.get(name, {})}).value
+    family = build("env", {"name": name, **fields_of(name)}).value
     entry = atlas.describe(name, family)
     lines = [f"# {name}", "", inspect.cleandoc(type(family).__doc__ or ""), "", "| | |", "|---|---|"]
     lines += [f"| {label} | {value.replace('|', '/')} |" for label, value in atlas.details(entry, family)]
@@ -107,6 +114,7 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))  # for the environment in examples/
     if sys.argv[1:2] == ["--one"]:
         one(sys.argv[2])
     else:
