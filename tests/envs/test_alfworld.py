@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,8 +53,12 @@ async def do(play: ALFWorldPlay, command: str) -> str:
     return step.observation.messages[0].text
 
 
+def games(folder: str) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text()) for file in sorted(Path(folder).glob("*/game.tw-pddl"))]
+
+
 async def test_promises(cache: str) -> None:
-    family = ALFWorld(cache=cache, choices=True, turns=20, capacity=2, **SMALL)
+    family = ALFWorld(cache=cache, choices=True, kinds=KINDS[:2], turns=10, capacity=2, **SMALL)
     report = await check_env(family, episodes=1)
     assert report.passed, report.failed
 
@@ -172,6 +177,28 @@ async def test_a_game_is_made_once_and_official_ones_are_played_as_they_are(cach
     for command in game["walkthrough"]:
         step = await play.step("agent", say(command))
     assert step.success is True
+    await play.close()
+
+
+async def test_other_goals_are_the_planners(cache: str, tmp_path: Path) -> None:
+    """One that is in no library of goals: the microwave must be open."""
+    family = ALFWorld(cache=cache, kinds=KINDS[3:4], **SMALL)
+    play = family.make(family.tasks("train")[0])
+    await play.start()
+    await play.close()
+    game = next(game for game in games(cache) if "(receptacleType Microwave" in game["pddl_problem"])
+    home = tmp_path / "train" / f"{KINDS[0]}-Mug-None-Desk-1" / "trial_1"
+    home.mkdir(parents=True)
+    game["pddl_problem"] = game["pddl_problem"].partition("(:goal")[0] + (
+        "(:goal (exists (?r - receptacle) (and (opened ?r) (receptacleType ?r MicrowaveType)))))"
+    )
+    (home / "game.tw-pddl").write_text(json.dumps(game))
+    official = ALFWorld(cache=cache, data=str(tmp_path), **SMALL)
+    play = official.make(official.tasks("train")[0])
+    await play.start()
+    await do(play, await play.expert())
+    assert await play.expert() == "open microwave 1"
+    assert (await finish(play))[-1].success is True
     await play.close()
 
 

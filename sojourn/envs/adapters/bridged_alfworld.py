@@ -115,8 +115,11 @@ def plan(env, state):
     """The next command of the way that every kind of task has; where that does not fit, the package's planner's."""
     inner = env.unwrapped
     named = {key: info.name.strip() for key, info in inner._entity_infos.items()}
-    command = Way(state["_facts"], inner._game_data["pddl_problem"]).next()
-    command = " ".join(named.get(word, word) for word in command)
+    try:
+        words = Way(state["_facts"], inner._game_data["pddl_problem"]).next()
+    except (KeyError, StopIteration, ValueError):  # something that it counts on is not there
+        words = []
+    command = " ".join(named.get(word, word) for word in words)
     if command in state.admissible_commands:
         return command
     commands = inner._pddl_state.replan(inner._entity_infos)
