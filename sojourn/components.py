@@ -21,6 +21,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "textworld": "sojourn.envs.textworld:TextWorld",
         "textworld_express": "sojourn.envs.textworld_express:TextWorldExpress",
         "scienceworld": "sojourn.envs.scienceworld:ScienceWorld",
+        "alfworld": "sojourn.envs.alfworld:ALFWorld",
         "frozenlake": "sojourn.envs.frozenlake:FrozenLake",
         "cliffwalking": "sojourn.envs.cliffwalking:CliffWalking",
         "taxi": "sojourn.envs.taxi:Taxi",
