@@ -57,11 +57,12 @@ $(VENV)/worlds: requirements-worlds.txt $(VENV)/ready
 	touch $@
 
 # Their packages clash with ours and with each other's. Minutes, and gigabytes: not part of `make test`.
-adapters: setup browser worlds $(foreach name,mcp1 openenv verifiers browsergym nemo_gym,.venvs/$(name)/ready)
+adapters: setup browser worlds $(foreach name,mcp1 openenv verifiers browsergym nemo_gym alfworld,.venvs/$(name)/ready)
 	.venvs/mcp1/bin/python -m pytest -W ignore::ResourceWarning tests/adapters/test_mcp.py
 	SOJOURN_OPENENV_PYTHON=.venvs/openenv/bin/python SOJOURN_VERIFIERS_PYTHON=.venvs/verifiers/bin/python \
 	SOJOURN_BROWSERGYM_PYTHON=.venvs/browsergym/bin/python SOJOURN_NEMO_GYM_PYTHON=.venvs/nemo_gym/bin/python \
-		$(BIN)/python -m pytest tests/adapters
+	SOJOURN_ALFWORLD_PYTHON=.venvs/alfworld/bin/python \
+		$(BIN)/python -m pytest tests/adapters tests/envs/test_alfworld.py
 
 .venvs/nemo_gym/ready: PYTHON := $(PYTHON312)
 .venvs/%/ready: tests/adapters/requirements-%.txt
