@@ -124,6 +124,7 @@ class ALFWorld:
         return Task("alfworld", data, 0, split, tags=(_kind(game),))
 
     def make(self, task: Task) -> ALFWorldPlay:
+        assert self.interpreter  # says at once what is missing
         return ALFWorldPlay(self, task)
 
     async def open(self) -> None:

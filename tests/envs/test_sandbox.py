@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -360,3 +362,21 @@ def test_an_ordinary_user_can_have_one_too():
     os.waitpid(child, 0)
     with os.fdopen(read) as file:
         assert file.read() == "hellohello2\n1000"
+
+
+async def test_files_asked_for_and_given_up_leave_nothing_open():
+    """Also while every thread is busy, so that the reading has not begun when it is cancelled."""
+    loop, go = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    box = await Sandbox().open()
+    before = set(os.listdir("/proc/self/fd"))
+    busy = loop.run_in_executor(None, go.wait)
+    asked = asyncio.ensure_future(box.tree())
+    await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.wait({asked})
+    go.set()
+    await busy
+    await loop.run_in_executor(None, int)  # behind the reading
+    assert set(os.listdir("/proc/self/fd")) <= before
+    await box.close()

@@ -172,7 +172,8 @@ class Sandbox:
         if not self._folders:
             raise InfrastructureError("the files of a sandbox were asked for while it was not open")
         own = {path: os.dup(fd) for path, fd in self._folders.items()}  # `close` may come while the thread reads
-        return await asyncio.to_thread(self._read, own)
+        reading = asyncio.get_running_loop().run_in_executor(None, self._read, own)
+        return await asyncio.shield(reading)  # or a cancellation, while it still queues, would leave the folders open
 
     async def fork(self) -> Sandbox:
         """A new sandbox with the same files, variables, functions and working directory."""
