@@ -65,9 +65,8 @@ async def _example(family: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}\n[...]\n{text[-LONGEST // 2 :]}"
 
 
-def page(name: str, example: str) -> str:
-    family = build("env", {"name": name, **fields_of(name)}).value
-    entry = atlas.describe(name, family)
+def page(entry: atlas.World, family: Any, example: str) -> str:
+    name = entry.name
     lines = [f"# {name}", "", inspect.cleandoc(type(family).__doc__ or ""), "", "| | |", "|---|---|"]
     lines += [f"| {label} | {value.replace('|', '/')} |" for label, value in atlas.details(entry, family)]
     if example:
@@ -107,9 +106,10 @@ def main(names: list[str]) -> None:
         ordered = {key: known[key] for key in COMPONENTS["env"] if key in known}
         MEASURED.write_text(json.dumps(ordered, indent=1) + "\n")
         atlas.measurements.cache_clear()
-        (PAGES / f"{name}.md").write_text(page(name, found["example"]))
-        entry = atlas.row(atlas.describe(name, build("env", {"name": name, **found["fields"]}).value))
-        print("  ".join(f"{key} {value}" for key, value in entry.items() if value))
+        family = build("env", {"name": name, **found["fields"]}).value
+        entry = atlas.describe(name, family)
+        (PAGES / f"{name}.md").write_text(page(entry, family, found["example"]))
+        print("  ".join(f"{key} {value}" for key, value in atlas.row(entry).items() if value))
     (PAGES / "README.md").write_text(index())
 
 

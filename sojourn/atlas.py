@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from sojourn.checks.env.measure import Measured, Scored
+from sojourn.checks.env.measure import Measured, Scored, measure
 from sojourn.components import COMPONENTS
 from sojourn.envs.about import About
 from sojourn.errors import SojournError
@@ -23,6 +24,7 @@ MEASURED = "measured.json"  # beside the worlds; written by benchmarks/worlds.py
 CAPTION = "expert and random: mean rewards; *: forked by re-execution; sojourn envs NAME tells more"
 WIDE = 110  # columns
 UNITS = ((1_000_000, "M"), (1_000, "k"))
+FORKS = {"own": "its own fork", "re-execution": "playing again"}
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class World:
     what: str
     about: About | None
     measured: Measured | None
-    where: str = ""  # machine and date of the measurement
+    where: str = ""  # date and machine of the measurement, and with which fields
 
 
 @cache
@@ -59,7 +61,12 @@ def describe(name: str, family: Any) -> World:
     what = " ".join((cls.__doc__ or "").split()).partition(". ")[0].removesuffix(".") + "."
     found = measurements().get(name)
     measured = Measured.from_json(found["measured"]) if found else None
-    return World(name, what, getattr(cls, "about", None), measured, found["where"] if found else "")
+    where = found["where"] + f", with {json.dumps(found['fields'])}" * bool(found["fields"]) if found else ""
+    return World(name, what, getattr(cls, "about", None), measured, where)
+
+
+def measured_now(entry: World, family: Any) -> World:
+    return replace(entry, measured=asyncio.run(measure(family)), where="now, on this machine")
 
 
 def row(entry: World) -> dict[str, str]:
@@ -70,7 +77,7 @@ def row(entry: World) -> dict[str, str]:
         "seats": about.seats if about else "",
         "sees": ", ".join(about.sees) if about else "",
         "tasks": f"{count(found.train)} / {count(found.test)}" if found else "",
-        "fork": f"{number(found.fork_ms)} ms" + "*" * (found.fork != "copy") if found else "",
+        "fork": f"{number(found.fork_ms)} ms" + "*" * (found.fork != "own") if found else "",
         "acts/s": number(found.actions_per_s) if found else "",
         "expert": f"{found.expert.reward:.2f}" if found and found.expert else "",
         "random": f"{found.chance.reward:.2f}" if found else "",
@@ -117,7 +124,7 @@ def details(entry: World, family: Any) -> list[tuple[str, str]]:
             ("expert", _score(found.expert) or "none"),
             ("random policy", _score(found.chance)),
             ("speed", f"{number(found.actions_per_s)} actions/s, {number(found.start_ms)} ms to start"),
-            ("fork", f"{number(found.fork_ms)} ms half way through a play, by {found.fork}"),
+            ("fork", f"{number(found.fork_ms)} ms half way through a play, by {FORKS[found.fork]}"),
             ("measured", f"{found.plays} test tasks, {entry.where}"),
         ]
     else:
@@ -151,5 +158,5 @@ def count(value: int) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits, without exponents."""
+    """Whole from 10 on, two digits below."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.2g}" if value < 10 else f"{value:.0f}"

@@ -286,8 +286,6 @@ def envs(
     measure: Annotated[bool, typer.Option("--measure", help="play it on this machine, now")] = False,
 ) -> None:
     """The worlds that come with Sojourn: what they are, what they need, and what was measured of them."""
-    from dataclasses import replace
-
     from sojourn import atlas
 
     console = Console()
@@ -298,9 +296,7 @@ def envs(
     family = _family(name, overrides)
     entry = atlas.describe(name, family)
     if measure:
-        from sojourn.checks.env.measure import measure as measured
-
-        entry = replace(entry, measured=asyncio.run(measured(family)), where="now, on this machine")
+        entry = atlas.measured_now(entry, family)
     console.print(atlas.sheet(entry, family))
 
 

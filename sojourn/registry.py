@@ -91,6 +91,18 @@ def find(kind: str, name: str) -> Any:
     return getattr(module, attribute)
 
 
+def named(path: str, where: str) -> Any:
+    """What "module:name" names; `where` is the key of the config, for the message when it names nothing."""
+    module, _, names = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for name in names.split("."):
+            found = getattr(found, name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f'{where} = "{path}" cannot be imported ({error}): write "module:name"') from error
+    return found
+
+
 def _imported(module: str, what: str) -> Any:
     """The module; ConfigError for whatever its own code raises, a call of sys.exit included."""
     try:

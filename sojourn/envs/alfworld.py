@@ -24,10 +24,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.envs.about import About
 from sojourn.envs.adapters.child import Child, Interpreter
-from sojourn.envs.fields import FIRST_TEST, Count, by_seed, check_fields, check_names
+from sojourn.envs.fields import Count, check_fields, check_names
 from sojourn.errors import ActionError, ConfigError, InfrastructureError, MissingExtraError
 from sojourn.registry import Range
 from sojourn.tasks import Generated
+from sojourn.tasks.splits import FIRST_TEST, by_seed
 from sojourn.types import Message, Observation, Role, Step, Task
 
 KINDS = (
@@ -107,7 +108,7 @@ class ALFWorld:
         return Interpreter("alfworld", self.python or sys.executable, "alfworld", environment=surroundings)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        made = by_seed("alfworld", split, (self.train, self.test), lambda seed: self._made(seed, split))
+        made = by_seed("alfworld", self, split, lambda seed: self._made(seed, split))
         if self.data is None:
             return made
         games = official_games(self.official / FOLDERS["train" if split == "train" else self.rooms], self.kinds)

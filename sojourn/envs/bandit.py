@@ -14,8 +14,9 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 from sojourn.envs.about import About
-from sojourn.envs.seeded import SIZES, of_task, require_one_of, require_within, tasks_of
+from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.table import Table, pick
+from sojourn.tasks.splits import of_task, tasks_of
 from sojourn.types import Task
 
 ARMS = ("red", "blue", "green", "yellow", "purple", "orange", "white", "black", "brown", "pink")

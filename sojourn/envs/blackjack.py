@@ -16,8 +16,9 @@ from itertools import count
 from typing import Any, ClassVar
 
 from sojourn.envs.about import About, need
-from sojourn.envs.fields import Count, by_seed, check_fields
+from sojourn.envs.fields import Count, check_fields
 from sojourn.errors import ActionError, InfrastructureError
+from sojourn.tasks.splits import seeded
 from sojourn.types import Message, Observation, Role, Step, Task
 
 ACTIONS = ("stick", "hit")  # in gymnasium's order
@@ -51,8 +52,7 @@ class Blackjack:
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {"winnable": self.winnable}
-        sizes = (self.train, self.test)
-        return by_seed("blackjack", split, sizes, lambda seed: Task("blackjack", data, seed, split))
+        return seeded("blackjack", self, split, data)
 
     def make(self, task: Task) -> BlackjackPlay:
         return BlackjackPlay(_deal(task.seed, task.data["winnable"]), task.id, self.choices)

@@ -172,3 +172,8 @@ def short(value: Any) -> str:
     except RecursionError:
         return "a value that is nested too deep"
     return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+async def settled(value: Any) -> Any:
+    """The value, waited for where it is still to come."""
+    return await value if inspect.isawaitable(value) else value

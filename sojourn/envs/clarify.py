@@ -14,8 +14,10 @@ from itertools import product
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from sojourn.envs.about import About
-from sojourn.envs.people import TellingEnv, interface_of, require_among, require_within, seeded
+from sojourn.envs.fields import SIZES, require_one_of, require_within
+from sojourn.envs.people import TellingEnv, interface_of
 from sojourn.registry import Range
+from sojourn.tasks.splits import seeded
 from sojourn.types import Task
 
 
@@ -91,9 +93,9 @@ class Clarify:
 
     def __post_init__(self) -> None:
         limits = {"attributes": (1, MOST), "given": (0, 1), "indifferent": (0, 1 - self.given), "cost": (0, 0.1)}
-        sizes = {"wrong": (0.5, 2), "turns": (self.attributes + 2, 10**6), "train": (1, 10**9), "test": (1, 10**9)}
+        sizes = {"wrong": (0.5, 2), "turns": (self.attributes + 2, 10**6), **SIZES}
         require_within("clarify", self, {**limits, **sizes})
-        require_among("clarify", self, {"form": ("both", "text", "native")})
+        require_one_of("clarify", self, {"form": ("both", "text", "native")})
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {name: getattr(self, name) for name in DIFFICULTY}

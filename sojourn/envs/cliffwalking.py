@@ -14,9 +14,10 @@ from functools import lru_cache
 from typing import Annotated, ClassVar
 
 from sojourn.envs.about import About, need
-from sojourn.envs.fields import Count, by_seed, check_fields
+from sojourn.envs.fields import Count, check_fields
 from sojourn.envs.toytext import Table, TablePlay
 from sojourn.registry import Range
+from sojourn.tasks.splits import seeded
 from sojourn.types import Task
 
 ACTIONS = ("up", "right", "down", "left")  # in gymnasium's order
@@ -50,9 +51,7 @@ class CliffWalking:
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {"slippery": self.slippery, "turns": self.turns}
-        return by_seed(
-            "cliffwalking", split, (self.train, self.test), lambda seed: Task("cliffwalking", data, seed, split)
-        )
+        return seeded("cliffwalking", self, split, data)
 
     def make(self, task: Task) -> TablePlay:
         start = random.Random(f"cliffwalking start {task.seed}").choice(starts(task.split))

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from sojourn.envs.about import About
-from sojourn.envs.seeded import SIZES, of_task, require_one_of, require_within, tasks_of
+from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.table import Table, pick
 from sojourn.errors import ActionError, ConfigError
+from sojourn.tasks.splits import of_task, tasks_of
 from sojourn.types import Task
 
 COLOURS = ("red", "green", "blue", "yellow")

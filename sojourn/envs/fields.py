@@ -1,19 +1,17 @@
-"""What the families of worlds check of their fields, and how the seeds of their splits are numbered."""
+"""What the families of worlds check of their fields."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, get_type_hints
 
 from sojourn.errors import ConfigError
 from sojourn.registry import Range, convert
-from sojourn.tasks import Generated
-from sojourn.types import Task
 
 Count = Annotated[int, Range(1, 10**9)]
-FIRST_TEST = 10**9  # the seeds of the test split begin here
+SIZES = {"train": (1, 10**9), "test": (1, 10**9)}  # limits of the fields that say how many tasks there are
 
 
 def check_fields(world: str, family: Any) -> None:
@@ -37,9 +35,18 @@ def check_names(world: str, field: str, names: Collection[str], known: Collectio
         raise ConfigError(f"{world}: {field} lists {unknown[0]!r}, but the names are {', '.join(known)}")
 
 
-def by_seed(world: str, split: str, sizes: tuple[int, int], make: Callable[[int], Task]) -> Sequence[Task]:
-    """As many tasks as `sizes` says of (train, test), each made from its seed; the splits' seeds differ."""
-    if split not in ("train", "test"):
-        raise ConfigError(f'{world}: there is no split "{split}", use "train" or "test"')
-    first, size = (0, sizes[0]) if split == "train" else (FIRST_TEST, sizes[1])
-    return Generated(lambda index: make(first + index), size)
+def require_within(world: str, family: Any, limits: Mapping[str, tuple[float, float]]) -> None:
+    """Fields that are numbers from one limit to the other; a limit may follow from other fields."""
+    for name, (low, high) in limits.items():
+        value = getattr(family, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            raise ConfigError(
+                f"{world}: {name} = {value!r}, but it must be from {low:g} to {high:g} with the other fields given"
+            )
+
+
+def require_one_of(world: str, family: Any, options: Mapping[str, Collection[str]]) -> None:
+    """Fields that are one word of several."""
+    for name, known in options.items():
+        if (value := getattr(family, name)) not in known:
+            raise ConfigError(f"{world}: {name} = {value!r}, but it must be one of {', '.join(known)}")

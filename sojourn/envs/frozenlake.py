@@ -14,9 +14,10 @@ from itertools import count
 from typing import Annotated, ClassVar, Literal
 
 from sojourn.envs.about import About, need
-from sojourn.envs.fields import Count, by_seed, check_fields
+from sojourn.envs.fields import Count, check_fields
 from sojourn.envs.toytext import Table, TablePlay
 from sojourn.registry import Range
+from sojourn.tasks.splits import seeded
 from sojourn.types import Task
 
 ACTIONS = ("left", "down", "right", "up")  # in gymnasium's order
@@ -56,7 +57,7 @@ class FrozenLake:
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {name: getattr(self, name) for name in ("size", "frozen", "slippery", "sees", "turns")}
-        return by_seed("frozenlake", split, (self.train, self.test), lambda seed: Task("frozenlake", data, seed, split))
+        return seeded("frozenlake", self, split, data)
 
     def make(self, task: Task) -> TablePlay:
         data = task.data

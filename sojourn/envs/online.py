@@ -17,9 +17,10 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 from sojourn.envs.about import About
-from sojourn.envs.seeded import SIZES, of_task, require_one_of, require_within, tasks_of
+from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.table import Table, pick, plain
 from sojourn.errors import ActionError
+from sojourn.tasks.splits import of_task, tasks_of
 from sojourn.types import Task
 
 NAMES = ("ann", "bob", "cid", "dora", "emil", "fay", "gus", "hana")

@@ -24,6 +24,7 @@ from sojourn.envs.java import Lease, Pool
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
 from sojourn.tasks import Generated
+from sojourn.tasks.splits import first_seed
 from sojourn.types import Message, Observation, Role, Step, Task
 
 # variations to train, develop and test, in this order, as the package splits them
@@ -106,8 +107,7 @@ class ScienceWorld:
             raise ConfigError(f"scienceworld: {wired[0]} needs electrical actions, leave noElectricalAction out")
 
     def tasks(self, split: str) -> Sequence[Task]:
-        if split not in ("train", "test"):
-            raise ConfigError(f'scienceworld: there is no split "{split}", use "train" or "test"')
+        first_seed("scienceworld", split)
         pairs = [(name, number) for name in self.experiments for number in variations(name, split)]
         pairs.sort(key=lambda pair: (pair[1] - variations(pair[0], split)[0], self.experiments.index(pair[0])))
         return Generated(lambda index: self._task(*pairs[index], split), len(pairs))

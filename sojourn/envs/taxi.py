@@ -14,9 +14,10 @@ from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
 from sojourn.envs.about import About, need
-from sojourn.envs.fields import Count, by_seed, check_fields
+from sojourn.envs.fields import Count, check_fields
 from sojourn.envs.toytext import Table, TablePlay
 from sojourn.registry import Range
+from sojourn.tasks.splits import seeded
 from sojourn.types import Task
 
 ACTIONS = ("south", "north", "east", "west", "pick up", "drop off")  # in gymnasium's order
@@ -49,7 +50,7 @@ class Taxi:
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {"rainy": self.rainy, "turns": self.turns}
-        return by_seed("taxi", split, (self.train, self.test), lambda seed: Task("taxi", data, seed, split))
+        return seeded("taxi", self, split, data)
 
     def make(self, task: Task) -> TablePlay:
         table = _table(task.data["rainy"])

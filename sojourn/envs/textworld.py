@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.envs.about import About, need
-from sojourn.envs.fields import Count, by_seed, check_fields
+from sojourn.envs.fields import Count, check_fields
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.registry import Range
+from sojourn.tasks.splits import seeded
 from sojourn.types import Message, Observation, Role, Step, Task
 
 GENERATOR = threading.Lock()  # the package's grammars and parsers are shared, and not made for threads
@@ -69,7 +70,7 @@ class TextWorld:
     def tasks(self, split: str) -> Sequence[Task]:
         names = ("rooms", "objects", "quest_length", "quests", "instructions", "partial", "turns")
         data = {name: getattr(self, name) for name in names}
-        return by_seed("textworld", split, (self.train, self.test), lambda seed: Task("textworld", data, seed, split))
+        return seeded("textworld", self, split, data)
 
     def make(self, task: Task) -> TextWorldPlay:
         folder = Path(self.cache) if self.cache else _cache_folder()

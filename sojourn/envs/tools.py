@@ -23,7 +23,6 @@ Any method may be a coroutine, except `state_key`. Static methods, class methods
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
 import json
 import sys
@@ -34,10 +33,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from sojourn.envs.calls import Method, as_text, method_of, parse_call, short
+from sojourn.envs.calls import Method, as_text, method_of, parse_call, settled, short
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.registry import Range
+from sojourn.registry import Range, named
 from sojourn.tasks import Generated
+from sojourn.tasks.splits import first_seed, seeded
 from sojourn.types import Message, Observation, Role, Step, Task, ToolCall
 
 RESERVED = frozenset({"tasks", "goal", "reward", "success", "expert", "choices", "state_key", "close"})
@@ -74,7 +74,7 @@ class Tools:
 
     @cached_property
     def plain(self) -> type:
-        return _import(self.cls) if isinstance(self.cls, str) else self.cls
+        return named(self.cls, "tools: cls") if isinstance(self.cls, str) else self.cls
 
     @cached_property
     def name(self) -> str:
@@ -89,12 +89,10 @@ class Tools:
         return Interface.of(self.plain, self.name, self.form)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        if split not in ("train", "test"):
-            raise ConfigError(f'{self.name}: there is no split "{split}", use "train" or "test"')
-        first, size = (0, self.train) if split == "train" else (10**9, self.test)
+        first = first_seed(self.name, split)
         listed = self._listed(split)
         if listed is None:
-            return Generated(lambda index: Task(self.name, dict(self.arguments), first + index, split), size)
+            return seeded(self.name, self, split, self.arguments)
         return Generated(lambda index: self._task(listed[index], first + index, split), len(listed))
 
     def make(self, task: Task) -> ToolsEnv:
@@ -169,7 +167,7 @@ class ToolsEnv:
 
     async def start(self) -> Observation:
         goal = getattr(self.game, "goal", "Begin.")
-        text = await _settled(goal()) if callable(goal) else goal
+        text = await settled(goal()) if callable(goal) else goal
         brief = (Message(Role.SYSTEM, self.interface.brief),) if self.interface.brief else ()
         return await self._observe((Message(Role.USER, str(text)),), brief)
 
@@ -182,32 +180,32 @@ class ToolsEnv:
         info: dict[str, float] = {}
         for call, arguments in chosen:
             try:
-                text = as_text(await _settled(getattr(self.game, call.name)(**arguments)))
+                text = as_text(await settled(getattr(self.game, call.name)(**arguments)))
             except ValueError as error:
                 if not answers:
                     raise ActionError(f"{call.name}: {error}") from error
                 text, info["error"] = f"error: {error}", 1.0
             role, answered = (Role.TOOL, call.id or call.name) if action.calls else (Role.USER, None)
             answers.append(Message(role, text, answers=answered))
-            reward = await _settled(self.game.reward())
+            reward = await settled(self.game.reward())
             if reward is not None:
                 self.over = True
-                success = bool(await _settled(self.game.success())) if hasattr(self.game, "success") else None
+                success = bool(await settled(self.game.success())) if hasattr(self.game, "success") else None
                 return Step(None, {agent: self._checked(reward)}, done=True, success=success, info=info)
         return Step(await self._observe(tuple(answers)), {agent: 0.0}, info=info)
 
     async def close(self) -> None:
         if not self.closed and hasattr(self.game, "close"):
             self.closed = True
-            await _settled(self.game.close())
+            await settled(self.game.close())
 
     async def _fork(self) -> ToolsEnv:
-        twin = ToolsEnv(self.interface, copy.deepcopy(self.game))
+        twin = type(self)(self.interface, copy.deepcopy(self.game))
         twin.over = self.over
         return twin
 
     async def _observe(self, messages: tuple[Message, ...], brief: tuple[Message, ...] = ()) -> Observation:
-        choices: Any = await _settled(self.game.choices()) if hasattr(self.game, "choices") else ()
+        choices: Any = await settled(self.game.choices()) if hasattr(self.game, "choices") else ()
         methods = () if self.interface.form == "text" else self.interface.methods.values()
         return Observation(messages, brief=brief, tools=tuple(m.tool for m in methods), choices=tuple(choices))
 
@@ -233,7 +231,7 @@ def as_family(obj: Any, **options: Any) -> Any:
     `options` are the fields of the family's class; for a plain class, those of `Tools` or its constructor's arguments.
     """
     if isinstance(obj, str):
-        return as_family(_import(obj), **options)
+        return as_family(named(obj, "the environment"), **options)
     is_family = callable(getattr(obj, "make", None)) and callable(getattr(obj, "tasks", None))
     plain = isinstance(obj, type) and callable(getattr(obj, "reward", None))
     if is_family and not plain:
@@ -248,18 +246,3 @@ def as_family(obj: Any, **options: Any) -> Any:
     where = f"{obj.__module__}:{obj.__qualname__}"
     importable = "<locals>" not in where and getattr(sys.modules.get(obj.__module__), obj.__qualname__, None) is obj
     return Tools(cls=where if importable else obj, arguments=options, **own)
-
-
-def _import(path: str) -> Any:
-    module, _, names = path.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for name in names.split("."):
-            found = getattr(found, name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f'"{path}" cannot be imported ({error}): write "module:Class"') from error
-    return found
-
-
-async def _settled(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value

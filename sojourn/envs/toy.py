@@ -17,8 +17,9 @@ from itertools import count
 from typing import ClassVar, NamedTuple
 
 from sojourn.envs.about import About
-from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.tasks import Generated
+from sojourn.envs.fields import SIZES, require_within
+from sojourn.errors import ActionError, InfrastructureError
+from sojourn.tasks.splits import SPLITS, seeded
 from sojourn.types import Message, Observation, Role, Step, Task
 
 TREASURE = "treasure"
@@ -33,7 +34,6 @@ COLOURS = ["black", "blue", "brown", "green", "purple", "red", "white", "yellow"
 OBJECTS = ["apple", "book", "bottle", "bowl", "candle", "cup", "hammer", "lamp", "map", "mirror", "rope", "spoon"]
 WAYS = {"north": (0, 1), "east": (1, 0), "south": (0, -1), "west": (-1, 0)}
 BACK = {"north": "south", "south": "north", "east": "west", "west": "east"}
-SPLITS = ("train", "test")
 DIFFICULTY = ("rooms", "side_rooms", "doors", "decoys", "objects", "turns", "choices")
 BRIEF = "Take the treasure. A key opens the door of its colour. Say one action: go north, take red key, open red door."
 
@@ -182,21 +182,12 @@ class Toy:
             "decoys": (0, len(COLOURS) - self.doors),
             "objects": (0, len(OBJECTS)),
             "turns": (0, 1_000_000),
-            "train": (1, 10**9),
-            "test": (1, 10**9),
+            **SIZES,
         }
-        for name, (low, high) in limits.items():
-            if not low <= (value := getattr(self, name)) <= high:
-                raise ConfigError(
-                    f"toy: {name} = {value}, but it must be from {low} to {high} with the other fields given"
-                )
+        require_within("toy", self, limits)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        if split not in SPLITS:
-            raise ConfigError(f'toy: there is no split "{split}", use "train" or "test"')
-        data = {name: getattr(self, name) for name in DIFFICULTY}
-        first, size = (0, self.train) if split == "train" else (10**9, self.test)
-        return Generated(lambda index: Task("toy", data, first + index, split), size)
+        return seeded("toy", self, split, {name: getattr(self, name) for name in DIFFICULTY})
 
     def make(self, task: Task) -> ToyEnv:
         turns, choices = task.data["turns"], task.data["choices"]

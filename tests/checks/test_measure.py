@@ -32,7 +32,7 @@ async def test_the_expert_earns_all_and_chance_little() -> None:
     assert (found.train, found.test, found.plays) == (100_000, 1_000, 6)
     assert found.expert == Scored(1.0, 1.0)
     assert found.chance.reward < 0.5
-    assert found.fork == "copy"
+    assert found.fork == "own"
     assert min(found.start_ms, found.actions_per_s, found.fork_ms) > 0
 
 

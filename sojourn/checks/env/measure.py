@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any
 
 from sojourn.checks.env.play import Play, ask_expert, choose
+from sojourn.envs.again import forkable
 from sojourn.types import Message, Role, Task
 
 UNLED = 50  # actions of a play by chance, where there is no expert to go by
@@ -38,7 +39,7 @@ class Measured:
     chance: Scored
     start_ms: float
     actions_per_s: float
-    fork: str  # "copy", or "re-execution" where the world has no fork of its own
+    fork: str  # "own", or "re-execution" where the world has no fork of its own
     fork_ms: float  # in the middle of a play
 
     def to_json(self) -> dict[str, Any]:
@@ -88,7 +89,7 @@ async def measure(family: Any, *, plays: int = 16, seed: int = 0, seconds: float
             chance=_scored(chance),
             start_ms=1e3 * statistics.median(clock.starts_s),
             actions_per_s=1 / max(statistics.median(clock.steps_s), 1e-9),
-            fork="copy" if own else "re-execution",
+            fork="own" if own else "re-execution",
             fork_ms=1e3 * statistics.median(clock.forks_s),
         )
     finally:
@@ -143,14 +144,10 @@ async def _chance(play: Play, said: Sequence[Message], rng: random.Random) -> Me
 
 async def _fork(family: Any, task: Task, play: Play, clock: _Clock) -> None:
     """A fork half way through a play that is played again for it."""
-    half = play.actions[: len(play.actions) // 2]
-    again = await (await Play(family.make(task)).start()).act_all(half)
+    again = await (await Play(forkable(family, task)).start()).act_all(play.actions[: len(play.actions) // 2])
     try:
         began = time.perf_counter()
-        if hasattr(again.env, "fork"):
-            twin = await again.env.fork()
-        else:
-            twin = (await (await Play(family.make(task)).start()).act_all(half)).env
+        twin = await again.env.fork()
         clock.forks_s.append(time.perf_counter() - began)
         await twin.close()
     finally:

@@ -13,9 +13,10 @@ from typing import ClassVar
 
 from sojourn.envs.about import About
 from sojourn.envs.auction.house import KINDS, LIMITS, House, draw, names, scripted
-from sojourn.envs.seeded import SIZES, of_task, require_one_of, require_within, tasks_of
+from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.table import Table
 from sojourn.errors import ConfigError
+from sojourn.tasks.splits import of_task, tasks_of
 from sojourn.types import Task
 
 ATTEMPTS = 10_000  # plays that are drawn before a config counts as impossible

@@ -17,8 +17,9 @@ from typing import Annotated, ClassVar
 from sojourn.envs.about import About
 from sojourn.envs.babyai.levels import LEVELS, enter
 from sojourn.envs.babyai.play import BabyAIPlay
-from sojourn.envs.fields import Count, by_seed, check_fields, check_names
+from sojourn.envs.fields import Count, check_fields, check_names
 from sojourn.registry import Range
+from sojourn.tasks.splits import by_seed
 from sojourn.types import Task
 
 EASY = ("GoToRedBallNoDists", "GoToObj", "GoToLocal", "OpenDoor", "PickupLoc")
@@ -52,7 +53,7 @@ class BabyAI:
         check_names("babyai", "levels", self.levels, LEVELS)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        return by_seed("babyai", split, (self.train, self.test), lambda seed: self._task(seed, split))
+        return by_seed("babyai", self, split, lambda seed: self._task(seed, split))
 
     def _task(self, seed: int, split: str) -> Task:
         level = random.Random(f"babyai {seed}").choice(self.levels)

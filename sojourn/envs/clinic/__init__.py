@@ -15,8 +15,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from sojourn.envs.about import About
 from sojourn.envs.clinic.case import BIASES, Case, Doctor, draw, trusts
 from sojourn.envs.clinic.table import NORMAL, diseases
-from sojourn.envs.people import TellingEnv, interface_of, require_among, require_within, seeded
+from sojourn.envs.fields import SIZES, require_one_of, require_within
+from sojourn.envs.people import TellingEnv, interface_of
 from sojourn.registry import Range
+from sojourn.tasks.splits import seeded
 from sojourn.types import Task
 
 MOST = 12  # diseases of a case
@@ -59,8 +61,8 @@ class Clinic:
     def __post_init__(self) -> None:
         least = 1 + self.diseases * self.test_turns  # enough for one test for each disease, and the diagnosis
         limits = {"diseases": (2, MOST), "noise": (0, 0.5), "test_turns": (1, 1_000), "turns": (least, 10**6)}
-        require_within("clinic", self, {**limits, "train": (1, 10**9), "test": (1, 10**9)})
-        require_among("clinic", self, {"bias": (*BIASES, "mixed"), "form": ("both", "text", "native")})
+        require_within("clinic", self, {**limits, **SIZES})
+        require_one_of("clinic", self, {"bias": (*BIASES, "mixed"), "form": ("both", "text", "native")})
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {name: getattr(self, name) for name in DIFFICULTY}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -20,10 +20,11 @@ from sojourn.envs.calls import parse_call
 from sojourn.envs.desktop.expert import advise
 from sojourn.envs.desktop.sandbox import PROGRAMS, Sandbox, check, panel_command
 from sojourn.envs.desktop.tasks import KINDS, NOTES, Job, draw
+from sojourn.envs.fields import Count, check_fields, check_names
 from sojourn.envs.tools import Interface
-from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.errors import ActionError, InfrastructureError
 from sojourn.registry import Range
-from sojourn.tasks import Generated
+from sojourn.tasks.splits import in_turns
 from sojourn.types import Message, Observation, Role, Step, Task
 
 WIDTH, HEIGHT = 800, 600
@@ -74,36 +75,21 @@ class Desktop:
     observation: Literal["text", "screenshot", "both"] = "text"
     turns: Annotated[int, Range(1)] = 40
     displays: Annotated[int, Range(1)] = 4
-    timeout_s: float = 60.0
-    train: Annotated[int, Range(1)] = 100_000
-    test: Annotated[int, Range(1)] = 1_000
+    timeout_s: Annotated[float, Range(above=0)] = 60.0
+    train: Count = 100_000
+    test: Count = 1_000
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kinds", tuple(self.kinds))
-        if not self.kinds or not set(self.kinds) <= set(KINDS):
-            raise ConfigError(f"desktop: kinds = {list(self.kinds)}, but it must be some of {', '.join(KINDS)}")
-        if self.observation not in ("text", "screenshot", "both"):
-            raise ConfigError(f'desktop: observation = {self.observation!r}: use "text", "screenshot" or "both"')
-        for name in ("turns", "displays", "timeout_s", "train", "test"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"desktop: {name} = {getattr(self, name)}, but it must be above 0")
-        if self.train > 10**9:
-            raise ConfigError(f"desktop: train = {self.train}, but at most {10**9} tasks differ from those of the test")
+        check_fields("desktop", self)
+        check_names("desktop", "kinds", self.kinds, KINDS)
 
     @property
     def capacity(self) -> int:
         return self.displays
 
-    def tasks(self, split: str) -> Generated:
-        if split not in ("train", "test"):
-            raise ConfigError(f'desktop: there is no split "{split}", use "train" or "test"')
-        first, size = (0, self.train) if split == "train" else (10**9, self.test)
-
-        def make(index: int) -> Task:
-            kind = self.kinds[index % len(self.kinds)]
-            return Task("desktop", {"kind": kind}, first + index, split, tags=(kind,))
-
-        return Generated(make, size)
+    def tasks(self, split: str) -> Sequence[Task]:
+        return in_turns("desktop", self, split, self.kinds, lambda kind: {"kind": kind})
 
     async def open(self) -> None:
         """Nothing is shared; what is missing is said now."""

@@ -18,9 +18,11 @@ from sojourn.envs.about import About
 from sojourn.envs.calls import Method, method_of
 from sojourn.envs.devices.errand import Errand, draw
 from sojourn.envs.devices.table import Property, State, devices
-from sojourn.envs.people import TellingEnv, require_among, require_within, seeded
+from sojourn.envs.fields import SIZES, require_one_of, require_within
+from sojourn.envs.people import TellingEnv
 from sojourn.envs.tools import Interface
 from sojourn.registry import Range
+from sojourn.tasks.splits import seeded
 from sojourn.types import Task, Tool
 
 DIFFICULTY = ("place", "devices", "requests", "relative", "mode", "shown", "turns")
@@ -62,9 +64,9 @@ class Devices:
 
     def __post_init__(self) -> None:
         options = {"place": ("car", "home", "both"), "mode": ("function", "state", "both")}
-        require_among("devices", self, {**options, "form": ("both", "text", "native")})
+        require_one_of("devices", self, {**options, "form": ("both", "text", "native")})
         limits = {"devices": (1, len(devices(self.place).names())), "requests": (1, 1 + self.devices)}
-        sizes = {"relative": (0, 1), "turns": (4 * self.requests + 1, 10**6), "train": (1, 10**9), "test": (1, 10**9)}
+        sizes = {"relative": (0, 1), "turns": (4 * self.requests + 1, 10**6), **SIZES}
         require_within("devices", self, {**limits, **sizes})
 
     def tasks(self, split: str) -> Sequence[Task]:

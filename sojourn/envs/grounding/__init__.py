@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.envs.about import About, need
+from sojourn.envs.fields import Count, check_fields, check_names
 from sojourn.envs.grounding.drawn import page
 from sojourn.envs.grounding.rewards import REWARDS, Box
 from sojourn.envs.miniwob.browser import Chromium, Seat, executable
 from sojourn.envs.miniwob.facts import html_folder, page_names
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
-from sojourn.tasks import Generated
+from sojourn.tasks.splits import in_turns
 from sojourn.types import Message, Observation, Role, Step, Task
 
 SOURCES = ("drawn", "miniwob", "shop")
@@ -82,41 +83,25 @@ class Grounding:
     reward: Literal["inside", "distance", "gaussian", "sized"] = "inside"
     contexts: Annotated[int, Range(1)] = 4
     chromium: str | None = None
-    timeout_s: float = 30.0
-    train: Annotated[int, Range(1)] = 100_000
-    test: Annotated[int, Range(1)] = 1_000
+    timeout_s: Annotated[float, Range(above=0)] = 30.0
+    train: Count = 100_000
+    test: Count = 1_000
     _shared: _Shared = field(default_factory=_Shared, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", tuple(self.sources))
-        if not self.sources or not set(self.sources) <= set(SOURCES):
-            raise ConfigError(f"grounding: sources = {list(self.sources)}, but it must be some of {', '.join(SOURCES)}")
-        for name, known in (("observation", ("screenshot", "text", "both")), ("answer", FORMS), ("reward", REWARDS)):
-            if getattr(self, name) not in known:
-                raise ConfigError(f"grounding: {name} = {getattr(self, name)!r}: use one of {', '.join(known)}")
+        check_fields("grounding", self)
+        check_names("grounding", "sources", self.sources, SOURCES)
         if self.reward == "sized" and self.answer != "box":
             raise ConfigError('grounding: reward "sized" judges boxes, but answer is "point": set answer = "box"')
-        for name in ("contexts", "timeout_s", "train", "test"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"grounding: {name} = {getattr(self, name)}, but it must be above 0")
-        if self.train > 10**9:
-            raise ConfigError(f"grounding: train = {self.train}, but at most {10**9} tasks differ from the test's")
 
     @property
     def capacity(self) -> int:
         """A play holds a page only while it starts; so many may do it at once without waiting."""
         return 4 * self.contexts
 
-    def tasks(self, split: str) -> Generated:
-        if split not in ("train", "test"):
-            raise ConfigError(f'grounding: there is no split "{split}", use "train" or "test"')
-        first, size = (0, self.train) if split == "train" else (10**9, self.test)
-
-        def make(index: int) -> Task:
-            source = self.sources[index % len(self.sources)]
-            return Task("grounding", {"source": source}, first + index, split, tags=(source,))
-
-        return Generated(make, size)
+    def tasks(self, split: str) -> Sequence[Task]:
+        return in_turns("grounding", self, split, self.sources, lambda source: {"source": source})
 
     def make(self, task: Task) -> GroundingEnv:
         if self._shared.chromium is None:

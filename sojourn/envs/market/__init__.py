@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from sojourn.envs.about import About
+from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.market.play import Purchase, Rules
 from sojourn.envs.market.shelf import BRANDS, Shelf, shelf
-from sojourn.errors import ConfigError
-from sojourn.tasks import Generated
+from sojourn.tasks.splits import seeded
 from sojourn.types import Task
 
-SPLITS = ("train", "test")
 SHAPE = ("products", "columns", "aspects", "badges")
 PROFILES = ("told", "asked", "past")
 
@@ -62,21 +61,13 @@ class Market:
             "aspects": (1, 5),
             "cost": (0, 0.2),
             "turns": (1, 1_000),
-            "train": (1, 10**9),
-            "test": (1, 10**9),
+            **SIZES,
         }
-        for name, (low, high) in limits.items():
-            if not low <= (value := getattr(self, name)) <= high:
-                raise ConfigError(f"market: {name} = {value}, but it must be from {low} to {high}")
-        if self.profile not in PROFILES:
-            raise ConfigError(f'market: profile = "{self.profile}", but it must be one of {", ".join(PROFILES)}')
+        require_within("market", self, limits)
+        require_one_of("market", self, {"profile": tuple(PROFILES)})
 
     def tasks(self, split: str) -> Sequence[Task]:
-        if split not in SPLITS:
-            raise ConfigError(f'market: there is no split "{split}", use "train" or "test"')
-        data = {name: getattr(self, name) for name in SHAPE}
-        first, size = (0, self.train) if split == "train" else (10**9, self.test)
-        return Generated(lambda index: Task("market", data, first + index, split), size)
+        return seeded("market", self, split, {name: getattr(self, name) for name in SHAPE})
 
     def make(self, task: Task) -> Purchase:
         rules = Rules(self.profile, self.hidden, self.cost, self.turns, self.choices)

@@ -14,9 +14,10 @@ from itertools import count
 from typing import Any, ClassVar
 
 from sojourn.envs.about import About
+from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.matrix.opponents import OPPONENTS, Opponent, Payoffs, outlook
-from sojourn.envs.seeded import SIZES, of_task, require_one_of, require_within, tasks_of
 from sojourn.envs.table import Table, pick
+from sojourn.tasks.splits import of_task, tasks_of
 from sojourn.types import Task
 
 SEATS = ("row", "column")

@@ -18,10 +18,10 @@ from sojourn.envs.miniwob.families import family_of
 from sojourn.envs.miniwob.visit import Visit
 from sojourn.errors import ConfigError
 from sojourn.tasks import Generated
+from sojourn.tasks.splits import FIRST_TEST, first_seed
 from sojourn.types import Task
 
 OBSERVATIONS = ("text", "aria", "dom", "screenshot")
-TEST_SEEDS_FROM = 1_000_000_000  # train seeds stay below: the splits share none
 
 
 @dataclass(eq=False)
@@ -86,8 +86,8 @@ class MiniWoB:
         for name in ("turns", "contexts", "train_seeds", "test_seeds", "step_s", "timeout_s", "longest"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"miniwob {name} is {getattr(self, name)}: it must be above 0")
-        if self.train_seeds > TEST_SEEDS_FROM:
-            raise ConfigError(f"miniwob train_seeds is {self.train_seeds}: it must be at most {TEST_SEEDS_FROM}")
+        if self.train_seeds > FIRST_TEST:
+            raise ConfigError(f"miniwob train_seeds is {self.train_seeds}: it must be at most {FIRST_TEST}")
 
     @property
     def capacity(self) -> int:
@@ -96,10 +96,8 @@ class MiniWoB:
 
     def tasks(self, split: str) -> Generated:
         """The tasks of "train" or "test"; the pages take turns, and each seed is used once per page."""
-        if split not in ("train", "test"):
-            raise ConfigError(f"miniwob has no split {split!r}: use train or test")
+        start = first_seed("miniwob", split)
         seeds = self.train_seeds if split == "train" else self.test_seeds
-        start = 0 if split == "train" else TEST_SEEDS_FROM
 
         def make(index: int) -> Task:
             seed, which = divmod(index, len(self.pages))

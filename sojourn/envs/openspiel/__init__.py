@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from sojourn.envs.about import About
+from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.openspiel.position import Position, load
 from sojourn.envs.openspiel.rules import RULES
 from sojourn.envs.openspiel.solver import game_value, over_at_once, scripted
-from sojourn.envs.seeded import SIZES, of_task, require_one_of, require_within, tasks_of
 from sojourn.envs.table import Table
 from sojourn.errors import ConfigError
+from sojourn.tasks.splits import of_task, tasks_of
 from sojourn.types import Task
 
 TRIED = tuple(RULES)

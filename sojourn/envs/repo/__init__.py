@@ -19,13 +19,14 @@ from typing import Annotated, ClassVar
 
 from sojourn.envs.about import About
 from sojourn.envs.calls import LONGEST_ACTION
+from sojourn.envs.fields import Count, check_fields, require_within
 from sojourn.envs.repo.bugs import Bug, Case, bugs_of, cases_of, expected, source_of
 from sojourn.envs.repo.cases import CASES
 from sojourn.envs.repo.trial import given, reads, same
 from sojourn.envs.sandbox.command import require
-from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.errors import ActionError, InfrastructureError
 from sojourn.registry import Range
-from sojourn.tasks import Generated
+from sojourn.tasks.splits import seeded
 from sojourn.types import Message, Observation, Role, Step, Task
 
 LONGEST_FILE = 20_000  # characters
@@ -59,24 +60,15 @@ class Repo:
     seen: bool = True
     turns: Annotated[int, Range(1)] = 16
     timeout_s: Annotated[float, Range(above=0)] = 10.0
-    train: Annotated[int, Range(1, 10**9)] = 100_000
-    test: Annotated[int, Range(1, 10**9)] = 1_000
+    train: Count = 100_000
+    test: Count = 1_000
 
     def __post_init__(self) -> None:
-        if not 1 <= self.modules <= len(CASES):
-            raise ConfigError(f"repo: modules = {self.modules}, but it must be from 1 to {len(CASES)}")
-        if not 1 <= self.bugs <= self.modules:
-            raise ConfigError(f"repo: bugs = {self.bugs}, but it must be from 1 to modules = {self.modules}")
-        for name, least in (("turns", 1), ("timeout_s", 0.001), ("train", 1), ("test", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"repo: {name} = {getattr(self, name)}, but it must be at least {least}")
+        check_fields("repo", self)
+        require_within("repo", self, {"bugs": (1, self.modules)})
 
     def tasks(self, split: str) -> Sequence[Task]:
-        if split not in ("train", "test"):
-            raise ConfigError(f'repo: there is no split "{split}", use "train" or "test"')
-        first, size = (0, self.train) if split == "train" else (10**9, self.test)
-        data = {"modules": self.modules, "bugs": self.bugs, "seen": self.seen}
-        return Generated(lambda index: Task("repo", data, first + index, split), size)
+        return seeded("repo", self, split, {"modules": self.modules, "bugs": self.bugs, "seen": self.seen})
 
     def make(self, task: Task) -> RepoEnv:
         require("repo")

@@ -44,10 +44,6 @@ class Result:
     fresh: bool = False  # a cell: its session had just begun
 
     @property
-    def timed_out(self) -> bool:
-        return self.end is End.TIMEOUT
-
-    @property
     def note(self) -> str:
         """What a reader must know beside the output; empty for a command that ended well."""
         stopped = {

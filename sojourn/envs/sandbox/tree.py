@@ -64,11 +64,6 @@ class Tree:
         start = _absolute(folder) + "/"
         return sorted(p[len(start) :] for p, e in self.entries.items() if p.startswith(start) and e.kind == "file")
 
-    def under(self, folder: str) -> list[str]:
-        """Whatever is directly in a folder, sorted."""
-        start = _absolute(folder) + "/"
-        return sorted(p[len(start) :] for p in self.entries if p.startswith(start) and "/" not in p[len(start) :])
-
     @property
     def digest(self) -> str:
         """Of names, contents and modes; when files were written does not count."""

@@ -15,18 +15,19 @@ from functools import lru_cache
 from typing import ClassVar, Literal
 
 from sojourn.envs.about import About
+from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.search import factbook, files
 from sojourn.envs.search.corpus import Corpus
 from sojourn.envs.search.index import ENGINES, Index
 from sojourn.envs.search.invented import invent
 from sojourn.envs.search.play import Play, Rules
 from sojourn.envs.search.questions import MOST_HOPS, Question, ask
-from sojourn.envs.search.splits import SPLITS, divided, split_of
+from sojourn.envs.search.splits import divided, split_of
 from sojourn.errors import ConfigError
 from sojourn.tasks import Generated
+from sojourn.tasks.splits import FIRST_TEST, by_seed
 from sojourn.types import Task
 
-TEST_SEEDS = 10**9
 MARKINGS = ("exact", "f1", "evidence")
 
 
@@ -78,17 +79,10 @@ class Search:
             "results": (1, 50),
             "snippet": (0, 100),
             "turns": (1, 1_000),
-            "train": (1, 10**9),
-            "test": (1, 10**9),
+            **SIZES,
         }
-        for name, (low, high) in limits.items():
-            if not low <= (value := getattr(self, name)) <= high:
-                raise ConfigError(f"search: {name} = {value}, but it must be from {low} to {high}")
-        for name, allowed in {"retriever": ENGINES, "marking": MARKINGS}.items():
-            if getattr(self, name) not in allowed:
-                raise ConfigError(
-                    f'search: {name} = "{getattr(self, name)}", but it must be one of {", ".join(allowed)}'
-                )
+        require_within("search", self, limits)
+        require_one_of("search", self, {"retriever": ENGINES, "marking": MARKINGS})
         if self.embedder and self.retriever != "dense":
             raise ConfigError('search: embedder is read by the retriever "dense" alone: set it, or leave embedder out')
         if (self.corpus not in ("invented", "factbook")) != bool(self.questions):
@@ -98,14 +92,11 @@ class Search:
             )
 
     def tasks(self, split: str) -> Sequence[Task]:
-        if split not in SPLITS:
-            raise ConfigError(f'search: there is no split "{split}", use "train" or "test"')
-        size = self.train if split == "train" else self.test
-        if self.questions:
-            mine = _divided(self.corpus, self.questions)[split]
-            return Generated(lambda index: self.task(mine[index], index, split), min(size, len(mine)))
-        first = 0 if split == "train" else TEST_SEEDS
-        return Generated(lambda index: _made(self, first + index, split), size)
+        made = by_seed("search", self, split, lambda seed: _made(self, seed, split))
+        if not self.questions:
+            return made
+        mine = _divided(self.corpus, self.questions)[split]
+        return Generated(lambda index: self.task(mine[index], index, split), min(len(made), len(mine)))
 
     def make(self, task: Task) -> Play:
         if (mine := self._place(task.seed)) != (theirs := task.data.get("place")) or "question" not in task.data:
@@ -131,7 +122,7 @@ class Search:
         """The seed and size of a task's invented world; zeros for the other corpora, which all tasks share."""
         if self.corpus != "invented":
             return 0, 0
-        first = TEST_SEEDS if seed >= TEST_SEEDS else 0
+        first = FIRST_TEST if seed >= FIRST_TEST else 0
         return first + ((seed - first) % self.worlds if self.worlds else seed - first), self.countries
 
     def _place(self, seed: int) -> list[object]:

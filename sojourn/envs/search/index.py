@@ -100,7 +100,6 @@ class BM25S:
         self._model = bm25s.BM25()
         self._known = {word for tokens in said for word in tokens}
         self._model.index(said, show_progress=False)
-        self._size = len(passages)
 
     def __call__(self, query: str, count: int) -> list[int]:
         asked = [word for word in words(query) if word in self._known]

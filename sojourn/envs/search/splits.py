@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-SPLITS = ("train", "test")
+from sojourn.tasks.splits import SPLITS
+
 Item = TypeVar("Item")
 
 

@@ -17,11 +17,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.envs.about import About
 from sojourn.envs.chat import Endpoint, SpokenUser
-from sojourn.envs.people import TellingEnv, interface_of, require_among, require_within, seeded
+from sojourn.envs.fields import SIZES, require_one_of, require_within
+from sojourn.envs.people import TellingEnv, interface_of
 from sojourn.envs.service.customer import Customer, instructions
 from sojourn.envs.service.desk import Desk
 from sojourn.envs.service.shop import FIRST, LAST, Case, draw_case
 from sojourn.registry import Range
+from sojourn.tasks.splits import seeded
 from sojourn.types import Task
 
 MOST = min(len(FIRST), len(LAST))
@@ -64,8 +66,8 @@ class Service:
 
     def __post_init__(self) -> None:
         limits = {"users": (2, MOST), "requests": (1, 3), "denied": (0, 1), "turns": (4 + 7 * self.requests, 10**6)}
-        require_within("service", self, {**limits, "train": (1, 10**9), "test": (1, 10**9)})
-        require_among("service", self, {"user": ("script", "llm"), "form": ("both", "text", "native")})
+        require_within("service", self, {**limits, **SIZES})
+        require_one_of("service", self, {"user": ("script", "llm"), "form": ("both", "text", "native")})
         if self.user == "llm":
             self._endpoint()
 

@@ -27,7 +27,6 @@ PRODUCTS = ("mug", "lamp", "chair", "kettle", "backpack", "jacket", "clock", "pi
 COLOURS = ("blue", "red", "green", "black", "white", "yellow")
 STATUSES = ("pending", "shipped", "delivered")
 DAYS = 30  # how long after delivery things can be returned or exchanged
-REASONS = ("not pending", "not delivered", "too late", "out of stock", "not theirs")
 
 
 def draw_database(rng: random.Random, users: int) -> Database:

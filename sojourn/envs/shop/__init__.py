@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sojourn.envs.about import About
+from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.shop.goals import make_goal, seed_of
 from sojourn.envs.shop.original import Original, find, load
 from sojourn.envs.shop.original import make_goal as make_original_goal
@@ -21,12 +22,12 @@ from sojourn.envs.shop.text import TextPlay
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.protocols import Env
 from sojourn.tasks import Generated
+from sojourn.tasks.splits import first_seed
 from sojourn.types import Task
 
 if TYPE_CHECKING:
     from sojourn.envs.shop.browser import Browser
 
-SPLITS = ("train", "test")
 DIFFICULTY = ("attributes", "options", "price_limit", "hidden")
 
 
@@ -79,24 +80,17 @@ class Shop:
             "results_per_page": (1, 50),
             "attributes": (0, 3 if self.hidden else 5),
             "options": (0, 2),
-            "train": (1, 10**9),
-            "test": (1, 10**9),
+            **SIZES,
         }
-        for name, (low, high) in limits.items():
-            if not low <= (value := getattr(self, name)) <= high:
-                raise ConfigError(
-                    f"shop: {name} = {value}, but it must be from {low} to {high} with the other fields given"
-                )
-        if self.surface not in ("text", "web"):
-            raise ConfigError(f'shop: surface = "{self.surface}", but it must be "text" or "web"')
+        require_within("shop", self, limits)
+        require_one_of("shop", self, {"surface": ("text", "web")})
         if self.data is not None and (self.attributes, self.options, self.hidden) != (2, 2, False):
             raise ConfigError(
                 "shop: attributes, options and hidden shape generated goals only: leave them out with data"
             )
 
     def tasks(self, split: str) -> Sequence[Task]:
-        if split not in SPLITS:
-            raise ConfigError(f'shop: there is no split "{split}", use "train" or "test"')
+        first_seed("shop", split)
         if self.data is not None:
             return self._original_tasks(split, self.data)
         size = self.train if split == "train" else self.test

@@ -17,13 +17,15 @@ from typing import Annotated, ClassVar, Literal
 
 from sojourn.envs.about import About
 from sojourn.envs.calls import parse_call, short
-from sojourn.envs.people import interface_of, require_among, require_within, seeded
+from sojourn.envs.fields import SIZES, require_one_of, require_within
+from sojourn.envs.people import interface_of
 from sojourn.envs.social import judge, player
 from sojourn.envs.social.scene import KINDS, SEATS, draw, written
 from sojourn.envs.social.talk import OTHER, Talk
 from sojourn.envs.tools import Interface
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
+from sojourn.tasks.splits import seeded
 from sojourn.types import Message, Observation, Role, Step, Task
 
 WEIGHTS = ("goal", "relationship", "knowledge", "material", "secret", "rules")
@@ -72,8 +74,8 @@ class Social:
 
     def __post_init__(self) -> None:
         options = {"kind": ("mixed", *KINDS), "opponent": ("self", "expert", "random")}
-        require_among("social", self, {**options, "form": ("both", "text", "native")})
-        limits = {"turns": (8, 10**6), "train": (1, 10**9), "test": (1, 10**9)}
+        require_one_of("social", self, {**options, "form": ("both", "text", "native")})
+        limits = {"turns": (8, 10**6), **SIZES}
         require_within("social", self, {**limits, **dict.fromkeys(WEIGHTS, (0, 100))})
         if self.goal <= 0:
             raise ConfigError("social: goal = 0, but it must be above 0: what is there to negotiate for?")

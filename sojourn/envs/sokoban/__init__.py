@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from sojourn.envs.about import About
-from sojourn.envs.seeded import SIZES, of_task, require_one_of, require_within, tasks_of
+from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.sokoban.levels import WAYS, Boxes, Level, Size, level_of, next_step, plan
 from sojourn.envs.sokoban.picture import picture
 from sojourn.envs.table import Table, pick
 from sojourn.errors import ActionError
+from sojourn.tasks.splits import of_task, tasks_of
 from sojourn.types import Message, Role, Task
 
 RULES = "Push every box onto a goal. Boxes cannot be pulled, and only one is pushed at a time."

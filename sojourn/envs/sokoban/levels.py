@@ -18,12 +18,12 @@ from itertools import count
 from typing import NamedTuple
 
 from sojourn.errors import ConfigError
+from sojourn.tasks.splits import SPLITS
 
 WORK = 20_000  # states that the solver looks at before it gives up
 EASY = 1_000  # the same when a level is drawn: one that takes more is not used
 ATTEMPTS = 4_000  # layouts that are drawn before a config counts as impossible
 WAYS = ("up", "down", "left", "right")
-SPLITS = ("train", "test")
 Boxes = frozenset[int]
 
 

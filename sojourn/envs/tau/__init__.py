@@ -20,7 +20,8 @@ from typing import Annotated, ClassVar, Literal
 from sojourn.envs.about import About
 from sojourn.envs.calls import method_of
 from sojourn.envs.chat import Endpoint, SpokenUser
-from sojourn.envs.people import TellingEnv, require_among, require_within
+from sojourn.envs.fields import require_one_of, require_within
+from sojourn.envs.people import TellingEnv
 from sojourn.envs.tau import calls
 from sojourn.envs.tau.data import Action, Problem, load
 from sojourn.envs.tau.desk import Caller, Desk, instructions
@@ -29,6 +30,7 @@ from sojourn.envs.tools import Interface
 from sojourn.errors import ConfigError
 from sojourn.registry import Range
 from sojourn.tasks import Generated
+from sojourn.tasks.splits import first_seed
 from sojourn.types import Task
 
 FIRST_LINE = "Serve the customer by the policy below, then call finish. Notes to the customer say 'you' and mean them."
@@ -71,14 +73,13 @@ class Tau:
 
     def __post_init__(self) -> None:
         options = {"domain": ("retail", "airline"), "user": ("solo", "script", "llm")}
-        require_among("tau", self, {**options, "form": ("both", "text", "native")})
+        require_one_of("tau", self, {**options, "form": ("both", "text", "native")})
         require_within("tau", self, {"turns": (2, 10**6)})
         if self.user == "llm":
             self._endpoint()
 
     def tasks(self, split: str) -> Sequence[Task]:
-        if split not in ("train", "test"):
-            raise ConfigError(f'tau: there is no split "{split}", use "train" or "test"')
+        first_seed("tau", split)
         source = load(self.domain, self.data)
         chosen = [
             (number, problem)

@@ -10,23 +10,21 @@ judged by its files alone, from outside the sandbox, when the agent says that it
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Annotated, ClassVar, Literal
 
 from sojourn.envs.about import About
 from sojourn.envs.calls import LONGEST_ACTION, short
+from sojourn.envs.fields import Count, check_fields, check_names
 from sojourn.envs.sandbox import LostError, Sandbox, Tree, show
 from sojourn.envs.sandbox.command import require
 from sojourn.envs.terminal import data, folders, logs
 from sojourn.envs.terminal.job import Job, Kind
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
-from sojourn.tasks import Generated
+from sojourn.tasks.splits import in_turns, of_its_split
 from sojourn.types import Message, Observation, Role, Step, Task, Tool
 
 KINDS: dict[str, Kind] = {**logs.KINDS, **data.KINDS, **folders.KINDS}
@@ -63,32 +61,17 @@ class Terminal:
     timeout_s: Annotated[float, Range(above=0)] = 10.0
     shown: Annotated[int, Range(100)] = 1_500
     form: Literal["text", "native"] = "text"
-    train: Annotated[int, Range(1, 10**9)] = 100_000
-    test: Annotated[int, Range(1, 10**9)] = 1_000
+    train: Count = 100_000
+    test: Count = 1_000
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kinds", tuple(self.kinds))
-        if unknown := [kind for kind in self.kinds if kind not in KINDS]:
-            raise ConfigError(f"terminal: there is no kind {unknown[0]!r}, use some of {', '.join(KINDS)}")
-        if self.level not in (1, 2, 3):
-            raise ConfigError(f"terminal: level = {self.level}, but it must be 1, 2 or 3")
-        if self.form not in ("text", "native"):
-            raise ConfigError(f'terminal: form = {self.form!r}, but it must be "text" or "native"')
-        for name, least in (("turns", 1), ("timeout_s", 0.001), ("shown", 100), ("train", 1), ("test", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"terminal: {name} = {getattr(self, name)}, but it must be at least {least}")
+        check_fields("terminal", self)
+        check_names("terminal", "kinds", self.kinds or KINDS, KINDS)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        if split not in ("train", "test"):
-            raise ConfigError(f'terminal: there is no split "{split}", use "train" or "test"')
-        first, size = (0, self.train) if split == "train" else (10**9, self.test)
         kinds = self.kinds or tuple(KINDS)
-
-        def make(index: int) -> Task:
-            kind = kinds[index % len(kinds)]
-            return Task("terminal", {"kind": kind, "level": self.level}, first + index, split, (kind,))
-
-        return Generated(make, size)
+        return in_turns("terminal", self, split, kinds, lambda kind: {"kind": kind, "level": self.level})
 
     def make(self, task: Task) -> TerminalEnv:
         require("terminal")
@@ -100,12 +83,12 @@ def job_of(task: Task) -> Job:
     kind, level = task.data["kind"], task.data["level"]
     if kind not in KINDS:
         raise ConfigError(f"terminal: the task has the kind {kind!r}, which is none of {', '.join(KINDS)}")
-    for attempt in count():
-        found = KINDS[kind](random.Random(f"terminal {kind} {level} {task.seed} {attempt}"), level)
-        content = (found.instruction + Tree(found.files).digest).encode()
-        if (hashlib.sha256(content).digest()[0] % 4 == 0) == (task.split == "test"):
-            return found
-    raise AssertionError("unreachable: count() does not end")
+    return of_its_split(
+        task,
+        f"terminal {kind} {level}",
+        lambda rng: KINDS[kind](rng, level),
+        lambda job: (job.instruction + Tree(job.files).digest).encode(),
+    )
 
 
 @dataclass

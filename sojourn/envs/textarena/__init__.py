@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from sojourn.envs.about import About
-from sojourn.envs.seeded import SIZES, of_task, require_one_of, require_within, tasks_of
+from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.table import Table
 from sojourn.envs.textarena.games import GAMES
 from sojourn.envs.textarena.match import Match, scripted
+from sojourn.tasks.splits import of_task, tasks_of
 from sojourn.types import Task
 
 

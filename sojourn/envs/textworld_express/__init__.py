@@ -16,9 +16,9 @@ from sojourn.envs.about import About, need
 from sojourn.envs.fields import check_fields, check_names
 from sojourn.envs.java import Shared
 from sojourn.envs.textworld_express.play import ExpressPlay, Game
-from sojourn.errors import ConfigError
 from sojourn.registry import Range
 from sojourn.tasks import Generated
+from sojourn.tasks.splits import first_seed
 from sojourn.types import Task
 
 GAMES = ("cookingworld", "twc", "coin", "mapreader", "arithmetic", "sorting", "simonsays", "peckingorder")
@@ -56,8 +56,7 @@ class TextWorldExpress:
         check_names("textworld_express", "games", self.games, GAMES)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        if split not in FIRST_SEED:
-            raise ConfigError(f'textworld_express: there is no split "{split}", use "train" or "test"')
+        first_seed("textworld_express", split)
         return Generated(lambda index: self._task(index, split), len(self.games) * SEEDS)
 
     def _task(self, index: int, split: str) -> Task:

@@ -17,16 +17,16 @@ from functools import lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from sojourn.envs.about import About
+from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.search.questions import MOST_HOPS, Question, ask
-from sojourn.envs.search.splits import SPLITS, divided, split_of
+from sojourn.envs.search.splits import divided, split_of
 from sojourn.envs.webnav import folder, made
 from sojourn.envs.webnav.play import Rules, Visit
 from sojourn.envs.webnav.site import Site
 from sojourn.errors import ConfigError
 from sojourn.tasks import Generated
+from sojourn.tasks.splits import by_seed, first_seed
 from sojourn.types import Task
-
-TEST_SEEDS = 10**9
 
 
 class Goal(NamedTuple):
@@ -82,14 +82,10 @@ class WebNav:
             "keys": (0, 1),
             "letters": (100, 10**6),
             "turns": (1, 1_000),
-            "train": (1, 10**9),
-            "test": (1, 10**9),
+            **SIZES,
         }
-        for name, (low, high) in limits.items():
-            if not low <= (value := getattr(self, name)) <= high:
-                raise ConfigError(f"webnav: {name} = {value}, but it must be from {low} to {high}")
-        if self.goal not in ("page", "answer"):
-            raise ConfigError(f'webnav: goal = "{self.goal}", but it must be "page" or "answer"')
+        require_within("webnav", self, limits)
+        require_one_of("webnav", self, {"goal": ("page", "answer")})
         if (self.start or self.skip) and self.site in ("invented", "factbook"):
             raise ConfigError(f'webnav: start and skip go with a folder of your own, but site = "{self.site}"')
         own = self.site not in ("invented", "factbook")
@@ -100,13 +96,11 @@ class WebNav:
             )
 
     def tasks(self, split: str) -> Sequence[Task]:
-        if split not in SPLITS:
-            raise ConfigError(f'webnav: there is no split "{split}", use "train" or "test"')
-        size, first = (self.train, 0) if split == "train" else (self.test, TEST_SEEDS)
+        made = by_seed("webnav", self, split, lambda seed: _made(self, seed, split))
         if self.site == "invented" or (self.site == "factbook" and self.goal == "answer"):
-            return Generated(lambda index: _made(self, first + index, split), size)
-        listed = self._listed()[split]
-        return Generated(lambda index: self.task(listed[index], first + index, split), min(size, len(listed)))
+            return made
+        listed, first = self._listed()[split], first_seed("webnav", split)
+        return Generated(lambda index: self.task(listed[index], first + index, split), min(len(made), len(listed)))
 
     def make(self, task: Task) -> Visit:
         if (mine := self._place(task.seed)) != (theirs := task.data.get("place")):
