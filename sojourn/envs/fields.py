@@ -30,7 +30,9 @@ def _hints(cls: type) -> dict[str, Any]:
 def check_names(world: str, field: str, names: Collection[str], known: Collection[str]) -> None:
     """A field that lists names: at least one, none twice, each of them known."""
     if not names or len(set(names)) < len(names):
-        raise ConfigError(f"{world}: {field} = {list(names)}, but it must list some of {', '.join(known)}, each once")
+        raise ConfigError(
+            f"{world}: {field} = {list(names)}, but it must list at least one of {', '.join(known)}, each once"
+        )
     if unknown := [name for name in names if name not in known]:
         raise ConfigError(f"{world}: {field} lists {unknown[0]!r}, but the names are {', '.join(known)}")
 
