@@ -6,6 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
+from typer.testing import CliRunner
+
+from sojourn.cli import COMMANDS, app
 
 RECIPE = """
 name = "t"
@@ -83,3 +87,18 @@ def test_envs_lists_the_worlds(folder):
     assert done.returncode == 0
     for name in ("toy", "miniwob", "shop", "tools"):
         assert name in done.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_says_how_it_is_used(command):
+    done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.output
+    assert f"{command} [OPTIONS]" in done.output
+    assert max(map(cell_len, done.output.splitlines())) <= 80
+
+
+def test_the_commands_come_without_what_they_work_with(folder):
+    heavy = "{'torch', 'transformers', 'sqlite3', 'playwright', 'sojourn.recipe', 'sojourn.registry'}"
+    code = f"import sys, sojourn.cli; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

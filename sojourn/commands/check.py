@@ -1,0 +1,81 @@
+"""`sojourn check`: the conformance suites."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from sojourn.commands.given import Overrides, build_component, build_world
+from sojourn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sojourn.checks.report import Report
+
+
+def check(
+    name: Annotated[str, typer.Argument(help="a registered name, 'module:Class', or a recipe (its world)")],
+    overrides: Overrides = None,
+    kind: Annotated[str, typer.Option(help="env, estimator, loss or backend; by default what the name is of")] = "",
+    episodes: Annotated[
+        int | None, typer.Option(min=1, help="tasks to try each promise of a world on [default: 4]")
+    ] = None,
+) -> None:
+    """Check that a component keeps its promises: a world, an estimator, a loss or a backend."""
+    report = _report(kind or _kind_of(name), name, overrides, episodes)
+    report.print(Console())
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+SUITES = {
+    "env": "sojourn.checks.env:check_env",
+    "estimator": "sojourn.checks.estimator:check_estimator",
+    "loss": "sojourn.checks.loss:check_loss",
+    "backend": "sojourn.checks.backend:check_backend",
+}
+
+
+def _kind_of(name: str) -> str:
+    """What a name is of; a recipe is taken for its world, and one's own class for what it looks like."""
+    from sojourn.components import COMPONENTS
+    from sojourn.registry import find, nearest
+
+    kinds = [kind for kind in SUITES if name in COMPONENTS[kind]]
+    if len(kinds) == 1:
+        return kinds[0]
+    if kinds:
+        raise ConfigError(f"'{name}' is the name of several components: add --kind {' or --kind '.join(kinds)}")
+    if ":" in name:
+        return _kind_of_class(find("env", name))
+    if Path(name).exists():
+        return "env"
+    names = {known for kind in SUITES for known in COMPONENTS[kind]}
+    raise ConfigError(f"unknown component '{name}': {nearest(name, names)} (or your own 'module:Class')")
+
+
+def _kind_of_class(cls: Any) -> str:
+    """An estimator or a loss says what it needs, and is called with groups or with a batch; a backend opens a model."""
+    import inspect
+
+    if hasattr(cls, "needs") and callable(cls):
+        return "loss" if "batch" in inspect.signature(cls.__call__).parameters else "estimator"
+    return "backend" if hasattr(cls, "open") and "renderer" in inspect.signature(cls.open).parameters else "env"
+
+
+def _report(kind: str, name: str, overrides: list[str] | None, episodes: int | None) -> Report:
+    import importlib
+    import inspect
+
+    if kind not in SUITES:
+        raise ConfigError(f"--kind {kind}: use one of {', '.join(SUITES)}")
+    if episodes is not None and kind != "env":
+        raise ConfigError(f"--episodes {episodes}: only a world is played, and '{name}' is to be checked as {kind}")
+    component = build_world(name, overrides) if kind == "env" else build_component(kind, name, overrides)
+    module, _, suite = SUITES[kind].partition(":")
+    options = {"episodes": 4 if episodes is None else episodes} if kind == "env" else {}
+    found = getattr(importlib.import_module(module), suite)(component, **options)
+    return asyncio.run(found) if inspect.iscoroutine(found) else found

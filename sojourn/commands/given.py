@@ -1,0 +1,46 @@
+"""What commands are given: recipes, components by name, and overrides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sojourn import threads
+
+if TYPE_CHECKING:
+    from sojourn.recipe import Resolved
+
+Overrides = Annotated[list[str] | None, typer.Argument(help="dotted overrides, such as stages.rl.optim.lr=3e-6")]
+
+
+def load(path: Path, overrides: list[str] | None) -> Resolved:
+    """Reads a recipe with torch's threads prepared first: components may import torch."""
+    from sojourn import config
+
+    tables = config.read(path, overrides or ())
+    wanted = tables.data.get("backend", {})
+    count = wanted.get("threads", 0) if isinstance(wanted, dict) else 0
+    threads.prepare(max(count, 0) if isinstance(count, int) else 0)
+    from sojourn.recipe import resolve
+
+    return resolve(tables)
+
+
+def build_world(name: str, overrides: list[str] | None) -> Any:
+    """A world by its registered name, as 'module:Class', or that of a recipe."""
+    threads.prepare()
+    return load(Path(name), overrides).recipe.env if Path(name).exists() else build_component("env", name, overrides)
+
+
+def build_component(kind: str, name: str, overrides: list[str] | None) -> Any:
+    """A component by its name, with what the overrides say of its fields."""
+    from sojourn import config
+    from sojourn.registry import build
+
+    threads.prepare()
+    tables = config.Tables({"name": name})
+    for override in overrides or []:
+        tables.override(override.removeprefix(f"{kind}."))
+    return build(kind, tables.data, kind).value

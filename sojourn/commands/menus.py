@@ -1,0 +1,55 @@
+"""`sojourn envs` and `sojourn methods`: what comes with Sojourn."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from sojourn import threads
+from sojourn.commands.given import Overrides, build_world
+from sojourn.errors import ConfigError
+
+
+def envs(
+    name: Annotated[str, typer.Argument(help="one world, or your own 'module:Class'; all, where none is named")] = "",
+    overrides: Overrides = None,
+    measure: Annotated[bool, typer.Option("--measure", help="play it on this machine, now")] = False,
+) -> None:
+    """The worlds that come with Sojourn: what they are, what they need, and what was measured of them."""
+    from sojourn import atlas
+
+    console = Console()
+    if not name:
+        if measure or overrides:
+            raise ConfigError("name the world that is meant: sojourn envs toy --measure")
+        return console.print(atlas.table(atlas.worlds(), console.width))
+    family = build_world(name, overrides)
+    entry = atlas.describe(name, family)
+    if measure:
+        entry = atlas.measured_now(entry, family)
+    console.print(atlas.sheet(entry, family))
+
+
+def methods(
+    kind: Annotated[str, typer.Argument(help="estimator, loss or stream; by default all")] = "",
+    markdown: Annotated[bool, typer.Option("--markdown", help="as the page of the documentation")] = False,
+) -> None:
+    """List the methods: where they come from, what they need and what they go with."""
+    from rich.table import Table
+
+    from sojourn import menu
+
+    threads.prepare()
+    if markdown:
+        if kind:
+            raise ConfigError(f"--markdown is a page of all methods: leave out '{kind}'")
+        print(menu.markdown(), end="")
+        return
+    shown = Table("kind", "name", "what it is", "from", "needs", "goes with", box=None, padding=(0, 1, 1, 0))
+    for method in menu.methods(kind):
+        said = (method.what, "; ".join(method.sources), ", ".join(method.needs), method.composes)
+        shown.add_row(method.kind, f"[bold]{method.name}[/bold]", *map(escape, said))
+    Console().print(shown)

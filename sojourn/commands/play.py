@@ -1,0 +1,29 @@
+"""`sojourn play`: a person in the agent's seat."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from sojourn.commands.given import Overrides, build_world
+from sojourn.errors import ConfigError
+
+
+def play(
+    env: Annotated[str, typer.Argument(help="a world (see `sojourn envs`), 'module:Class', or a recipe")],
+    overrides: Overrides = None,
+    split: Annotated[str, typer.Option(help="train or test")] = "train",
+    task: Annotated[int, typer.Option(help="which task of the split")] = 0,
+    expert: Annotated[bool, typer.Option("--expert", help="watch the scripted expert")] = False,
+) -> None:
+    """Take the agent's seat yourself, in the terminal."""
+    from sojourn.agents.person import play_in_terminal
+
+    family = build_world(env, overrides)
+    tasks = family.tasks(split)
+    if not 0 <= task < len(tasks):
+        raise ConfigError(f"--task {task}: the split '{split}' has the tasks 0 to {len(tasks) - 1}")
+    asyncio.run(play_in_terminal(family, tasks[task], Console(), expert=expert))

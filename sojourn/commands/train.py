@@ -1,0 +1,123 @@
+"""`sojourn train`: by a recipe, or on with a run."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from sojourn.commands.given import Overrides, load
+from sojourn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sojourn.recipe import Recipe, Resolved
+    from sojourn.record.run import RunFolder
+
+Dry = Annotated[bool, typer.Option("--dry", help="build and check everything, show where each value comes from, stop")]
+
+
+def train(
+    recipe: Annotated[Path, typer.Argument(help="a recipe (TOML), or a run folder")],
+    overrides: Overrides = None,
+    dry: Dry = False,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in this folder")] = False,
+    out: Annotated[Path | None, typer.Option(help="the run folder; by default a new one under record.folder")] = None,
+) -> None:
+    """Train by a recipe; evaluates before, between and after its stages."""
+    resolved = load(recipe, overrides)
+    if dry and (resume or out):
+        raise ConfigError("--dry builds and checks a recipe and makes nothing: it takes no --resume and no --out")
+    if dry:
+        _dry(resolved)
+        return
+    if resume and (overrides or out):
+        raise ConfigError("--resume goes on with a run exactly as it was: it takes no overrides and no --out")
+    with _run_folder(resolved, recipe if resume else None, out) as folder:
+        try:
+            asyncio.run(_train(resolved, folder, resume))
+        except KeyboardInterrupt:
+            kept = folder.path.exists()
+            advice = f"`sojourn train --resume {folder.path}` goes on from its last checkpoint"
+            print(f"stopped; {advice if kept else 'nothing was measured yet, so nothing is kept'}", file=sys.stderr)
+            raise typer.Exit(130) from None
+
+
+def _run_folder(resolved: Resolved, resumed: Path | None, out: Path | None) -> RunFolder:
+    from sojourn import config
+    from sojourn.record.run import RunFolder
+
+    recipe = resolved.recipe
+    if resumed is not None:
+        return RunFolder.open(resumed)
+    check_buildable(recipe)
+    path = out or RunFolder.next(recipe.name, recipe.record.folder)
+    return RunFolder.create(path, config.dump(resolved.table), seeds={"run": recipe.seed})
+
+
+async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
+    from sojourn.display import Display
+    from sojourn.record.plot import curve
+    from sojourn.stages import run_recipe
+
+    recipe, console = resolved.recipe, Console()
+    console.print(f"run folder: {folder.path}", soft_wrap=True)
+    if resume and {stage.name for stage in recipe.stages} <= {e["name"] for e in folder.evaluations()}:
+        console.print("it is finished: nothing is left to train")
+    try:
+        with Display(recipe.name, console=console) as display:
+            await run_recipe(recipe, folder, display, resume=resume)
+    except BaseException:
+        if not resume and not folder.evaluations():
+            folder.discard()  # it failed before anything was measured: nothing half-written stays behind
+        raise
+    curve([folder.path], folder.path / "curve.png")
+    console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
+    console.print(f"to read some: sojourn runs {folder.path} --episodes", soft_wrap=True)
+
+
+def _dry(resolved: Resolved) -> None:
+    """Shows the resolved recipe, and checks that everything can be built."""
+    from sojourn.config import leaves
+
+    console = Console()
+    for path, value in leaves(resolved.table, ""):
+        console.print(f"{path} = {value!r}", f"[dim]{_origin(resolved, path)}[/dim]", soft_wrap=True, highlight=False)
+    check_buildable(resolved.recipe)
+    asyncio.run(_enter(resolved.recipe))
+    console.print(f"{resolved.recipe.name}: everything can be built")
+
+
+def check_buildable(recipe: Recipe) -> None:
+    """Refuses a model that is not there and a split without tasks."""
+    recipe.backend.check(recipe.model, recipe.critic)
+    for split in dict.fromkeys(("train", recipe.evaluation.split)):
+        if not len(recipe.env.tasks(split)):
+            raise ConfigError(f"the split '{split}' of the world has no tasks: give it some")
+
+
+async def _enter(recipe: Recipe) -> None:
+    """Opens the world, as training would, and asks its stages whether it serves them."""
+    from sojourn.rig import opened
+    from sojourn.stages import check_groups
+
+    async with opened(recipe.env):
+        await check_groups(recipe)
+
+
+def _origin(resolved: Resolved, path: str) -> str:
+    """Where a value came from; a stage's value may come from the top level, which all stages share."""
+    names = {str(number): stage.name for number, stage in enumerate(resolved.recipe.stages)}
+    parts = path.split(".")
+    options = [path]
+    if parts[0] == "stages":
+        options += [".".join(["stages", names[parts[1]], *parts[2:]]), ".".join(parts[2:])]
+    for option in options:
+        pieces = option.split(".")
+        for depth in range(len(pieces), 0, -1):
+            if ".".join(pieces[:depth]) in resolved.origins:
+                return resolved.origins[".".join(pieces[:depth])]
+    return "default"
