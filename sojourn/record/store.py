@@ -152,6 +152,11 @@ class EpisodeStore:
         values = [value for _, given in clauses for value in given]
         return self._rows(statement, (*values, -1 if limit is None else limit, offset), from_row)
 
+    def beginning(self, text: str, limit: int) -> list[str]:
+        """The ids that begin with a text, sorted."""
+        statement = "SELECT DISTINCT id FROM episodes WHERE id >= ? AND substr(id, 1, ?) = ? ORDER BY id LIMIT ?"
+        return list(self._rows(statement, (text, len(text), text, limit), lambda row: row[0]))
+
     def steps(self) -> list[StepCount]:
         """Every step of every stage, with how much it holds and its mean reward and success."""
         statement = (
