@@ -187,14 +187,14 @@ def make(folder: Path, size: Size, seed: int = 0) -> None:
                  f"stages.1.groups.size={size.plays}", f"stages.1.groups.max_lag={LAG}", f"seed={seed}"]  # fmt: skip
     table = resolve(config.read(RECIPE, overrides)).table
     maker = Maker(seed, size.turns)
-    every = max(1, size.steps // max(1, size.evaluations - 1))
+    evaluated = {round(size.steps * n / max(1, size.evaluations - 1)) for n in range(size.evaluations)}
     with (
         RunFolder.create(folder, config.dump(table), seeds={"run": seed}) as run,
         EpisodeStore(folder, write=True) as store,
     ):
         metrics = Jsonl(folder / "metrics.jsonl")
         for step in range(size.steps + 1):
-            if size.evaluations and (step % every == 0 or step == size.steps):
+            if step in evaluated:
                 _evaluate(run, store, maker, size, step)
             if step < size.steps:
                 played = maker.step(STAGE, range(step * size.groups, (step + 1) * size.groups), size.plays, step,

@@ -88,6 +88,11 @@ class _Order(NamedTuple):
         first = f"{self.column} {way} NULLS LAST, " if self.column else ""
         return f"{first}{number} {way}"
 
+    def key(self, place: _Place) -> tuple[bool, float, int]:
+        """Sorts places as `by` does."""
+        sign = -1 if self.down else 1
+        return place.value is None and bool(self.column), sign * (place.value or 0.0), sign * place.row
+
     def behind(self, place: _Place, number: str) -> _Clause:
         """Holds for the rows that come after the place."""
         sign = "<" if self.down else ">"
@@ -105,7 +110,7 @@ class _Clause(NamedTuple):
     values: tuple[Any, ...]
 
 
-def page(database: sqlite3.Connection, query: Query, limit: int, after: str = "") -> Page:
+def page(database: sqlite3.Connection, query: Query, limit: int, after: str = "", most: int = MOST) -> Page:
     """The rows of one page, all read from one state of the index."""
     if not 0 < limit <= LONGEST:
         raise QueryError(f"a page of {limit} rows: ask for 1 to {LONGEST}")
@@ -113,16 +118,18 @@ def page(database: sqlite3.Connection, query: Query, limit: int, after: str = ""
     begin = order.read(after) if after else None
     database.execute("BEGIN")
     try:
-        if begin is None:  # the rows that are counted begin with the page
-            found = _places(database, query, order, MOST + 1)
-            total = len(found)
+        places = _places(database, query, order, most + 1, sort=not order.column)
+        if len(places) <= most:  # so these are all, and need not be looked for twice
+            later = [place for place in places if begin is None or order.key(place) > order.key(begin)]
+            ahead = sorted(later, key=order.key)
+        elif begin is None and not order.column:
+            ahead = places
         else:
-            found = _places(database, query, order, limit + 1, begin)
-            total = _count(database, query)
-        entries = _entries(database, [place.row for place in found[:limit]])
+            ahead = _places(database, query, order, limit + 1, begin)
+        entries = _entries(database, [place.row for place in ahead[:limit]])
     finally:
         database.rollback()
-    return Page(entries, total, order.text(found[limit - 1]) if len(found) > limit else None)
+    return Page(entries, len(places), order.text(ahead[limit - 1]) if len(ahead) > limit else None)
 
 
 def expression(words: Iterable[Words], joined: str) -> str:
@@ -131,19 +138,19 @@ def expression(words: Iterable[Words], joined: str) -> str:
 
 
 def _places(
-    database: sqlite3.Connection, query: Query, order: _Order, most: int, begin: _Place | None = None
+    database: sqlite3.Connection,
+    query: Query,
+    order: _Order,
+    most: int,
+    begin: _Place | None = None,
+    *,
+    sort: bool = True,
 ) -> list[_Place]:
     source, number, clauses = _plan(query)
     clauses += [order.behind(begin, number)] if begin else []
     asked = f"SELECT {number}, {order.column or 'NULL'} FROM {source} WHERE {_all(clauses)}"
-    rows = database.execute(f"{asked} ORDER BY {order.by(number)} LIMIT ?", (*_values(clauses), most))
-    return [_Place(*row) for row in rows]
-
-
-def _count(database: sqlite3.Connection, query: Query) -> int:
-    source, _, clauses = _plan(query)
-    statement = f"SELECT count(*) FROM (SELECT 1 FROM {source} WHERE {_all(clauses)} LIMIT ?)"
-    return database.execute(statement, (*_values(clauses), MOST + 1)).fetchone()[0]
+    sorting = f"ORDER BY {order.by(number)}" if sort else ""
+    return [_Place(*row) for row in database.execute(f"{asked} {sorting} LIMIT ?", (*_values(clauses), most))]
 
 
 def _entries(database: sqlite3.Connection, numbers: Sequence[int]) -> list[Entry]:
@@ -181,14 +188,19 @@ def _plain(term: Term) -> _Clause:
         case Failed(value):
             return _Clause(f"episodes.error IS {'NOT ' if value else ''}NULL", ())
         case OneOf("success", values):
-            return _Clause(" OR ".join("episodes.success > 0" if value == "yes" else "episodes.success = 0" for value in values), ())
+            return _Clause(
+                " OR ".join("episodes.success > 0" if value == "yes" else "episodes.success = 0" for value in values),
+                (),
+            )
         case OneOf(key, values) if key in LABELS:
             marks = ", ".join("?" * len(values))
             return _Clause(
                 f"episodes.row IN (SELECT row FROM labels WHERE kind = ? AND value IN ({marks}))", (key, *values)
             )
         case OneOf(key, values):
-            return _Clause(f"episodes.{key} IN ({', '.join('?' * len(values))})", values)
+            # the plus keeps SQLite from an index by which it would have to sort all rows of a stage
+            column = f"{'+' * (key == 'stage')}episodes.{key}"
+            return _Clause(f"{column} IN ({', '.join('?' * len(values))})", values)
         case Range():
             return _within(term)
     raise TypeError(f"{term!r} is no term")

@@ -42,6 +42,7 @@ from sojourn.record.step_file import Record, StepFile
 from sojourn.types import Credit, Episode, Group, Score
 
 Answer = TypeVar("Answer")
+Read = TypeVar("Read")
 
 
 class StepCount(NamedTuple):
@@ -232,7 +233,9 @@ class EpisodeStore:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _read_each(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Record | RecordError]]:
+    def _read_each(
+        self, entries: Iterable[Entry], read: Callable[[StepFile, int], Read] = StepFile.record
+    ) -> Iterator[tuple[Entry, Read | RecordError]]:
         """The record of each row, or why it cannot be read; a file is opened once for the rows that follow in it."""
         for (stage, step, part), rows in groupby(entries, key=lambda entry: (entry.stage, entry.step, entry.part)):
             try:
@@ -243,7 +246,7 @@ class EpisodeStore:
             with file:
                 for entry in rows:
                     try:
-                        found: Record | RecordError = file.record(entry.number)
+                        found: Read | RecordError = read(file, entry.number)
                     except RecordError as error:
                         found = error
                     yield entry, found
@@ -251,11 +254,10 @@ class EpisodeStore:
     def _excerpts(self, entries: Sequence[Entry], query: Query) -> list[Excerpt | None]:
         if not query.words or not entries:
             return [None] * len(entries)
-        order = sorted(range(len(entries)), key=lambda n: (entries[n].stage, entries[n].step, entries[n].part))
-        read = [record for _, record in self._read_each(entries[n] for n in order)]
-        episodes = [None if isinstance(record, RecordError) else record.episode for record in read]
-        made = dict(zip(order, excerpts(episodes, expression(query.words, "OR")), strict=True))
-        return [made[n] for n in range(len(entries))]
+        read = self._read_each(sorted(entries, key=_position), StepFile.told)
+        told = {_position(entry): None if isinstance(one, RecordError) else one for entry, one in read}
+        episodes = [told[_position(entry)] for entry in entries]
+        return excerpts(episodes, expression(query.words, "OR"))
 
     def _ask(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
         """Asks the index if it can be searched, else one that is made for as long as the store is open."""
@@ -266,6 +268,8 @@ class EpisodeStore:
                         return question(database)
                     state = "was written by an older Sojourn, without words to search: open it once with write=True"
             except sqlite3.DatabaseError as error:
+                if not damage(error):
+                    raise RecordError(f"{self.path} cannot be read now ({error}): try again") from error
                 state = f"is damaged ({error}): open it with write=True to make it again"
             warnings.warn(f"{self.path} {state}; until then every search begins by reading tokens/", RuntimeWarning, 3)
         with self._lock:
@@ -337,6 +341,10 @@ class EpisodeStore:
                 self._memory = _remade(self.tokens, texts=False)
             rows = self._memory.execute(statement.replace("{columns}", ", ".join(COLUMNS)), values).fetchall()
         yield from (make(row) for row in rows[given:])
+
+
+def _position(entry: Entry) -> tuple[str, int, int, int]:
+    return entry.stage, entry.step, entry.part, entry.number
 
 
 def _group(members: Sequence[tuple[Entry, Record | RecordError]]) -> GroupRecord | None:
