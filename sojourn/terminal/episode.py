@@ -97,7 +97,7 @@ def transcript(record: Record, shown: Shown) -> Group:
 
 def as_json(record: Record, entry: Entry) -> str:
     """The full record, tokens included, and where it stands."""
-    return json.dumps({"entry": plain(entry), **plain(record)}, indent=1)
+    return json.dumps({"entry": plain(entry), **plain(record)})
 
 
 def heading(move: Move, several: bool) -> Rule:
