@@ -87,12 +87,15 @@ def test_a_query_that_cannot_be_read_says_why(client: TestClient) -> None:
 
 def test_a_folder_without_runs_says_what_to_do(tmp_path: Path) -> None:
     page = TestClient(application([tmp_path]), base_url="http://127.0.0.1").get("/").text
-    assert "No runs yet" in page and "sojourn train" in page
+    assert "No runs yet" in page
+    assert "sojourn train" in page
 
 
 def test_pages_may_load_nothing_from_elsewhere(client: TestClient) -> None:
     policy = client.get("/").headers["content-security-policy"]
-    assert "default-src 'none'" in policy and "script-src 'self'" in policy and "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
 
 
 def test_other_hosts_are_refused(client: TestClient) -> None:
