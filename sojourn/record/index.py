@@ -32,6 +32,7 @@ CREATE TABLE IF NOT EXISTS episodes (
 );
 CREATE INDEX IF NOT EXISTS by_id ON episodes (id);
 CREATE INDEX IF NOT EXISTS by_task ON episodes (task);
+CREATE INDEX IF NOT EXISTS by_error ON episodes (error) WHERE error IS NOT NULL;
 CREATE TABLE IF NOT EXISTS labels (
     kind TEXT, value TEXT, row INTEGER, PRIMARY KEY (kind, value, row)
 ) WITHOUT ROWID;

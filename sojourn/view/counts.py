@@ -1,4 +1,4 @@
-"""What the index of a run counts for a page: causes of failure, and success by tag."""
+"""What the index of a run counts for a page: its stages, causes of failure, and success by tag."""
 
 from __future__ import annotations
 
@@ -25,6 +25,42 @@ class Tagged(NamedTuple):
     success: Estimate
     reward: float
     episodes: int
+
+
+class Span(NamedTuple):
+    """A stage that has episodes, and the first and last step of them."""
+
+    stage: str
+    first: int
+    last: int
+
+
+class Around(NamedTuple):
+    """The steps before and after one, None where there is none."""
+
+    before: int | None
+    after: int | None
+
+
+def stages(store: EpisodeStore) -> list[Span]:
+    """Every stage in order of its name, found one after another in the index: the rows in between are not read."""
+    following = "SELECT min(stage) FROM episodes"
+    statement = f"""
+        WITH RECURSIVE each (stage) AS (
+            {following} UNION ALL SELECT ({following} WHERE stage > each.stage) FROM each WHERE stage IS NOT NULL
+        ) SELECT stage, (SELECT min(step) FROM episodes WHERE stage = each.stage),
+            (SELECT max(step) FROM episodes WHERE stage = each.stage) FROM each WHERE stage IS NOT NULL
+    """
+    return store.rows(statement, (), lambda row: Span(*row))
+
+
+def around(store: EpisodeStore, stage: str, step: int) -> Around:
+    """The neighbours of a step that have episodes."""
+    statement = (
+        "SELECT (SELECT max(step) FROM episodes WHERE stage = ?1 AND step < ?2), "
+        "(SELECT min(step) FROM episodes WHERE stage = ?1 AND step > ?2)"
+    )
+    return store.rows(statement, (stage, step), lambda row: Around(*row))[0]
 
 
 def failures(store: EpisodeStore) -> list[Cause]:

@@ -14,7 +14,7 @@ from sojourn.record.store import EpisodeStore
 from sojourn.record.vocabulary import Vocabulary
 from sojourn.record.vocabulary import read as read_vocabulary
 from sojourn.terminal.episode import Move, Seat, facts, moves, seats, tree
-from sojourn.terminal.find import found
+from sojourn.terminal.find import found, group
 from sojourn.types import Message
 from sojourn.view.page import Page, library, render
 from sojourn.view.pictures import Picture, picture, pointed
@@ -71,7 +71,7 @@ def index(request: Request) -> Page:
     with EpisodeStore(path) as store:
         entry = found(store, name)
         record = store.read(entry)
-        siblings = [e for e in store.query(stage=entry.stage, step=entry.step) if e.place == entry.place]
+        siblings = group(store, entry.stage, entry.step, entry.place)
     colouring = request.query_params.get("tokens", "")
     colouring = colouring if colouring in COLOURINGS else ""
     asked = request.query_params.get("prompt", "")

@@ -10,6 +10,7 @@ from sojourn.errors import RecordError
 from sojourn.record.entry import Entry
 from sojourn.record.run import RunFolder
 from sojourn.record.store import EpisodeStore
+from sojourn.view.counts import stages
 from sojourn.view.page import Page, library, render
 from sojourn.view.panels import compare
 
@@ -34,8 +35,7 @@ def index(request: Request) -> Page:
 def _evaluations(path: Path) -> list[str]:
     """In the order in which they were played, as the run says; those that it does not know of behind them."""
     with EpisodeStore(path) as store:
-        held = [count.stage.removeprefix(PREFIX) for count in store.steps() if count.stage.startswith(PREFIX)]
-    held = list(dict.fromkeys(held))
+        held = [span.stage.removeprefix(PREFIX) for span in stages(store) if span.stage.startswith(PREFIX)]
     try:
         known = [evaluation["name"] for evaluation in RunFolder.read(path).evaluations()]
     except RecordError:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from sojourn.record.metrics import Line
 from sojourn.record.store import EpisodeStore
 from sojourn.view.charts import Curve, chart, smooth
-from sojourn.view.counts import failures, of_tags
+from sojourn.view.counts import failures, of_tags, stages
 from sojourn.view.page import Page, library, render
 
 NEWEST = 12  # steps that are listed
@@ -58,14 +58,13 @@ def index(request: Request) -> Page:
     lines = shown.lines(path)
     starts = stage_starts(lines)
     with EpisodeStore(path) as store:
-        steps = store.steps()
+        played = stages(store)
         failed, tags = failures(store), of_tags(store, lines[-1].stage, lines[-1].step) if lines else []
     every = request.query_params.get("all") == "1"
     return render(
         request, "run.html", run=key, standing=shown.standing(path), charts=charts(lines, starts, window, every),
         newest=lines[::-1][: None if every else NEWEST], count=len(lines), failed=failed, tags=tags, window=window,
-        every=every,
-        panels=[count for count in steps if count.stage.startswith("evaluation-")],
+        every=every, panels={span.stage: span.last for span in played},
     )  # fmt: skip
 
 
@@ -81,13 +80,12 @@ def smoothing(request: Request) -> float:
 def stage_starts(lines: Sequence[Line]) -> dict[str, int]:
     """At which step of the whole run each stage began."""
     starts: dict[str, int] = {}
+    lengths: dict[str, int] = {}
     for line in lines:
-        starts.setdefault(line.stage, sum(_length(lines, stage) for stage in starts))
+        if line.stage not in starts:
+            starts[line.stage] = sum(lengths.values())
+        lengths[line.stage] = max(lengths.get(line.stage, 0), line.step + 1)
     return starts
-
-
-def _length(lines: Sequence[Line], stage: str) -> int:
-    return max((line.step + 1 for line in lines if line.stage == stage), default=0)
 
 
 def charts(lines: Sequence[Line], starts: dict[str, int], window: float, every: bool) -> list[Markup]:
