@@ -10,7 +10,7 @@ from sojourn.record.search import KEYS, Query
 from sojourn.record.store import EpisodeStore
 from sojourn.view.page import Page, library, render
 
-ROWS = 40  # of a page
+ROWS = 20  # of a page
 
 
 def index(request: Request) -> Page:
