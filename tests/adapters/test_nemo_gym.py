@@ -67,7 +67,7 @@ async def test_tools_are_called_in_a_session_and_the_answer_is_verified(url, row
         "get_counter_value()",
         "Or say your answer in words: that ends the task.",
     ]
-    for text in ("increment_counter('x')", "increment_counter()", "get_counter_value(1", "", "x" * 20_000):
+    for text in ("increment_counter('x')", "increment_counter()", "get_counter_value(1", "", "x" * 20_000, "\ud800"):
         with pytest.raises(ActionError):
             await env.step("agent", say(text))
     calls = (ToolCall("increment_counter", {"count": 2}, "a"), ToolCall("get_counter_value", {}, "b"))
