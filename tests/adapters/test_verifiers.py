@@ -30,7 +30,7 @@ async def family():
     await made.close()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_800)
 async def test_an_env_keeps_the_promises_of_a_world():
     report = await check_env(Verifiers(**TOY), episodes=1, timeout_s=300.0)
     assert report.passed, failed(report)
