@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sojourn.envs.calls import Method, parse_call, short
+from sojourn.envs.calls import LONGEST_ACTION, Method, parse_call, short
 from sojourn.errors import ActionError, ConfigError
 from sojourn.types import Message, Role, Tool, ToolCall
 
@@ -71,7 +71,10 @@ class Toolbox:
                 raise ActionError(f"there is no tool {short(call.name)}, use one of {', '.join(self.methods)}")
             if not isinstance(call.arguments, Mapping):
                 raise ActionError(f"{call.name}: the arguments {short(call.arguments)} must be given by name")
-            sendable(json.dumps(dict(call.arguments), ensure_ascii=False, default=repr))
+            said = json.dumps(dict(call.arguments), ensure_ascii=False, default=repr)
+            if len(said) > LONGEST_ACTION:  # as of calls in words
+                raise ActionError(f"{call.name}: arguments of {len(said)} characters are too long, say less")
+            sendable(said)
             read.append(ToolCall(call.name, method.arguments(call.arguments), call.id))
         return read
 
