@@ -24,6 +24,7 @@ from sojourn.envs.java import Lease, Pool
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
 from sojourn.tasks import Generated
+from sojourn.threads import surely
 from sojourn.types import Message, Observation, Role, Step, Task
 
 # variations to train, develop and test, in this order, as the package splits them
@@ -161,8 +162,7 @@ class ScienceWorldPlay:
         return self._observe((Message(Role.SYSTEM, BRIEF.format(task=task, teleport=teleport)),))
 
     def _enter(self) -> None:
-        machine = self.lease.take()
-        with machine.lock:  # of the play before, an abandoned step may be running still
+        with self.lease.alone() as machine:  # of the play before, an abandoned step may be running still
             self.server = machine.new()
             self._replay(self.server, self.said)
 
@@ -195,19 +195,23 @@ class ScienceWorldPlay:
         return Step(self._observe(), {agent: reward})
 
     def _act(self, said: str) -> tuple[str, float, bool]:
-        server, machine = self.server, self.lease.take()
-        with machine.lock:
+        server = self.server
+        with self.lease.alone():
             return server.step(said), float(server.getScore()), bool(server.getCompleted())
 
     async def close(self) -> None:
         self.server = None
-        await asyncio.to_thread(self.lease.give_back)
+        await surely(self.lease.give_back)
 
     async def fork(self) -> ScienceWorldPlay:
         """By playing the same actions again."""
         planned = None if self.planned is None else list(self.planned)
         twin = ScienceWorldPlay(self.task, self.shared, list(self.said), "", self.best, self.over, planned)
-        await asyncio.to_thread(twin._enter)
+        try:
+            await asyncio.to_thread(twin._enter)
+        except BaseException:
+            await twin.close()
+            raise
         return twin
 
     def state_key(self) -> str:
@@ -222,8 +226,8 @@ class ScienceWorldPlay:
 
     def _plan(self) -> list[str]:
         """Tries the gold path in the play's own simulator, and plays there again what was said."""
-        server, machine = self.server, self.lease.take()
-        with machine.lock:
+        server = self.server
+        with self.lease.alone():
             self._replay(server, (), gold=True)
             gold = [action.lower() for action in server.getGoldActionSequence()]
             kept = 0
