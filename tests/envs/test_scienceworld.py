@@ -15,7 +15,7 @@ if shutil.which("java") is None:
 from sojourn.checks.env import check_env
 from sojourn.envs.java import Pool
 from sojourn.envs.scienceworld import SIMPLIFICATIONS, VARIATIONS, ScienceWorld, ScienceWorldPlay, variations
-from sojourn.envs.scienceworld.expert import WAYS, way
+from sojourn.envs.scienceworld.expert import WAYS, brief, way
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.types import Message, Role, Step
 
@@ -94,7 +94,7 @@ async def test_the_expert_mends_gold_paths_that_fail(kept, experiment: str, spli
 
 async def test_the_expert_is_done_within_the_turns_that_are_left(kept) -> None:
     """Of the gold path, it leaves out what only looks."""
-    play = await begin(kept, "inclined-plane-friction-named-surfaces", "train", 0, turns=30)
+    play = await begin(kept, "inclined-plane-friction-named-surfaces", "train", 0, turns=15)
     assert (await finish(play))[-1].success
     await play.close()
 
@@ -118,6 +118,11 @@ async def test_an_expert_without_hope_looks_around(kept) -> None:
     assert twin.hopeless
     await twin.close()
     await play.close()
+
+
+def test_long_looks_become_waits_that_take_as_long() -> None:
+    path = [*["look at plane"] * 23, "wait1", *["activate sink"] * 12, *["wait1"] * 10]
+    assert brief(path) == [*["wait"] * 2, *["look at plane"] * 3, "wait1", *["activate sink"] * 12, "wait"]
 
 
 def test_ways_lead_from_room_to_room() -> None:
