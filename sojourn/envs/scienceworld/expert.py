@@ -5,8 +5,8 @@ its way; the first try that earns everything is the plan. Actions that are not u
 room that is not next door is teleported to, what was picked up is called by the name that it had then. Where that does
 not do, things that have walked off are sought, and things that grow are waited for.
 
-The gold path itself fails in 11 of the 180 plays that were tried (six of each experiment): of find-animal, grow-fruit and
-the two of mendelian genetics. There this does more: an egg is found, which does not walk off; the bees that a fruit
+The gold path itself fails in 11 of the 180 plays that were tried (six of each experiment): of find-animal, grow-fruit
+and the two of mendelian genetics. There this does more: an egg is found, which does not walk off; the bees that a fruit
 needs have left the greenhouse, and one is brought back; and of peas that no bee came to, the answer is given that the
 simulator takes, after an experiment that shows nothing. What was poured away or has grown too old is not mended.
 """
