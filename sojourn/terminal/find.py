@@ -11,18 +11,20 @@ from sojourn.record.step_file import Record
 from sojourn.record.store import EpisodeStore
 from sojourn.terminal.clean import LIMIT, line
 from sojourn.terminal.episode import Shown
+from sojourn.terminal.run import warned_in
 
 SOME = 5  # ids that are named where several begin alike
 
 
 def episode(run: Path, name: str, full: bool = False) -> tuple[Record, Shown]:
     """The record of an episode, and what is needed to show it."""
-    with EpisodeStore(run) as store:
+    missing: list[str] = []
+    with warned_in(missing), EpisodeStore(run) as store:
         entry = found(store, name)
         siblings = group(store, entry.stage, entry.step, entry.place)
         record = store.read(entry)
-    shown = Shown(run, entry, siblings, _words(run), _version(run, entry), None if full else LIMIT)
-    return record, shown
+    limit = None if full else LIMIT
+    return record, Shown(run, entry, siblings, _words(run), _version(run, entry), limit, missing)
 
 
 def found(store: EpisodeStore, name: str) -> Entry:

@@ -18,7 +18,7 @@ from sojourn.terminal.clean import line
 from sojourn.terminal.numbers import number, signed
 from sojourn.terminal.plain import plain
 from sojourn.terminal.rows import Column, rows
-from sojourn.terminal.run import told_in
+from sojourn.terminal.run import warned_in
 
 
 class Play(NamedTuple):
@@ -56,8 +56,7 @@ def plays(record: GroupRecord) -> Iterator[Play]:
 def groups(path: Path, stage: str, step: int) -> tuple[list[GroupRecord], list[str]]:
     """The groups of a step (from 0), and what of them cannot be read."""
     missing: list[str] = []
-    found: list[GroupRecord] = []
-    with told_in(missing), EpisodeStore(path) as store:
+    with warned_in(missing), EpisodeStore(path) as store:
         found = list(store.records(stage, [step]))
         if not found and not any(True for _ in store.query(stage=stage, step=step, limit=1)):
             held = [count.step for count in store.steps() if count.stage == stage]
