@@ -25,6 +25,10 @@ class RecordError(SojournError):
     """A run folder, store or checkpoint cannot be read or written."""
 
 
+class QueryError(SojournError):
+    """A search cannot be read: the text of the query is at fault, not what it searches."""
+
+
 class InfrastructureError(SojournError):
     """The world or a server broke, not the agent: the episode is retried and never trained on."""
 
