@@ -93,7 +93,7 @@ def _heading(record: GroupRecord, place: int, played: list[Play]) -> Text:
     return Text(said, "bold").append(signal, "not bold yellow")
 
 
-def _rows(played: list[Play], address: str, width: int) -> Iterator[Text]:
+def _rows(played: list[Play], address: str, width: int) -> Iterator[RenderableType]:
     columns = [
         Column(heading="address", cells=[f"{address}/{at}" for at in range(len(played))]),
         Column(heading="reward", cells=[_shown(p.reward) for p in played], right=True),
@@ -104,7 +104,7 @@ def _rows(played: list[Play], address: str, width: int) -> Iterator[Text]:
         Column(heading="ending", cells=[line(play.ending.split(":")[0], 20) for play in played]),
         Column(heading="episode", cells=[line(play.id) for play in played], leaves=1),
     ]  # fmt: skip
-    failures = [line(play.ending, 300) if play.ending.startswith("failed") else "" for play in played]
+    failures = [Text(line(play.ending, 300) if play.ending.startswith("failed") else "", "dim") for play in played]
     styles = ["green" if play.success else "" for play in played]
     return rows(columns, width, failures, styles)
 

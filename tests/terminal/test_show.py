@@ -116,6 +116,20 @@ def test_an_episode_is_found_by_what_people_call_it(run):
         find.episode(run, "nothing")
 
 
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_query_finds_episodes_and_shows_where(run, width):
+    text = printed(find.matches(run, "white", 20, width), width)
+    assert text.splitlines()[0] == "1 episode"
+    assert "rl/0/0/seats" in text
+    assert "turn 1: white opens" in text
+    text = printed(find.matches(run, "reward:>0.5 sort:oldest", 2, width), width)
+    assert "the first 2: --limit 10 shows more" in text
+    data = json.loads(find.matches_as_json(run, "white", 20))
+    assert (data["total"], data["rows"][0]["entry"]["id"]) == (1, "rl/0/0/seats")
+    done = CliRunner().invoke(app, ["show", str(run), "--find", "rewrd:>1"])
+    assert "reward" in str(done.exception)
+
+
 @pytest.mark.parametrize("name", ["evaluations.json", "metrics.jsonl", "episodes.sqlite", "tokens/rl-000003-0.npz"])
 def test_of_a_damaged_run_what_is_there_is_shown(run, name):
     for path in (run / name, run / f"{name}-wal"):
@@ -140,6 +154,7 @@ def test_of_a_damaged_run_what_is_there_is_shown(run, name):
         (["--tokens"], "are of one episode"),
         (["rl/2/1/0", "--step", "1"], "leave out the episode"),
         (["--step", "1", "--stage", "nothing"], "none yet"),
+        (["--step", "1", "--find", "x"], "leave out --step"),
     ],
 )
 def test_what_does_not_go_together_is_refused(run, words, sentence):
