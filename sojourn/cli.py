@@ -21,6 +21,7 @@ COMMANDS = {
     "eval": "sojourn.commands.evaluate:evaluate",
     "runs": "sojourn.commands.runs:runs",
     "show": "sojourn.commands.show:show",
+    "view": "sojourn.commands.view:view",
     "play": "sojourn.commands.play:play",
     "check": "sojourn.commands.check:check",
     "envs": "sojourn.commands.menus:envs",

@@ -1,0 +1,224 @@
+"""Line charts as SVG, for pages and for the report: no script is needed to read them.
+
+Colours are classes (`c0` to `c7`) that the style sheet gives, so that they follow light and dark. Every point's values
+are in the element's `data-` attributes, for whoever hovers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+COLOURS = 8
+WIDTH, HEIGHT = 420, 190
+LEFT, RIGHT, TOP, BOTTOM = 46, 10, 12, 24
+MOST_POINTS = 400  # of a drawn line: more than the pixels it is wide is nothing that could be seen
+Points = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Values `y` at `x`; `low` and `high` are a band around them. A value that is no number leaves a gap."""
+
+    name: str
+    x: Points
+    y: Points
+    low: Points | None = None
+    high: Points | None = None
+
+
+def smooth(values: Points, window: float) -> Points:
+    """A mean over neighbours, weighted by a Gaussian whose deviation is `window` points; gaps stay gaps.
+
+    Both sides count alike, so that nothing is moved to later steps.
+    """
+    if window <= 0 or not len(values):
+        return values
+    reach = min(len(values), math.ceil(3 * window))
+    weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / window) ** 2)
+    known = np.isfinite(values)
+    total = np.convolve(np.where(known, values, 0.0), weights, "full")[reach : reach + len(values)]
+    share = np.convolve(known.astype(float), weights, "full")[reach : reach + len(values)]
+    return np.where(known, total / np.where(share > 0, share, 1.0), np.nan)
+
+
+def across(curves: Sequence[Curve], name: str) -> Curve:
+    """The mean of several seeds at each x that any has, with the range from the lowest to the highest as a band."""
+    x = np.unique(np.concatenate([curve.x for curve in curves]))
+    rows = np.full((len(curves), len(x)), np.nan)
+    for row, curve in zip(rows, curves, strict=True):
+        row[np.searchsorted(x, curve.x)] = curve.y
+    known = np.isfinite(rows)
+    count = known.sum(axis=0)
+    mean = np.where(count > 0, np.where(known, rows, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan)
+    low = np.where(count > 0, np.where(known, rows, np.inf).min(axis=0), np.nan)
+    high = np.where(count > 0, np.where(known, rows, -np.inf).max(axis=0), np.nan)
+    return Curve(name, x, mean, low, high)
+
+
+def ticks(low: float, high: float, about: int = 4) -> list[float]:
+    """Round numbers from low to high, some `about` of them."""
+    if not high > low:
+        return [low]
+    raw = (high - low) / about
+    unit = 10.0 ** math.floor(math.log10(raw))
+    step = next(unit * m for m in (1, 2, 5, 10) if unit * m >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def number(value: float) -> str:
+    """Short, for an axis or a cell: 0.0012, 3.4, 120, 12k."""
+    if not math.isfinite(value):
+        return "-"
+    size = abs(value)
+    if size >= 1e6 or 0 < size < 1e-4:
+        return f"{value:.2g}"
+    if size >= 10_000:
+        return f"{value / 1000:.4g}k"
+    return f"{value:.3g}" if size < 1000 else f"{value:.0f}"
+
+
+def chart(
+    title: str, curves: Sequence[Curve], *, share: bool = False, marks: Sequence[tuple[float, str]] = ()
+) -> Markup:
+    """The curves over steps; `share` fixes the axis at 0 to 1, `marks` are vertical lines with a word each."""
+    drawn = [thinned(curve) for curve in curves if np.isfinite(curve.y).any()]
+    if not drawn:
+        return Markup('<figure class="chart empty"><figcaption>{}</figcaption><p>no values yet</p></figure>').format(
+            title
+        )
+    frame = _Frame.around(drawn, share)
+    parts = [_axes(frame), *(_mark(frame, at, word) for at, word in marks)]
+    parts += [_band(frame, curve, at % COLOURS) for at, curve in enumerate(drawn)]
+    parts += [_line(frame, curve, at % COLOURS) for at, curve in enumerate(drawn)]
+    legend = Markup("").join(
+        Markup('<span class="key c{}">{}</span>').format(at % COLOURS, curve.name) for at, curve in enumerate(drawn)
+    )
+    values = json.dumps([{"name": c.name, "x": _plain(c.x), "y": _plain(c.y)} for c in drawn])
+    area = json.dumps([frame.x0, frame.x1, frame.y0, frame.y1])
+    return Markup(
+        '<figure class="chart"><figcaption>{}<span class="legend">{}</span></figcaption>'
+        '<svg viewBox="0 0 {} {}" role="img" aria-label="{}" data-curves="{}" data-area="{}">{}</svg></figure>'
+    ).format(title, legend if len(drawn) > 1 else "", WIDTH, HEIGHT, title, values, area, Markup("").join(parts))
+
+
+def spark(values: Sequence[float], share: bool = False) -> Markup:
+    """A line without axes, for a row of a table."""
+    y = np.asarray(values, dtype=np.float64)
+    known = y[np.isfinite(y)]
+    if len(known) < 2:
+        return Markup("")
+    low, high = (0.0, 1.0) if share else (float(known.min()), float(known.max()))
+    x = np.linspace(1, 79, len(y))
+    height = 17 - 15 * (y - low) / (high - low or 1.0)
+    path = _path(list(zip(x.tolist(), height.tolist(), strict=True)))
+    return Markup(
+        '<svg class="spark" viewBox="0 0 80 18" aria-hidden="true"><path class="line c0" d="{}"/></svg>'
+    ).format(path)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    x0: float
+    x1: float
+    y0: float
+    y1: float
+
+    @classmethod
+    def around(cls, curves: Sequence[Curve], share: bool) -> _Frame:
+        x = np.concatenate([curve.x for curve in curves])
+        y = np.concatenate([part for c in curves for part in (c.y, c.low, c.high) if part is not None])
+        y = y[np.isfinite(y)]
+        low, high = (0.0, 1.0) if share else (float(y.min()), float(y.max()))
+        if low == high:
+            low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
+        room = 0.0 if share else 0.05 * (high - low)
+        first, last = float(x.min()), float(x.max())
+        return cls(first, last if last > first else first + 1.0, low - room, high + room)
+
+    def x(self, value: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * (value - self.x0) / (self.x1 - self.x0)
+
+    def y(self, value: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - self.y0) / (self.y1 - self.y0)
+
+    def points(self, x: Points, y: Points) -> list[tuple[float, float]]:
+        return [(self.x(a), self.y(b)) for a, b in zip(x.tolist(), y.tolist(), strict=True)]
+
+
+def thinned(curve: Curve) -> Curve:
+    """At most `MOST_POINTS`: of each run of points the first, so that x stays exact."""
+    if len(curve.x) <= MOST_POINTS:
+        return curve
+    kept = np.unique(np.linspace(0, len(curve.x) - 1, MOST_POINTS).astype(int))
+    bands = [None if part is None else part[kept] for part in (curve.low, curve.high)]
+    return Curve(curve.name, curve.x[kept], curve.y[kept], *bands)
+
+
+def _axes(frame: _Frame) -> Markup:
+    lines: list[Markup] = []
+    for value in ticks(frame.y0, frame.y1):
+        y = frame.y(value)
+        lines.append(
+            Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(LEFT, WIDTH - RIGHT, y, y)
+        )
+        lines.append(Markup('<text x="{}" y="{:.1f}" class="left">{}</text>').format(LEFT - 6, y + 3.5, number(value)))
+    for value in ticks(frame.x0, frame.x1, 6):
+        if value == int(value):
+            lines.append(
+                Markup('<text x="{:.1f}" y="{}" class="below">{}</text>').format(
+                    frame.x(value), HEIGHT - 7, number(value)
+                )
+            )
+    return Markup("").join(lines)
+
+
+def _mark(frame: _Frame, at: float, word: str) -> Markup:
+    x = frame.x(at)
+    line = Markup('<line class="mark" x1="{:.1f}" x2="{:.1f}" y1="{}" y2="{}"/>').format(x, x, TOP, HEIGHT - BOTTOM)
+    return line + Markup('<text x="{:.1f}" y="{}" class="word">{}</text>').format(x + 3, TOP + 8, word)
+
+
+def _band(frame: _Frame, curve: Curve, colour: int) -> Markup:
+    if curve.low is None or curve.high is None:
+        return Markup("")
+    known = np.isfinite(curve.low) & np.isfinite(curve.high)
+    if known.sum() < 2:
+        return Markup("")
+    x = curve.x[known]
+    around = frame.points(x, curve.high[known]) + frame.points(x, curve.low[known])[::-1]
+    return Markup('<path class="band c{}" d="{}Z"/>').format(colour, _path(around))
+
+
+def _line(frame: _Frame, curve: Curve, colour: int) -> Markup:
+    points = frame.points(curve.x, curve.y)
+    known = [point for point in points if math.isfinite(point[1])]
+    dots = Markup("")
+    if len(known) <= 30:  # few values are to be seen one by one, and one alone is no line
+        dots = Markup("").join(
+            Markup('<circle class="dot c{}" cx="{:.1f}" cy="{:.1f}" r="2"/>').format(colour, x, y) for x, y in known
+        )
+    return Markup('<path class="line c{}" d="{}"/>{}').format(colour, _path(points), dots)
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    said: list[str] = []
+    pen = "M"
+    for x, y in points:
+        if not math.isfinite(y):
+            pen = "M"
+            continue
+        said.append(f"{pen}{x:.1f} {y:.1f}")
+        pen = "L"
+    return "".join(said)
+
+
+def _plain(values: Points) -> list[float | None]:
+    return [float(f"{v:.6g}") if math.isfinite(v) else None for v in values.tolist()]

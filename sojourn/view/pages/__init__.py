@@ -1,0 +1,1 @@
+"""One file for each page: a function from the request to what the page's template shows."""

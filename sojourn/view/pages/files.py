@@ -1,0 +1,52 @@
+"""What pages link to: an episode as JSON, a text that was too long for its page, an image."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from sojourn.errors import RecordError
+from sojourn.record.blobs import Blobs
+from sojourn.record.store import EpisodeStore
+from sojourn.terminal.episode import seats
+from sojourn.terminal.plain import plain
+from sojourn.view.page import library
+from sojourn.view.words import message_text
+
+KINDS = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"RIFF": "image/webp"}
+
+
+def as_json(request: Request) -> Response:
+    """The whole record of an episode, tokens and advantages included."""
+    with EpisodeStore(library(request).path(request.path_params["run"])) as store:
+        record = store.record(request.path_params["episode"])
+    data: dict[str, Any] = plain(record)
+    return Response(json.dumps(data, indent=1) + "\n", media_type="application/json")
+
+
+def text(request: Request) -> Response:
+    """One message, whole: of a turn the `message`-th that was shown, counted from 1, or with 0 what was said."""
+    asked = request.path_params
+    with EpisodeStore(library(request).path(asked["run"])) as store:
+        record = store.record(asked["episode"])
+    try:
+        turn = seats(record)[asked["seat"]].trajectory.turns[asked["turn"]]
+        message = turn.shown[asked["message"] - 1] if asked["message"] else turn.said
+    except IndexError:
+        message = None
+    if message is None:
+        raise RecordError(f"the episode {asked['episode']} has no such message: open it anew")
+    return PlainTextResponse(message_text(message).encode(errors="backslashreplace"))
+
+
+def blob(request: Request) -> Response:
+    """An image, and nothing else that a folder might hold: what is no image is not sent."""
+    path = library(request).path(request.path_params["run"])
+    data = Blobs(path / "blobs").get(request.path_params["digest"])
+    kind = next((kind for head, kind in KINDS.items() if data.startswith(head)), None)
+    if kind is None:
+        raise RecordError(f"the blob {request.path_params['digest'][:16]} is no PNG, JPEG, GIF or WebP image")
+    return Response(data, media_type=kind, headers={"Cache-Control": "private, max-age=86400, immutable"})

@@ -1,0 +1,29 @@
+"""Search over the episodes of a run: a query is part of the page's address."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from sojourn.errors import QueryError
+from sojourn.record.found import Found
+from sojourn.record.search import KEYS, Query
+from sojourn.record.store import EpisodeStore
+from sojourn.view.page import Page, library, render
+
+ROWS = 40  # of a page
+
+
+def index(request: Request) -> Page:
+    key = request.path_params["run"]
+    asked, after = request.query_params.get("q", ""), request.query_params.get("after", "")
+    found, trouble = Found((), 0, None), ""
+    with EpisodeStore(library(request).path(key)) as store:
+        try:
+            found = store.search(Query.parse(asked), ROWS, after)
+        except QueryError as error:
+            trouble = str(error)
+        tags, tools = store.labels("tag")[:100], store.labels("tool")[:100]
+    return render(
+        request, "find.html", status_code=400 if trouble else 200, run=key, query=asked, after=after, found=found,
+        trouble=trouble, keys=KEYS, tags=tags, tools=tools,
+    )  # fmt: skip

@@ -1,0 +1,108 @@
+"""The episodes of a group side by side: what each did, what it earned, and where they part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from starlette.requests import Request
+
+from sojourn.errors import RecordError
+from sojourn.record.entry import Entry
+from sojourn.record.step_file import Record
+from sojourn.record.store import EpisodeStore
+from sojourn.terminal.episode import Move, moves
+from sojourn.view.page import Page, library, render
+from sojourn.view.words import first_words
+
+LONGEST = 160  # characters of an action
+
+
+class Cell(NamedTuple):
+    """One action of one episode. `way` numbers those who did the same so far; `parts` where a way divides here."""
+
+    said: str
+    reward: float | None
+    advantage: float | None
+    way: int
+    parts: bool
+    malformed: bool
+
+
+class Column(NamedTuple):
+    """One episode; `trouble` says why it cannot be read."""
+
+    entry: Entry
+    cells: Sequence[Cell | None]
+    trouble: str = ""
+
+
+def index(request: Request) -> Page:
+    key, stage, step, place = (request.path_params[name] for name in ("run", "stage", "step", "place"))
+    path = library(request).path(key)
+    with EpisodeStore(path) as store:
+        entries = [entry for entry in store.query(stage=stage, step=step) if entry.place == place]
+        if not entries:
+            raise RecordError(f"{key} has no group {place} at step {step} of the stage '{stage}'")
+        records = [_read(store, entry) for entry in entries]
+    places = _around(path, stage, step, place)
+    return render(
+        request, "group.html", run=key, stage=stage, step=step, place=place, columns=columns(entries, records),
+        task=next((r.episode.task for r in records if isinstance(r, Record)), None), before=places[0], after=places[1],
+    )  # fmt: skip
+
+
+def _read(store: EpisodeStore, entry: Entry) -> Record | str:
+    try:
+        return store.read(entry)
+    except RecordError as error:
+        return str(error)
+
+
+def _around(path, stage: str, step: int, place: int) -> tuple[int | None, int | None]:
+    with EpisodeStore(path) as store:
+        statement = "SELECT max(place) FROM episodes WHERE stage = ? AND step = ?"
+        last = store.rows(statement, (stage, step), lambda row: row[0])[0]
+    return (place - 1 if place else None), (place + 1 if last is not None and place < last else None)
+
+
+def columns(entries: Sequence[Entry], records: Sequence[Record | str]) -> list[Column]:
+    """The actions of all episodes by turn, in columns of one height."""
+    played = [moves(record) if isinstance(record, Record) else [] for record in records]
+    height = max((len(moves) for moves in played), default=0)
+    ways = _ways([[_action(move) for move in moves] for moves in played], height)
+    found: list[Column] = []
+    for entry, record, acts, way in zip(entries, records, played, ways, strict=True):
+        cells = [_cell(acts[at], *way[at]) if at < len(acts) else None for at in range(height)]
+        found.append(Column(entry, cells, record if isinstance(record, str) else ""))
+    return found
+
+
+def _ways(said: Sequence[Sequence[str]], height: int) -> list[list[tuple[int, bool]]]:
+    """For each episode and turn: which way it goes, and whether others who came the same way do something else."""
+    found: list[list[tuple[int, bool]]] = [[] for _ in said]
+    for turn in range(height):
+        present = [k for k, actions in enumerate(said) if turn < len(actions)]
+        ways = list(dict.fromkeys(tuple(said[k][: turn + 1]) for k in present))
+        divided = {way[:-1] for way in ways if sum(other[:-1] == way[:-1] for other in ways) > 1}
+        for k in present:
+            way = tuple(said[k][: turn + 1])
+            found[k].append((ways.index(way), way[:-1] in divided))
+    return found
+
+
+def _action(move: Move) -> str:
+    return f"{move.seat.name}\0{first_words(move.turn, 10**6)}"
+
+
+def _cell(move: Move, way: int, parts: bool) -> Cell:
+    score, credit = move.seat.score, move.seat.credit
+    tokens = credit.tokens[move.number] if credit is not None else ()
+    return Cell(
+        said=first_words(move.turn, LONGEST),
+        reward=None if score is None else float(score.turns[move.number]),
+        advantage=float(tokens.mean()) if len(tokens) else None,  # type: ignore[union-attr]
+        way=way,
+        parts=parts,
+        malformed=bool(move.turn.info.get("malformed")),
+    )

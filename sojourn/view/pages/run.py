@@ -1,0 +1,126 @@
+"""One run: success and reward, the numbers of training and of the engine, what fails, and the newest steps."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from markupsafe import Markup
+from starlette.requests import Request
+
+from sojourn.record.metrics import Line
+from sojourn.record.store import EpisodeStore
+from sojourn.view.charts import Curve, chart, smooth
+from sojourn.view.counts import failures, of_tags
+from sojourn.view.page import Page, library, render
+
+NEWEST = 12  # steps that are listed
+
+
+class Panel(NamedTuple):
+    """One chart: the metrics whose names fit, and whether they are shares."""
+
+    title: str
+    names: tuple[str, ...]
+    share: bool = False
+
+
+SECONDS = tuple(f"seconds_{activity}" for activity in ("env", "sample", "train", "publish", "other"))
+PANELS = (
+    Panel("success", ("success",), True),
+    Panel("success by world", ("success_*",), True),
+    Panel("reward", ("reward",)),
+    Panel("entropy, nats per token", ("entropy",)),
+    Panel("KL to the sampler, nats", ("kl", "kl_*", "drift")),
+    Panel("lag, versions", ("lag_mean", "lag_max")),
+    Panel("clip fraction", ("clip_fraction", "clip_fraction_*"), True),
+    Panel("groups without a signal", ("zero_signal",), True),
+    Panel("malformed, cut off", ("malformed", "cut_off"), True),
+    Panel("loss", ("loss", "loss_*")),
+    Panel("gradient norm", ("grad_norm",)),
+    Panel("share of a step's seconds", SECONDS, True),
+    Panel("episodes per second", ("episodes_per_s",)),
+    Panel("engine: rows in a batch", ("sampler_batch",)),
+    Panel("engine: share of tokens found in the cache", ("sampler_reuse",), True),
+    Panel("engine: seconds queued", ("sampler_queued_s",)),
+    Panel("engine: pages evicted", ("sampler_evicted_pages",)),
+)  # fmt: skip
+
+
+def index(request: Request) -> Page:
+    key = request.path_params["run"]
+    shown = library(request)
+    path = shown.path(key)
+    window = smoothing(request)
+    lines = shown.lines(path)
+    starts = stage_starts(lines)
+    with EpisodeStore(path) as store:
+        steps = store.steps()
+        failed, tags = failures(store), of_tags(store, lines[-1].stage, lines[-1].step) if lines else []
+    every = request.query_params.get("all") == "1"
+    return render(
+        request, "run.html", run=key, standing=shown.standing(path), charts=charts(lines, starts, window, every),
+        newest=lines[::-1][: None if every else NEWEST], count=len(lines), failed=failed, tags=tags, window=window,
+        every=every,
+        panels=[count for count in steps if count.stage.startswith("evaluation-")],
+    )  # fmt: skip
+
+
+def smoothing(request: Request) -> float:
+    """The asked deviation of the smoothing, in steps."""
+    try:
+        found = float(request.query_params.get("smooth", 0))
+    except ValueError:
+        return 0.0
+    return found if 0 <= found <= 1000 else 0.0
+
+
+def stage_starts(lines: Sequence[Line]) -> dict[str, int]:
+    """At which step of the whole run each stage began."""
+    starts: dict[str, int] = {}
+    for line in lines:
+        starts.setdefault(line.stage, sum(_length(lines, stage) for stage in starts))
+    return starts
+
+
+def _length(lines: Sequence[Line], stage: str) -> int:
+    return max((line.step + 1 for line in lines if line.stage == stage), default=0)
+
+
+def charts(lines: Sequence[Line], starts: dict[str, int], window: float, every: bool) -> list[Markup]:
+    """The charts of all panels that have values; with `every`, one for each other metric too."""
+    x = np.array([starts[line.stage] + line.step for line in lines], dtype=np.float64)
+    names = list(dict.fromkeys(name for line in lines for name in line.values))
+    marks = [(at, stage) for stage, at in starts.items()] if len(starts) > 1 else []
+    drawn: list[Markup] = []
+    used: set[str] = set()
+    for panel in PANELS:
+        found = [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in panel.names)]
+        used |= set(found)
+        curves = [Curve(_short(name, panel), x, smooth(_values(lines, name, panel), window)) for name in found]
+        if curves:
+            drawn.append(chart(panel.title, curves, share=panel.share, marks=marks))
+    for name in sorted(set(names) - used) if every else ():
+        values = np.array([line.values.get(name, math.nan) for line in lines])
+        drawn.append(chart(name, [Curve(name, x, smooth(values, window))], marks=marks))
+    return drawn
+
+
+def _values(lines: Sequence[Line], name: str, panel: Panel) -> np.ndarray:
+    values = np.array([line.values.get(name, math.nan) for line in lines])
+    if panel.share and name.startswith("seconds_"):
+        whole = np.array([line.values.get("seconds_step", math.nan) for line in lines])
+        return values / np.where(whole > 0, whole, math.nan)
+    return values
+
+
+def _short(name: str, panel: Panel) -> str:
+    """Without the beginning that all names of the panel share."""
+    for pattern in panel.names:
+        stem = pattern.removesuffix("*")
+        if pattern.endswith("_*") and len(panel.names) == 1 and name.startswith(stem):
+            return name.removeprefix(stem)
+    return name.removeprefix("seconds_")

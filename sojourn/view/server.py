@@ -1,0 +1,174 @@
+"""The viewer's server: on loopback, asking for a token elsewhere; it writes nothing and fetches nothing.
+
+Every page can be reached by its address alone. What a page shows of agents and worlds is text: `page.py` escapes it,
+and the policy sent with every answer lets no script run but the viewer's own file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import socket
+import webbrowser
+from collections.abc import AsyncIterator, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders, QueryParams
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import PlainTextResponse, RedirectResponse, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sojourn.errors import ConfigError, RecordError
+from sojourn.view import page
+from sojourn.view.library import Library, Stamp, stamp
+from sojourn.view.pages import diff, episode, files, find, group, panels, run, runs, step
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+LOOK_S = 0.5  # between two looks at whether a run has changed
+COOKIE = "sojourn_token"
+
+
+def application(
+    folders: Sequence[Path], hosts: Sequence[str] = ("localhost", "127.0.0.1", "[::1]"), token: str = ""
+) -> Starlette:
+    """The viewer of the runs in some folders; a `token` is asked of whoever comes, where there is one."""
+    routes = [
+        Route("/", runs.index),
+        Route("/diff", diff.index),
+        Route("/events", events),
+        Route("/runs/{run}", run.index),
+        Route("/runs/{run}/find", find.index),
+        Route("/runs/{run}/panels", panels.index),
+        Route("/runs/{run}/steps/{stage}/{step:int}", step.index),
+        Route("/runs/{run}/groups/{stage}/{step:int}/{place:int}", group.index),
+        Route("/runs/{run}/episodes/{episode:path}", episode.index),
+        Route("/runs/{run}/json/{episode:path}", files.as_json),
+        Route("/runs/{run}/text/{seat:int}/{turn:int}/{message:int}/{episode:path}", files.text),
+        Route("/runs/{run}/blobs/{digest}", files.blob),
+        Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
+    ]
+    made = Starlette(
+        routes=routes,
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)),
+            Middleware(Guard, token=token),
+        ],
+        exception_handlers={RecordError: _missing, ConfigError: _missing, 404: _missing},
+    )
+    made.state.library = Library(tuple(folders))
+    return made
+
+
+class Guard:
+    """Sends the policy with every answer, and lets in who has the token, once by `?token=`, then by a cookie."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self.app = app
+        self.token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["Content-Security-Policy"] = POLICY
+                headers["X-Content-Type-Options"] = "nosniff"
+                headers["Referrer-Policy"] = "no-referrer"
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        asked = HTTPConnection(scope)
+        given = asked.query_params.get("token", "")
+        if not self.token or self._fits(asked.cookies.get(COOKIE, "")):
+            await self.app(scope, receive, guarded)
+        elif self._fits(given):
+            rest = QueryParams([(key, value) for key, value in asked.query_params.multi_items() if key != "token"])
+            answer = RedirectResponse(asked.url.path + (f"?{rest}" if rest else ""), 303)
+            answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
+            await answer(scope, receive, guarded)
+        else:
+            refused = PlainTextResponse("This viewer asks for a token: open the address that it printed.\n", 403)
+            await refused(scope, receive, guarded)
+
+    def _fits(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self.token.encode())
+
+
+async def _missing(request: Request, error: Exception) -> page.Page:
+    told = str(error) if isinstance(error, (RecordError, ConfigError)) else f"there is no page {request.url.path}"
+    return page.render(request, "trouble.html", status_code=404, told=told)
+
+
+async def events(request: Request) -> StreamingResponse:
+    """Server-sent events: a word whenever a run, or any run where none is named, has changed."""
+    library: Library = request.app.state.library
+    key = request.query_params.get("run")
+
+    def look() -> dict[Path, Stamp]:
+        paths = library.paths()
+        return {path: stamp(path) for name, path in paths.items() if key in (None, name)}
+
+    async def said() -> AsyncIterator[bytes]:
+        before = await asyncio.to_thread(look)
+        quiet_s = 0.0
+        yield b"retry: 1000\n\n"
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now = await asyncio.to_thread(look)
+            if now != before:
+                before, quiet_s = now, 0.0
+                yield b"data: changed\n\n"
+            elif (quiet_s := quiet_s + LOOK_S) > 15:
+                quiet_s = 0.0
+                yield b": still here\n\n"
+
+    return StreamingResponse(said(), media_type="text/event-stream")
+
+
+def serve(folders: Sequence[Path], *, host: str = "127.0.0.1", port: int = 7864, browser: bool = False) -> None:
+    """Shows the runs of some folders until it is interrupted; the first free port from `port` on."""
+    for folder in folders:
+        if not folder.is_dir():
+            raise RecordError(f"no folder '{folder}': train something first, or name the folder that holds your runs")
+    local = _is_loopback(host)
+    token = "" if local else secrets.token_urlsafe(16)
+    bound = _bind(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{bound.getsockname()[1]}/" + (f"?token={token}" if token else "")
+    made = application(folders, token=token) if local else application(folders, ["*"], token)
+    print(f"sojourn view: {address}  (Ctrl-C ends it)", flush=True)
+    if browser:
+        webbrowser.open(address)
+    config = uvicorn.Config(made, log_level="warning", timeout_graceful_shutdown=1, lifespan="off")
+    uvicorn.Server(config).run(sockets=[bound])
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A listening socket on the port, or on one of the twenty after it."""
+    trouble: OSError | None = None
+    for number in range(port, port + 20) if port else (0,):
+        try:
+            return socket.create_server((host, number), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        except OSError as error:
+            trouble = error
+    raise ConfigError(f"--host {host} --port {port} cannot be listened on ({trouble}): choose another")

@@ -1,0 +1,110 @@
+"""What the pages say, asked of the server without a browser."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from sojourn.record.store import EpisodeStore
+from sojourn.view.server import application
+
+
+@pytest.fixture
+def some_episode(runs: Path):
+    with EpisodeStore(runs / "seed0") as store:
+        return next(entry for entry in store.query(stage="rl", failed=False) if entry.turns > 1)
+
+
+def test_every_link_of_every_page_leads_to_a_page(client: TestClient) -> None:
+    waiting, seen = ["/"], set[str]()
+    kinds: dict[str, int] = {}
+    while waiting:
+        address = waiting.pop()
+        kind = re.sub(r"[0-9]+|rl[^/]*|evaluation[^/?]*", "*", address.partition("?")[0])[:40]
+        if address in seen or kinds.get(kind, 0) >= 12:
+            continue
+        seen.add(address)
+        kinds[kind] = kinds.get(kind, 0) + 1
+        answer = client.get(address)
+        assert answer.status_code == 200, address
+        if answer.headers["content-type"].startswith("text/html"):
+            found = re.findall(r'(?:href|src)="([^"#]+)', answer.text)
+            assert all(link.startswith(("/", "?")) for link in found), "a page leads away from the viewer"
+            waiting += [link.replace("&amp;", "&") for link in found if link.startswith("/")]
+    assert len(seen) > 60
+
+
+def test_an_episode_shows_what_was_said_and_paid(client: TestClient, runs: Path, some_episode) -> None:
+    with EpisodeStore(runs / "seed0") as store:
+        record = store.read(some_episode)
+    page = client.get(f"/runs/seed0/episodes/{some_episode.id}").text
+    turn = record.episode.trajectories[0].turns[0]
+    assert turn.said is not None
+    assert (turn.said.text or turn.said.calls[0].name).split()[0] in page
+    assert page.count('<section class="turn') == some_episode.turns
+    assert client.get(f"/runs/seed0/json/{some_episode.id}").json()["episode"]["id"] == some_episode.id
+
+
+@pytest.mark.parametrize("colouring", ["logprob", "advantage", "lag"])
+def test_every_sampled_token_is_there_at_a_toggle(client, runs: Path, some_episode, colouring: str) -> None:
+    page = client.get(f"/runs/seed0/episodes/{some_episode.id}?tokens={colouring}").text
+    assert len(re.findall(r'<span class="tok ', page)) == some_episode.sampled
+
+
+def test_a_group_says_where_its_episodes_part(client: TestClient, runs: Path, some_episode) -> None:
+    page = client.get(f"/runs/seed0/groups/rl/{some_episode.step}/{some_episode.place}").text
+    assert page.count("<th><a href=") == 4
+    assert re.search(r'class="act w\d parts"', page)
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("/runs/nosuch", "no run &#39;nosuch&#39;"),
+        ("/runs/seed0/steps/rl/999", "no episodes at step 999: it has 0 to 5"),
+        ("/runs/seed0/steps/nosuch/0", "it has none yet"),
+        ("/runs/seed0/groups/rl/0/99", "no group 99"),
+        ("/runs/seed0/episodes/nosuch", "no episode &#39;nosuch&#39;"),
+        ("/runs/seed0/blobs/%2e%2e%2f%2e%2e%2fconfig.toml", "there is no page"),
+        ("/runs/seed0/blobs/" + "0" * 64, "is not in"),
+        ("/nowhere", "there is no page /nowhere"),
+    ],
+)
+def test_what_is_not_there_is_said_in_a_sentence(client: TestClient, address: str, told: str) -> None:
+    answer = client.get(address)
+    assert answer.status_code == 404
+    assert told in answer.text
+
+
+def test_a_query_that_cannot_be_read_says_why(client: TestClient) -> None:
+    answer = client.get("/runs/seed0/find", params={"q": "rewrad:1"})
+    assert answer.status_code == 400
+    assert "reward" in answer.text
+
+
+def test_a_folder_without_runs_says_what_to_do(tmp_path: Path) -> None:
+    page = TestClient(application([tmp_path]), base_url="http://127.0.0.1").get("/").text
+    assert "No runs yet" in page
+    assert "sojourn train" in page
+
+
+def test_pages_may_load_nothing_from_elsewhere(client: TestClient) -> None:
+    policy = client.get("/").headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+
+
+def test_other_hosts_are_refused(client: TestClient) -> None:
+    assert client.get("/", headers={"host": "evil.example"}).status_code == 400
+
+
+def test_a_token_is_asked_for_where_there_is_one(runs: Path) -> None:
+    guarded = TestClient(application([runs], ["*"], "secret"), base_url="http://127.0.0.1")
+    assert guarded.get("/").status_code == 403
+    assert guarded.get("/?token=wrong").status_code == 403
+    assert guarded.get("/?token=secret&q=x", follow_redirects=False).headers["location"] == "/?q=x"
+    assert guarded.get("/").status_code == 200, "the cookie is enough"
