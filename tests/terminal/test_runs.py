@@ -7,7 +7,6 @@ import json
 import threading
 
 import pytest
-from terminal.conftest import CONFIG, make, printed
 from typer.testing import CliRunner
 
 from sojourn.cli import app
@@ -15,6 +14,7 @@ from sojourn.errors import RecordError
 from sojourn.record.run import RunFolder
 from sojourn.record.standing import FAILURE, State, locked, standing
 from sojourn.terminal import runs
+from tests.terminal.conftest import CONFIG, make, printed
 
 
 def shown(folder, width=80, **filters) -> str:

@@ -7,13 +7,13 @@ import json
 
 import pytest
 from rich.console import Console
-from terminal.conftest import printed
 from typer.testing import CliRunner
 
 from sojourn.cli import app
 from sojourn.errors import ConfigError, RecordError
 from sojourn.terminal import episode, find, step, tokens
 from sojourn.terminal import run as runs
+from tests.terminal.conftest import printed
 
 
 def told(run, name, width=80, full=False) -> str:
