@@ -49,7 +49,7 @@ class Session:
     blobs: dict[str, bytes] = field(default_factory=dict)  # what worlds showed and the run folder does not hold yet
     _learnt: dict[str, Any] = field(default_factory=dict)  # streams of earlier stages, by what they provide
     _source: Any = None
-    _writing: asyncio.Task[None] | None = None
+    _writing: asyncio.Future[None] | None = None
 
     async def run(self, resumed: Checkpoint | None) -> dict[str, Summary]:
         """All stages that are not done yet; returns every evaluation of the run by its name."""
@@ -241,13 +241,14 @@ class Session:
             for part in parts:
                 self.store.append(stage, step, *part)
 
-        self._writing = asyncio.create_task(asyncio.to_thread(write))
+        self._writing = asyncio.get_running_loop().run_in_executor(None, write)
 
     async def _written(self) -> None:
         """Waits until all that is recorded is on the disk; raises what kept it from there."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            await writing
+        if (writing := self._writing) is not None:
+            await asyncio.wait({writing})  # cancelled here, it goes on, and is waited for again where the run ends
+            self._writing = None
+            writing.result()
 
     def _checkpoint(self, number: int, step: int) -> None:
         """At the end of a stage, when the next begins a new optimiser, weights are enough, and those before go; what

@@ -61,6 +61,7 @@ class Shown:
     vocabulary: Vocabulary | None = None
     version: int | None = None  # of the weights that the step trained
     limit: int | None = LIMIT
+    missing: Sequence[str] = ()
 
 
 def seats(record: Record) -> list[Seat]:
@@ -92,6 +93,7 @@ def transcript(record: Record, shown: Shown) -> Group:
         lines += [Text(), heading(move, several), *_turn(move, shown)]
     for seat in seats(record):
         lines += [Text(), *_end(seat, several)]
+    lines += [Text(f"missing: {line(sentence, 500)}", "red") for sentence in shown.missing]
     return Group(*lines)
 
 

@@ -41,7 +41,8 @@ def table(runs: Sequence[Standing], width: int) -> Group:
         Column(heading="model", cells=[line(run.model) for run in runs], leaves=4),
         Column(heading="worlds", cells=[line(", ".join(run.worlds)) for run in runs], leaves=5),
     ]
-    notes = [line(". ".join([*([f"failed: {run.cause}"] if run.cause else []), *run.missing]), 500) for run in runs]
+    wrong = [". ".join([*([f"failed: {run.cause}"] if run.cause else []), *run.missing]) for run in runs]
+    notes = [Text(line(said, 500), "dim") for said in wrong]
     return Group(*rows(columns, width, notes, [STYLES.get(run.state, "") for run in runs]))
 
 

@@ -12,12 +12,21 @@ from markupsafe import Markup
 from starlette.requests import Request
 
 from sojourn.record.metrics import Line
+from sojourn.record.standing import Standing
 from sojourn.record.store import EpisodeStore
 from sojourn.view.charts import Curve, chart, smooth
-from sojourn.view.counts import failures, of_tags, stages
-from sojourn.view.page import Page, library, render
+from sojourn.view.counts import Span, failures, of_tags, stages
+from sojourn.view.page import Page, address, library, render
 
+PREFIX = "evaluation-"
 NEWEST = 12  # steps that are listed
+
+
+class Links(NamedTuple):
+    """Of an evaluation: its episodes, and what changed since the first."""
+
+    episodes: str
+    changes: str
 
 
 class Panel(NamedTuple):
@@ -64,8 +73,21 @@ def index(request: Request) -> Page:
     return render(
         request, "run.html", run=key, standing=shown.standing(path), charts=charts(lines, starts, window, every),
         newest=lines[::-1][: None if every else NEWEST], count=len(lines), failed=failed, tags=tags, window=window,
-        every=every, panels={span.stage: span.last for span in played},
+        every=every,
+        linked=_links(key, shown.standing(path), played),
     )  # fmt: skip
+
+
+def _links(key: str, run: Standing, played: Sequence[Span]) -> dict[str, Links]:
+    """By evaluation, where its episodes are and what changed since the first."""
+    held = {span.stage.removeprefix(PREFIX): span.last for span in played if span.stage.startswith(PREFIX)}
+    return {
+        name: Links(
+            address("runs", key, "steps", PREFIX + name, step),
+            address("runs", key, "panels", a=run.evaluations[0].name if run.evaluations else None, b=name),
+        )
+        for name, step in held.items()
+    }
 
 
 def smoothing(request: Request) -> float:
