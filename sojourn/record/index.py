@@ -8,7 +8,6 @@ never used again, so every search joins with `episodes`.
 from __future__ import annotations
 
 import sqlite3
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -131,16 +130,19 @@ def labels(database: sqlite3.Connection, kind: str) -> list[str]:
     return [value for (value,) in database.execute(statement, {"kind": kind})]
 
 
-def rebuild(database: sqlite3.Connection, tokens: Path, *, texts: bool = True) -> None:
-    """Fills an empty index from the files of a store, all or none, oldest file first; says what it leaves out."""
+def rebuild(database: sqlite3.Connection, tokens: Path, *, texts: bool = True) -> list[str]:
+    """Fills an empty index from the files of a store, all or none, oldest file first; a sentence for what it leaves
+    out."""
+    left: list[str] = []
     with database:
         for path in sorted(tokens.glob("*.npz"), key=lambda path: (path.stat().st_mtime_ns, path.name)):
             try:
                 found = list(_of_file(path, texts))
             except (RecordError, TypeError, KeyError) as error:
-                warnings.warn(f"{path.name} is left out of the index: {error}", RuntimeWarning, stacklevel=4)
+                left.append(f"{path.name} is left out of the index: {error}")
                 continue
             insert(database, found)
+    return left
 
 
 def _of_file(path: Path, texts: bool) -> Iterator[Indexed]:

@@ -79,9 +79,13 @@ def standing(path: Path) -> Standing:
     missing: list[str] = []
     try:
         run = RunFolder.read(path)
-        config = run.config
     except RecordError as error:
         return Standing(path=path, state=State.DAMAGED, changed=_changed(path), missing=(str(error),))
+    config: dict[str, Any] = {}
+    try:
+        config = run.config
+    except RecordError as error:
+        missing.append(str(error))
     found: list[Evaluated] = []
     last = None
     try:
@@ -97,6 +101,8 @@ def standing(path: Path) -> Standing:
     over = bool(stages) and {name for name, _ in stages} <= {evaluation.name for evaluation in found}
     if locked(path):
         state = State.RUNNING
+    elif missing and not config:
+        state = State.DAMAGED
     elif over:
         state = State.FINISHED
     else:

@@ -19,24 +19,11 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from sojourn.errors import RecordError
-from sojourn.record import step_file
+from sojourn.record import index, step_file
 from sojourn.record.atomic import writing
 from sojourn.record.entry import COLUMNS, FIRST, Entry, describe, from_row
 from sojourn.record.excerpt import Excerpt, excerpts
 from sojourn.record.found import Found, Row, expression, page
-from sojourn.record.index import (
-    SCHEMA,
-    OlderError,
-    current,
-    damage,
-    indexed,
-    insert,
-    labels,
-    open_to_read,
-    prepare,
-    rebuild,
-    remove,
-)
 from sojourn.record.search import Query
 from sojourn.record.step_file import Record, StepFile
 from sojourn.types import Credit, Episode, Group, Score
@@ -77,6 +64,7 @@ class EpisodeStore:
         self._writer: sqlite3.Connection | None = None
         self._memory: sqlite3.Connection | None = None  # the rows, where the index is damaged
         self._searchable: sqlite3.Connection | None = None  # all of it, where it cannot be searched either
+        self.troubles: list[str] = []  # what was found damaged so far, a sentence each
         if write:
             with writing(self.tokens):
                 self.tokens.mkdir(parents=True, exist_ok=True)
@@ -103,14 +91,14 @@ class EpisodeStore:
             records, entries = describe(stage, step, part, place, groups, scores, credits)
             if not entries:
                 return
-            pairs = [indexed(entry, record.episode) for entry, record in zip(entries, records, strict=True)]
+            pairs = [index.indexed(entry, record.episode) for entry, record in zip(entries, records, strict=True)]
             step_file.write(self._file(stage, step, part), records, [vars(entry) for entry in entries])
-            insert(database, pairs)
+            index.insert(database, pairs)
 
     def truncate(self, stage: str, step: int) -> None:
         """Removes what the stage recorded at this step and later, for a run that resumes there."""
         with self._lock, self._write() as database:
-            remove(database, stage, step)
+            index.remove(database, stage, step)
         for path in self.tokens.iterdir():
             found = re.fullmatch(rf"{re.escape(_quoted(stage))}-(\d+)-\d+\.npz", path.name)
             if found and int(found[1]) >= step:
@@ -178,7 +166,7 @@ class EpisodeStore:
 
     def labels(self, kind: Literal["tag", "tool"]) -> list[str]:
         """Every tag, or every tool that was called, in order."""
-        return self._ask(lambda database: labels(database, kind))
+        return self._ask(lambda database: index.labels(database, kind))
 
     def rows(self, statement: str, values: Sequence[Any], make: Callable[[Any], Answer]) -> list[Answer]:
         """What a statement says of the table `episodes`, for counts that no other method gives."""
@@ -272,18 +260,18 @@ class EpisodeStore:
         """Asks the index if it can be searched, else one that is made for as long as the store is open."""
         if self._searchable is None and self.path.exists():
             try:
-                with closing(open_to_read(self.path)) as database:
-                    if current(database):
+                with closing(index.open_to_read(self.path)) as database:
+                    if index.current(database):
                         return question(database)
                     state = "was written by an older Sojourn, without words to search: open it once with write=True"
             except sqlite3.DatabaseError as error:
-                if not damage(error):
+                if not index.damage(error):
                     raise RecordError(f"{self.path} cannot be read now ({error}): try again") from error
                 state = f"is damaged ({error}): open it with write=True to make it again"
-            warnings.warn(f"{self.path} {state}; until then every search begins by reading tokens/", RuntimeWarning, 3)
+            self._tell(f"{self.path} {state}; until then every search begins by reading tokens/")
         with self._lock:
             if self._searchable is None:
-                self._searchable = _remade(self.tokens, texts=True)
+                self._searchable = self._remade(texts=True)
             return question(self._searchable)
 
     def _file(self, stage: str, step: int, part: int) -> Path:
@@ -304,18 +292,19 @@ class EpisodeStore:
             raise RecordError(f"{self.path} is a folder, not a file: remove it, the index is made again from tokens/")
         state = "was lost"
         try:
-            database = prepare(self.path)
-        except OlderError as error:
+            database = index.prepare(self.path)
+        except index.OlderError as error:
             state = f"has no words to search ({error}), was moved to {self._move_aside('.older').name}"
-            database = prepare(self.path)
+            database = index.prepare(self.path)
         except sqlite3.Error as error:
-            if not damage(error):
+            if not index.damage(error):
                 raise self._refused(error) from error
             state = f"was damaged ({error}), moved to {self._move_aside('.damaged').name}"
-            database = prepare(self.path)
+            database = index.prepare(self.path)
         if any(self.tokens.iterdir()) and database.execute("SELECT 1 FROM episodes LIMIT 1").fetchone() is None:
-            warnings.warn(f"{self.path} {state}, and is made again from tokens/", RuntimeWarning, stacklevel=3)
-            rebuild(database, self.tokens)
+            self._tell(f"{self.path} {state}, and is made again from tokens/")
+            for left in index.rebuild(database, self.tokens):
+                self._tell(left)
         return database
 
     def _move_aside(self, suffix: str) -> Path:
@@ -337,19 +326,40 @@ class EpisodeStore:
         given = 0
         if self._memory is None and self.path.exists():
             try:
-                with closing(open_to_read(self.path)) as database:
-                    columns = COLUMNS if current(database) else FIRST
+                with closing(index.open_to_read(self.path)) as database:
+                    columns = COLUMNS if index.current(database) else FIRST
                     for row in database.execute(statement.replace("{columns}", ", ".join(columns)), values):
                         given += 1
                         yield make(row)
                 return
             except sqlite3.DatabaseError as error:
-                warnings.warn(f"{self.path} is damaged ({error}): made again in memory", RuntimeWarning, stacklevel=3)
+                self._tell(f"{self.path} is damaged ({error}): made again in memory")
         with self._lock:
             if self._memory is None:
-                self._memory = _remade(self.tokens, texts=False)
+                self._memory = self._remade(texts=False)
             rows = self._memory.execute(statement.replace("{columns}", ", ".join(COLUMNS)), values).fetchall()
         yield from (make(row) for row in rows[given:])
+
+
+    @property
+    def remade(self) -> bool:
+        """Whether the index was made again for this store, so that it is worth keeping."""
+        return self._memory is not None or self._searchable is not None
+
+    def _remade(self, *, texts: bool) -> sqlite3.Connection:
+        """The index made again for this store alone; SQLite keeps what memory has no room for in a nameless file."""
+        if not self.path.exists() and any(self.tokens.glob("*.npz")):
+            self.troubles.append(f"{self.path} is missing: its rows are read from tokens/")
+        database = sqlite3.connect("", check_same_thread=False)
+        database.executescript(index.SCHEMA)
+        for left in index.rebuild(database, self.tokens, texts=texts):
+            self._tell(left)
+        return database
+
+    def _tell(self, trouble: str) -> None:
+        """Warns of it, in the line of whoever uses the store."""
+        self.troubles.append(trouble)
+        warnings.warn(trouble, RuntimeWarning, stacklevel=4)
 
 
 def _position(entry: Entry) -> tuple[str, int, int, int]:
@@ -374,14 +384,6 @@ def _group(members: Sequence[tuple[Entry, Record | RecordError]]) -> GroupRecord
         scores=tuple(score for record in records for score in record.scores),
         credits=tuple(credit for record in records for credit in record.credits),
     )
-
-
-def _remade(tokens: Path, *, texts: bool) -> sqlite3.Connection:
-    """The index made again for this store alone; SQLite keeps what memory has no room for in a file without a name."""
-    database = sqlite3.connect("", check_same_thread=False)
-    database.executescript(SCHEMA)
-    rebuild(database, tokens, texts=texts)
-    return database
 
 
 def _quoted(stage: str) -> str:
