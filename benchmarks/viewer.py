@@ -3,10 +3,10 @@
     python benchmarks/viewer.py [FOLDER] [--repeats 9]
 
 FOLDER is a run; where there is none, `big_run.py` makes it first (half an hour). The viewer is served by a process of
-its own, as `sojourn view` does, and Chromium is driven by real keys and clicks. The time of an interaction is from the
-event in the old page to the later of the first paint and the load of the new one, on the browser's clock; of one that
-stays on its page, to the frame that follows it. First paint is the browser's first-contentful-paint, counted from the
-beginning of the navigation. `first` is the first time after the server's start, medians are of all times.
+its own, as `sojourn view` does, and Chromium is driven by real keys and clicks. The time of an interaction is from its
+event to the frame in which the page that it leads to is shown, on the browser's clock; of an address that is opened
+anew, from the beginning of the navigation to the later of first paint and load. First paint is the browser's
+first-contentful-paint. `first` is the first time after the server's start, medians are of all times.
 
 The machine is shared: `slowdown` says how much longer than its own processor time a busy loop took meanwhile.
 """
@@ -35,19 +35,23 @@ from sojourn.record.store import EpisodeStore
 
 SMALL = big_run.Size(steps=4, groups=3, plays=4, evaluations=2, panel=20, turns=4)
 CLOCK = """
+window.clock = {};
 for (const kind of ["keydown", "click", "change"]) addEventListener(kind, (event) => {
-  const began = performance.timeOrigin + event.timeStamp;
-  sessionStorage.setItem("began", began);
-  requestAnimationFrame(() => setTimeout(() =>
-    sessionStorage.setItem("frame", performance.timeOrigin + performance.now() - began)));
+  clock.began = event.timeStamp;
+  requestAnimationFrame(() => setTimeout(() => { clock.frame = performance.now() - clock.began; }));
 }, true);
+addEventListener("DOMContentLoaded", () => new MutationObserver(() => {
+  clock.address = location.href;
+  requestAnimationFrame(() => setTimeout(() => { clock.shown = performance.now(); }));
+}).observe(document.body, { childList: true }));
 """
-ARRIVED = """() => {
+LOADED = """() => {
   const paint = performance.getEntriesByName("first-contentful-paint")[0];
   const load = performance.getEntriesByType("navigation")[0];
-  return paint && load.loadEventEnd ? [performance.timeOrigin, paint.startTime, load.loadEventEnd,
-    load.decodedBodySize, Number(sessionStorage.getItem("began"))] : null;
+  return paint && load.loadEventEnd ? [paint.startTime, load.loadEventEnd, load.decodedBodySize] : null;
 }"""
+SHOWN = """(before) => clock.shown && clock.address !== before && location.href !== before ?
+  [clock.shown - clock.began, new TextEncoder().encode(document.body.outerHTML).length] : null"""
 SEARCHES = ("refund", "the", '"the of"', "said:umbrella", "tag:hard", "reward:>0.5 tag:hard umbrella", "sort:-reward",
             "the sort:-reward", "error:any", "ending:malformed tool:search", "zzzz", "")  # fmt: skip
 
@@ -61,10 +65,8 @@ class Times:
     kilobytes: float = 0.0
 
     def figures(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"ms": _spread(self.whole)}
-        if self.paint:
-            found |= {"first_paint_ms": _spread(self.paint), "page_kB": round(self.kilobytes)}
-        return found
+        found: dict[str, Any] = {"ms": _spread(self.whole), "page_kB": round(self.kilobytes)}
+        return found | ({"first_paint_ms": _spread(self.paint)} if self.paint else {})
 
 
 @dataclass
@@ -74,44 +76,42 @@ class Watch:
     page: Page
     times: dict[str, Times] = field(default_factory=dict)
 
-    def goes(self, name: str, act: Callable[[], Any]) -> None:
-        """Something that leads to another page."""
-        before = self.page.evaluate("performance.timeOrigin")
-        self.page.evaluate("sessionStorage.removeItem('began')")
-        act()
-        self._arrives(name, before)
-
     def opens(self, name: str, address: str) -> None:
         """An address that is typed."""
         self.page.goto("about:blank")
         self.page.goto(address)
-        self._arrives(name, 0.0)
+        paint, load, size = self._asked(LOADED)
+        held = self._of(name, size)
+        held.paint.append(paint)
+        held.whole.append(max(paint, load))
+
+    def goes(self, name: str, act: Callable[[], Any]) -> None:
+        """Something that leads to another page."""
+        before = self.page.url
+        self.page.evaluate("clock.shown = clock.address = null")
+        act()
+        took, size = self._asked(SHOWN, before)
+        self._of(name, size).whole.append(took)
 
     def stays(self, name: str, act: Callable[[], Any]) -> None:
         """Something that changes the page it is on."""
-        self.page.evaluate("sessionStorage.removeItem('frame')")
+        self.page.evaluate("clock.frame = null")
         act()
-        found = self.page.wait_for_function("Number(sessionStorage.getItem('frame'))").json_value()
-        self.times.setdefault(name, Times()).whole.append(found)
+        self._of(name, 0).whole.append(self._asked("() => clock.frame"))
 
-    def _arrives(self, name: str, before: float) -> None:
+    def _asked(self, script: str, *values: str) -> Any:
+        """What a script says as soon as it says something (the page's policy forbids Playwright's own waiting)."""
         until = time.monotonic() + 60
-        found = None
-        while found is None or found[0] == before:
+        while (found := self.page.evaluate(script, *values)) is None:
             if time.monotonic() > until:
-                raise TimeoutError(f"'{name}' led nowhere: {self.page.url}")
+                raise TimeoutError(f"nothing came of it at {self.page.url}")
             time.sleep(0.02)
-            try:
-                found = self.page.evaluate(ARRIVED)
-            except Exception as error:  # the page is being left
-                if "navigat" not in str(error) and "destroyed" not in str(error):
-                    raise
-                found = None
-        origin, paint, load, size, began = found
+        return found
+
+    def _of(self, name: str, size: float) -> Times:
         held = self.times.setdefault(name, Times())
-        held.whole.append(max(paint, load) + (origin - began if began and before else 0.0))
-        held.paint.append(paint)
         held.kilobytes = size / 1000
+        return held
 
 
 def walk(watch: Watch, address: str, run: str) -> None:
@@ -121,11 +121,11 @@ def walk(watch: Watch, address: str, run: str) -> None:
     page.evaluate("localStorage.clear()")
     watch.stays("choose a row (j)", lambda: keys.press("j"))
     watch.goes("open the run (click)", lambda: page.click(f"td.name a:text-is('{run}')"))
-    watch.opens("open the run (its address)", f"{address}runs/{run}")
+    watch.opens("the run (its address)", f"{address}runs/{run}")
     watch.goes("smoothing", lambda: page.select_option("select[name=smooth]", "5"))
     watch.goes("all metrics and steps", lambda: page.click("text=all metrics and steps"))
     watch.goes("up to all runs (g)", lambda: keys.press("g"))
-    page.goto(f"{address}runs/{run}")
+    watch.opens("the run (its address)", f"{address}runs/{run}")
     watch.goes("open a step (click)", lambda: page.click("h2:text-is('Steps') + table tbody a"))
     watch.goes("the step before ([)", lambda: keys.press("["))
     keys.press("j")
@@ -136,6 +136,7 @@ def walk(watch: Watch, address: str, run: str) -> None:
     watch.goes("coloured by advantage (click)", lambda: page.click(".controls a:text-is('advantage')"))
     watch.goes("the exact prompt (click)", lambda: page.locator("text=exact prompt").last.click())
     watch.goes("the next episode (])", lambda: keys.press("]"))
+    watch.opens("an episode (its address)", page.url)
     watch.goes("up to the group (h)", lambda: keys.press("h"))
     watch.stays("light or dark (d)", lambda: keys.press("d"))
     watch.stays("keys (?)", lambda: keys.press("?"))
@@ -144,6 +145,7 @@ def walk(watch: Watch, address: str, run: str) -> None:
         _search(watch, query)
         if query in ("the", "the sort:-reward"):
             watch.goes(f"find {query}: the next page (])", lambda: keys.press("]"))
+    watch.opens("find the (its address)", f"{address}runs/{run}/find?q=the")
     watch.opens("an evaluation of 500 tasks", f"{address}runs/{run}/steps/evaluation-rl/{_last(page)}")
     page.goto(f"{address}runs/{run}")
     watch.goes("compare evaluations", lambda: page.locator("text=what changed").last.click())
@@ -207,7 +209,8 @@ def slowdown() -> float:
 
 def _spread(values: list[float]) -> dict[str, float]:
     low, high = min(values), max(values)
-    return {"median": round(statistics.median(values)), "low": round(low), "high": round(high), "first": round(values[0])}
+    found = {"median": statistics.median(values), "low": low, "high": high, "first": values[0]}
+    return {name: round(value) for name, value in found.items()}
 
 
 def main() -> None:
@@ -241,14 +244,15 @@ def main() -> None:
 def _publish(given: argparse.Namespace, times: dict[str, Times], followed: list[float], slow: list[float]) -> None:
     with EpisodeStore(given.folder) as store:
         episodes, turns = store.rows("SELECT count(*), sum(turns) FROM episodes", (), tuple)[0]
-    pages = [found for found in times.values() if found.paint]
+    opened = [found for found in times.values() if found.paint]
+    acted = [found for found in times.values() if not found.paint]
     figures = {
         "run": {"episodes": episodes, "turns": turns},
         "repeats": given.repeats,
         "slowdown": {"median": round(statistics.median(slow), 2), "low": round(min(slow), 2),
                      "high": round(max(slow), 2)},
-        "slowest_first_paint_median_ms": round(max(statistics.median(found.paint) for found in pages)),
-        "slowest_interaction_median_ms": round(max(statistics.median(found.whole) for found in times.values())),
+        "slowest_first_paint_median_ms": round(max(statistics.median(found.paint) for found in opened)),
+        "slowest_interaction_median_ms": round(max(statistics.median(found.whole) for found in acted)),
         "new_step_shown_ms": _spread(followed),
         "actions": {name: found.figures() for name, found in times.items()},
     }  # fmt: skip

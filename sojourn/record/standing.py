@@ -60,7 +60,7 @@ class Standing:
 
     @property
     def name(self) -> str:
-        return self.path.absolute().name
+        return Path(os.path.abspath(self.path)).name
 
 
 def run_folders(folders: Sequence[Path]) -> list[Path]:
@@ -69,9 +69,14 @@ def run_folders(folders: Sequence[Path]) -> list[Path]:
     for folder in folders:
         if not folder.is_dir():
             raise RecordError(f"no folder '{folder}': train something first, or name the folder that holds your runs")
-        held = [folder] if (folder / "config.toml").exists() else [p.parent for p in folder.glob("*/config.toml")]
-        paths += held
+        held = [path for path in folder.iterdir() if not path.name.startswith(".")]  # hidden: one that is being made
+        paths += [folder] if _is_run(folder) else filter(_is_run, held)
     return sorted(dict.fromkeys(paths), key=_changed)
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether it holds a run, also one that lost its config."""
+    return any((folder / name).is_file() for name in ("config.toml", "metrics.jsonl", "episodes.sqlite"))
 
 
 def standing(path: Path) -> Standing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -40,10 +41,11 @@ class Library:
         """The folders of all runs by key, those that changed last first."""
         named: dict[str, Path] = {}
         for path in run_folders([folder for folder in self.folders if folder.is_dir()]):
-            key, number = path.absolute().name, 1
+            name = key = Path(os.path.abspath(path)).name.encode(errors="backslashreplace").decode()
+            number = 1
             while key in named:
                 number += 1
-                key = f"{path.absolute().name}~{number}"
+                key = f"{name}~{number}"
             named[key] = path
         return dict(reversed(named.items()))
 

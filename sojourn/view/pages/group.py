@@ -40,8 +40,8 @@ class Column(NamedTuple):
 
 def index(request: Request) -> Page:
     key, stage, step, place = (request.path_params[name] for name in ("run", "stage", "step", "place"))
-    path = library(request).path(key)
-    with EpisodeStore(path) as store:
+    shown = library(request)
+    with shown.store(shown.path(key)) as store:
         entries = group(store, stage, step, place)
         if not entries:
             raise RecordError(f"{key} has no group {place} at step {step} of the stage '{stage}'")
@@ -50,6 +50,7 @@ def index(request: Request) -> Page:
     return render(
         request, "group.html", run=key, stage=stage, step=step, place=place, columns=columns(entries, records),
         task=next((r.episode.task for r in records if isinstance(r, Record)), None), before=places[0], after=places[1],
+        missing=store.troubles,
     )  # fmt: skip
 
 

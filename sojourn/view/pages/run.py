@@ -13,7 +13,6 @@ from starlette.requests import Request
 
 from sojourn.record.metrics import Line
 from sojourn.record.standing import Standing
-from sojourn.record.store import EpisodeStore
 from sojourn.view.charts import Curve, chart, smooth
 from sojourn.view.counts import Span, failures, of_tags, stages
 from sojourn.view.page import Page, address, library, render
@@ -66,15 +65,15 @@ def index(request: Request) -> Page:
     window = smoothing(request)
     lines = shown.lines(path)
     starts = stage_starts(lines)
-    with EpisodeStore(path) as store:
+    with shown.store(path) as store:
         played = stages(store)
         failed, tags = failures(store), of_tags(store, lines[-1].stage, lines[-1].step) if lines else []
     every = request.query_params.get("all") == "1"
     return render(
         request, "run.html", run=key, standing=shown.standing(path), charts=charts(lines, starts, window, every),
         newest=lines[::-1][: None if every else NEWEST], count=len(lines), failed=failed, tags=tags, window=window,
-        every=every,
-        linked=_links(key, shown.standing(path), played),
+        every=every, linked=_links(key, shown.standing(path), played),
+        missing=[*shown.standing(path).missing, *shown.lost(path), *store.troubles],
     )  # fmt: skip
 
 

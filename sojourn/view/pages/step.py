@@ -10,7 +10,6 @@ from starlette.requests import Request
 
 from sojourn.errors import RecordError
 from sojourn.record.entry import Entry
-from sojourn.record.store import EpisodeStore
 from sojourn.view.counts import around, stages
 from sojourn.view.page import Page, library, render
 
@@ -35,7 +34,7 @@ def index(request: Request) -> Page:
     key, stage, number = (request.path_params[name] for name in ("run", "stage", "step"))
     shown = library(request)
     path = shown.path(key)
-    with EpisodeStore(path) as store:
+    with shown.store(path) as store:
         entries = list(store.query(stage=stage, step=number))
         if not entries:
             held = next((f"{span.first} to {span.last}" for span in stages(store) if span.stage == stage), "none yet")
@@ -46,4 +45,5 @@ def index(request: Request) -> Page:
     return render(
         request, "step.html", run=key, stage=stage, step=number, rows=rows, line=line,
         before=places.before, after=places.after,
+        missing=[*shown.lost(path), *store.troubles],
     )  # fmt: skip
