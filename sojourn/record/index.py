@@ -86,7 +86,13 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     except sqlite3.OperationalError:  # a folder that cannot be written cannot hold the log's shared memory
         database.close()
         database = sqlite3.connect(f"{address}?mode=ro&immutable=1", uri=True)
+    database.text_factory = _text
     return database
+
+
+def _text(data: bytes) -> str:
+    """JSON in the index may hold half characters, which SQLite gives out as they are."""
+    return data.decode(errors="backslashreplace")
 
 
 def current(database: sqlite3.Connection) -> bool:

@@ -102,7 +102,11 @@ def standing(path: Path) -> Standing:
     except RecordError as error:
         missing.append(str(error))
     stages = [(str(s.get("name", "")), _count(s.get("steps"))) for s in _tables(config.get("stages"))]
-    cause = _cause(run)
+    cause = ""
+    try:
+        cause = str(_table(run.read_json(FAILURE, {})).get("cause", ""))
+    except RecordError as error:
+        missing.append(str(error))
     over = bool(stages) and {name for name, _ in stages} <= {evaluation.name for evaluation in found}
     if locked(path):
         state = State.RUNNING
@@ -144,13 +148,6 @@ def locked(folder: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-def _cause(run: RunFolder) -> str:
-    try:
-        return str(_table(run.read_json(FAILURE, {})).get("cause", ""))
-    except RecordError:
-        return ""
 
 
 def _progress(stages: Sequence[tuple[str, int]], last: metrics.Line | None) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class EpisodeStore:
             if not entries:
                 return
             pairs = [index.indexed(entry, record.episode) for entry, record in zip(entries, records, strict=True)]
-            step_file.write(self._file(stage, step, part), records, [vars(entry) for entry in entries])
+            step_file.write(self.file(stage, step, part), records, [vars(entry) for entry in entries])
             index.insert(database, pairs)
 
     def truncate(self, stage: str, step: int) -> None:
@@ -193,7 +193,7 @@ class EpisodeStore:
 
     def read(self, entry: Entry) -> Record:
         """The full record of a row."""
-        with StepFile(self._file(entry.stage, entry.step, entry.part)) as file:
+        with StepFile(self.file(entry.stage, entry.step, entry.part)) as file:
             return file.record(entry.number)
 
     def groups(self, stage: str, steps: Iterable[int] | None = None) -> Iterator[Group]:
@@ -236,7 +236,7 @@ class EpisodeStore:
         """The record of each row, or why it cannot be read; a file is opened once for the rows that follow in it."""
         for (stage, step, part), rows in groupby(entries, key=lambda entry: (entry.stage, entry.step, entry.part)):
             try:
-                file = StepFile(self._file(stage, step, part))
+                file = StepFile(self.file(stage, step, part))
             except RecordError as error:
                 yield from ((entry, error) for entry in rows)
                 continue
@@ -274,7 +274,8 @@ class EpisodeStore:
                 self._searchable = self._remade(texts=True)
             return question(self._searchable)
 
-    def _file(self, stage: str, step: int, part: int) -> Path:
+    def file(self, stage: str, step: int, part: int) -> Path:
+        """Where the full records of a part of a step are."""
         return self.tokens / f"{_quoted(stage)}-{step:06d}-{part}.npz"
 
     @contextmanager
@@ -339,7 +340,6 @@ class EpisodeStore:
                 self._memory = self._remade(texts=False)
             rows = self._memory.execute(statement.replace("{columns}", ", ".join(COLUMNS)), values).fetchall()
         yield from (make(row) for row in rows[given:])
-
 
     @property
     def remade(self) -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sojourn.record.intervals import Estimate, wilson
+from sojourn.record.metrics import Line
 from sojourn.record.store import EpisodeStore
 
 RECENT = 20  # steps that success by tag is of
+MOST = 40  # steps without records that are asked after
 
 
 class Cause(NamedTuple):
@@ -61,6 +65,22 @@ def around(store: EpisodeStore, stage: str, step: int) -> Around:
         "(SELECT min(step) FROM episodes WHERE stage = ?1 AND step > ?2)"
     )
     return store.rows(statement, (stage, step), lambda row: Around(*row))[0]
+
+
+def unrecorded(store: EpisodeStore, played: Sequence[Span], lines: Sequence[Line]) -> list[str]:
+    """A sentence on the steps of the index whose full records are gone."""
+    try:
+        held = set(os.listdir(store.tokens))
+    except OSError:
+        rest = "no episode can be opened" if played else "there are no episodes"
+        return [f"{store.tokens} is missing: {rest}"] if played or lines else []
+    named = {span.stage for span in played}
+    files = {(line.stage, line.step): store.file(line.stage, line.step, 0).name for line in lines}
+    asked = "SELECT 1 FROM episodes WHERE stage = ? AND step = ? LIMIT 1"
+    gone = [at for at, name in files.items() if at[0] in named and name not in held]
+    gone = [at for at in gone[:MOST] if store.rows(asked, at, bool)]
+    some = ", ".join(f"{stage} {step}" for stage, step in gone[:5]) + (", ..." if len(gone) > 5 else "")
+    return [f"{store.tokens} lacks files: the episodes of {some} cannot be opened"] if gone else []
 
 
 def failures(store: EpisodeStore) -> list[Cause]:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from sojourn.record.metrics import Line
 from sojourn.record.standing import Standing
 from sojourn.view.charts import Curve, chart, smooth
-from sojourn.view.counts import Span, failures, of_tags, stages
+from sojourn.view.counts import Span, failures, of_tags, stages, unrecorded
 from sojourn.view.page import Page, address, library, render
 
 PREFIX = "evaluation-"
@@ -67,13 +67,14 @@ def index(request: Request) -> Page:
     starts = stage_starts(lines)
     with shown.store(path) as store:
         played = stages(store)
+        gone = unrecorded(store, played, lines)
         failed, tags = failures(store), of_tags(store, lines[-1].stage, lines[-1].step) if lines else []
     every = request.query_params.get("all") == "1"
     return render(
         request, "run.html", run=key, standing=shown.standing(path), charts=charts(lines, starts, window, every),
         newest=lines[::-1][: None if every else NEWEST], count=len(lines), failed=failed, tags=tags, window=window,
         every=every, linked=_links(key, shown.standing(path), played),
-        missing=[*shown.standing(path).missing, *shown.lost(path), *store.troubles],
+        missing=[*shown.standing(path).missing, *shown.lost(path), *gone, *store.troubles],
     )  # fmt: skip
 
 
