@@ -64,7 +64,7 @@ def to_row(entry: Entry) -> tuple[Any, ...]:
 
 
 def _sound(text: str) -> str:
-    """The text with half characters, which SQLite refuses, spelled out: an error or an id may have come from anywhere."""
+    """The text with half characters, which SQLite refuses, spelled out: an error may come from anywhere."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 

@@ -25,6 +25,7 @@ class Cause(NamedTuple):
 class Tagged(NamedTuple):
     """Success and mean reward of the episodes with one tag; taken for independent, which plays of one task are not."""
 
+    key: str  # of a query: "tag", or "env" where the tasks have none
     tag: str
     success: Estimate
     reward: float
@@ -95,13 +96,14 @@ def failures(store: EpisodeStore) -> list[Cause]:
 def of_tags(store: EpisodeStore, stage: str, step: int) -> list[Tagged]:
     """By tag, or by world where tasks have none, over the last steps of a stage."""
     statement = (
-        "SELECT coalesce(tag.value, env) AS name, avg(success), avg(reward), count(success) "
+        "SELECT iif(tag.value IS NULL, 'env', 'tag') AS kind, coalesce(tag.value, env) AS name, avg(success), "
+        "avg(reward), count(success) "
         "FROM episodes LEFT JOIN json_each(tags) AS tag "
         "WHERE stage = ? AND step > ? AND step <= ? AND success NOT NULL "
-        "GROUP BY name ORDER BY name LIMIT 200"
+        "GROUP BY kind, name ORDER BY name LIMIT 200"
     )
     return store.rows(
         statement,
         (stage, step - RECENT, step),
-        lambda row: Tagged(row[0], wilson(row[1] * row[3], row[3]), row[2], row[3]),
+        lambda row: Tagged(row[0], row[1], wilson(row[2] * row[4], row[4]), row[3], row[4]),
     )

@@ -99,7 +99,7 @@ class View:
             advantage=float(advantages.mean()) if advantages is not None and len(advantages) else None,
             facts=[told for told in facts(move, self.version) if not told.startswith(("reward ", "advantage "))],
             tokens=tokens_of(move, self.colouring, self.vocabulary, self.version) if self.colouring else None,
-            prompt=prompt_tokens(move, self.vocabulary) if self.asked == place and self.vocabulary else None,
+            prompt=prompt_tokens(move, self.vocabulary) if self.asked == place else None,
             place=place,
             point=pointed(turn.said),
         )

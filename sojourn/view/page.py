@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from sojourn.record.intervals import Estimate
+from sojourn.record.search import quoted
 from sojourn.terminal.clean import escaped
 from sojourn.view.charts import number, spark
 from sojourn.view.library import Library
@@ -92,7 +93,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"number": number, "interval": interval, "ago": ago, "size": size, "spark": spark}
-    made.filters |= {"json": written, "clip": clip}
+    made.filters |= {"json": written, "clip": clip, "quoted": quoted}
     made.globals |= {"address": address, "static": static}
     return made
 

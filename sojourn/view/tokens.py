@@ -57,7 +57,7 @@ def tokens_of(move: Move, colouring: str, vocabulary: Vocabulary | None, version
     return Tokens(shown, len(sample.tokens) - len(found))
 
 
-def prompt_tokens(move: Move, vocabulary: Vocabulary) -> list[Token]:
+def prompt_tokens(move: Move, vocabulary: Vocabulary | None) -> list[Token]:
     """Exactly what the model saw before the turn; only the last `10 * MOST` tokens of a longer one."""
     found = move.seat.trajectory.prompt(move.number).tolist()
     kept = found[-10 * MOST :]

@@ -14,7 +14,7 @@ from sojourn.record.store import EpisodeStore
 from sojourn.types import Credit, Ending, Episode, Group, Message, Role, Score, Task, ToolCall, Trajectory, Turn
 from tests.made import sample
 
-NAME = "it's a \"run\" #1 100% ü %2f.. <b>&amp;"
+NAME = 'it\'s a "run" #1 100% ü %2f.. <b>&amp;'
 MARK = "harmless-tail"
 TEXT = (
     "</pre></textarea></title></script><script>window.taken=1</script><img src=x onerror='window.taken=1'>"
@@ -26,9 +26,9 @@ WORLD = "<i>world</i>"
 
 
 def make(folder: Path) -> None:
-    config = f"name = {json.dumps(TEXT[:100])}\nseed = 7\n[model]\nname = '<u>model</u>'\n[record]\ntags = ['<b>', '\u202e']\n"
+    config = f"name = {json.dumps(TEXT[:99])}\nseed = 7\nmodel.name = '<u>m</u>'\nrecord.tags = ['<b>', '\u202e']\n"
     with RunFolder.create(folder, config) as run, EpisodeStore(folder, write=True) as store:
-        groups = [_group(slot) for slot in range(2)]
+        groups = [_group(0, LINE), _group(1, "<")]
         scores = [[_score(t) for t in group.trajectories] for group in groups]
         credits = [[Credit.uniform(t, 0.5) for t in group.trajectories] for group in groups]
         store.append("rl <b>/%2f?#", 0, groups, scores, credits)
@@ -39,20 +39,26 @@ def make(folder: Path) -> None:
         metrics.close()
 
 
-def _group(slot: int) -> Group:
-    task = Task(WORLD, {"<script>": TEXT, "long": LINE}, 3, "train", (TEXT, "a,b\"c'd", ""))
-    ways = [Episode(f"{slot}/{n}?#&\"<b>%00", task, (_trajectory(n),), None, 1.0) for n in range(2)]
-    return Group(slot, task, (*ways, Episode(f"{slot}/failed", task, (), TEXT + LINE, 1.0)))
-
-
-def _trajectory(number: int) -> Trajectory:
-    call = ToolCall(TEXT, {TEXT: TEXT, "long": LINE})
-    said = [
-        Message(Role.ASSISTANT, TEXT, thought=TEXT + LINE),
-        Message(Role.ASSISTANT, "", calls=(call,)),
-        Message(Role.ASSISTANT, f"{number} {LINE}"),
+def _group(slot: int, line: str) -> Group:
+    task = Task(WORLD, {"<script>": TEXT, "long": line}, 3, "train", (TEXT, "a,b\"c'd", ""))
+    ways = [
+        Episode(f'{slot}/{n}?#&"<b>%00', task, (_trajectory(n, line if n == 0 else "<"),), None, 1.0) for n in range(2)
     ]
-    shown = [Message(Role.SYSTEM, TEXT), Message(Role.TOOL, LINE, answers=TEXT), Message(Role.USER, TEXT, images=("../x",))]
+    return Group(slot, task, (*ways, Episode(f"{slot}/failed", task, (), TEXT + line, 1.0)))
+
+
+def _trajectory(number: int, line: str) -> Trajectory:
+    call = ToolCall(TEXT, {TEXT: TEXT, "long": line})
+    said = [
+        Message(Role.ASSISTANT, TEXT, thought=TEXT + line),
+        Message(Role.ASSISTANT, "", calls=(call,)),
+        Message(Role.ASSISTANT, f"{number} {line}"),
+    ]
+    shown = [
+        Message(Role.SYSTEM, TEXT),
+        Message(Role.TOOL, line, answers=TEXT),
+        Message(Role.USER, TEXT, images=("../x",)),
+    ]
     turns = [
         Turn(at - 1, np.arange(4), sample([5, 2**40, -3]), message, info={"<b>": 1.0}, shown=(shown[at],))
         for at, message in enumerate(said)

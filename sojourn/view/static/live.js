@@ -148,6 +148,8 @@ function go(selector) {
   if (found) turnTo(found.href, false);
 }
 
+const press = (selector) => document.querySelector(selector)?.click();
+
 async function copy(address) {
   const button = document.querySelector("[data-copy]");
   let told = "copied";
@@ -165,7 +167,7 @@ const KEYS = {
   "]": () => go("link[rel=next], main a[rel=next]"),
   g: () => turnTo("/", false),
   d: flipTheme,
-  t: () => { const on = document.querySelector(".controls a.on[data-key]"); (on ? document.querySelector(".controls a:not([data-key])") : document.querySelector("[data-key=t]"))?.click(); },
+  t: () => document.querySelector(".controls [data-none].on") ? press("[data-key=t]") : press(".controls [data-none]"),
   c: () => { const one = document.querySelector("[data-copy]"); if (one) copy(one.dataset.copy); },
   "/": () => { const field = document.querySelector("input[type=search]"); field?.focus(); field?.select(); },
   "?": () => document.getElementById("help").showModal(),
