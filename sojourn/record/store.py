@@ -184,7 +184,7 @@ class EpisodeStore:
         """The groups of a stage with their judgements; what cannot be read is left out, with a warning that says so."""
         chosen = [count.step for count in self.steps() if count.stage == stage] if steps is None else steps
         for step in chosen:
-            read = self._read_each(self.query(stage=stage, step=step))
+            read = self.read_each(self.query(stage=stage, step=step))
             for _, members in groupby(read, key=lambda pair: pair[0].place):
                 record = _group(list(members))
                 if record is not None:
@@ -194,7 +194,7 @@ class EpisodeStore:
         """One sentence for every record of the index that cannot be read; reads everything."""
         return [
             f"episode {entry.id} ({entry.stage}, step {entry.step}): {found}"
-            for entry, found in self._read_each(self.query())
+            for entry, found in self.read_each(self.query())
             if isinstance(found, RecordError)
         ]
 
@@ -210,7 +210,7 @@ class EpisodeStore:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _read_each(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Record | RecordError]]:
+    def read_each(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Record | RecordError]]:
         """The record of each row, or why it cannot be read; a file is opened once for the rows that follow in it."""
         for (stage, step, part), rows in groupby(entries, key=lambda entry: (entry.stage, entry.step, entry.part)):
             try:
