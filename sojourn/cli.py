@@ -21,6 +21,8 @@ COMMANDS = {
     "eval": "sojourn.commands.evaluate:evaluate",
     "runs": "sojourn.commands.runs:runs",
     "play": "sojourn.commands.play:play",
+    "export": "sojourn.commands.records:export",
+    "replay": "sojourn.commands.records:replay",
     "check": "sojourn.commands.check:check",
     "envs": "sojourn.commands.menus:envs",
     "methods": "sojourn.commands.menus:methods",
