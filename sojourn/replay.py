@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from sojourn.checks.env.play import difference, short
+from sojourn.config import leaves
 from sojourn.errors import ActionError, ConfigError, RecordError, SojournError
 from sojourn.protocols import EnvFamily
 from sojourn.record.entry import Entry
@@ -52,14 +53,12 @@ async def world_of_run(run: RunFolder) -> AsyncIterator[EnvFamily]:
     table = run.config.get("env")
     if not isinstance(table, Mapping):
         raise RecordError(f"{run.path / 'config.toml'} has no table [env]: there is no world to play in")
+    if any(path.rpartition(".")[2] == "user" and value == "llm" for path, value in leaves(table, "")):
+        raise ConfigError(f"{run.path} was played with users that a language model played, who say something else now")
     try:
         family = build("env", table, "env").value
     except ConfigError as error:
         raise ConfigError(f"the world of {run.path} cannot be made here: {error}") from error
-    if table.get("user") == "llm":
-        raise ConfigError(
-            f"{run.path} was played with users that a language model played: these say something else now"
-        )
     async with opened(family):
         yield family
 
@@ -115,8 +114,11 @@ def _plays(episode: Episode) -> list[list[Trajectory]]:
         return [list(episode.trajectories)]
     if len(episode.trajectories) > 1:
         return []
-    only = episode.trajectories[0]
-    return [[replace(only, turns=tuple(only.turns[n] for n in path))] for path in forks[0]]
+    return [
+        [replace(only, turns=tuple(only.turns[n] for n in path))]
+        for only, paths in zip(episode.trajectories, forks, strict=True)
+        for path in paths
+    ]
 
 
 async def _again(family: EnvFamily, episode: Episode, trajectories: list[Trajectory], limits: Limits) -> None:
@@ -179,6 +181,10 @@ class RecordedSeat:
         self.paid[-1] = replace(last, reward=last.reward + reward, info={**last.info, **info})
 
     def refused(self, error: ActionError, observation: Observation) -> Observation:
+        if "malformed" not in self.trajectory.turns[self.at - 1].info:
+            raise DiffersError(
+                f"turn {self.at} of {self.trajectory.agent}: the world refuses now what was said ({error})"
+            )
         self.refusal = self.refusal if self.refusal == "" else str(error)
         return replace(observation, brief=())
 

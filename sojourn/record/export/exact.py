@@ -77,7 +77,7 @@ def turn_of(data: Mapping[str, Any]) -> Turn:
         sample=sample,
         said=None if data["said"] is None else message_of(data["said"]),
         reward=data["reward"],
-        info=data["info"],
+        info={name: value for name, value in data["info"].items() if value is not None},
         images=tuple(data["images"]),
         state=data["state"],
         shown=tuple(map(message_of, data["shown"])),
