@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from sojourn.errors import SojournError
+from sojourn.errors import SojournError, leaf
 
 app = typer.Typer(
     help="Train LLM agents by online reinforcement learning, in the environments they act in.",
@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "sojourn.commands.train:train",
     "eval": "sojourn.commands.evaluate:evaluate",
     "runs": "sojourn.commands.runs:runs",
+    "show": "sojourn.commands.show:show",
     "play": "sojourn.commands.play:play",
     "export": "sojourn.commands.records:export",
     "replay": "sojourn.commands.records:replay",
@@ -46,16 +47,10 @@ def main() -> None:
     except KeyboardInterrupt:  # a second one, while the first is being obeyed
         sys.exit(130)
     except BaseExceptionGroup as group:
-        found = _leaf(group)
+        found = leaf(group)
         if not isinstance(found, SojournError | OSError):
             raise
         _fail(found)
-
-
-def _leaf(group: BaseException) -> BaseException:
-    while isinstance(group, BaseExceptionGroup):
-        group = group.exceptions[0]
-    return group
 
 
 def _fail(error: BaseException) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,9 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from sojourn.record.intervals import Summary, table, wilson
+from sojourn.terminal.clean import line
+from sojourn.terminal.numbers import bars, duration, number, of, percent
 from sojourn.types import Episode
 
-BARS = "▁▂▃▄▅▆▇█"
+CAUSES = 20  # kinds of failure that are told one by one
+WORLDS = 8  # worlds whose success is shown
+SPLIT = {"env": "env", "sample": "sampling", "train": "train", "publish": "publish", "other": "other"}
 
 
 @dataclass
@@ -51,6 +55,7 @@ class Display:
         self._evaluations: dict[str, Summary] = {}
         self._evaluating = _Stage()  # the evaluation that runs now, if it has a name
         self._message = ""
+        self._causes: Counter[str] = Counter()
         self._screen: Live | None = None
 
     def stage(self, name: str, steps: int, *, start: int = 0, episodes: int = 0) -> None:
@@ -65,9 +70,12 @@ class Display:
         self._refresh()
 
     def episode(self, episode: Episode) -> None:
-        """An episode is done, of the evaluation if one runs; why it failed is shown, each cause once."""
-        if episode.error is not None and episode.error not in self._message:
-            self.message(f"an episode failed: {episode.error}")
+        """An episode is done, of the evaluation if one runs; why it failed is told once for each cause, and counted."""
+        if episode.error is not None:
+            cause = line(episode.error, 300)
+            self._causes[cause] += 1
+            if self._causes[cause] == 1 and len(self._causes) <= CAUSES:
+                self._print(f"an episode failed: {cause}")
         now = self._evaluating if self._evaluating.name else self._stage
         now.playing += [trajectory.success for trajectory in episode.trajectories if trajectory.trainable]
 
@@ -88,7 +96,8 @@ class Display:
         self.recall(name, summary)
         overall = summary.overall
         self._print(
-            f"evaluation {name}: success {overall.success.percent}, reward {_number(overall.reward.mean)}, "
+            f"evaluation {name}: success {overall.success.percent}, "
+            f"reward {number(overall.reward.mean)} [{number(overall.reward.low)}, {number(overall.reward.high)}], "
             f"{overall.episodes} episodes of {overall.tasks} tasks"
             + (f", {summary.errors} errors" * bool(summary.errors))
         )
@@ -100,20 +109,29 @@ class Display:
         self._evaluations[name] = summary
 
     def message(self, text: str) -> None:
-        self._message = text
-        self._print(text)
+        self._message = line(text, 500)
+        self._print(self._message)
         self._refresh()
 
     def render(self) -> RenderableType:
         """The panel as it is now."""
+        width = min(self.console.width, 100)
         parts: list[RenderableType] = [self._progress()]
-        if self._stage.name:
-            parts.append(self._numbers())
+        if self._stage.values:
+            parts.append(self._numbers(width))
         if self._evaluations:
             parts += [Text(), table(self._last_evaluations(), brief=True)]
+        parts += self._failures(width)
         if self._message:
-            parts.append(Text(self._message, style="dim", overflow="ellipsis", no_wrap=True))
-        return Panel(Group(*parts), title=self.title or None, title_align="left", width=min(self.console.width, 100))
+            parts.append(Text(self._message, style="dim"))
+        return Panel(Group(*parts), title=self.title or None, title_align="left", width=width)
+
+    def _failures(self, width: int) -> list[RenderableType]:
+        """What broke most often, two lines each at most, as many as a small screen has left."""
+        shown = self._causes.most_common(2 if self.console.height < 30 else 5)
+        left = len(self._causes) - len(shown)
+        lines = [Text(line(f"failed {count} x {cause}", 2 * width - 40), "red") for cause, count in shown]
+        return [*lines, *([Text(f"and {left} other causes", "dim")] if left else [])]
 
     def __enter__(self) -> Display:
         if self.live:
@@ -127,6 +145,8 @@ class Display:
             self._screen = None
         if self._evaluations:
             self.console.print(table(self._last_evaluations()))
+        for cause, count in self._causes.most_common(CAUSES):
+            self.console.print(f"failed {count} x {cause}", soft_wrap=True, markup=False, highlight=False)
 
     def _print(self, text: str) -> None:
         if not self.live:
@@ -137,24 +157,26 @@ class Display:
             self._screen.refresh()
 
     def _last_evaluations(self) -> dict[str, Summary]:
-        return dict(list(self._evaluations.items())[-4:])
+        return dict(list(self._evaluations.items())[-4 if self.console.width >= 80 else -2 :])
 
     def _line(self) -> str:
+        """A step for a log: pairs of a name and a value, two spaces apart."""
         stage, values = self._stage, self._stage.values
-        parts = [f"{stage.name} {stage.done}/{stage.steps}", f"success {self._success()}"]
+        parts = [f"{stage.name} {stage.done}/{stage.steps}"]
+        parts += [f"success {self._success()}"] if "success" in values else []
         parts += [
-            f"{name} {_of(values, name)}" for name in ("reward", "loss", "entropy", "kl", "drift") if name in values
+            f"{name} {of(values, name)}" for name in ("reward", "loss", "entropy", "kl", "drift") if name in values
         ]
         parts += [f"{name} {value}" for name, value in self._learnt()]
         for name, label in (("malformed", "malformed"), ("cut_off", "cut off"), ("zero_signal", "no signal")):
             if name in values:
-                parts.append(f"{label} {_percent(values, name)}")
+                parts.append(f"{label} {percent(values, name)}")
         if "lag_mean" in values:
             parts.append(f"lag {values['lag_mean']:.1f}/{values.get('lag_max', math.nan):.0f}")
         if values.get("errors"):
             parts.append(f"errors {values['errors']:.0f}")
-        parts += [text for text in (self._speed(), self._split()) if text]
-        return "  ".join([*parts, f"{stage.seconds[-1]:.1f} s", f"left {self._left()}"])
+        parts += [*self._speed(), *self._split(), f"took {stage.seconds[-1]:.1f} s", f"left {self._left()}"]
+        return "  ".join(parts)
 
     def _success(self) -> str:
         rate, episodes = self._stage.values.get("success", math.nan), self._stage.values.get("episodes", 0)
@@ -163,117 +185,99 @@ class Display:
         return wilson(rate * episodes, episodes).percent if episodes else f"{100 * rate:.0f}%"
 
     def _progress(self) -> RenderableType:
+        """How far the stage is, and below it the step or the evaluation; both stay in their places."""
         stage = self._stage
         grid = Table.grid(padding=(0, 1), expand=True)
-        grid.add_column(no_wrap=True)
+        grid.add_column(no_wrap=True, min_width=20)
         grid.add_column(ratio=1)
-        grid.add_column(no_wrap=True, justify="right")
+        grid.add_column(no_wrap=True, justify="right", min_width=14)
         if stage.steps:
             bar = ProgressBar(total=stage.steps, completed=stage.done)
             grid.add_row(Text(f"{stage.name} {stage.done}/{stage.steps}", style="bold"), bar, f"left {self._left()}")
         now = self._evaluating if self._evaluating.name else stage
-        if now.playing or self._evaluating.name:
+        if now.playing or now.episodes:
             count = len(now.playing)
             done = f"{count}/{now.episodes}" if now.episodes else str(count)
             bar = ProgressBar(total=max(now.episodes, count, 1), completed=count, style="dim")
             won = f"{sum(now.playing)} won so far"  # no rate: those that are lost take longer
             grid.add_row(f"{self._evaluating.name or 'episodes'} {done}", bar, won)
+        elif not stage.steps:
+            grid.add_row(Text("opening the model and the world", "dim"))
         return grid
 
-    def _numbers(self) -> RenderableType:
+    def _numbers(self, width: int) -> RenderableType:
         values = self._stage.values
-        lag = (
-            f"{values['lag_mean']:.1f}, at most {values.get('lag_max', math.nan):.0f}" if "lag_mean" in values else "-"
-        )
-        pairs = [
-            ("success", f"{self._success()}"), ("trend", _spark(self._stage.curve) or "-"),
-            ("reward", _of(values, "reward")), ("malformed", _percent(values, "malformed")),
-            ("loss", _of(values, "loss")), ("grad norm", _of(values, "grad_norm")),
-            ("entropy", _of(values, "entropy")), ("kl", _of(values, "kl")),
-            ("drift", _of(values, "drift")), ("cut off", _percent(values, "cut_off")),
-            ("lag", lag), ("no signal", _percent(values, "zero_signal")),
-            ("lr", _of(values, "lr")), ("errors", _of(values, "errors")),
-            *self._learnt(),
+        lag = f"{values.get('lag_mean', 0.0):.1f}, at most {values.get('lag_max', math.nan):.0f}"
+        measured = [
+            ("success", "success", self._success()), ("success", "trend", bars(self._stage.curve, 24, 0.0, 1.0)),
+            ("reward", "reward", of(values, "reward")), ("malformed", "malformed", percent(values, "malformed")),
+            ("loss", "loss", of(values, "loss")), ("grad_norm", "grad norm", of(values, "grad_norm")),
+            ("entropy", "entropy", of(values, "entropy")), ("kl", "kl", of(values, "kl")),
+            ("drift", "drift", of(values, "drift")), ("cut_off", "cut off", percent(values, "cut_off")),
+            ("lag_mean", "lag", lag), ("zero_signal", "no signal", percent(values, "zero_signal")),
+            ("lr", "lr", of(values, "lr")), ("errors", "errors", of(values, "errors")),
         ]  # fmt: skip
-        wide = 2 if self.console.width >= 72 else 1
+        pairs = [*((label, shown) for name, label, shown in measured if name in values), *self._learnt()]
+        wide = 2 if width >= 72 else 1
         rows = [pairs[n : n + wide] for n in range(0, len(pairs), wide)]
-        long = [[("speed", self._speed() or "-")], [("time", self._split() or "-")]]
+        long = [("speed", ", ".join(self._speed())), ("time", " ".join([*self._took(), *self._split()]))]
         if "sampler_batch" in values:
-            batch, cached = values["sampler_batch"], _percent(values, "sampler_reuse")
-            long.append([("sampler", f"{batch:.1f} contexts at a time, {cached} of prompt tokens cached")])
-        return Group(_grid(rows), _grid(long))
+            batch, cached = values["sampler_batch"], percent(values, "sampler_reuse")
+            long.append(("sampler", f"{batch:.1f} contexts at a time, {cached} of prompt tokens cached"))
+        long.append(("worlds", self._worlds()))
+        return Group(_grid(rows, (width - 4) // wide - 13), _grid([[pair] for pair in long if pair[1]], width - 17))
+
+    def _worlds(self) -> str:
+        """Success in each world, where there are several."""
+        values = self._stage.values
+        names = [name for name in values if name.startswith("success_")]
+        shown = [f"{line(name[8:], 20)} {values[name]:.0%}" for name in names[:WORLDS]]
+        return "  ".join([*shown, *([f"and {len(names) - WORLDS} more"] if len(names) > WORLDS else [])])
+
+    def _took(self) -> list[str]:
+        return [f"{self._stage.seconds[-1]:.1f} s:"] if self._stage.seconds else []
 
     def _learnt(self) -> list[tuple[str, str]]:
         """How well a critic and streams that learn do."""
         values = self._stage.values
         errors = sorted(name for name in values if name.endswith("_error") and name != "value_error")
-        found = [(name.removesuffix("_error").replace("_", " "), f"error {_number(values[name])}") for name in errors]
+        found = [(name.removesuffix("_error").replace("_", " "), f"error {number(values[name])}") for name in errors]
         if "explained_variance" in values:
-            found.insert(0, ("critic", f"explains {_percent(values, 'explained_variance')}"))
+            found.insert(0, ("critic", f"explains {percent(values, 'explained_variance')}"))
         return found
 
-    def _speed(self) -> str:
+    def _speed(self) -> list[str]:
         values, parts = self._stage.values, []
-        if values.get("seconds_sample") and "sampled_tokens" in values:
-            parts.append(f"{_number(values['sampled_tokens'] / values['seconds_sample'])} sampled tok/s")
-        if values.get("seconds_train") and "trained_tokens" in values:
-            parts.append(f"{_number(values['trained_tokens'] / values['seconds_train'])} trained tok/s")
+        for name, count, seconds in (
+            ("sampled", "sampled_tokens", "seconds_sample"),
+            ("trained", "trained_tokens", "seconds_train"),
+        ):
+            if values.get(seconds) and count in values:
+                parts.append(f"{name} {number(values[count] / values[seconds])} tok/s")
         if "episodes_per_s" in values:
-            parts.append(f"{_number(values['episodes_per_s'])} ep/s")
-        return ", ".join(parts)
+            parts.append(f"episodes {number(values['episodes_per_s'])}/s")
+        return parts
 
-    def _split(self) -> str:
+    def _split(self) -> list[str]:
         """How the step's time divides (see `timeline.Timeline`)."""
         values = self._stage.values
         whole = values.get("seconds_step", 0.0)
-        names = (
-            ("seconds_env", "env"),
-            ("seconds_sample", "sampling"),
-            ("seconds_train", "train"),
-            ("seconds_other", "other"),
-        )
-        shares = [f"{label} {100 * values[name] / whole:.0f}%" for name, label in names if whole and name in values]
-        return " ".join(shares)
+        shares = {label: values.get(f"seconds_{name}") for name, label in SPLIT.items()}
+        return [f"{label} {100 * part / whole:.0f}%" for label, part in shares.items() if whole and part is not None]
 
     def _left(self) -> str:
         stage = self._stage
         if not stage.seconds:
             return "-"
-        return _duration(sum(stage.seconds) / len(stage.seconds) * max(stage.steps - stage.done, 0))
+        return duration(sum(stage.seconds) / len(stage.seconds) * max(stage.steps - stage.done, 0))
 
 
-def _grid(rows: Sequence[Sequence[tuple[str, str]]]) -> Table:
-    """Rows of labels and their values."""
+def _grid(rows: Sequence[Sequence[tuple[str, str]]], width: int) -> Table:
+    """Rows of labels and their values, each value with so many columns whatever it is: nothing moves."""
     grid = Table.grid(padding=(0, 2))
-    for _ in rows[0]:
+    for _ in rows[0] if rows else ():
         grid.add_column(style="dim", no_wrap=True, min_width=9)
-        grid.add_column(no_wrap=True, overflow="ellipsis")
+        grid.add_column(min_width=width, max_width=width)
     for row in rows:
         grid.add_row(*(text for pair in row for text in pair))
     return grid
-
-
-def _of(values: Mapping[str, float], name: str) -> str:
-    return _number(values[name]) if name in values else "-"
-
-
-def _percent(values: Mapping[str, float], name: str) -> str:
-    return f"{100 * values[name]:.1f}%" if name in values else "-"
-
-
-def _number(value: float) -> str:
-    """Three digits, without exponents where they are not needed."""
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
-
-
-def _spark(values: deque[float]) -> str:
-    """Success rates from 0 to 1 as a line of bars."""
-    return "".join(BARS[min(int(max(value, 0.0) * len(BARS)), len(BARS) - 1)] for value in values)

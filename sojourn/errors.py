@@ -25,6 +25,10 @@ class RecordError(SojournError):
     """A run folder, store or checkpoint cannot be read or written."""
 
 
+class QueryError(SojournError):
+    """A search cannot be read: the text of the query is at fault, not what it searches."""
+
+
 class InfrastructureError(SojournError):
     """The world or a server broke, not the agent: the episode is retried and never trained on."""
 
@@ -39,3 +43,16 @@ class ActionError(SojournError):
 
 class BudgetError(SojournError):
     """The agent ran out of tokens: the context cannot take another turn."""
+
+
+def leaf(error: BaseException) -> BaseException:
+    """The first error of a group of errors, or the error itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def cause(error: BaseException) -> str:
+    """Why something failed, in one sentence where the error is one of ours, else with the error's kind."""
+    found = leaf(error)
+    return str(found) if isinstance(found, SojournError) else f"{type(found).__name__}: {found}"

@@ -116,13 +116,14 @@ class Record:
 
     `drift_groups` of each step's groups are scored by the weights that the stage began with, and how far the policy
     has gone is recorded as `drift`, its KL from there (0: not measured). The metric `kl` is the KL between the policy
-    that sampled and the one that trained: 0 on-policy.
+    that sampled and the one that trained: 0 on-policy. By its `tags` a run is found among others.
     """
 
     folder: Annotated[str, FOLDER] = "runs"
     checkpoint_every: Annotated[int, Range(0)] = 10
     keep: Annotated[int, Range(1)] = 2
     drift_groups: Annotated[int, Range(0)] = 0
+    tags: tuple[str, ...] = ()
     sinks: Annotated[tuple[Any, ...], Kind("sink")] = ()
 
 

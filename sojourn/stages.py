@@ -20,11 +20,12 @@ from sojourn.errors import ConfigError, RecordError
 from sojourn.evaluate import evaluate, panel
 from sojourn.protocols import Stateful, Stream
 from sojourn.recipe import Recipe, Stage
-from sojourn.record import checkpoint, metrics
+from sojourn.record import checkpoint, metrics, vocabulary
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.intervals import Summary, summarise
 from sojourn.record.run import RunFolder
 from sojourn.record.store import EpisodeStore
+from sojourn.render import pieces
 from sojourn.rewards.judge import Judged
 from sojourn.rig import Rig, assemble
 from sojourn.rollout.runner import offers, worlds_of
@@ -345,6 +346,8 @@ async def run_recipe(
     sinks = metrics.Sinks([jsonl, *opened])
     try:
         async with assemble(recipe) as rig:
+            if (words := pieces.of(rig.renderer)) is not None:
+                vocabulary.write(folder.path, words)
             with EpisodeStore(folder.path, write=True) as store:
                 session = Session(recipe, folder, display, rig, store, sinks)
                 rig.runner.on_episode = display.episode

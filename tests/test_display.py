@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 
 import numpy as np
+import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from sojourn.display import Display
@@ -42,6 +44,10 @@ def played(reward: float, number: int = 0) -> Episode:
     return Episode(str(number), task, (Trajectory("a", (turn,), Ending.DONE),))
 
 
+def broken(cause: str) -> Episode:
+    return Episode("broken", Task("toy", {}, 0, "test"), (), error=cause)
+
+
 def judged():
     groups, scores = [], []
     for number in range(4):
@@ -73,13 +79,13 @@ def test_a_log_has_one_line_per_step():
     for text in (
         "kl 0.0031",
         "lag 0.8/2",
-        "200 sampled tok/s",
-        "620 trained tok/s",
+        "sampled 200 tok/s",
+        "trained 620 tok/s",
         "malformed 12.5%",
         "cut off 50.0%",
         "no signal 25.0%",
-        "sampling 60% train 33%",
-        "15.0 s",
+        "sampling 60%  train 33%",
+        "took 15.0 s",
         "left 12:15",
     ):
         assert text in steps[0]
@@ -148,5 +154,60 @@ def test_a_narrow_terminal_keeps_the_labels():
     drive(display)
     console.print(display.render())
     shown = console.file.getvalue()  # type: ignore[attr-defined]
-    for label in ("success", "entropy", "malformed", "no signal", "grad norm", "speed", "11.5 contexts at a time"):
+    for label in ("success", "entropy", "malformed", "no signal", "reward", "speed", "11.5 contexts at a time"):
         assert label in shown
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_nothing_is_wider_than_the_terminal_and_nothing_is_cut(width):
+    console = Console(file=io.StringIO(), width=width, height=40)
+    display = Display("worlds", console=console)
+    display.stage("rl", 60, episodes=64)
+    display.step(0, VALUES | {"success_shop": 0.8125, "success_toy": 0.0, "seconds_publish": 1.0})
+    display.evaluation("before", judged())
+    display.episode(broken("the server gave no answer within 30 s"))
+    shown = Console(file=io.StringIO(), width=width)
+    shown.print(display.render())
+    text = shown.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(cell_len, text.splitlines())) <= width
+    assert "…" not in text or width < 60
+    for told in ("62% [50–73]", "shop 81%", "publish 7%", "failed 1 x"):
+        assert told in text
+
+
+def test_values_do_not_move_what_stands_beside_them():
+    def places(values):
+        display = Display(console=Console(file=io.StringIO(), width=80))
+        display.stage("rl", 60, episodes=64)
+        display.step(0, VALUES | values)
+        shown = Console(file=io.StringIO(), width=80)
+        shown.print(display.render())
+        text = shown.file.getvalue()  # type: ignore[attr-defined]
+        return [line.index(label) for label in ("trend", "malformed", "kl", "no signal")
+                for line in text.splitlines() if label in line]  # fmt: skip
+
+    assert places({"reward": 0.1, "entropy": 1}) == places({"reward": -0.123456, "entropy": 12345.678, "lag_max": 12})
+
+
+def test_each_cause_of_failure_is_told_once_and_counted():
+    console = Console(file=io.StringIO(), width=80)
+    display = Display(console=console)
+    with display:
+        for number in range(6):
+            display.episode(broken("first" if number % 2 else "second\x1b[2J\nline"))
+        shown = Console(file=io.StringIO(), width=80)
+        shown.print(display.render())
+    log = console.file.getvalue()  # type: ignore[attr-defined]
+    assert log.count("an episode failed: first") == 1
+    assert "failed 3 x second\\x1b[2J line" in log
+    assert "failed 3 x first" in shown.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b" not in log
+
+
+def test_the_lines_of_a_log_are_pairs_that_can_be_searched_for():
+    console = Console(file=io.StringIO(), width=80)
+    display = Display(console=console)
+    display.stage("warmup", 2)
+    display.step(0, {"loss": 2.5, "seconds_step": 1.0, "seconds_train": 0.5})
+    line = console.file.getvalue().splitlines()[-1]  # type: ignore[attr-defined]
+    assert line == "warmup 1/2  loss 2.5  train 50%  took 1.0 s  left 0:01"

@@ -217,7 +217,7 @@ def test_the_command_says_and_returns_what_came_of_it(tmp_path: Path):
     code, said = command("replay", run, entries[0].id)
     assert (code, said) == (0, f"{entries[0].id}: went the same way, 4 turns\n")
     assert command("replay", run, "--all") == (0, "4 of 4 episodes went the same way\n")
-    assert command("replay", run, "--sample", 3, "--stage", "rl") == (0, "3 of 3 episodes went the same way\n")
+    assert command("replay", run, "--sample", 3, "--where", "stage:rl") == (0, "3 of 3 episodes went the same way\n")
     other = rewritten(run, of_turn(1, shown=SHOWN))
     code, said = command("replay", other, "--all")
     assert code == 1
@@ -226,7 +226,7 @@ def test_the_command_says_and_returns_what_came_of_it(tmp_path: Path):
     assert "say which episodes" in command("replay", run)[1]
     assert "no episode 'nobody'" in command("replay", run, "nobody")[1]
     assert "is not a run folder" in command("replay", tmp_path, "--all")[1]
-    assert "leave these out" in command("replay", run, entries[0].id, "--stage", "rl")[1]
+    assert "leave it out" in command("replay", run, entries[0].id, "--where", "stage:rl")[1]
 
 
 def test_a_damaged_record_is_told_and_the_others_are_played(tmp_path: Path):

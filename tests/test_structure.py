@@ -13,8 +13,8 @@ from sojourn.registry import find
 ROOT = Path(__file__).parent.parent / "sojourn"
 ORDER = [
     "types", "protocols", "errors", "components", "based", "registry", "config", "threads", "timeline", "schedules",
-    "optim", "tasks", "record", "envs", "render", "agents", "rollout", "rewards", "filters", "credit", "batch",
-    "streams", "losses", "backends", "recipe", "display", "rig", "train", "evaluate", "stages", "checks", "replay",
+    "optim", "tasks", "record", "terminal", "envs", "render", "agents", "rollout", "rewards", "filters", "credit",
+    "batch", "streams", "losses", "backends", "recipe", "display", "rig", "train", "evaluate", "stages", "checks", "replay",
     "menu", "atlas", "commands", "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}

@@ -14,17 +14,16 @@ from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
     from sojourn.record.entry import Entry
-    from sojourn.record.export.chosen import Chosen
+    from sojourn.record.export.chosen import Choice, Chosen
     from sojourn.replay import Replayed
 
 SHOWN = 5  # of what was left out
 
 Run = Annotated[Path, typer.Argument(help="a run folder")]
-Episodes = Annotated[list[str] | None, typer.Argument(help="ids of episodes (sojourn runs RUN --episodes lists them)")]
-OfStage = Annotated[str | None, typer.Option(help="of this stage")]
-OfWorld = Annotated[str | None, typer.Option(help="of this world, by its name in the tasks")]
-OfSplit = Annotated[str | None, typer.Option(help="of this split")]
-Success = Annotated[bool | None, typer.Option("--success/--failure", help="those that succeeded, or did not")]
+Episodes = Annotated[
+    list[str] | None, typer.Argument(help="ids of episodes, how these begin, or stage/step/group/place")
+]
+Where = Annotated[str, typer.Option(help="those that a search finds, such as 'stage:rl success:yes'")]
 
 
 def export(
@@ -32,26 +31,19 @@ def export(
     episodes: Episodes = None,
     format: Annotated[str, typer.Option(help="prov, adp, chat or parquet")] = "chat",
     out: Annotated[Path | None, typer.Option(help="the file to write, which must not exist")] = None,
-    stage: OfStage = None,
-    env: OfWorld = None,
-    split: OfSplit = None,
-    success: Success = None,
+    where: Where = "",
     tokens: Annotated[bool, typer.Option("--tokens", help="chat: with every token, to be trained on exactly")] = False,
 ) -> None:
     """Write episodes as W3C PROV, Agent Data Protocol, chat messages or Parquet."""
     from sojourn.record.export import export as write
     from sojourn.record.export import format_of
-    from sojourn.record.export.chosen import Choice
 
     format_of(format)
     if out is None:
         raise ConfigError(f"--out is missing: name the file to write, such as --out episodes.{format}")
     if tokens and format != "chat":
         raise ConfigError(f"--tokens is for --format chat: {format} holds {'digests' if format == 'prov' else 'them'}")
-    if episodes and not (stage is env is split is success is None):
-        raise ConfigError("episodes that are named need no --stage, --env, --split or --success: leave these out")
-    choice = Choice(episodes=tuple(episodes or ()), stage=stage, env=env, split=split, success=success, tokens=tokens)
-    done = write(run, out, format, choice)
+    done = write(run, out, format, _choice(run, episodes, where, tokens))
     print(f"{out}: {done.episodes} episodes, {done.records} {done.unit}")
     for sentence in done.left_out[:SHOWN]:
         print(f"left out: {sentence}", file=sys.stderr)
@@ -59,26 +51,33 @@ def export(
         print(f"left out: {len(done.left_out) - SHOWN} more", file=sys.stderr)
 
 
+def _choice(run: Path, episodes: list[str] | None, where: str, tokens: bool = False) -> Choice:
+    from sojourn.record.export.chosen import Choice
+    from sojourn.record.run import RunFolder
+    from sojourn.record.store import EpisodeStore
+    from sojourn.terminal.find import found
+
+    if episodes and where:
+        raise ConfigError("episodes that are named need no --where: leave it out")
+    with EpisodeStore(RunFolder.read(run).path) as store:
+        ids = tuple(found(store, name).id for name in episodes or ())
+    return Choice(episodes=ids, where=where, tokens=tokens)
+
+
 def replay(
     run: Run,
     episodes: Episodes = None,
     all: Annotated[bool, typer.Option("--all", help="every episode")] = False,
     sample: Annotated[int, typer.Option(min=0, help="so many, spread over the run")] = 0,
-    stage: OfStage = None,
-    env: OfWorld = None,
-    split: OfSplit = None,
-    success: Success = None,
+    where: Where = "",
 ) -> None:
     """Play recorded actions again: does the world answer as it did? Exit code 1 where it does not."""
-    from sojourn.record.export.chosen import Choice, Chosen
+    from sojourn.record.export.chosen import Chosen
     from sojourn.record.run import RunFolder
 
     if bool(episodes) + all + bool(sample) != 1:
         raise ConfigError("say which episodes: their ids, --sample 20, or --all")
-    if episodes and not (stage is env is split is success is None):
-        raise ConfigError("episodes that are named need no --stage, --env, --split or --success: leave these out")
-    choice = Choice(episodes=tuple(episodes or ()), stage=stage, env=env, split=split, success=success)
-    with Chosen.of(RunFolder.read(run), choice) as chosen:
+    with Chosen.of(RunFolder.read(run), _choice(run, episodes, where)) as chosen:
         if not asyncio.run(_replay(chosen, sample)):
             raise typer.Exit(1)
 

@@ -13,22 +13,42 @@ from sojourn.errors import ConfigError
 
 def runs(
     folders: Annotated[list[Path] | None, typer.Argument(help="runs, or folders of runs; by default runs/")] = None,
+    name: Annotated[str, typer.Option(help="only runs with this text in their names")] = "",
+    tag: Annotated[str, typer.Option(help="only runs with this tag (record.tags)")] = "",
+    diff: Annotated[bool, typer.Option("--diff", help="where two runs differ: configs, seeds, packages")] = False,
     curve: Annotated[Path | None, typer.Option(help="draw the run folders, seeds of one recipe, to this PNG")] = None,
-    episodes: Annotated[bool, typer.Option("--episodes", help="list the newest episodes of a run")] = False,
-    stage: Annotated[str, typer.Option(help="of which stage, by default the last that was trained")] = "",
-    episode: Annotated[str, typer.Option(help="read this episode of a run")] = "",
+    json: Annotated[bool, typer.Option("--json", help="for scripts")] = False,
 ) -> None:
-    """List runs: their evaluations, steps and episodes; read an episode; or draw a learning curve."""
-    from sojourn.record import listing
+    """List runs: whether they run, how far they are, what their evaluations said."""
+    from sojourn.terminal import runs as lists
 
+    console = Console(highlight=False)
     if curve is not None:
-        _draw(folders or [], curve)
-    elif not (episodes or stage or episode):
-        Console().print(listing.runs(folders or [Path("runs")]))
-    elif folders is None or len(folders) != 1:
-        raise ConfigError("--episodes, --stage and --episode read one run: sojourn runs runs/a --episodes")
+        return _draw(folders or [], curve)
+    if diff:
+        return _differ(folders or [], json, console)
+    found = lists.chosen(folders or [Path("runs")], name, tag)
+    if json:
+        print(lists.as_json(found))
+    elif found:
+        console.print(lists.table(found, console.width))
     else:
-        Console().print(listing.transcript(folders[0], episode) if episode else listing.episodes(folders[0], stage))
+        where = ", ".join(map(str, folders or ["runs"]))
+        wanted = " of this name or tag" if name or tag else " yet: sojourn train recipes/toy/train.toml"
+        console.print(f"no runs in '{where}'{wanted}", soft_wrap=True, markup=False)
+
+
+def _differ(folders: list[Path], json: bool, console: Console) -> None:
+    import json as format
+
+    from sojourn.terminal import runs as lists
+
+    if len(folders) != 2:
+        raise ConfigError("--diff needs the two runs to compare: sojourn runs runs/a runs/b --diff")
+    if json:
+        print(format.dumps([difference._asdict() for difference in lists.differences(*folders)], indent=1))
+    else:
+        console.print(lists.difference_table(*folders))
 
 
 def _draw(folders: list[Path], out: Path) -> None:

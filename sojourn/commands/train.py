@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -60,23 +61,29 @@ def _run_folder(resolved: Resolved, resumed: Path | None, out: Path | None) -> R
 
 async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
     from sojourn.display import Display
+    from sojourn.errors import RecordError, cause
     from sojourn.record.plot import curve
+    from sojourn.record.standing import FAILURE
     from sojourn.stages import run_recipe
 
     recipe, console = resolved.recipe, Console()
+    (folder.path / FAILURE).unlink(missing_ok=True)
     console.print(f"run folder: {folder.path}", soft_wrap=True)
     if resume and {stage.name for stage in recipe.stages} <= {e["name"] for e in folder.evaluations()}:
         console.print("it is finished: nothing is left to train")
     try:
         with Display(recipe.name, console=console) as display:
             await run_recipe(recipe, folder, display, resume=resume)
-    except BaseException:
+    except BaseException as error:
         if not resume and not folder.evaluations():
             folder.discard()  # it failed before anything was measured: nothing half-written stays behind
+        elif isinstance(error, Exception):
+            with contextlib.suppress(RecordError):  # what stopped the run is what is to be told
+                folder.write_json(FAILURE, {"cause": cause(error)})
         raise
     curve([folder.path], folder.path / "curve.png")
     console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
-    console.print(f"to read some: sojourn runs {folder.path} --episodes", soft_wrap=True)
+    console.print(f"to look at it: sojourn show {folder.path}", soft_wrap=True)
 
 
 def _dry(resolved: Resolved) -> None:

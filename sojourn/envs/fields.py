@@ -30,7 +30,9 @@ def _hints(cls: type) -> dict[str, Any]:
 def check_names(world: str, field: str, names: Collection[str], known: Collection[str]) -> None:
     """A field that lists names: at least one, none twice, each of them known."""
     if not names or len(set(names)) < len(names):
-        raise ConfigError(f"{world}: {field} = {list(names)}, but it must list different names, at least one")
+        raise ConfigError(
+            f"{world}: {field} = {list(names)}, but it must list at least one of {', '.join(known)}, each once"
+        )
     if unknown := [name for name in names if name not in known]:
         raise ConfigError(f"{world}: {field} lists {unknown[0]!r}, but the names are {', '.join(known)}")
 
@@ -49,4 +51,5 @@ def require_one_of(world: str, family: Any, options: Mapping[str, Collection[str
     """Fields that are one word of several."""
     for name, known in options.items():
         if (value := getattr(family, name)) not in known:
-            raise ConfigError(f"{world}: {name} = {value!r}, but it must be one of {', '.join(known)}")
+            shown = f'"{value}"' if isinstance(value, str) else repr(value)
+            raise ConfigError(f"{world}: {name} = {shown}, but it must be one of {', '.join(known)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Any
 
@@ -12,14 +12,15 @@ import numpy as np
 
 from sojourn.errors import RecordError
 from sojourn.record.step_file import Record
-from sojourn.types import Credit, Group, Score
+from sojourn.types import Credit, Group, Score, Stop
 
 
 @dataclass(frozen=True)
 class Entry:
     """One row of the index. `part` and `number` say where in the step's files the record is, `place` in which group.
 
-    `reward` and `success` (1 or 0) are means over the trainable trajectories, None where the episode failed.
+    `reward` and `success` (1 or 0) are means over the trainable trajectories, None where the episode failed. The turns,
+    tokens, tools and versions are those of trainable seats too. Rows that an older Sojourn wrote have the defaults.
     """
 
     stage: str
@@ -42,22 +43,42 @@ class Entry:
     error: str | None
     seconds: float
     parts: Mapping[str, float]
+    tools: tuple[str, ...] = ()  # names of the tools called, each once
+    malformed: int = 0  # turns whose action could not be read or done
+    cut_off: int = 0  # turns that ran out of tokens
+    oldest: int | None = None  # versions of the weights that the tokens were drawn with, None where no weights drew any
+    newest: int | None = None
+    advantage: float | None = None  # mean over the sampled tokens, None without credit
 
 
 COLUMNS = tuple(field.name for field in fields(Entry))
+FIRST = COLUMNS[: COLUMNS.index("tools")]  # the columns that every Sojourn wrote
+_LISTS = ("tags", "tools")
 
 
 def to_row(entry: Entry) -> tuple[Any, ...]:
     """As SQLite holds it: lists and mappings as JSON, and the seed as text, which may not fit 64 bits."""
-    values = vars(entry) | {"tags": json.dumps(entry.tags), "parts": json.dumps(entry.parts), "seed": str(entry.seed)}
-    return tuple(values.values())
+    texts = {name: json.dumps(getattr(entry, name)) for name in (*_LISTS, "parts")}
+    return tuple((vars(entry) | texts | {"seed": str(entry.seed)}).values())
 
 
 def from_row(row: Sequence[Any]) -> Entry:
-    values = dict(zip(COLUMNS, row, strict=True))
-    values["tags"], values["parts"] = tuple(json.loads(values["tags"])), json.loads(values["parts"])
-    values["seed"] = int(values["seed"])
+    """Of all columns, or of the first ones."""
+    values: dict[str, Any] = dict(zip(COLUMNS, row, strict=False))
+    lists: dict[str, Any] = {name: tuple(json.loads(values[name])) for name in _LISTS if name in values}
+    return Entry(**(values | lists | {"parts": json.loads(values["parts"]), "seed": int(values["seed"])}))
+
+
+def from_json(data: Mapping[str, Any]) -> Entry:
+    """Of the row that a step's file carries, an older one too; raises TypeError or KeyError where it is no row."""
+    values: dict[str, Any] = {name: data[name] for name in COLUMNS if name in data}
+    values |= {name: tuple(values[name]) for name in _LISTS if name in values}
     return Entry(**values)
+
+
+def completed(entry: Entry, record: Record) -> Entry:
+    """The row with what its record says, for one that an older Sojourn wrote."""
+    return replace(entry, **_played(record))
 
 
 def describe(
@@ -122,4 +143,21 @@ def _entry(record: Record, stage: str, step: int, part: int, number: int, place:
         error=episode.error,
         seconds=float(episode.seconds),
         parts={n: float(np.mean([s.parts[n] for s in record.scores if n in s.parts])) for n in sorted(names)},
+        **_played(record),
     )
+
+
+def _played(record: Record) -> dict[str, Any]:
+    """The columns from `tools` on."""
+    turns = [turn for t in record.episode.trajectories if t.trainable for turn in t.turns]
+    drawn = [turn.sample.versions for turn in turns if len(turn.sample.tokens) and turn.sample.versions.newest >= 0]
+    said = [turn.said for turn in turns if turn.said is not None]
+    credits = [part for credit in record.credits for part in credit.tokens if len(part)]
+    return {
+        "tools": tuple(dict.fromkeys(call.name for message in said for call in message.calls)),
+        "malformed": sum(bool(turn.info.get("malformed")) for turn in turns),
+        "cut_off": sum(turn.sample.stop is Stop.LENGTH for turn in turns),
+        "oldest": min((version.oldest for version in drawn), default=None),
+        "newest": max((version.newest for version in drawn), default=None),
+        "advantage": float(np.concatenate(credits).mean()) if credits else None,
+    }

@@ -78,6 +78,26 @@ def read(path: str | Path) -> Iterator[Line]:
         raise RecordError(f"{path} cannot be read ({error.strerror}): restore it from a copy, or remove it") from error
 
 
+def last(path: str | Path) -> Line | None:
+    """The last whole line of a metrics.jsonl, without reading those before it."""
+    path = Path(path)
+    if not path.exists():
+        return None
+    try:
+        with path.open("rb") as file:
+            size, taken = file.seek(0, os.SEEK_END), 1 << 16
+            while True:
+                file.seek(max(size - taken, 0))
+                lines = file.read().splitlines(keepends=True)
+                whole = lines if taken >= size else lines[1:]
+                found = [line for raw in whole if (line := _parse(raw)) is not None]
+                if found or taken >= size:
+                    return found[-1] if found else None
+                taken *= 8
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read ({error.strerror}): restore it from a copy, or remove it") from error
+
+
 class Sinks:
     """Writes to several sinks."""
 

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import shutil
+import time
 import tomllib
 from collections.abc import Mapping
 from importlib import metadata
@@ -248,7 +249,7 @@ def _lock(folder: Path) -> int:
     except OSError as error:
         raise RecordError(f"{folder} cannot be written: {error}; choose a folder that you may write to") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _take(descriptor)
     except OSError as error:
         holder = os.read(descriptor, 32).decode().strip() or "unknown"
         os.close(descriptor)
@@ -258,3 +259,13 @@ def _lock(folder: Path) -> int:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
+
+
+def _take(descriptor: int) -> None:
+    """Takes the lock; whoever only looks whether a run goes on (`standing.locked`) holds it for a moment."""
+    for _ in range(20):
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.01)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from sojourn.types import (
     Credit,
     Ending,
     Episode,
+    FloatArray,
+    IntArray,
     Sample,
     Score,
     Stop,
@@ -33,6 +35,7 @@ from sojourn.types import (
     Versions,
 )
 
+_NO_TOKENS, _NO_LOGPROBS = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
 UNREADABLE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 
 
@@ -78,6 +81,17 @@ class StepFile:
     def record(self, number: int) -> Record:
         try:
             return _decode(self._file[str(number)].tobytes())
+        except UNREADABLE as error:
+            raise _damaged(self.path, error, f"episode {number} of ") from error
+
+    def told(self, number: int) -> Episode:
+        """The episode as people read it, without its tokens: several times as fast as the whole record."""
+        try:
+            with self._file.zip.open(f"{number}.npy") as member:  # type: ignore[union-attr]
+                np.lib.format.read_magic(member)
+                np.lib.format.read_array_header_1_0(member)
+                data = json.loads(member.readline())
+            return _episode(data, (_trajectory(t, _untold) for t in data["trajectories"]))
         except UNREADABLE as error:
             raise _damaged(self.path, error, f"episode {number} of ") from error
 
@@ -156,21 +170,20 @@ def _decode(member: bytes) -> Record:
         name: _Reader(arrays.get(name, np.zeros(0)).astype(np.int64)) for name in ("context", "sampled", "allowed")
     }
     sizes = iter(arrays.get("allowed_sizes", np.zeros(0, dtype=np.int32)).tolist())
-    trajectories = tuple(
-        Trajectory(
-            agent=t["agent"],
-            turns=tuple(_turn(turn, take, sizes) for turn in t["turns"]),
-            ending=Ending(t["ending"]),
-            trainable=t["trainable"],
-        )
-        for t in data["trajectories"]
-    )
-    episode = Episode(data["id"], task_of(data["task"]), trajectories, data["error"], data["seconds"])
-    judged = [t for t in trajectories if t.trainable]
+    episode = _episode(data, (_trajectory(t, lambda turn: _turn(turn, take, sizes)) for t in data["trajectories"]))
+    judged = [t for t in episode.trajectories if t.trainable]
     scores = tuple(Score(take["scores"](len(t.turns)), parts) for t, parts in zip(judged, data["scores"], strict=False))
     credited = judged if data["credited"] else []
     credits = tuple(Credit(tuple(take["credits"](len(turn.sample.tokens)) for turn in t.turns)) for t in credited)
     return Record(episode, scores, credits)
+
+
+def _episode(data: Mapping[str, Any], trajectories: Iterable[Trajectory]) -> Episode:
+    return Episode(data["id"], task_of(data["task"]), tuple(trajectories), data["error"], data["seconds"])
+
+
+def _trajectory(data: Mapping[str, Any], turn: Callable[[Mapping[str, Any]], Turn]) -> Trajectory:
+    return Trajectory(data["agent"], tuple(map(turn, data["turns"])), Ending(data["ending"]), data["trainable"])
 
 
 class _Reader:
@@ -192,17 +205,30 @@ def _turn(data: Mapping[str, Any], take: Mapping[str, _Reader], sizes: Iterator[
     if data["allowed"]:
         counts = [next(sizes) for _ in range(data["sampled"])]
         allowed = tuple(None if count < 0 else take["allowed"](count) for count in counts)
-    sample = Sample(
-        tokens=take["sampled"](data["sampled"]),
-        logprobs=take["logprobs"](data["sampled"]),
-        versions=Versions(*data["versions"]),
-        stop=Stop(data["stop"]),
-        temperature=data["temperature"],
-        allowed=allowed,
+    return _made(
+        data,
+        take["context"](data["context"]),
+        take["sampled"](data["sampled"]),
+        take["logprobs"](data["sampled"]),
+        allowed,
     )
+
+
+def _untold(data: Mapping[str, Any]) -> Turn:
+    return _made(data, _NO_TOKENS, _NO_TOKENS, _NO_LOGPROBS, None)
+
+
+def _made(
+    data: Mapping[str, Any],
+    context: IntArray,
+    sampled: IntArray,
+    logprobs: FloatArray,
+    allowed: tuple[IntArray | None, ...] | None,
+) -> Turn:
+    sample = Sample(sampled, logprobs, Versions(*data["versions"]), Stop(data["stop"]), data["temperature"], allowed)
     return Turn(
         parent=data["parent"],
-        context=take["context"](data["context"]),
+        context=context,
         sample=sample,
         said=None if data["said"] is None else message_of(data["said"]),
         reward=data["reward"],

@@ -12,29 +12,37 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from sojourn.errors import RecordError
 from sojourn.record import step_file
 from sojourn.record.atomic import writing
-from sojourn.record.entry import COLUMNS, Entry, describe, from_row, to_row
+from sojourn.record.entry import COLUMNS, FIRST, Entry, describe, from_row
+from sojourn.record.excerpt import Excerpt, excerpts
+from sojourn.record.found import LONGEST, Found, Row, expression, page
+from sojourn.record.index import (
+    SCHEMA,
+    OlderError,
+    current,
+    damage,
+    indexed,
+    insert,
+    labels,
+    open_to_read,
+    prepare,
+    rebuild,
+    remove,
+)
+from sojourn.record.search import Query
 from sojourn.record.step_file import Record, StepFile
 from sojourn.types import Credit, Episode, Group, Score
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS episodes (
-    stage TEXT, step INTEGER, part INTEGER, number INTEGER, place INTEGER, slot INTEGER,
-    id TEXT, task TEXT, env TEXT, tags TEXT, split TEXT, seed TEXT, reward REAL, success REAL, turns INTEGER,
-    sampled INTEGER, ending TEXT, error TEXT, seconds REAL, parts TEXT,
-    PRIMARY KEY (stage, step, part, number)
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS by_id ON episodes (id);
-CREATE INDEX IF NOT EXISTS by_task ON episodes (task);
-"""
+Answer = TypeVar("Answer")
+Read = TypeVar("Read")
 
 
 class StepCount(NamedTuple):
@@ -67,7 +75,8 @@ class EpisodeStore:
         self.tokens = self.folder / "tokens"
         self._lock = threading.RLock()
         self._writer: sqlite3.Connection | None = None
-        self._memory: sqlite3.Connection | None = None
+        self._memory: sqlite3.Connection | None = None  # the rows, where the index is damaged
+        self._searchable: sqlite3.Connection | None = None  # all of it, where it cannot be searched either
         if write:
             with writing(self.tokens):
                 self.tokens.mkdir(parents=True, exist_ok=True)
@@ -94,13 +103,14 @@ class EpisodeStore:
             records, entries = describe(stage, step, part, place, groups, scores, credits)
             if not entries:
                 return
+            pairs = [indexed(entry, record.episode) for entry, record in zip(entries, records, strict=True)]
             step_file.write(self._file(stage, step, part), records, [vars(entry) for entry in entries])
-            _insert(database, entries)
+            insert(database, pairs)
 
     def truncate(self, stage: str, step: int) -> None:
         """Removes what the stage recorded at this step and later, for a run that resumes there."""
         with self._lock, self._write() as database:
-            database.execute("DELETE FROM episodes WHERE stage = ? AND step >= ?", (stage, step))
+            remove(database, stage, step)
         for path in self.tokens.iterdir():
             found = re.fullmatch(rf"{re.escape(_quoted(stage))}-(\d+)-\d+\.npz", path.name)
             if found and int(found[1]) >= step:
@@ -148,9 +158,37 @@ class EpisodeStore:
         where = " AND ".join(clause for clause, _ in clauses) or "1"
         way = "DESC" if newest else "ASC"
         order = ", ".join(f"{column} {way}" for column in ("stage", "step", "part", "number"))
-        statement = f"SELECT {', '.join(COLUMNS)} FROM episodes WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?"
+        statement = f"SELECT {{columns}} FROM episodes WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?"
         values = [value for _, given in clauses for value in given]
         return self._rows(statement, (*values, -1 if limit is None else limit, offset), from_row)
+
+    def beginning(self, text: str, limit: int) -> list[str]:
+        """The ids that begin with a text, sorted."""
+        statement = "SELECT DISTINCT id FROM episodes WHERE id >= ? AND substr(id, 1, ?) = ? ORDER BY id LIMIT ?"
+        return list(self._rows(statement, (text, len(text), text, limit), lambda row: row[0]))
+
+    def search(self, query: Query | str, limit: int = 20, after: str = "") -> Found:
+        """A page of what a query finds, with excerpts where it asks for words; `after` is `next` of the page before.
+
+        Raises QueryError where the query cannot be read, and for an `after` that no page gave.
+        """
+        query = Query.parse(query) if isinstance(query, str) else query
+        held = self._ask(lambda database: page(database, query, limit, after))
+        return Found(tuple(map(Row, held.entries, self._excerpts(held.entries, query))), held.total, held.next)
+
+    def matching(self, query: Query | str) -> Iterator[Entry]:
+        """All that a query finds, in order of recording unless it says another order, without loading them all."""
+        query = Query.parse(query) if isinstance(query, str) else query
+        query = replace(query, sort="oldest") if query.sort == Query().sort else query
+        after: str | None = ""
+        while after is not None:
+            held = self._ask(lambda database, after=after: page(database, query, LONGEST, after, most=LONGEST))
+            yield from held.entries
+            after = held.next
+
+    def labels(self, kind: Literal["tag", "tool"]) -> list[str]:
+        """Every tag, or every tool that was called, in order."""
+        return self._ask(lambda database: labels(database, kind))
 
     def steps(self) -> list[StepCount]:
         """Every step of every stage, with how much it holds and its mean reward and success."""
@@ -162,7 +200,7 @@ class EpisodeStore:
 
     def record(self, episode_id: str) -> Record:
         """The episode with its scores and credits, as last recorded."""
-        statement = f"SELECT {', '.join(COLUMNS)} FROM episodes WHERE id = ? ORDER BY step, part"
+        statement = "SELECT {columns} FROM episodes WHERE id = ? ORDER BY step, part"
         found = list(self._rows(statement, (episode_id,), from_row))
         if not found:
             raise RecordError(f"episode {episode_id!r} is not in {self.path}: expected an id that `query` gives")
@@ -199,10 +237,10 @@ class EpisodeStore:
         ]
 
     def close(self) -> None:
-        for database in (self._writer, self._memory):
+        for database in (self._writer, self._memory, self._searchable):
             if database is not None:
                 database.close()
-        self._writer = self._memory = None
+        self._writer = self._memory = self._searchable = None
 
     def __enter__(self) -> EpisodeStore:
         return self
@@ -210,7 +248,9 @@ class EpisodeStore:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def read_each(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Record | RecordError]]:
+    def read_each(
+        self, entries: Iterable[Entry], read: Callable[[StepFile, int], Read] = StepFile.record
+    ) -> Iterator[tuple[Entry, Read | RecordError]]:
         """The record of each row, or why it cannot be read; a file is opened once for the rows that follow in it."""
         for (stage, step, part), rows in groupby(entries, key=lambda entry: (entry.stage, entry.step, entry.part)):
             try:
@@ -221,10 +261,36 @@ class EpisodeStore:
             with file:
                 for entry in rows:
                     try:
-                        found: Record | RecordError = file.record(entry.number)
+                        found: Read | RecordError = read(file, entry.number)
                     except RecordError as error:
                         found = error
                     yield entry, found
+
+    def _excerpts(self, entries: Sequence[Entry], query: Query) -> list[Excerpt | None]:
+        if not query.words or not entries:
+            return [None] * len(entries)
+        read = self.read_each(sorted(entries, key=_position), StepFile.told)
+        told = {_position(entry): None if isinstance(one, RecordError) else one for entry, one in read}
+        episodes = [told[_position(entry)] for entry in entries]
+        return excerpts(episodes, expression(query.words, "OR"))
+
+    def _ask(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
+        """Asks the index if it can be searched, else one that is made for as long as the store is open."""
+        if self._searchable is None and self.path.exists():
+            try:
+                with closing(open_to_read(self.path)) as database:
+                    if current(database):
+                        return question(database)
+                    state = "was written by an older Sojourn, without words to search: open it once with write=True"
+            except sqlite3.DatabaseError as error:
+                if not damage(error):
+                    raise RecordError(f"{self.path} cannot be read now ({error}): try again") from error
+                state = f"is damaged ({error}): open it with write=True to make it again"
+            warnings.warn(f"{self.path} {state}; until then every search begins by reading tokens/", RuntimeWarning, 3)
+        with self._lock:
+            if self._searchable is None:
+                self._searchable = _remade(self.tokens, texts=True)
+            return question(self._searchable)
 
     def _file(self, stage: str, step: int, part: int) -> Path:
         return self.tokens / f"{_quoted(stage)}-{step:06d}-{part}.npz"
@@ -242,25 +308,28 @@ class EpisodeStore:
     def _open_to_write(self) -> sqlite3.Connection:
         if self.path.is_dir():
             raise RecordError(f"{self.path} is a folder, not a file: remove it, the index is made again from tokens/")
-        found = "was lost"
+        state = "was lost"
         try:
-            database = _prepare(self.path)
+            database = prepare(self.path)
+        except OlderError as error:
+            state = f"has no words to search ({error}), was moved to {self._move_aside('.older').name}"
+            database = prepare(self.path)
         except sqlite3.Error as error:
-            if not _damage(error):
+            if not damage(error):
                 raise self._refused(error) from error
-            found = f"was damaged ({error}), moved to {self._move_aside().name}"
-            database = _prepare(self.path)
+            state = f"was damaged ({error}), moved to {self._move_aside('.damaged').name}"
+            database = prepare(self.path)
         if any(self.tokens.iterdir()) and database.execute("SELECT 1 FROM episodes LIMIT 1").fetchone() is None:
-            warnings.warn(f"{self.path} {found}, and is made again from tokens/", RuntimeWarning, stacklevel=3)
-            self._rebuild(database)
+            warnings.warn(f"{self.path} {state}, and is made again from tokens/", RuntimeWarning, stacklevel=3)
+            rebuild(database, self.tokens)
         return database
 
-    def _move_aside(self) -> Path:
-        aside = self.path.with_suffix(".damaged")
+    def _move_aside(self, suffix: str) -> Path:
+        aside = self.path.with_suffix(suffix)
         with writing(aside):
             self.path.replace(aside)
-            for suffix in ("-wal", "-shm"):
-                Path(f"{self.path}{suffix}").unlink(missing_ok=True)
+            for log in ("-wal", "-shm"):
+                Path(f"{self.path}{log}").unlink(missing_ok=True)
         return aside
 
     def _refused(self, error: sqlite3.Error) -> RecordError:
@@ -269,23 +338,14 @@ class EpisodeStore:
             "hold it; then go on"
         )
 
-    def _rebuild(self, database: sqlite3.Connection) -> None:
-        for path in sorted(self.tokens.glob("*.npz")):
-            try:
-                with StepFile(path) as file:
-                    entries = [Entry(**{**row, "tags": tuple(row["tags"])}) for row in file.index()]
-            except (RecordError, TypeError, KeyError) as error:
-                warnings.warn(f"{path.name} is left out of the index: {error}", RuntimeWarning, stacklevel=4)
-                continue
-            with database:
-                _insert(database, entries)
-
     def _rows(self, statement: str, values: Sequence[Any], make: Callable[[Any], Any]) -> Iterator[Any]:
+        """Of a statement over `{columns}`: those that the index has, or today's where it is lost or damaged."""
         given = 0
         if self._memory is None and self.path.exists():
             try:
-                with closing(_open_to_read(self.path)) as database:
-                    for row in database.execute(statement, values):
+                with closing(open_to_read(self.path)) as database:
+                    columns = COLUMNS if current(database) else FIRST
+                    for row in database.execute(statement.replace("{columns}", ", ".join(columns)), values):
                         given += 1
                         yield make(row)
                 return
@@ -293,11 +353,13 @@ class EpisodeStore:
                 warnings.warn(f"{self.path} is damaged ({error}): made again in memory", RuntimeWarning, stacklevel=3)
         with self._lock:
             if self._memory is None:
-                self._memory = sqlite3.connect(":memory:", check_same_thread=False)
-                self._memory.executescript(SCHEMA)
-                self._rebuild(self._memory)
-            rows = self._memory.execute(statement, values).fetchall()
+                self._memory = _remade(self.tokens, texts=False)
+            rows = self._memory.execute(statement.replace("{columns}", ", ".join(COLUMNS)), values).fetchall()
         yield from (make(row) for row in rows[given:])
+
+
+def _position(entry: Entry) -> tuple[str, int, int, int]:
+    return entry.stage, entry.step, entry.part, entry.number
 
 
 def _group(members: Sequence[tuple[Entry, Record | RecordError]]) -> GroupRecord | None:
@@ -320,44 +382,13 @@ def _group(members: Sequence[tuple[Entry, Record | RecordError]]) -> GroupRecord
     )
 
 
+def _remade(tokens: Path, *, texts: bool) -> sqlite3.Connection:
+    """The index made again for this store alone; SQLite keeps what memory has no room for in a file without a name."""
+    database = sqlite3.connect("", check_same_thread=False)
+    database.executescript(SCHEMA)
+    rebuild(database, tokens, texts=texts)
+    return database
+
+
 def _quoted(stage: str) -> str:
     return quote(stage, safe="")
-
-
-def _prepare(path: Path) -> sqlite3.Connection:
-    """The database, sound and with our table; raises what SQLite has against it."""
-    database = sqlite3.connect(path, check_same_thread=False)
-    try:
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
-        database.executescript(SCHEMA)
-        if database.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-            raise sqlite3.DatabaseError("quick_check failed")
-        if tuple(column[1] for column in database.execute("PRAGMA table_info(episodes)")) != COLUMNS:
-            raise sqlite3.DatabaseError("the table has other columns")
-    except sqlite3.Error:
-        database.close()
-        raise
-    return database
-
-
-def _damage(error: sqlite3.Error) -> bool:
-    """Whether the file is at fault (no database, or another's tables), not the disk, a lock or our rights."""
-    return not isinstance(error, sqlite3.OperationalError) or error.sqlite_errorcode == sqlite3.SQLITE_ERROR
-
-
-def _open_to_read(path: Path) -> sqlite3.Connection:
-    address = path.resolve().as_uri()
-    database = sqlite3.connect(f"{address}?mode=ro", uri=True)
-    try:
-        database.execute("SELECT 1 FROM episodes LIMIT 1").fetchone()
-    except sqlite3.OperationalError:  # a folder that cannot be written cannot hold the log's shared memory
-        database.close()
-        database = sqlite3.connect(f"{address}?mode=ro&immutable=1", uri=True)
-    return database
-
-
-def _insert(database: sqlite3.Connection, entries: Sequence[Entry]) -> None:
-    rows = [to_row(entry) for entry in entries]
-    marks = ", ".join("?" * len(COLUMNS))
-    database.executemany(f"INSERT OR REPLACE INTO episodes ({', '.join(COLUMNS)}) VALUES ({marks})", rows)

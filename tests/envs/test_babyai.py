@@ -177,7 +177,7 @@ async def test_nonsense_is_refused_and_changes_nothing(said: str) -> None:
     ("wrong", "told"),
     [
         ({"levels": ()}, "at least one"),
-        ({"levels": ("GoTo", "GoTo")}, "different names"),
+        ({"levels": ("GoTo", "GoTo")}, "each once"),
         ({"levels": ("GoToTheMoon",)}, "lists 'GoToTheMoon'"),
         ({"turns": -1}, "turns = -1"),
     ],

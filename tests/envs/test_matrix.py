@@ -185,8 +185,8 @@ async def test_what_is_no_action_is_refused(said) -> None:
     ("wrong", "told"),
     [
         ({"rounds": 0}, "rounds = 0, but it must be from 1 to 30"),
-        ({"game": "poker"}, "game = 'poker', but it must be one of prisoners_dilemma"),
-        ({"opponent": "nobody"}, "opponent = 'nobody', but it must be one of self"),
+        ({"game": "poker"}, 'game = "poker", but it must be one of prisoners_dilemma'),
+        ({"opponent": "nobody"}, 'opponent = "nobody", but it must be one of self'),
         ({"threshold": "high"}, "threshold = 'high'"),
     ],
 )

@@ -173,7 +173,7 @@ async def test_a_play_ends_lost_when_its_turns_are_used_up():
 
 @pytest.mark.parametrize(
     ("wrong", "told"),
-    [({"kinds": ("nosuch",)}, "no kind 'nosuch'"), ({"level": 0}, "level = 0"), ({"shown": 5}, "shown = 5")],
+    [({"kinds": ("nosuch",)}, "kinds lists 'nosuch'"), ({"level": 0}, "level = 0"), ({"shown": 5}, "shown = 5")],
 )
 def test_wrong_configs_are_refused(wrong, told):
     with pytest.raises(ConfigError, match=told):

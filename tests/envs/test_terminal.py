@@ -200,7 +200,7 @@ def test_what_checkers_parse_may_be_anything():
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"kinds": ("nosuch",)}, "no kind 'nosuch'"),
+        ({"kinds": ("nosuch",)}, "kinds lists 'nosuch'"),
         ({"level": 4}, "level = 4"),
         ({"turns": 0}, "turns = 0"),
         ({"timeout_s": 0}, "timeout_s = 0"),

@@ -308,10 +308,10 @@ def test_a_choice_is_kept_to_and_an_empty_one_is_refused(runs: dict[str, Path], 
     with EpisodeStore(run) as store:
         ids = [entry.id for entry in store.query()]
     assert [line["episode"] for line in lines(written(run, "chat", tmp_path / "a", episodes=(ids[2],)))] == [ids[2]]
-    assert len(lines(written(run, "chat", tmp_path / "b", stage="rl", env="toy", split="train", success=True))) == 4
-    for choice in ({"stage": "warmup"}, {"env": "sums"}, {"success": False}, {"split": "test"}):
-        with pytest.raises(RecordError, match=r"no episode of .* fits: it has rl"):
-            written(run, "chat", tmp_path / "none", **choice)
+    assert len(lines(written(run, "chat", tmp_path / "b", where="stage:rl env:toy split:train success:yes"))) == 4
+    for where in ("stage:warmup", "env:sums", "success:no", "split:test"):
+        with pytest.raises(RecordError, match=r"no episode of .* fits '.*': it has rl"):
+            written(run, "chat", tmp_path / "none", where=where)
     assert not (tmp_path / "none").exists()
 
 
@@ -354,7 +354,7 @@ def test_the_command_says_what_it_wrote(runs: dict[str, Path], tmp_path: Path):
     assert code == 0
     assert re.fullmatch(r".*/h: 6 episodes, \d+ statements\n", said)
     assert "--out is missing" in command(runs["pages"])[1]
-    assert "leave these out" in command(runs["pages"], "x", "--stage", "rl", "--out", tmp_path / "x")[1]
+    assert "leave it out" in command(runs["pages"], "x", "--where", "stage:rl", "--out", tmp_path / "x")[1]
     assert "--tokens is for --format chat" in command(runs["pages"], "--format", "adp", "--tokens", "--out", "x")[1]
     assert "no episode 'x' in" in command(runs["pages"], "x", "--out", tmp_path / "x")[1]
 

@@ -12,7 +12,6 @@ import pytest
 
 import sojourn
 from sojourn.errors import RecordError
-from sojourn.record import listing
 from sojourn.record.blobs import Blobs
 from sojourn.record.intervals import summarise
 from sojourn.record.run import RunFolder
@@ -180,19 +179,6 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path, full_disk):
         with full_disk(), pytest.raises(RecordError, match="cannot be written"):
             run.blobs.put(b"pixels")
         assert os.listdir(run.path / "blobs") == []
-
-
-@pytest.mark.parametrize("name", ["evaluations.json", "metrics.jsonl", "config.toml"])
-def test_a_damaged_run_does_not_hide_the_others(tmp_path: Path, name: str):
-    for run in ("good", "bad"):
-        RunFolder.create(tmp_path / run, CONFIG).close()
-    damaged = tmp_path / "bad" / name
-    damaged.unlink(missing_ok=True)
-    damaged.mkdir()
-    run, *_, found = (list(column.cells) for column in listing.runs([tmp_path]).columns)
-    assert set(run) == {"good", "bad"}
-    assert str(found[run.index("bad")]).startswith("damaged: ")
-    assert found[run.index("good")] == ""
 
 
 def test_blobs_are_named_by_content(tmp_path: Path):

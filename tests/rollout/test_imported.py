@@ -117,7 +117,7 @@ LIVE = 'groups = { name = "slots", width = 2, size = 3 }'
 def test_a_step_from_an_export_is_a_step_from_the_run(played: Path, again, tmp_path: Path, format: str):
     if format == "parquet":
         pytest.importorskip("pyarrow")
-    export(played, tmp_path / "out", format, Choice(stage="rl", tokens=True))
+    export(played, tmp_path / "out", format, Choice(where="stage:rl", tokens=True))
     made = run(tmp_path / "other", PLAYED.replace(LIVE, IMPORTED % (tmp_path / "out")))
     other, live = weights(made), weights(played)
     assert again.keys() == other.keys() == live.keys()

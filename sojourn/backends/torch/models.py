@@ -104,6 +104,22 @@ def load(name: str, dtype: str = "fp32", seed: int = 0) -> Loaded:
     return Loaded(model.eval(), tokenizer, name, template_of(tokenizer), max_context(model.config))
 
 
+def tokenizer(name: str) -> Any:
+    """The tokenizer alone, of a model that is here; raises `ModelError` for one that would have to be downloaded."""
+    source = resolve(name)
+    if not source.ready:
+        raise ModelError(f"model '{name}' is not on this machine yet: train or evaluate with it once, which fetches it")
+    with quiet():
+        if source.kind is Kind.TINY:
+            from sojourn.backends.torch import tiny
+
+            return tiny.build_tokenizer()
+        found = _tokenizer(name, _place(source))
+    if found is None:
+        raise ModelError(f"model '{name}' has no tokenizer: expected a tokenizer.json beside its weights")
+    return found
+
+
 def template_of(tokenizer: Any) -> str:
     """The renderer for a tokenizer: the format whose turn markers are among its tokens, else its own template."""
     if tokenizer is None:

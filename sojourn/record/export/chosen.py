@@ -18,13 +18,11 @@ from sojourn.types import Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The episodes that are named, else all that fit; `tokens` asks a format that can do without them to hold them."""
+    """The episodes whose ids are given, else all that a query finds (see `sojourn.record.search`); `tokens` asks a
+    format that can do without them to hold them."""
 
     episodes: tuple[str, ...] = ()
-    stage: str | None = None
-    env: str | None = None
-    split: str | None = None
-    success: bool | None = None
+    where: str = ""
     tokens: bool = False
 
 
@@ -107,30 +105,26 @@ class Chosen:
 
     def entries(self) -> Iterator[Entry]:
         """Their rows."""
-        choice = self.choice
-        if not choice.episodes:
-            yield from self.store.query(stage=choice.stage, env=choice.env, split=choice.split, success=choice.success)
-        for name in choice.episodes:
-            yield self._named(name)
+        if self.choice.episodes:
+            yield from map(self._named, self.choice.episodes)
+        elif self.choice.where:
+            yield from self.store.matching(self.choice.where)
+        else:
+            yield from self.store.query()
 
     def _named(self, name: str) -> Entry:
         """The row of an episode, as it was recorded last."""
         found = list(self.store.query(id=name))
         if not found:
-            raise RecordError(
-                f"no episode '{name}' in {self.run.path}: `sojourn runs {self.run.path} --episodes` lists"
-            )
+            raise RecordError(f"no episode '{name}' in {self.run.path}: `sojourn show {self.run.path}` lists some")
         return found[-1]
 
     def _require(self) -> None:
         """Refuses a choice of nothing, in the words of what there is."""
-        choice = self.choice
-        for name in choice.episodes:
-            self._named(name)
-        if choice.episodes or next(self.entries(), None) is not None:
+        if next(self.entries(), None) is not None and all(map(self._named, self.choice.episodes)):
             return
         stages = ", ".join(dict.fromkeys(count.stage for count in self.store.steps()))
-        raise RecordError(f"no episode of {self.run.path} fits: it has {stages or 'none at all'}")
+        raise RecordError(f"no episode of {self.run.path} fits '{self.choice.where}': it has {stages or 'none at all'}")
 
 
 def windows(trajectory: Trajectory) -> list[list[int]]:

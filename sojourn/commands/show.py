@@ -1,0 +1,92 @@
+"""`sojourn show`: one run, one step or one episode in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from sojourn.errors import ConfigError, RecordError
+
+if TYPE_CHECKING:
+    from sojourn.record.vocabulary import Vocabulary
+
+
+def show(
+    run: Annotated[Path, typer.Argument(help="a run folder")],
+    episode: Annotated[str, typer.Argument(help="an episode: its id, how that begins, or stage/step/group/place")] = "",
+    stage: Annotated[str, typer.Option(help="of which stage, by default the last that was trained")] = "",
+    step: Annotated[int | None, typer.Option(help="the groups of this step (from 0): rewards and advantages")] = None,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="each sampled token of the episode with logprob and advantage")
+    ] = False,
+    prompt: Annotated[int | None, typer.Option(help="the exact prompt of this turn of the episode (from 1)")] = None,
+    seat: Annotated[str, typer.Option(help="of which seat the prompt is, by default the first")] = "",
+    full: Annotated[bool, typer.Option("--full", help="long texts to their ends")] = False,
+    json: Annotated[bool, typer.Option("--json", help="for scripts")] = False,
+) -> None:
+    """Read a run, the groups of a step, or an episode."""
+    from sojourn.record.run import RunFolder
+    from sojourn.terminal import run as runs
+
+    RunFolder.read(run)
+    console = Console(highlight=False)
+    if (tokens or prompt is not None or full or seat) and not episode:
+        raise ConfigError("--tokens, --prompt, --seat and --full are of one episode: sojourn show runs/a EPISODE")
+    if episode and (step is not None or stage):
+        raise ConfigError("--step and --stage are of a run: leave out the episode")
+    if episode:
+        _episode(run, episode, console, tokens, prompt, seat, full, json)
+    elif step is not None:
+        _step(run, stage, step, json, console)
+    elif json:
+        print(runs.as_json(run))
+    else:
+        console.print(runs.overview(run, console.width, stage))
+
+
+def _step(run: Path, stage: str, step: int, json: bool, console: Console) -> None:
+    from sojourn.record.standing import standing
+    from sojourn.terminal import step as steps
+
+    chosen = stage or standing(run).stage
+    if json:
+        print(steps.as_json(run, chosen, step))
+    else:
+        console.print(steps.table(run, chosen, step, console.width))
+
+
+def _episode(
+    run: Path, name: str, console: Console, tokens: bool, prompt: int | None, seat: str, full: bool, json: bool
+) -> None:
+    from sojourn.terminal import episode, find
+    from sojourn.terminal import tokens as sampled
+
+    record, shown = find.episode(run, name, full)
+    if json:
+        print(episode.as_json(record, shown.entry))
+    elif prompt is not None:
+        limit = None if full else sampled.PROMPT
+        console.print(sampled.prompt(record, prompt, seat, shown.vocabulary or _vocabulary(run), limit))
+    elif tokens:
+        coloured = console.is_terminal and not console.no_color
+        console.print(sampled.tokens(record, shown, coloured))
+    else:
+        console.print(episode.transcript(record, shown))
+
+
+def _vocabulary(run: Path) -> Vocabulary:
+    """Of the model that the run names, for runs that do not carry their vocabulary."""
+    from sojourn.backends.torch import models
+    from sojourn.errors import SojournError
+    from sojourn.record.standing import standing
+    from sojourn.render import pieces
+    from sojourn.render.text import Codec
+
+    model = standing(run).model
+    try:
+        return pieces.vocabulary(Codec(models.tokenizer(model)))
+    except SojournError as error:
+        raise RecordError(f"{run} has no vocabulary.json, and its model's tokenizer cannot be had: {error}") from error

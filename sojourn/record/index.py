@@ -1,0 +1,160 @@
+"""The SQLite file of an episode store: a row per episode, its tags and tools, and the words of its texts.
+
+The words are in an FTS5 table without content: it holds where each word is and nothing else, as the texts are in the
+records. Nothing is ever removed from it: what `remove` leaves there names rows that are no more, whose numbers are
+never used again, so every search joins with `episodes`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from sojourn.errors import RecordError
+from sojourn.record.entry import COLUMNS, FIRST, Entry, completed, from_json, to_row
+from sojourn.record.step_file import StepFile
+from sojourn.record.texts import PARTS, clean, documents
+from sojourn.types import Episode
+
+TOKENS = "unicode61 remove_diacritics 2"  # what a word is: letters and digits of any script, case and accents aside
+FORM = 1  # `user_version`; the first form, without words, had 0
+SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS episodes (
+    row INTEGER PRIMARY KEY AUTOINCREMENT,
+    stage TEXT, step INTEGER, part INTEGER, number INTEGER, place INTEGER, slot INTEGER,
+    id TEXT, task TEXT, env TEXT, tags TEXT, split TEXT, seed TEXT, reward REAL, success REAL, turns INTEGER,
+    sampled INTEGER, ending TEXT, error TEXT, seconds REAL, parts TEXT, tools TEXT, malformed INTEGER,
+    cut_off INTEGER, oldest INTEGER, newest INTEGER, advantage REAL,
+    UNIQUE (stage, step, part, number)
+);
+CREATE INDEX IF NOT EXISTS by_id ON episodes (id);
+CREATE INDEX IF NOT EXISTS by_task ON episodes (task);
+CREATE TABLE IF NOT EXISTS labels (
+    kind TEXT, value TEXT, row INTEGER, PRIMARY KEY (kind, value, row)
+) WITHOUT ROWID;
+CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(
+    {", ".join(PARTS)}, content='', columnsize=0, tokenize='{TOKENS}'
+);
+PRAGMA user_version = {FORM};
+"""
+
+
+class OlderError(sqlite3.DatabaseError):
+    """An older Sojourn wrote the index: it has no words, and fewer columns."""
+
+
+class Indexed(NamedTuple):
+    """What the index is given of an episode; `texts` is None where its record cannot be read."""
+
+    entry: Entry
+    texts: tuple[str, ...] | None
+
+
+def indexed(entry: Entry, episode: Episode) -> Indexed:
+    return Indexed(entry, documents(episode))
+
+
+def prepare(path: Path) -> sqlite3.Connection:
+    """The database to write to, sound and with our tables; raises what SQLite has against it."""
+    database = sqlite3.connect(path, check_same_thread=False)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        if _columns(database) == FIRST:
+            raise OlderError("an older Sojourn wrote it")
+        database.executescript(SCHEMA)
+        if database.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise sqlite3.DatabaseError("quick_check failed")
+        if _columns(database) != ("row", *COLUMNS):
+            raise sqlite3.DatabaseError("the table has other columns")
+    except sqlite3.Error as error:
+        database.close()
+        if "no such module" in str(error):
+            raise RecordError(f"this Python's SQLite has no full-text search ({error}): use one with FTS5") from error
+        raise
+    return database
+
+
+def open_to_read(path: Path) -> sqlite3.Connection:
+    address = path.resolve().as_uri()
+    database = sqlite3.connect(f"{address}?mode=ro", uri=True)
+    try:
+        database.execute("SELECT 1 FROM episodes LIMIT 1").fetchone()
+    except sqlite3.OperationalError:  # a folder that cannot be written cannot hold the log's shared memory
+        database.close()
+        database = sqlite3.connect(f"{address}?mode=ro&immutable=1", uri=True)
+    return database
+
+
+def current(database: sqlite3.Connection) -> bool:
+    """Whether it is of today's form, and can be searched."""
+    return database.execute("PRAGMA user_version").fetchone()[0] == FORM
+
+
+def damage(error: sqlite3.Error) -> bool:
+    """Whether the file is at fault (no database, or another's tables), not the disk, a lock or our rights."""
+    return not isinstance(error, sqlite3.OperationalError) or error.sqlite_errorcode == sqlite3.SQLITE_ERROR
+
+
+def insert(database: sqlite3.Connection, episodes: Sequence[Indexed]) -> None:
+    """Within the transaction of the caller."""
+    row = f"INSERT OR REPLACE INTO episodes ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+    label = "INSERT OR IGNORE INTO labels (kind, value, row) VALUES (?, ?, ?)"
+    words = f"INSERT INTO words (rowid, {', '.join(PARTS)}) VALUES ({', '.join('?' * (1 + len(PARTS)))})"
+    for entry, texts in episodes:
+        number = database.execute(row, to_row(entry)).lastrowid
+        held = {"tag": map(clean, entry.tags), "tool": map(clean, entry.tools)}
+        database.executemany(label, [(kind, value, number) for kind, values in held.items() for value in values])
+        if texts is not None:
+            database.execute(words, (number, *texts))
+
+
+def remove(database: sqlite3.Connection, stage: str, step: int) -> None:
+    """The rows of the stage from `step` on, within the transaction of the caller."""
+    where, values = "FROM episodes WHERE stage = ? AND step >= ?", (stage, step)
+    database.execute(f"DELETE FROM labels WHERE row IN (SELECT row {where})", values)
+    database.execute(f"DELETE {where}", values)
+
+
+def labels(database: sqlite3.Connection, kind: str) -> list[str]:
+    """Every value of a kind, found one after another: SQLite skips the rows in between."""
+    following = "SELECT min(value) FROM labels WHERE kind = :kind"
+    statement = f"""
+        WITH RECURSIVE each (value) AS (
+            {following} UNION ALL SELECT ({following} AND value > each.value) FROM each WHERE value IS NOT NULL
+        ) SELECT value FROM each WHERE value IS NOT NULL
+    """
+    return [value for (value,) in database.execute(statement, {"kind": kind})]
+
+
+def rebuild(database: sqlite3.Connection, tokens: Path, *, texts: bool = True) -> None:
+    """Fills an empty index from the files of a store, all or none, oldest file first; says what it leaves out."""
+    with database:
+        for path in sorted(tokens.glob("*.npz"), key=lambda path: (path.stat().st_mtime_ns, path.name)):
+            try:
+                found = list(_of_file(path, texts))
+            except (RecordError, TypeError, KeyError) as error:
+                warnings.warn(f"{path.name} is left out of the index: {error}", RuntimeWarning, stacklevel=4)
+                continue
+            insert(database, found)
+
+
+def _of_file(path: Path, texts: bool) -> Iterator[Indexed]:
+    with StepFile(path) as file:
+        for row in file.index():
+            entry = from_json(row)
+            try:
+                record = file.record(entry.number) if texts else None
+            except RecordError:
+                record = None
+            if record is None:
+                yield Indexed(entry, None)
+            else:
+                yield indexed(entry if "tools" in row else completed(entry, record), record.episode)
+
+
+def _columns(database: sqlite3.Connection) -> tuple[str, ...]:
+    return tuple(column[1] for column in database.execute("PRAGMA table_info(episodes)"))

@@ -1,0 +1,193 @@
+"""How a run stands: what it is, whether it runs, how far it came and what its evaluations said."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sojourn.errors import RecordError
+from sojourn.record import metrics
+from sojourn.record.intervals import Estimate, Summary, wilson
+from sojourn.record.run import RunFolder
+
+FAILURE = "failure.json"  # why a run ended that could not go on
+
+
+class State(StrEnum):
+    RUNNING = "running"
+    FINISHED = "finished"
+    STOPPED = "stopped"  # by a person or the system; it can be resumed
+    FAILED = "failed"
+    DAMAGED = "damaged"  # what it is cannot be read
+
+
+class Found(NamedTuple):
+    """An evaluation of a run."""
+
+    name: str
+    summary: Summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """`step` steps of the `steps` of `stage` are done, `done` of `total` in all; `success` is of the last step.
+
+    `missing` says in sentences which parts of the folder cannot be read, `cause` why the run failed.
+    """
+
+    path: Path
+    state: State
+    recipe: str = ""
+    model: str = ""
+    worlds: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    seed: int | None = None
+    stage: str = ""
+    step: int = 0
+    steps: int = 0
+    done: int = 0
+    total: int = 0
+    success: Estimate | None = None
+    evaluations: tuple[Found, ...] = ()
+    changed: float = 0.0  # seconds since the epoch
+    cause: str = ""
+    missing: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.path.absolute().name
+
+
+def run_folders(folders: Sequence[Path]) -> list[Path]:
+    """The runs under some folders, each a run or a folder of runs; those that changed last come last."""
+    paths: list[Path] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise RecordError(f"no folder '{folder}': train something first, or name the folder that holds your runs")
+        held = [folder] if (folder / "config.toml").exists() else [p.parent for p in folder.glob("*/config.toml")]
+        paths += held
+    return sorted(dict.fromkeys(paths), key=_changed)
+
+
+def standing(path: Path) -> Standing:
+    """How a run stands; what of its folder is damaged is said in `missing`, and is no error."""
+    missing: list[str] = []
+    try:
+        run = RunFolder.read(path)
+        config = run.config
+    except RecordError as error:
+        return Standing(path=path, state=State.DAMAGED, changed=_changed(path), missing=(str(error),))
+    found: list[Found] = []
+    last = None
+    try:
+        found = [Found(e["name"], Summary.from_json(e["summary"])) for e in run.evaluations()]
+    except RecordError as error:
+        missing.append(str(error))
+    try:
+        last = metrics.last(path / "metrics.jsonl")
+    except RecordError as error:
+        missing.append(str(error))
+    stages = [(str(s.get("name", "")), _count(s.get("steps"))) for s in _tables(config.get("stages"))]
+    cause = _cause(run)
+    over = bool(stages) and {name for name, _ in stages} <= {evaluation.name for evaluation in found}
+    if locked(path):
+        state = State.RUNNING
+    elif over:
+        state = State.FINISHED
+    else:
+        state = State.FAILED if cause else State.STOPPED
+    return Standing(
+        path=path,
+        state=state,
+        recipe=str(config.get("name", "")),
+        model=str(_table(config.get("model")).get("name", "")),
+        worlds=tuple(_worlds(_table(config.get("env")))),
+        tags=tuple(map(str, _table(config.get("record")).get("tags", ()))),
+        seed=config.get("seed"),
+        **_progress(stages, last),
+        success=_success(last),
+        evaluations=tuple(found),
+        changed=_changed(path),
+        cause=cause if state is State.FAILED else "",
+        missing=tuple(missing),
+    )
+
+
+def locked(folder: Path) -> bool:
+    """Whether a process holds the run's lock, and so writes to it: a finger on the lock, which writers wait for."""
+    try:
+        descriptor = os.open(folder / "lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _cause(run: RunFolder) -> str:
+    try:
+        return str(_table(run.read_json(FAILURE, {})).get("cause", ""))
+    except RecordError:
+        return ""
+
+
+def _progress(stages: Sequence[tuple[str, int]], last: metrics.Line | None) -> dict[str, Any]:
+    """Where the run is, as fields of a Standing."""
+    total = sum(steps for _, steps in stages)
+    if last is None:
+        return {"stage": stages[0][0] if stages else "", "steps": stages[0][1] if stages else 0, "total": total}
+    names = [name for name, _ in stages]
+    at = names.index(last.stage) if last.stage in names else 0
+    done = sum(steps for _, steps in stages[:at]) + last.step + 1
+    steps = stages[at][1] if last.stage in names else 0
+    return {"stage": last.stage, "step": last.step + 1, "steps": steps, "done": done, "total": total}
+
+
+def _success(last: metrics.Line | None) -> Estimate | None:
+    """The last step's rate, whose episodes are taken for independent; None for demonstrations."""
+    rate = None if last is None else last.values.get("success")
+    if last is None or rate is None:
+        return None
+    episodes = last.values.get("episodes", 0.0)
+    return wilson(rate * episodes, episodes) if episodes > 0 else None
+
+
+def _worlds(env: Mapping[str, Any]) -> Iterator[str]:
+    held = _tables(env.get("worlds"))
+    for world in held or [env]:
+        if name := str(world.get("name", "")):
+            yield name
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _tables(value: Any) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _changed(path: Path) -> float:
+    """When something was last measured in the run."""
+    times = []
+    for name in ("metrics.jsonl", "evaluations.json", "config.toml"):
+        try:
+            times.append((path / name).stat().st_mtime)
+        except OSError:
+            continue
+    return max(times, default=0.0)

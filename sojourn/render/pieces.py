@@ -1,0 +1,71 @@
+"""The bytes of each token of a tokenizer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from sojourn.record.vocabulary import Vocabulary
+from sojourn.render.text import Codec
+
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+def vocabulary(codec: Codec) -> Vocabulary:
+    """By what the tokenizer's decoder says of its pieces: bytes spelled as letters, or text with bytes to fall back on.
+
+    Pieces of other kinds are what the tokenizer decodes them to one by one.
+    """
+    tokenizer = codec.tokenizer
+    kinds = _decoders(tokenizer)
+    if "ByteLevel" in kinds:
+        read: Callable[[str], bytes] = _spelled
+    elif "ByteFallback" in kinds:
+        read = _fallback
+    else:
+        read = _decoded(tokenizer)
+    words: dict[str, int] = tokenizer.get_vocab()
+    added = tokenizer.get_added_vocab()
+    pieces: list[bytes | None] = [None] * (max(words.values(), default=-1) + 1)
+    for text, number in words.items():
+        pieces[number] = text.encode() if text in added else read(text)
+    return Vocabulary(tuple(pieces), frozenset(codec.controls.values()))
+
+
+def of(renderer: Any) -> Vocabulary | None:
+    """The vocabulary of a renderer, where it has a tokenizer that gives one."""
+    codec = getattr(renderer, "codec", None)
+    return vocabulary(codec) if isinstance(codec, Codec) else None
+
+
+def _decoders(tokenizer: Any) -> set[str]:
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    if decoder is None:
+        return set()
+    said = json.loads(decoder.__getstate__())
+    return {said["type"], *(part["type"] for part in said.get("decoders", ()))}
+
+
+@cache
+def _letters() -> dict[str, int]:
+    """The byte of each letter, as GPT-2's tokenizer spells them: printable bytes are themselves, others follow."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
+
+
+def _spelled(text: str) -> bytes:
+    letters = _letters()
+    return bytes(letters[letter] for letter in text) if all(c in letters for c in text) else text.encode()
+
+
+def _fallback(text: str) -> bytes:
+    byte = BYTE.fullmatch(text)
+    return bytes([int(byte[1], 16)]) if byte else text.replace("▁", " ").encode()
+
+
+def _decoded(tokenizer: Any) -> Callable[[str], bytes]:
+    return lambda text: tokenizer.convert_tokens_to_string([text]).encode()

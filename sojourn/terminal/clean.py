@@ -1,0 +1,55 @@
+"""Text of agents and worlds, made harmless for a terminal and of a bearable length.
+
+What a terminal would obey or hide (control characters, escape sequences, changes of direction, lone surrogates) is
+shown as it would be written in Python. Lines and paragraphs stay.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+JOINERS = "\u200c\u200d"  # parts of scripts and of emoji; they take no place and change no order
+KEPT = frozenset("\n" + JOINERS)
+HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
+MARKS = re.compile(r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{3})"
+                   r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+)")  # fmt: skip
+LIMIT = 2000  # characters of one message that are shown
+
+
+def clean(text: str, limit: int | None = LIMIT) -> str:
+    """The text as a terminal may have it; beyond `limit` characters, how many are left out (None: all are shown)."""
+    shown = text if limit is None else text[:limit]
+    shown = escaped(shown.replace("\r\n", "\n").expandtabs(4))
+    if limit is None or len(text) <= limit:
+        return shown
+    return f"{shown} … {len(text) - limit:,} more characters"
+
+
+def line(text: str, limit: int = 200) -> str:
+    """The text on one line."""
+    return clean(text, limit).replace("\n", " ")
+
+
+def escaped(text: str) -> str:
+    """The text with what must not reach a terminal spelled out."""
+    if text.isprintable():
+        return _thinned(text)
+    return _thinned("".join(character if _harmless(character) else _spelled(character) for character in text))
+
+
+def _harmless(character: str) -> bool:
+    return character in KEPT or unicodedata.category(character) not in HIDDEN
+
+
+def _spelled(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def _thinned(text: str) -> str:
+    """With at most three marks on a letter, as more of them would be drawn over other lines."""
+    return text if text.isascii() else MARKS.sub(lambda found: found[1] + "".join(map(_named, found[2])), text)
+
+
+def _named(mark: str) -> str:
+    return f"\\u{ord(mark):04x}"

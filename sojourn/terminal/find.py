@@ -1,0 +1,70 @@
+"""An episode by what a person calls it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sojourn.errors import RecordError
+from sojourn.record import metrics, vocabulary
+from sojourn.record.entry import Entry
+from sojourn.record.step_file import Record
+from sojourn.record.store import EpisodeStore
+from sojourn.terminal.clean import LIMIT, line
+from sojourn.terminal.episode import Shown
+
+SOME = 5  # ids that are named where several begin alike
+
+
+def episode(run: Path, name: str, full: bool = False) -> tuple[Record, Shown]:
+    """The record of an episode, and what is needed to show it."""
+    with EpisodeStore(run) as store:
+        entry = found(store, name)
+        siblings = group(store, entry.stage, entry.step, entry.place)
+        record = store.read(entry)
+    shown = Shown(run, entry, siblings, _words(run), _version(run, entry), None if full else LIMIT)
+    return record, shown
+
+
+def found(store: EpisodeStore, name: str) -> Entry:
+    """By its id, else by its address stage/step/group/place, else by how its id begins."""
+    exact = list(store.query(id=name))
+    if exact:
+        return exact[-1]
+    stage, *numbers = name.rsplit("/", 3)
+    if len(numbers) == 3 and all(number.isdecimal() for number in numbers):
+        step, place, number = map(int, numbers)
+        members = group(store, stage, step, place)
+        if number < len(members):
+            return members[number]
+    begun = store.beginning(name, SOME + 1)
+    if len(begun) == 1:
+        return list(store.query(id=begun[0]))[-1]
+    if begun:
+        some = ", ".join(line(id_) for id_ in begun[:SOME]) + (", ..." if len(begun) > SOME else "")
+        raise RecordError(f"several episodes of {store.folder} begin with '{name}': {some}: give more of it")
+    raise RecordError(
+        f"no episode '{line(name)}' in {store.folder}: give an id, how one begins, or stage/step/group/place "
+        f"(sojourn show {store.folder} lists some)"
+    )
+
+
+def group(store: EpisodeStore, stage: str, step: int, place: int) -> list[Entry]:
+    """The episodes of a group, in order."""
+    return [entry for entry in store.query(stage=stage, step=step) if entry.place == place]
+
+
+def _words(run: Path) -> vocabulary.Vocabulary | None:
+    try:
+        return vocabulary.read(run)
+    except RecordError:  # told where it is needed: by --prompt
+        return None
+
+
+def _version(run: Path, entry: Entry) -> int | None:
+    """The weights' version after the episode's step."""
+    try:
+        lines = metrics.read(run / "metrics.jsonl")
+        held = [at.values.get("version") for at in lines if (at.stage, at.step) == (entry.stage, entry.step)]
+    except RecordError:
+        return None
+    return int(held[-1]) if held and held[-1] is not None else None

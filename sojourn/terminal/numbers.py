@@ -1,0 +1,71 @@
+"""Numbers as people read them, and a row of bars for many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def number(value: float) -> str:
+    """Three digits, without exponents where they are not needed."""
+    if not math.isfinite(value):
+        return "-"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def of(values: Mapping[str, float], name: str) -> str:
+    return number(values[name]) if name in values else "-"
+
+
+def percent(values: Mapping[str, float], name: str) -> str:
+    found = values.get(name, math.nan)
+    return f"{100 * found:.1f}%" if math.isfinite(found) else "-"
+
+
+def signed(value: float) -> str:
+    return f"{value:+.3g}" if math.isfinite(value) else "-"
+
+
+def duration(seconds: float) -> str:
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def size(count: int) -> str:
+    """A number of bytes."""
+    value = float(count)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"
+
+
+def bars(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
+    """The values as a row of bars, means of neighbours where there are more than `width`; by default from the smallest
+    to the greatest. What is not finite is left blank."""
+    x = np.asarray(values, dtype=np.float64)
+    if len(x) > width:
+        x = np.array([_mean(part) for part in np.array_split(x, width)])
+    finite = x[np.isfinite(x)]
+    if not len(finite):
+        return ""
+    bottom = float(finite.min()) if low is None else low
+    span = (float(finite.max()) if high is None else high) - bottom
+    return "".join(_bar((value - bottom) / span if span > 0 else 0.0) for value in x)
+
+
+def _mean(part: np.ndarray) -> float:
+    finite = part[np.isfinite(part)]
+    return float(finite.mean()) if len(finite) else math.nan
+
+
+def _bar(share: float) -> str:
+    return BARS[min(int(max(share, 0.0) * len(BARS)), len(BARS) - 1)] if math.isfinite(share) else " "

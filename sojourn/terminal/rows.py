@@ -1,0 +1,82 @@
+"""Rows in columns that are never cut: what does not fit is left out by column, or its name gets a line of its own."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.text import Text
+
+GAP = "  "
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A heading, its cells (one a row), and how soon it is left out where there is no room (0: never)."""
+
+    heading: str
+    cells: Sequence[str]
+    leaves: int = 0
+    right: bool = False
+
+    @property
+    def width(self) -> int:
+        return max(map(cell_len, (self.heading, *self.cells)))
+
+    @property
+    def empty(self) -> bool:
+        return not any(self.cells)
+
+    def padded(self, text: str, width: int) -> str:
+        space = " " * (width - cell_len(text))
+        return space + text if self.right else text + space
+
+
+def fitted(columns: Sequence[Column], width: int) -> list[Column]:
+    """The columns that fit side by side, without those that have nothing to say."""
+    kept = [column for column in columns if not (column.empty and column.leaves)]
+    while _needed(kept) > width and any(column.leaves for column in kept):
+        kept.remove(max(kept, key=lambda column: column.leaves))
+    return kept
+
+
+def rows(
+    columns: Sequence[Column], width: int, notes: Sequence[str] = (), styles: Sequence[str] = ()
+) -> Iterator[Text]:
+    """A line of headings and one for each row, its note below it where there is one.
+
+    Where even the columns that must stay are too wide, the first is put on a line of its own above the others.
+    """
+    kept = fitted(columns, width)
+    apart = _needed(kept) > width
+    headings = [column.heading for column in kept]
+    yield from _row(kept, headings, apart, "dim")
+    for number in range(len(kept[0].cells)):
+        yield from _row(kept, [column.cells[number] for column in kept], apart, styles[number] if styles else "")
+        if notes and notes[number]:
+            yield from _note(notes[number], width)
+
+
+def _row(columns: Sequence[Column], cells: Sequence[str], apart: bool, style: str) -> Iterator[Text]:
+    told = Text(style=style)
+    for number, (column, cell) in enumerate(zip(columns, cells, strict=True)):
+        if apart and number == 0:
+            yield Text(cell, style=style)
+            told.append("   ")
+            continue
+        told.append(column.padded(cell, column.width))
+        told.append(GAP)
+    told.rstrip()
+    yield told
+
+
+def _note(note: str, width: int) -> Iterator[Text]:
+    """Indented, wrapped between words."""
+    for part in textwrap.wrap(note, max(width - 4, 20), break_on_hyphens=False):
+        yield Text(f"    {part}", "dim")
+
+
+def _needed(columns: Sequence[Column]) -> int:
+    return sum(column.width for column in columns) + len(GAP) * (len(columns) - 1)

@@ -1,0 +1,114 @@
+"""The groups of one step: what each episode earned, and what credit it was given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Group as Lines
+from rich.console import RenderableType
+from rich.text import Text
+
+from sojourn.errors import RecordError
+from sojourn.record.store import EpisodeStore, GroupRecord
+from sojourn.terminal.clean import line
+from sojourn.terminal.numbers import number, signed
+from sojourn.terminal.plain import plain
+from sojourn.terminal.rows import Column, rows
+from sojourn.terminal.run import told_in
+
+
+class Play(NamedTuple):
+    """An episode of a group: `reward` is that of its trainable seats, `advantage` the mean over its tokens."""
+
+    id: str
+    reward: float | None
+    advantage: float | None
+    turns: int
+    tokens: int
+    ending: str
+    success: bool | None
+
+
+def plays(record: GroupRecord) -> Iterator[Play]:
+    """The episodes of a group, in order."""
+    owners = record.group.owners
+    for number_, episode in enumerate(record.group.episodes):
+        own = [at for at, owner in enumerate(owners) if owner == number_]
+        seats = [record.group.trajectories[at] for at in own]
+        rewards = [record.scores[at].total for at in own if at < len(record.scores)]
+        credit = [part for at in own if at < len(record.credits) for part in record.credits[at].tokens]
+        tokens = np.concatenate(credit) if credit else np.zeros(0)
+        yield Play(
+            episode.id,
+            float(np.mean(rewards)) if rewards else None,
+            float(tokens.mean()) if len(tokens) else None,
+            sum(len(seat.turns) for seat in seats),
+            sum(len(turn.sample.tokens) for seat in seats for turn in seat.turns),
+            str(seats[0].ending) if seats else f"failed: {episode.error}",
+            bool(np.mean([seat.success for seat in seats])) if seats else None,
+        )
+
+
+def groups(path: Path, stage: str, step: int) -> tuple[list[GroupRecord], list[str]]:
+    """The groups of a step (from 0), and what of them cannot be read."""
+    missing: list[str] = []
+    found: list[GroupRecord] = []
+    with told_in(missing), EpisodeStore(path) as store:
+        found = list(store.records(stage, [step]))
+        if not found and not any(True for _ in store.query(stage=stage, step=step, limit=1)):
+            held = [count.step for count in store.steps() if count.stage == stage]
+            range_ = f"{min(held)} to {max(held)}" if held else "none yet"
+            raise RecordError(f"no episodes of step {step} of '{stage}' in {path}: it has steps {range_}")
+    return found, missing
+
+
+def table(path: Path, stage: str, step: int, width: int) -> Lines:
+    found, missing = groups(path, stage, step)
+    lines: list[RenderableType] = []
+    for place, record in enumerate(found):
+        played = list(plays(record))
+        lines += [_heading(record, place, played), *_rows(played, f"{stage}/{step}/{place}", width), Text()]
+    return Lines(*lines, *(Text(f"missing: {line(sentence, 500)}", "red") for sentence in missing))
+
+
+def as_json(path: Path, stage: str, step: int) -> str:
+    found, missing = groups(path, stage, step)
+    told: list[dict[str, Any]] = [
+        {"place": place, "slot": r.group.slot, "task": plain(r.group.task), "episodes": [plain(p) for p in plays(r)]}
+        for place, r in enumerate(found)
+    ]
+    return json.dumps({"stage": stage, "step": step, "groups": told, "missing": missing}, indent=1)
+
+
+def _heading(record: GroupRecord, place: int, played: list[Play]) -> Text:
+    task = record.group.task
+    rewards = [play.reward for play in played if play.reward is not None]
+    said = f"group {place}: {line(', '.join((task.env, *task.tags)), 60)}, seed {task.seed}"
+    if rewards:
+        said += f", mean reward {number(float(np.mean(rewards)))}"
+    signal = ", no signal" if len(rewards) > 1 and float(np.ptp(rewards)) == 0 else ""
+    return Text(said, "bold").append(signal, "not bold yellow")
+
+
+def _rows(played: list[Play], address: str, width: int) -> Iterator[Text]:
+    columns = [
+        Column(heading="address", cells=[f"{address}/{at}" for at in range(len(played))]),
+        Column(heading="reward", cells=[_shown(p.reward) for p in played], right=True),
+        Column(heading="advantage", cells=["-" if p.advantage is None else signed(p.advantage) for p in played],
+               right=True),
+        Column(heading="turns", cells=[str(play.turns) for play in played], right=True, leaves=2),
+        Column(heading="tokens", cells=[str(play.tokens) for play in played], right=True, leaves=3),
+        Column(heading="ending", cells=[line(play.ending.split(":")[0], 20) for play in played]),
+        Column(heading="episode", cells=[line(play.id) for play in played], leaves=1),
+    ]  # fmt: skip
+    failures = [line(play.ending, 300) if play.ending.startswith("failed") else "" for play in played]
+    styles = ["green" if play.success else "" for play in played]
+    return rows(columns, width, failures, styles)
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else number(value)
