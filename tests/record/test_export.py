@@ -37,6 +37,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "sampled": Made(TOY, MIXED),
         "pages": Made(TOY, MIXED, Plain(history="window", turns=1)),
         "tools": Made(SUMS),
+        "choices": Made(TOY, Script(["go north", "go south"], constrained=True)),
         "seats": Made({"name": "matrix", "opponent": "self", "rounds": 2}, Script(["cooperate", "defect"])),
     }
     found = {name: one.run(folder / name) for name, one in made.items()}
@@ -112,7 +113,7 @@ def same(one: Any, other: Any) -> None:
         assert one == other or (one != one and other != other)
 
 
-NAMES = ("expert", "sampled", "pages", "tools", "seats", "hostile")
+NAMES = ("expert", "sampled", "pages", "tools", "choices", "seats", "hostile")
 
 
 @pytest.mark.parametrize("name", NAMES)
