@@ -39,7 +39,7 @@ from sojourn.record.index import (
 )
 from sojourn.record.search import Query
 from sojourn.record.step_file import Record, StepFile
-from sojourn.types import Credit, Episode, Group, Score
+from sojourn.types import Credit, Episode, Group, Score, Streams
 
 Answer = TypeVar("Answer")
 Read = TypeVar("Read")
@@ -93,14 +93,15 @@ class EpisodeStore:
         groups: Sequence[Group],
         scores: Sequence[Sequence[Score]] | None = None,
         credits: Sequence[Sequence[Credit]] | None = None,
+        streams: Streams | None = None,
     ) -> None:
-        """Adds the groups of a step, all or none; scores and credits align with each group's `trajectories`."""
+        """Adds the groups of a step, all or none; judgements align with each group's `trajectories`."""
         with self._lock, self._write() as database:
             where = "FROM episodes WHERE stage = ? AND step = ?"
             part, place = database.execute(
                 f"SELECT coalesce(max(part), -1) + 1, coalesce(max(place), -1) + 1 {where}", (stage, step)
             ).fetchone()
-            records, entries = describe(stage, step, part, place, groups, scores, credits)
+            records, entries = describe(stage, step, part, place, groups, scores, credits, streams or {})
             if not entries:
                 return
             pairs = [indexed(entry, record.episode) for entry, record in zip(entries, records, strict=True)]
