@@ -22,6 +22,7 @@ from sojourn.record.texts import PARTS, clean, documents
 from sojourn.types import Episode
 
 TOKENS = "unicode61 remove_diacritics 2"  # what a word is: letters and digits of any script, case and accents aside
+PAGE_BYTES = 1 << 14  # larger than usual: the rows of a search are read anew by every reader, in fewer pieces
 FORM = 1  # `user_version`; the first form, without words, had 0
 SCHEMA = f"""
 BEGIN;
@@ -65,6 +66,7 @@ def prepare(path: Path) -> sqlite3.Connection:
     """The database to write to, sound and with our tables; raises what SQLite has against it."""
     database = sqlite3.connect(path, check_same_thread=False)
     try:
+        database.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # of a new file
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
         if _columns(database) == FIRST:
