@@ -95,6 +95,7 @@ CASES: dict[str, Callable[[Entry, Episode], bool]] = {
     "reward:>0.5": lambda e, _: e.reward is not None and e.reward > 0.5 + 1e-6,
     "-reward:>0.5": lambda e, _: e.reward is None or e.reward <= 0.5 + 1e-6,
     "reward:0.97..": lambda e, _: e.reward is not None and round(e.reward, 4) >= 0.97,
+    "reward:0.96": lambda e, _: e.reward is not None and round(e.reward, 4) == 0.96,  # it is kept as 0.9599999785
     "success:yes": lambda e, _: e.success == 1,
     "success:no": lambda e, _: e.success == 0,
     "success:yes,no": lambda e, _: e.error is None,
