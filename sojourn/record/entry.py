@@ -57,9 +57,11 @@ _LISTS = ("tags", "tools")
 
 
 def to_row(entry: Entry) -> tuple[Any, ...]:
-    """As SQLite holds it: lists and mappings as JSON, and the seed as text, which may not fit 64 bits."""
-    texts = {name: json.dumps(getattr(entry, name)) for name in (*_LISTS, "parts")}
-    return tuple((vars(entry) | texts | {"seed": str(entry.seed)}).values())
+    """As SQLite holds it: lists and mappings as JSON, the seed as text, which may not fit 64 bits, and the error
+    without what is no character (names of files have such)."""
+    texts: dict[str, Any] = {name: json.dumps(getattr(entry, name)) for name in (*_LISTS, "parts")}
+    error = None if entry.error is None else entry.error.encode(errors="replace").decode()
+    return tuple((vars(entry) | texts | {"seed": str(entry.seed), "error": error}).values())
 
 
 def from_row(row: Sequence[Any]) -> Entry:
