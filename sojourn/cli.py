@@ -24,6 +24,8 @@ COMMANDS = {
     "view": "sojourn.commands.view:view",
     "report": "sojourn.commands.report:report",
     "play": "sojourn.commands.play:play",
+    "export": "sojourn.commands.records:export",
+    "replay": "sojourn.commands.records:replay",
     "check": "sojourn.commands.check:check",
     "envs": "sojourn.commands.menus:envs",
     "methods": "sojourn.commands.menus:methods",

@@ -15,11 +15,12 @@ from typing import Any, cast
 import numpy as np
 
 from sojourn.batch.flatten import flatten
+from sojourn.batch.weigh import weigh
 from sojourn.display import Display
 from sojourn.errors import ConfigError, RecordError
 from sojourn.evaluate import evaluate, panel
 from sojourn.protocols import Stateful, Stream
-from sojourn.recipe import Recipe, Stage
+from sojourn.recipe import Recipe, Stage, beside
 from sojourn.record import checkpoint, metrics, vocabulary
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.intervals import Summary, summarise
@@ -92,7 +93,7 @@ class Session:
             stage.steps,
             self._source,
             self.rig.judge,
-            stage.streams,
+            [*stage.streams, *beside(self.recipe.record, stage)],
             stage.estimator,
             stage.losses,
             stage.aggregate,
@@ -147,8 +148,10 @@ class Session:
         rest = [j.only([n for n, e in enumerate(j.group.episodes) if e.id not in trained]) for j in judged]
         others = [j for j in rest if j.group.episodes]
         new = [n for n, group in enumerate(result.groups) if live or group.episodes[0].id not in self.recorded]
-        learned = [[of[n] for n in new] for of in (result.groups, result.scores, result.credit)]
-        await self._write(stage.name, step, learned, [[j.group for j in others], [j.scores for j in others]])
+        learned: list[Any] = [[of[n] for n in new] for of in (result.groups, result.scores, result.credit)]
+        streams = {**result.streams, "weight": weigh(result.groups, stage.aggregate)}
+        told = {name: [found[n] for n in new] for name, found in streams.items()}
+        await self._write(stage.name, step, [*learned, told], [[j.group for j in others], [j.scores for j in others]])
         if not live:
             self.recorded |= {group.episodes[0].id for group in result.groups}
         drift = {"drift": await self._drift(step, result.groups)} if self._watches(stage) else {}

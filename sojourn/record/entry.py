@@ -12,7 +12,7 @@ import numpy as np
 
 from sojourn.errors import RecordError
 from sojourn.record.step_file import Record
-from sojourn.types import Credit, Group, Score, Stop
+from sojourn.types import Credit, Group, Score, Stop, Streams
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ def describe(
     groups: Sequence[Group],
     scores: Sequence[Sequence[Score]] | None,
     credits: Sequence[Sequence[Credit]] | None,
+    streams: Streams,
 ) -> tuple[list[Record], list[Entry]]:
     """The records of the groups' episodes in order, and their rows; raises RecordError where judgements do not fit."""
     records: list[Record] = []
@@ -102,9 +103,11 @@ def describe(
     for at, group in enumerate(groups):
         judged = _aligned(group, "scores", scores, at)
         credited = _aligned(group, "credits", credits, at)
+        told = {name: _aligned(group, f"arrays of '{name}'", found, at) for name, found in streams.items()}
         for episode in group.episodes:
             count = sum(t.trainable for t in episode.trajectories) if episode.error is None else 0
-            record = Record(episode, tuple(islice(judged, count)), tuple(islice(credited, count)))
+            own = {name: tuple(islice(found, count)) for name, found in told.items()} if count else {}
+            record = Record(episode, tuple(islice(judged, count)), tuple(islice(credited, count)), own)
             entries.append(_entry(record, stage, step, part, len(records), place + at, group))
             records.append(record)
     return records, entries

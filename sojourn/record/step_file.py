@@ -11,7 +11,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,16 @@ from numpy.typing import NDArray
 
 from sojourn.errors import RecordError
 from sojourn.record.atomic import write_file
+from sojourn.record.facts import as_json, message_json, message_of, task_json, task_of, tool_json, tool_of
 from sojourn.types import (
     Credit,
     Ending,
     Episode,
     FloatArray,
     IntArray,
-    Message,
-    Role,
     Sample,
     Score,
     Stop,
-    Task,
-    ToolCall,
     Trajectory,
     Turn,
     Versions,
@@ -44,17 +41,22 @@ UNREADABLE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.
 
 @dataclass(frozen=True)
 class Record:
-    """An episode with its judgements, one for each trainable trajectory; none where it failed or none were given."""
+    """An episode with its judgements, one for each trainable trajectory; none where it failed or none were given.
+
+    `streams` are numbers of its sampled tokens by name, such as "entropy": for each trainable trajectory one array (A,)
+    per turn.
+    """
 
     episode: Episode
     scores: tuple[Score, ...] = ()
     credits: tuple[Credit, ...] = ()
+    streams: Mapping[str, tuple[tuple[FloatArray, ...], ...]] = field(default_factory=dict)
 
 
 def write(path: Path, records: Sequence[Record], index: Sequence[Mapping[str, Any]]) -> None:
     """Writes the records, and beside them the rows from which a lost index can be made again."""
     members = {str(number): _encode(record) for number, record in enumerate(records)}
-    arrays = {name: np.frombuffer(data, np.uint8) for name, data in {"index": _json(index), **members}.items()}
+    arrays = {name: np.frombuffer(data, np.uint8) for name, data in {"index": as_json(index), **members}.items()}
 
     def save(temporary: Path) -> None:
         with temporary.open("wb") as file:
@@ -127,19 +129,21 @@ def _encode(record: Record) -> bytes:
         "logprobs": _join([turn.sample.logprobs for turn in turns]),
         "scores": _join([score.turns for score in record.scores]),
         "credits": _join([part for credit in record.credits for part in credit.tokens]),
+        **{f"stream {name}": _join([part for of in found for part in of]) for name, found in record.streams.items()},
         "allowed": _narrow([ids for ids in allowed if ids is not None]),
         "allowed_sizes": np.array([-1 if ids is None else len(ids) for ids in allowed], dtype=np.int32),
     }
     arrays = {name: array.astype(array.dtype.newbyteorder("<")) for name, array in arrays.items() if len(array)}
     kept = [[name, array.dtype.str, len(array)] for name, array in arrays.items()]
     parts = (array.tobytes() for array in arrays.values())
-    return b"".join((_json(_episode_json(record) | {"arrays": kept}), b"\n", *parts))
+    return b"".join((as_json(_episode_json(record) | {"arrays": kept}), b"\n", *parts))
 
 
 def _check(record: Record) -> None:
     """Refuses scores or credits that do not fit their trajectories: they could not be told apart again."""
     judged = [t for t in record.episode.trajectories if t.trainable] if record.episode.error is None else []
-    for name, values in (("scores", record.scores), ("credits", record.credits)):
+    streams = [(f"arrays of the stream '{name}'", found) for name, found in record.streams.items()]
+    for name, values in (("scores", record.scores), ("credits", record.credits), *streams):
         if values and len(values) != len(judged):
             raise RecordError(
                 f"episode {record.episode.id} has {len(judged)} trainable trajectories but {len(values)} {name}: "
@@ -150,13 +154,17 @@ def _check(record: Record) -> None:
     for trajectory, credit in zip(judged, record.credits, strict=False):
         sampled = tuple(len(turn.sample.tokens) for turn in trajectory.turns)
         _same(record, "a credit", sampled, tuple(len(part) for part in credit.tokens))
+    for name, found in streams:
+        for trajectory, numbers in zip(judged, found, strict=False):
+            sampled = tuple(len(turn.sample.tokens) for turn in trajectory.turns)
+            _same(record, name, sampled, tuple(len(part) for part in numbers))
 
 
 def _same(record: Record, what: str, expected: tuple[int, ...], found: tuple[int, ...]) -> None:
     if expected != found:
         raise RecordError(
             f"episode {record.episode.id} has {what} of shape {found} where its turns need {expected}: "
-            "give one reward for every turn and one advantage for every sampled token"
+            "give one reward for every turn, and one advantage and one number of a stream for every sampled token"
         )
 
 
@@ -177,12 +185,21 @@ def _decode(member: bytes) -> Record:
     judged = [t for t in episode.trajectories if t.trainable]
     scores = tuple(Score(take["scores"](len(t.turns)), parts) for t, parts in zip(judged, data["scores"], strict=False))
     credited = judged if data["credited"] else []
-    credits = tuple(Credit(tuple(take["credits"](len(turn.sample.tokens)) for turn in t.turns)) for t in credited)
-    return Record(episode, scores, credits)
+    credits = tuple(Credit(by_turn(take["credits"], t)) for t in credited)
+    streams = {}
+    for name in data.get("streams", ()):
+        reader = _Reader(arrays.get(f"stream {name}", np.zeros(0, dtype=np.float32)))
+        streams[name] = tuple(by_turn(reader, t) for t in judged)
+    return Record(episode, scores, credits, streams)
+
+
+def by_turn(take: _Reader, trajectory: Trajectory) -> tuple[FloatArray, ...]:
+    """One array (A,) per turn."""
+    return tuple(take(len(turn.sample.tokens)) for turn in trajectory.turns)
 
 
 def _episode(data: Mapping[str, Any], trajectories: Iterable[Trajectory]) -> Episode:
-    return Episode(data["id"], _task(data["task"]), tuple(trajectories), data["error"], data["seconds"])
+    return Episode(data["id"], task_of(data["task"]), tuple(trajectories), data["error"], data["seconds"])
 
 
 def _trajectory(data: Mapping[str, Any], turn: Callable[[Mapping[str, Any]], Turn]) -> Trajectory:
@@ -233,12 +250,14 @@ def _made(
         parent=data["parent"],
         context=context,
         sample=sample,
-        said=None if data["said"] is None else _message(data["said"]),
+        said=None if data["said"] is None else message_of(data["said"]),
         reward=data["reward"],
         info=data["info"],
         images=tuple(data["images"]),
         state=data["state"],
-        shown=tuple(_message(message) for message in data["shown"]),
+        shown=tuple(message_of(message) for message in data["shown"]),
+        recalled=tuple(message_of(message) for message in data.get("recalled", ())),
+        tools=tuple(tool_of(tool) for tool in data.get("tools", ())),
     )
 
 
@@ -246,7 +265,7 @@ def _episode_json(record: Record) -> dict[str, Any]:
     episode = record.episode
     return {
         "id": episode.id,
-        "task": _task_json(episode.task),
+        "task": task_json(episode.task),
         "error": episode.error,
         "seconds": episode.seconds,
         "trajectories": [
@@ -260,6 +279,7 @@ def _episode_json(record: Record) -> dict[str, Any]:
         ],
         "scores": [dict(score.parts) for score in record.scores],
         "credited": bool(record.credits),
+        "streams": list(record.streams),
     }
 
 
@@ -272,62 +292,15 @@ def _turn_json(turn: Turn) -> dict[str, Any]:
         "versions": list(turn.sample.versions),
         "stop": turn.sample.stop,
         "temperature": turn.sample.temperature,
-        "said": None if turn.said is None else _message_json(turn.said),
+        "said": None if turn.said is None else message_json(turn.said),
         "reward": turn.reward,
         "info": dict(turn.info),
         "images": list(turn.images),
         "state": turn.state,
-        "shown": [_message_json(message) for message in turn.shown],
+        "shown": [message_json(message) for message in turn.shown],
+        **({"recalled": [message_json(message) for message in turn.recalled]} if turn.recalled else {}),
+        **({"tools": [tool_json(tool) for tool in turn.tools]} if turn.tools else {}),
     }
-
-
-def _message_json(message: Message) -> dict[str, Any]:
-    data: dict[str, Any] = {"role": message.role, "text": message.text}
-    if message.thought:
-        data["thought"] = message.thought
-    if message.images:
-        data["images"] = list(message.images)
-    if message.calls:
-        data["calls"] = [{"name": c.name, "arguments": dict(c.arguments), "id": c.id} for c in message.calls]
-    if message.answers is not None:
-        data["answers"] = message.answers
-    return data
-
-
-def _message(data: Mapping[str, Any]) -> Message:
-    return Message(
-        role=Role(data["role"]),
-        text=data["text"],
-        thought=data.get("thought", ""),
-        images=tuple(data.get("images", ())),
-        calls=tuple(ToolCall(c["name"], c["arguments"], c["id"]) for c in data.get("calls", ())),
-        answers=data.get("answers"),
-    )
-
-
-def _task_json(task: Task) -> dict[str, Any]:
-    return {
-        "env": task.env,
-        "data": dict(task.data),
-        "seed": task.seed,
-        "split": task.split,
-        "tags": list(task.tags),
-    }
-
-
-def _task(data: Mapping[str, Any]) -> Task:
-    return Task(data["env"], data["data"], data["seed"], data["split"], tuple(data["tags"]))
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, default=_plain).encode()
-
-
-def _plain(value: Any) -> Any:
-    """Numbers that numpy made are kept as Python's."""
-    if isinstance(value, np.generic):
-        return value.item()
-    raise RecordError(f"{value!r} is a {type(value).__name__}, which JSON cannot hold: task data and info must be JSON")
 
 
 def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:

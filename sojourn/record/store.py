@@ -12,7 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -23,10 +23,11 @@ from sojourn.record import index, step_file
 from sojourn.record.atomic import writing
 from sojourn.record.entry import COLUMNS, FIRST, Entry, describe, from_row
 from sojourn.record.excerpt import Excerpt, excerpts
-from sojourn.record.found import Found, Row, expression, page
+from sojourn.record.found import LONGEST, Found, Row, expression, page
+from sojourn.record.group import GroupRecord, of_members
 from sojourn.record.search import Query
 from sojourn.record.step_file import Record, StepFile
-from sojourn.types import Credit, Episode, Group, Score
+from sojourn.types import Credit, Episode, Group, Score, Streams
 
 Answer = TypeVar("Answer")
 Read = TypeVar("Read")
@@ -41,17 +42,6 @@ class StepCount(NamedTuple):
     episodes: int
     reward: float | None
     success: float | None
-
-
-@dataclass(frozen=True)
-class GroupRecord:
-    """A group with its judgements; `credits` is empty where none were recorded."""
-
-    stage: str
-    step: int
-    group: Group
-    scores: tuple[Score, ...]
-    credits: tuple[Credit, ...]
 
 
 class EpisodeStore:
@@ -81,14 +71,15 @@ class EpisodeStore:
         groups: Sequence[Group],
         scores: Sequence[Sequence[Score]] | None = None,
         credits: Sequence[Sequence[Credit]] | None = None,
+        streams: Streams | None = None,
     ) -> None:
-        """Adds the groups of a step, all or none; scores and credits align with each group's `trajectories`."""
+        """Adds the groups of a step, all or none; judgements align with each group's `trajectories`."""
         with self._lock, self._write() as database:
             where = "FROM episodes WHERE stage = ? AND step = ?"
             part, place = database.execute(
                 f"SELECT coalesce(max(part), -1) + 1, coalesce(max(place), -1) + 1 {where}", (stage, step)
             ).fetchone()
-            records, entries = describe(stage, step, part, place, groups, scores, credits)
+            records, entries = describe(stage, step, part, place, groups, scores, credits, streams or {})
             if not entries:
                 return
             pairs = [index.indexed(entry, record.episode) for entry, record in zip(entries, records, strict=True)]
@@ -164,6 +155,16 @@ class EpisodeStore:
         held = self._ask(lambda database: page(database, query, limit, after))
         return Found(tuple(map(Row, held.entries, self._excerpts(held.entries, query))), held.total, held.next)
 
+    def matching(self, query: Query | str) -> Iterator[Entry]:
+        """All that a query finds, in order of recording unless it says another order, without loading them all."""
+        query = Query.parse(query) if isinstance(query, str) else query
+        query = replace(query, sort="oldest") if query.sort == Query().sort else query
+        after: str | None = ""
+        while after is not None:
+            held = self._ask(lambda database, after=after: page(database, query, LONGEST, after, most=LONGEST))
+            yield from held.entries
+            after = held.next
+
     def labels(self, kind: Literal["tag", "tool"]) -> list[str]:
         """Every tag, or every tool that was called, in order."""
         return self._ask(lambda database: index.labels(database, kind))
@@ -204,9 +205,9 @@ class EpisodeStore:
         """The groups of a stage with their judgements; what cannot be read is left out, with a warning that says so."""
         chosen = [count.step for count in self.steps() if count.stage == stage] if steps is None else steps
         for step in chosen:
-            read = self._read_each(self.query(stage=stage, step=step))
+            read = self.read_each(self.query(stage=stage, step=step))
             for _, members in groupby(read, key=lambda pair: pair[0].place):
-                record = _group(list(members))
+                record = of_members(list(members))
                 if record is not None:
                     yield record
 
@@ -214,7 +215,7 @@ class EpisodeStore:
         """One sentence for every record of the index that cannot be read; reads everything."""
         return [
             f"episode {entry.id} ({entry.stage}, step {entry.step}): {found}"
-            for entry, found in self._read_each(self.query())
+            for entry, found in self.read_each(self.query())
             if isinstance(found, RecordError)
         ]
 
@@ -230,7 +231,7 @@ class EpisodeStore:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _read_each(
+    def read_each(
         self, entries: Iterable[Entry], read: Callable[[StepFile, int], Read] = StepFile.record
     ) -> Iterator[tuple[Entry, Read | RecordError]]:
         """The record of each row, or why it cannot be read; a file is opened once for the rows that follow in it."""
@@ -251,24 +252,32 @@ class EpisodeStore:
     def _excerpts(self, entries: Sequence[Entry], query: Query) -> list[Excerpt | None]:
         if not query.words or not entries:
             return [None] * len(entries)
-        read = self._read_each(sorted(entries, key=_position), StepFile.told)
+        read = self.read_each(sorted(entries, key=_position), StepFile.told)
         told = {_position(entry): None if isinstance(one, RecordError) else one for entry, one in read}
         episodes = [told[_position(entry)] for entry in entries]
         return excerpts(episodes, expression(query.words, "OR"))
 
     def _ask(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
         """Asks the index if it can be searched, else one that is made for as long as the store is open."""
+        recorded = index.recorded_in(self.tokens)  # looked at first, as a writer makes the tables before the files
         if self._searchable is None and self.path.exists():
             try:
                 with closing(index.open_to_read(self.path)) as database:
                     if index.current(database):
                         return question(database)
-                    state = "was written by an older Sojourn, without words to search: open it once with write=True"
+                    state = index.unfit(database)
             except sqlite3.DatabaseError as error:
                 if not index.damage(error):
                     raise RecordError(f"{self.path} cannot be read now ({error}): try again") from error
-                state = f"is damaged ({error}): open it with write=True to make it again"
-            self._tell(f"{self.path} {state}; until then every search begins by reading tokens/")
+                state = f"is damaged ({error})"
+            if state:
+                self._tell(
+                    f"{self.path} {state}: open it once with write=True; until then a search begins by reading all "
+                    "of tokens/"
+                )
+        if not recorded:
+            with closing(self._remade(texts=True)) as nothing:
+                return question(nothing)
         with self._lock:
             if self._searchable is None:
                 self._searchable = self._remade(texts=True)
@@ -324,7 +333,7 @@ class EpisodeStore:
 
     def _rows(self, statement: str, values: Sequence[Any], make: Callable[[Any], Any]) -> Iterator[Any]:
         """Of a statement over `{columns}`: those that the index has, or today's where it is lost or damaged."""
-        given = 0
+        given, recorded = 0, index.recorded_in(self.tokens)
         if self._memory is None and self.path.exists():
             try:
                 with closing(index.open_to_read(self.path)) as database:
@@ -334,7 +343,11 @@ class EpisodeStore:
                         yield make(row)
                 return
             except sqlite3.DatabaseError as error:
+                if not recorded and "no such table" in str(error):
+                    return  # a writer is about to make it
                 self._tell(f"{self.path} is damaged ({error}): made again in memory")
+        elif not recorded:
+            return
         with self._lock:
             if self._memory is None:
                 self._memory = self._remade(texts=False)
@@ -364,26 +377,6 @@ class EpisodeStore:
 
 def _position(entry: Entry) -> tuple[str, int, int, int]:
     return entry.stage, entry.step, entry.part, entry.number
-
-
-def _group(members: Sequence[tuple[Entry, Record | RecordError]]) -> GroupRecord | None:
-    """The group of what could be read, None where nothing could; says what is left out."""
-    records: list[Record] = []
-    for entry, found in members:
-        if isinstance(found, RecordError):
-            warnings.warn(f"episode {entry.id} is left out: {found}", RuntimeWarning, stacklevel=3)
-        else:
-            records.append(found)
-    if not records:
-        return None
-    first = members[0][0]
-    return GroupRecord(
-        stage=first.stage,
-        step=first.step,
-        group=Group(first.slot, records[0].episode.task, tuple(record.episode for record in records)),
-        scores=tuple(score for record in records for score in record.scores),
-        credits=tuple(credit for record in records for credit in record.credits),
-    )
 
 
 def _quoted(stage: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from sojourn.terminal.clean import LIMIT, clean, line
 from sojourn.terminal.indented import Indented
 from sojourn.terminal.numbers import number, signed, size
 from sojourn.terminal.plain import plain
-from sojourn.types import Credit, Message, Role, Score, Stop, ToolCall, Trajectory, Turn
+from sojourn.types import Credit, FloatArray, Message, Role, Score, Stop, ToolCall, Trajectory, Turn
 
 STYLES = {Role.SYSTEM: "dim", Role.USER: "", Role.TOOL: "cyan", Role.ASSISTANT: "green"}
 
@@ -34,6 +34,7 @@ class Seat:
     trajectory: Trajectory
     score: Score | None = None
     credit: Credit | None = None
+    streams: Mapping[str, Sequence[FloatArray]] = field(default_factory=dict)  # by name, one array per turn
 
     @property
     def name(self) -> str:
@@ -72,8 +73,9 @@ def seats(record: Record) -> list[Seat]:
         has = trajectory.trainable and record.episode.error is None
         score = record.scores[judged] if has and judged < len(record.scores) else None
         credit = record.credits[judged] if has and judged < len(record.credits) else None
+        streams = {name: of[judged] for name, of in record.streams.items() if has and judged < len(of)}
         judged += has
-        found.append(Seat(trajectory, score, credit))
+        found.append(Seat(trajectory, score, credit, streams))
     return found
 
 

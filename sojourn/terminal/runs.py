@@ -18,6 +18,7 @@ from sojourn.terminal.clean import line
 from sojourn.terminal.plain import plain
 from sojourn.terminal.rows import Column, rows
 
+HEARD = ("versions.config", "versions.began")  # told elsewhere, or always different
 STYLES = {State.RUNNING: "green", State.FAILED: "red", State.DAMAGED: "red", State.STOPPED: "yellow"}
 ARROW = " -> "
 
@@ -103,7 +104,7 @@ def _facts(run: RunFolder) -> dict[str, str]:
     facts = dict(flat(run.config))
     try:
         facts |= dict(flat(run.seeds, "seeds"))
-        facts |= {key: text for key, text in flat(run.versions, "versions") if key != "versions.config"}
+        facts |= {key: text for key, text in flat(run.versions, "versions") if key not in HEARD}
     except RecordError as error:
         facts["damaged"] = str(error)
     return facts

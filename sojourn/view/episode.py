@@ -76,6 +76,7 @@ class View:
     whole: Callable[[int, int, int], str]
     pictured: Callable[[str], Picture]
     colouring: str = ""
+    full: float = 0.0  # the number that has the full colour
     asked: str = ""
     vocabulary: Vocabulary | None = None
 
@@ -98,11 +99,14 @@ class View:
             reward=None if score is None else float(score.turns[move.number]),
             advantage=float(advantages.mean()) if advantages is not None and len(advantages) else None,
             facts=[told for told in facts(move, self.version) if not told.startswith(("reward ", "advantage "))],
-            tokens=tokens_of(move, self.colouring, self.vocabulary, self.version) if self.colouring else None,
+            tokens=self._tokens(move) if self.colouring else None,
             prompt=prompt_tokens(move, self.vocabulary) if self.asked == place else None,
             place=place,
             point=pointed(turn.said),
         )
+
+    def _tokens(self, move: Move) -> Tokens:
+        return tokens_of(move, self.colouring, self.full, self.vocabulary, self.version)
 
     def _spoken(self, message: Message, seat: int, turn: int, at: int) -> Spoken:
         whole = self.whole(seat, turn, at + 1)

@@ -26,7 +26,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sojourn.errors import ConfigError, RecordError
+from sojourn.errors import ConfigError, RecordError, SojournError
 from sojourn.view import page
 from sojourn.view.library import Library
 from sojourn.view.pages import diff, episode, files, find, group, panels, run, runs, step
@@ -54,6 +54,7 @@ def application(
         Route("/runs/{run}/groups/{stage:path}/{step:int}/{place:int}", group.index),
         Route("/runs/{run}/episodes/{episode:path}", episode.index),
         Route("/runs/{run}/json/{episode:path}", files.as_json),
+        Route("/runs/{run}/export/{format}/{episode:path}", files.exported),
         Route("/runs/{run}/text/{seat:int}/{turn:int}/{message:int}/{episode:path}", files.text),
         Route("/runs/{run}/blobs/{digest}", files.blob),
         Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
@@ -64,7 +65,7 @@ def application(
             Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)),
             Middleware(Guard, token=token),
         ],
-        exception_handlers={RecordError: _missing, ConfigError: _missing, 404: _missing},
+        exception_handlers={SojournError: _missing, 404: _missing},
     )
     made.state.library = Library(tuple(folders))
     made.state.ending = lambda: False  # whether streams are to end, so that the server can
@@ -110,7 +111,7 @@ class Guard:
 
 
 async def _missing(request: Request, error: Exception) -> page.Page:
-    told = str(error) if isinstance(error, (RecordError, ConfigError)) else f"there is no page {request.url.path}"
+    told = str(error) if isinstance(error, SojournError) else f"there is no page {request.url.path}"
     return page.render(request, "trouble.html", status_code=404, told=told)
 
 

@@ -13,7 +13,7 @@ from sojourn.terminal.find import found, group
 from sojourn.view.episode import View, ends, version_of
 from sojourn.view.page import Page, address, library, render
 from sojourn.view.pictures import picture
-from sojourn.view.tokens import COLOURINGS
+from sojourn.view.tokens import colourings, largest
 
 Read = TypeVar("Read")
 
@@ -29,13 +29,15 @@ def index(request: Request) -> Page:
         record = _told(missing, lambda: store.read(entry))
         missing += store.troubles
     colouring = request.query_params.get("tokens", "")
-    colouring = colouring if colouring in COLOURINGS else ""
+    known = colourings(record) if record else {}
+    colouring = colouring if colouring in known else ""
     asked = request.query_params.get("prompt", "")
     view = View(
         version=version_of(shown.lines(path), entry),
         whole=lambda seat, turn, message: address("runs", key, "text", seat, turn, message, entry.id),
         pictured=lambda digest: picture(path, key, digest),
         colouring=colouring,
+        full=largest(record, colouring) if record and colouring else 0.0,
         asked=asked,
         vocabulary=_told(missing, lambda: read_vocabulary(path)) if colouring or asked else None,
     )
@@ -43,7 +45,7 @@ def index(request: Request) -> Page:
     return render(
         request, "episode.html", run=key, entry=entry, data=dict(record.episode.task.data) if record else None,
         turns=list(view.turns(record)) if record else [], ends=ends(record) if record else [], missing=missing,
-        colouring=colouring, asked=asked, colourings=COLOURINGS, siblings=siblings,
+        colouring=colouring, asked=asked, colourings=known, siblings=siblings,
         spoken=view.vocabulary is not None or not (colouring or asked),
         before=siblings[at - 1] if at else None, after=siblings[at + 1] if at + 1 < len(siblings) else None,
     )  # fmt: skip
