@@ -23,6 +23,8 @@ COMMANDS = {
     "show": "sojourn.commands.show:show",
     "view": "sojourn.commands.view:view",
     "play": "sojourn.commands.play:play",
+    "export": "sojourn.commands.records:export",
+    "replay": "sojourn.commands.records:replay",
     "check": "sojourn.commands.check:check",
     "envs": "sojourn.commands.menus:envs",
     "methods": "sojourn.commands.menus:methods",

@@ -69,6 +69,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "slots": "sojourn.rollout.slots:Slots",
         "experts": "sojourn.rollout.experts:Experts",
         "folder": "sojourn.rollout.folder:Folder",
+        "imported": "sojourn.rollout.imported:Imported",
     },
     "filter": {"roc": "sojourn.filters.roc:ROC"},
     "estimator": {

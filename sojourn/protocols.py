@@ -189,7 +189,8 @@ class Loss(Protocol):
 
     Optional, found by name: `columns(batch) -> Mapping[str, FloatArray]`, per-token columns that follow from the step
     as a whole, such as its extreme tokens; they come back as streams. `follows`, what the loss stays right for: "lag"
-    (tokens of older weights) and "updates" (several of them on one step's tokens); both, where it does not say.
+    (tokens of older weights), "updates" (several of them on one step's tokens) and "unsampled" (tokens that no weights
+    sampled, so without logprobs); the first two, where it does not say.
     `left_out(out, batch)`, what it kept from each token's loss (n,), with gradient, and `floor`: the policy's gradient
     is divided by the norm of its gradient, or by `floor` where that is more; where `floor` is None it is not.
     """

@@ -188,7 +188,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Turn:
-    """One action. `context` holds only the tokens that are new since the parent's sample; parent -1 opens a window."""
+    """One action. `context` holds only the tokens that are new since the parent's sample; parent -1 opens a window.
+
+    `shown` and, in a window opened later than the first, `recalled` before it are the messages that the context was
+    made from, for readers; `tools` are those declared in it.
+    """
 
     parent: int
     context: IntArray
@@ -198,7 +202,9 @@ class Turn:
     info: Mapping[str, float] = field(default_factory=dict)
     images: tuple[str, ...] = ()
     state: str | None = None  # `Env.state_key()` before the action, where the world has one
-    shown: tuple[Message, ...] = ()  # the messages that the context was made from, for readers
+    shown: tuple[Message, ...] = ()  # new since the seat's last turn
+    recalled: tuple[Message, ...] = ()  # the brief and past exchanges that a later window begins with
+    tools: tuple[Tool, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,7 @@ class PlainSeat:
         self.brief = observation.brief or self.brief
         self.tools = observation.tools or self.tools
         parent, context, prompt = self._context(observation)
+        recalled = self._recalled(observation) if parent < 0 and self.turns else ()
         room = self.chair.max_context - len(prompt)
         if room < 1:
             raise BudgetError(f"the context holds {len(prompt)} of {self.chair.max_context} tokens: no room to act")
@@ -98,7 +99,8 @@ class PlainSeat:
         said, failure = self._read(sample)
         images = tuple(image for message in observation.messages for image in message.images)
         shown = (observation.brief if parent < 0 else ()) + observation.messages
-        self.turns.append(Turn(parent, context, sample, said, self.owed, {}, images, state, shown))
+        tools = self.tools if parent < 0 else ()
+        self.turns.append(Turn(parent, context, sample, said, self.owed, {}, images, state, shown, recalled, tools))
         self.owed = 0.0
         self.past.append(Exchange(observation.messages, sample, said))
         if failure is not None:
@@ -153,9 +155,19 @@ class PlainSeat:
             more = self.chair.renderer.extend(self.past[-1].sample, observation.messages)
             if more is not None:
                 return len(self.turns) - 1, more.tokens, np.concatenate([self.tokens, more.tokens])
-        keep = {"full": len(self.past), "window": self.config.turns, "page": 0}[self.config.history]
-        whole = self._window(self.past[len(self.past) - min(keep, len(self.past)) :], observation.messages)
+        whole = self._window(self._kept(), observation.messages)
         return -1, whole, whole
+
+    def _kept(self) -> Sequence[Exchange]:
+        """What a new window holds of the past."""
+        keep = {"full": len(self.past), "window": self.config.turns, "page": 0}[self.config.history]
+        return self.past[len(self.past) - min(keep, len(self.past)) :]
+
+    def _recalled(self, observation: Observation) -> tuple[Message, ...]:
+        """The messages that a new window begins with, before those of this turn."""
+        past = [(*e.messages, e.said or Message(Role.ASSISTANT)) for e in self._kept()]
+        brief = () if observation.brief else self.brief
+        return (*brief, *(message for exchange in past for message in exchange))
 
     def _window(self, past: Sequence[Exchange], messages: tuple[Message, ...]) -> IntArray:
         """The brief, some past exchanges and the new messages; sampled tokens stay as they were sampled if they can."""

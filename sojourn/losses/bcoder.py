@@ -29,6 +29,7 @@ class BCoder:
 
     needs: ClassVar[frozenset[str]] = frozenset({"critic", "top", "targets"})
     proportional: ClassVar[bool] = False
+    follows: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         gain = out.logprobs - out.top

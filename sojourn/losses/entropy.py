@@ -19,6 +19,7 @@ class Entropy:
 
     needs: ClassVar[frozenset[str]] = frozenset({"entropy"})
     proportional: ClassVar[bool] = False
+    follows: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         return -self.coef * out.entropy, {}

@@ -52,7 +52,7 @@ class Importance(Based):
 
     @property
     def follows(self) -> frozenset[str]:
-        return getattr(self.base, "follows", frozenset({"lag", "updates"})) | {"lag"}
+        return (getattr(self.base, "follows", frozenset({"lag", "updates"})) | {"lag"}) - {"unsampled"}
 
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
         return self.base.columns(batch) if hasattr(self.base, "columns") else {}

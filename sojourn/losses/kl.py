@@ -26,6 +26,7 @@ class KL:
 
     needs: ClassVar[frozenset[str]] = frozenset({"ref_logprobs"})
     proportional: ClassVar[bool] = False
+    follows: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         estimate = estimated(out.logprobs - batch.streams["ref_logprobs"], self.form)

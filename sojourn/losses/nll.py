@@ -19,6 +19,7 @@ class NLL:
 
     needs: ClassVar[frozenset[str]] = frozenset()
     proportional: ClassVar[bool] = True
+    follows: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         return -self.coef * batch.advantages * out.logprobs, {"nll": -out.logprobs.detach()}

@@ -33,6 +33,7 @@ class Value:
 
     needs: ClassVar[frozenset[str]] = frozenset({"critic", "targets", "values"})
     proportional: ClassVar[bool] = False
+    follows: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
 
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
         """How much of the variance of targets the critic explained at the step's beginning: 1 is all, 0 no more than

@@ -21,6 +21,7 @@ from sojourn.errors import RecordError
 from sojourn.record.atomic import sync_tree, write_bytes
 from sojourn.record.blobs import Blobs
 from sojourn.record.intervals import Summary
+from sojourn.record.source import revision
 
 PACKAGES = (
     "numpy",
@@ -37,8 +38,11 @@ PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """What a run's numbers depend on beside its config: Python, the machine, and the packages that are installed."""
-    found = {"sojourn": sojourn.__version__, "python": platform.python_version(), "machine": platform.platform()}
+    """What a run's numbers depend on beside its config: our code, Python, the machine, and the packages that are
+    installed; and when it began."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    found = {"sojourn": sojourn.__version__, **revision(), "python": platform.python_version()}
+    found |= {"machine": platform.platform(), "began": now}
     for package in PACKAGES:
         try:
             found[package] = metadata.version(package)

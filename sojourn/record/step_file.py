@@ -20,19 +20,16 @@ from numpy.typing import NDArray
 
 from sojourn.errors import RecordError
 from sojourn.record.atomic import write_file
+from sojourn.record.facts import as_json, message_json, message_of, task_json, task_of, tool_json, tool_of
 from sojourn.types import (
     Credit,
     Ending,
     Episode,
     FloatArray,
     IntArray,
-    Message,
-    Role,
     Sample,
     Score,
     Stop,
-    Task,
-    ToolCall,
     Trajectory,
     Turn,
     Versions,
@@ -54,7 +51,7 @@ class Record:
 def write(path: Path, records: Sequence[Record], index: Sequence[Mapping[str, Any]]) -> None:
     """Writes the records, and beside them the rows from which a lost index can be made again."""
     members = {str(number): _encode(record) for number, record in enumerate(records)}
-    arrays = {name: np.frombuffer(data, np.uint8) for name, data in {"index": _json(index), **members}.items()}
+    arrays = {name: np.frombuffer(data, np.uint8) for name, data in {"index": as_json(index), **members}.items()}
 
     def save(temporary: Path) -> None:
         with temporary.open("wb") as file:
@@ -133,7 +130,7 @@ def _encode(record: Record) -> bytes:
     arrays = {name: array.astype(array.dtype.newbyteorder("<")) for name, array in arrays.items() if len(array)}
     kept = [[name, array.dtype.str, len(array)] for name, array in arrays.items()]
     parts = (array.tobytes() for array in arrays.values())
-    return b"".join((_json(_episode_json(record) | {"arrays": kept}), b"\n", *parts))
+    return b"".join((as_json(_episode_json(record) | {"arrays": kept}), b"\n", *parts))
 
 
 def _check(record: Record) -> None:
@@ -182,7 +179,7 @@ def _decode(member: bytes) -> Record:
 
 
 def _episode(data: Mapping[str, Any], trajectories: Iterable[Trajectory]) -> Episode:
-    return Episode(data["id"], _task(data["task"]), tuple(trajectories), data["error"], data["seconds"])
+    return Episode(data["id"], task_of(data["task"]), tuple(trajectories), data["error"], data["seconds"])
 
 
 def _trajectory(data: Mapping[str, Any], turn: Callable[[Mapping[str, Any]], Turn]) -> Trajectory:
@@ -233,12 +230,14 @@ def _made(
         parent=data["parent"],
         context=context,
         sample=sample,
-        said=None if data["said"] is None else _message(data["said"]),
+        said=None if data["said"] is None else message_of(data["said"]),
         reward=data["reward"],
         info=data["info"],
         images=tuple(data["images"]),
         state=data["state"],
-        shown=tuple(_message(message) for message in data["shown"]),
+        shown=tuple(message_of(message) for message in data["shown"]),
+        recalled=tuple(message_of(message) for message in data.get("recalled", ())),
+        tools=tuple(tool_of(tool) for tool in data.get("tools", ())),
     )
 
 
@@ -246,7 +245,7 @@ def _episode_json(record: Record) -> dict[str, Any]:
     episode = record.episode
     return {
         "id": episode.id,
-        "task": _task_json(episode.task),
+        "task": task_json(episode.task),
         "error": episode.error,
         "seconds": episode.seconds,
         "trajectories": [
@@ -272,62 +271,15 @@ def _turn_json(turn: Turn) -> dict[str, Any]:
         "versions": list(turn.sample.versions),
         "stop": turn.sample.stop,
         "temperature": turn.sample.temperature,
-        "said": None if turn.said is None else _message_json(turn.said),
+        "said": None if turn.said is None else message_json(turn.said),
         "reward": turn.reward,
         "info": dict(turn.info),
         "images": list(turn.images),
         "state": turn.state,
-        "shown": [_message_json(message) for message in turn.shown],
+        "shown": [message_json(message) for message in turn.shown],
+        **({"recalled": [message_json(message) for message in turn.recalled]} if turn.recalled else {}),
+        **({"tools": [tool_json(tool) for tool in turn.tools]} if turn.tools else {}),
     }
-
-
-def _message_json(message: Message) -> dict[str, Any]:
-    data: dict[str, Any] = {"role": message.role, "text": message.text}
-    if message.thought:
-        data["thought"] = message.thought
-    if message.images:
-        data["images"] = list(message.images)
-    if message.calls:
-        data["calls"] = [{"name": c.name, "arguments": dict(c.arguments), "id": c.id} for c in message.calls]
-    if message.answers is not None:
-        data["answers"] = message.answers
-    return data
-
-
-def _message(data: Mapping[str, Any]) -> Message:
-    return Message(
-        role=Role(data["role"]),
-        text=data["text"],
-        thought=data.get("thought", ""),
-        images=tuple(data.get("images", ())),
-        calls=tuple(ToolCall(c["name"], c["arguments"], c["id"]) for c in data.get("calls", ())),
-        answers=data.get("answers"),
-    )
-
-
-def _task_json(task: Task) -> dict[str, Any]:
-    return {
-        "env": task.env,
-        "data": dict(task.data),
-        "seed": task.seed,
-        "split": task.split,
-        "tags": list(task.tags),
-    }
-
-
-def _task(data: Mapping[str, Any]) -> Task:
-    return Task(data["env"], data["data"], data["seed"], data["split"], tuple(data["tags"]))
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, default=_plain).encode()
-
-
-def _plain(value: Any) -> Any:
-    """Numbers that numpy made are kept as Python's."""
-    if isinstance(value, np.generic):
-        return value.item()
-    raise RecordError(f"{value!r} is a {type(value).__name__}, which JSON cannot hold: task data and info must be JSON")
 
 
 def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:

@@ -12,7 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -23,7 +23,7 @@ from sojourn.record import step_file
 from sojourn.record.atomic import writing
 from sojourn.record.entry import COLUMNS, FIRST, Entry, describe, from_row
 from sojourn.record.excerpt import Excerpt, excerpts
-from sojourn.record.found import Found, Row, expression, page
+from sojourn.record.found import LONGEST, Found, Row, expression, page
 from sojourn.record.index import (
     SCHEMA,
     OlderError,
@@ -176,6 +176,16 @@ class EpisodeStore:
         held = self._ask(lambda database: page(database, query, limit, after))
         return Found(tuple(map(Row, held.entries, self._excerpts(held.entries, query))), held.total, held.next)
 
+    def matching(self, query: Query | str) -> Iterator[Entry]:
+        """All that a query finds, in order of recording unless it says another order, without loading them all."""
+        query = Query.parse(query) if isinstance(query, str) else query
+        query = replace(query, sort="oldest") if query.sort == Query().sort else query
+        after: str | None = ""
+        while after is not None:
+            held = self._ask(lambda database, after=after: page(database, query, LONGEST, after, most=LONGEST))
+            yield from held.entries
+            after = held.next
+
     def labels(self, kind: Literal["tag", "tool"]) -> list[str]:
         """Every tag, or every tool that was called, in order."""
         return self._ask(lambda database: labels(database, kind))
@@ -216,7 +226,7 @@ class EpisodeStore:
         """The groups of a stage with their judgements; what cannot be read is left out, with a warning that says so."""
         chosen = [count.step for count in self.steps() if count.stage == stage] if steps is None else steps
         for step in chosen:
-            read = self._read_each(self.query(stage=stage, step=step))
+            read = self.read_each(self.query(stage=stage, step=step))
             for _, members in groupby(read, key=lambda pair: pair[0].place):
                 record = _group(list(members))
                 if record is not None:
@@ -226,7 +236,7 @@ class EpisodeStore:
         """One sentence for every record of the index that cannot be read; reads everything."""
         return [
             f"episode {entry.id} ({entry.stage}, step {entry.step}): {found}"
-            for entry, found in self._read_each(self.query())
+            for entry, found in self.read_each(self.query())
             if isinstance(found, RecordError)
         ]
 
@@ -242,7 +252,7 @@ class EpisodeStore:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _read_each(
+    def read_each(
         self, entries: Iterable[Entry], read: Callable[[StepFile, int], Read] = StepFile.record
     ) -> Iterator[tuple[Entry, Read | RecordError]]:
         """The record of each row, or why it cannot be read; a file is opened once for the rows that follow in it."""
@@ -263,7 +273,7 @@ class EpisodeStore:
     def _excerpts(self, entries: Sequence[Entry], query: Query) -> list[Excerpt | None]:
         if not query.words or not entries:
             return [None] * len(entries)
-        read = self._read_each(sorted(entries, key=_position), StepFile.told)
+        read = self.read_each(sorted(entries, key=_position), StepFile.told)
         told = {_position(entry): None if isinstance(one, RecordError) else one for entry, one in read}
         episodes = [told[_position(entry)] for entry in entries]
         return excerpts(episodes, expression(query.words, "OR"))

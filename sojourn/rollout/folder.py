@@ -49,16 +49,18 @@ class Folder:
             raise ConfigError(
                 f"groups.stage = '{self.stage}': '{self.path}' has no usable groups of it; it holds {', '.join(stages)}"
             )
-        return RecordedGroups(self, groups)
+        return RecordedGroups(self.width, groups)
 
 
 @dataclass(frozen=True)
 class RecordedGroups:
-    config: Folder
+    """So many of them a step, over and over."""
+
+    width: int
     groups: list[Group]
 
     async def take(self, step: int) -> list[Group]:
-        width = min(self.config.width, len(self.groups))
+        width = min(self.width, len(self.groups))
         return [self.groups[(step * width + number) % len(self.groups)] for number in range(width)]
 
     async def close(self) -> None:

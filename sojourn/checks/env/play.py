@@ -246,15 +246,15 @@ def first_difference(then: Sequence[Event], now: Sequence[Event]) -> str:
         for name in ("seat", "observation", "rewards", "done", "success", "refused"):
             was, became = getattr(one, name), getattr(other, name)
             if was != became:
-                return f"after {turn} actions {_difference(name, was, became)}"
+                return f"after {turn} actions {difference(name, was, became)}"
     return "" if len(then) == len(now) else f"it ends after {len(now) - 1} actions, but it was {len(then) - 1}"
 
 
-def _difference(name: str, was: Any, became: Any) -> str:
+def difference(name: str, was: Any, became: Any) -> str:
     """What differs: of observations with the same words, which other part of them; of long texts, where."""
     if isinstance(was, Observation) and isinstance(became, Observation) and _words(was) == _words(became):
         part = next(f.name for f in fields(Observation) if getattr(was, f.name) != getattr(became, f.name))
-        return _difference(f"observation.{part}", getattr(was, part), getattr(became, part))
+        return difference(f"observation.{part}", getattr(was, part), getattr(became, part))
     old, new = _ascii(was), _ascii(became)
     same = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
     start = max(same - 30, 0) if max(len(old), len(new)) > LONGEST else 0

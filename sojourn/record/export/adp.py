@@ -1,0 +1,199 @@
+"""Agent Data Protocol: one trajectory a line, as actions and observations (Song et al. 2025, arXiv:2510.24702).
+
+The schema is 1.2.0 of the protocol's repository, with its rules for tool calls. One line for every course of a seat:
+what happened in its world, whatever its contexts held. Text that was said is a `message_action`, a tool call an
+`api_action` (with the text beside it as `description`), a thought is `reasoning_content`; what was shown is a
+`text_observation`, from the `environment` where a system prompt or a tool speaks. We have no `code_action`, as only a
+world knows which text is code, and no `web_observation`, as worlds show in words what a page looks like. What has no
+place there is in `details`, whose values are text: `sojourn` holds the turns with all tokens, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sojourn.record.export import exact
+from sojourn.record.export.chosen import Chosen, Played, courses
+from sojourn.record.export.lines import line_of, read_lines
+from sojourn.record.export.reading import Conversation, foreign_task, is_task, malformed, number
+from sojourn.record.facts import task_json, task_of
+from sojourn.types import Group, Message, Role, Task, ToolCall, Trajectory, Turn
+
+UNIT = "lines"
+SCHEMA = "1.2.0"
+EXPECTED = 'a trajectory of the Agent Data Protocol: {"id": "...", "content": [{"class_": "text_observation", ...}]}'
+ACTIONS = ("message_action", "api_action", "code_action")
+
+
+def write(path: Path, chosen: Chosen) -> int:
+    count = 0
+    with path.open("w", encoding="ascii") as file:
+        for played in chosen.plays():
+            for seat, trajectory in enumerate(played.record.episode.trajectories):
+                for place, turns in enumerate(courses(trajectory)):
+                    file.write(line_of(_line(chosen, played, seat, place, turns)))
+                    count += 1
+    return count
+
+
+def _line(chosen: Chosen, played: Played, seat: int, place: int, turns: Sequence[int]) -> dict[str, Any]:
+    episode = played.record.episode
+    trajectory = episode.trajectories[seat]
+    facts = {
+        "run": chosen.name,
+        "model": chosen.model,
+        "task": {"id": episode.task.id, **task_json(episode.task)},
+        "reward": played.reward(seat),
+        "success": trajectory.success,
+        "ending": trajectory.ending,
+        "sojourn": exact.episode_json(played.entry, episode, seat, turns),
+    }
+    return {
+        "schema_version": SCHEMA,
+        "id": f"{chosen.name}/{episode.id}/{trajectory.agent}/{place}",
+        "content": _content(trajectory, turns),
+        "details": {key: value if isinstance(value, str) else json.dumps(value) for key, value in facts.items()},
+    }
+
+
+def _content(trajectory: Trajectory, turns: Sequence[int]) -> list[dict[str, Any]]:
+    content: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []  # of the turn before, which what is shown now answers
+    for place, turn in enumerate(trajectory.turns[n] for n in turns):
+        content += _observations(turn.shown, calls)
+        actions = _actions(turn)
+        content += actions
+        calls = [action for action in actions if action["class_"] == "api_action"]
+        for count, call in enumerate(calls):
+            call["tool_call_id"] = f"call_{place}_{count}"
+        if place == len(turns) - 1:
+            _unlink(calls)
+    return content
+
+
+def _observations(shown: Sequence[Message], calls: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last calls are linked to one observation each: the protocol lets no call wait for what does not follow."""
+    content = [observation for message in shown for observation in _observed(message)]
+    first = max(len(calls) - len(content), 0)
+    for call, observation in zip(calls[first:], content, strict=False):
+        observation["tool_call_id"] = call["tool_call_id"]
+    _unlink(calls[:first])
+    return content
+
+
+def _unlink(calls: Sequence[dict[str, Any]]) -> None:
+    for call in calls:
+        del call["tool_call_id"]
+
+
+def _observed(message: Message) -> Iterator[dict[str, Any]]:
+    for image in message.images:
+        yield {"class_": "image_observation", "content": f"blobs/{image}", "source": "environment"}
+    source = {Role.USER: "user", Role.ASSISTANT: "agent"}.get(message.role, "environment")
+    yield {"class_": "text_observation", "content": message.text, "name": str(message.role), "source": source}
+
+
+def _actions(turn: Turn) -> list[dict[str, Any]]:
+    said = turn.said or Message(Role.ASSISTANT)
+    thought = {"reasoning_content": said.thought} if said.thought else {}
+    if not said.calls:
+        actions = [{"class_": "message_action", "content": said.text, "description": None}]
+    else:
+        actions = [
+            {"class_": "api_action", "function": call.name, "kwargs": dict(call.arguments), "description": None}
+            for call in said.calls
+        ]
+        actions[0]["description"] = said.text or None
+    actions[0] |= thought
+    actions[-1]["reward"] = turn.reward
+    return actions
+
+
+def read(path: Path, *, render: bool = False) -> Iterator[Group | Conversation]:
+    """Groups of lines of ours, which carry tokens (unless they are to be rendered), and conversations of all others."""
+    groups = exact.Groups()
+    for line, data in read_lines(path):
+        where = f"{path}:{line}"
+        try:
+            details = data.get("details") or {}
+            if "sojourn" in details and not render:
+                groups.add(json.loads(details["sojourn"]))
+            else:
+                yield _conversation(data, details, where)
+        except (*exact.MALFORMED, RecursionError) as error:
+            raise malformed(where, error, EXPECTED) from error
+    yield from groups
+
+
+def _conversation(data: Mapping[str, Any], details: Mapping[str, Any], where: str) -> Conversation:
+    messages: list[Message] = []
+    rewards: dict[int, float] = {}
+    last = ""
+    for item in data["content"]:
+        kind = item["class_"]
+        message = _action(item) if kind in ACTIONS else _observation(item)
+        if kind == "api_action" == last and not message.text and not message.thought:
+            messages[-1] = _with_calls(messages[-1], message.calls)  # of the same turn
+        else:
+            messages.append(message)
+        last = kind
+        if kind in ACTIONS and item.get("reward") is not None:
+            rewards[len(messages) - 1] = number(item["reward"])
+    if not messages:
+        raise ValueError("its content is empty")
+    spoken = [place for place, message in enumerate(messages) if message.role is Role.ASSISTANT]
+    return Conversation(
+        where=where,
+        messages=tuple(messages),
+        learnt=frozenset(place for place in spoken if messages[place].text or messages[place].calls),
+        reward=0.0 if rewards else _detail(details, "reward", number, 0.0),
+        success=_detail(details, "success", bool, None),
+        task=_task(details, messages[: spoken[0]] if spoken else messages),
+        rewards=rewards,
+    )
+
+
+def _with_calls(message: Message, calls: tuple[ToolCall, ...]) -> Message:
+    return Message(message.role, message.text, message.thought, calls=message.calls + calls)
+
+
+def _action(item: Mapping[str, Any]) -> Message:
+    thought, beside = item.get("reasoning_content") or "", item.get("description") or ""
+    if item["class_"] == "api_action":
+        call = ToolCall(item["function"], dict(item["kwargs"]), item.get("tool_call_id") or "")
+        return Message(Role.ASSISTANT, beside, thought, calls=(call,))
+    if item["class_"] == "code_action":
+        told = f"{beside}\n\n" if beside else ""
+        return Message(Role.ASSISTANT, f"{told}```{item['language']}\n{item['content']}\n```", thought)
+    return Message(Role.ASSISTANT, item["content"], thought)
+
+
+def _observation(item: Mapping[str, Any]) -> Message:
+    answers = item.get("tool_call_id")
+    match item["class_"]:
+        case "text_observation":
+            known = item.get("name") in list(Role)
+            role = Role(item["name"]) if known else Role.TOOL if answers else Role.USER
+            return Message(role, item["content"], answers=answers if role is Role.TOOL else None)
+        case "image_observation":
+            return Message(Role.USER, images=(item["content"].removeprefix("blobs/"),))
+        case "web_observation":
+            return Message(Role.USER, item.get("axtree") or item.get("html") or item.get("url") or "")
+        case other:
+            raise ValueError(f"an item of class {str(other)[:40]!r}")
+
+
+def _task(details: Mapping[str, Any], beginning: Sequence[Message]) -> Task:
+    found = _detail(details, "task", lambda value: value, None)
+    return task_of(found) if is_task(found) else foreign_task("adp", beginning)
+
+
+def _detail(details: Mapping[str, Any], key: str, of: Any, default: Any) -> Any:
+    """A fact that is kept as JSON in a text, as ours are; what another program put there under the name is no such."""
+    try:
+        return of(json.loads(details[key]))
+    except (KeyError, TypeError, ValueError):
+        return default

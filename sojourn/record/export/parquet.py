@@ -1,0 +1,156 @@
+"""Parquet: a row for every turn, exact, for data frames and for training again.
+
+Tokens, logprobs and advantages are lists of numbers; what may hold any text whatever (a world's messages, its state)
+is JSON in the columns that end in `_json`. An episode without trajectories, as one whose world failed, and a trajectory
+without turns have a row of their own, with nulls. Advantages and scores are as they were when the step was trained.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sojourn.errors import MissingExtraError, RecordError
+from sojourn.record.entry import Entry
+from sojourn.record.export import exact
+from sojourn.record.export.chosen import Chosen, Played
+from sojourn.record.export.reading import Conversation, conversations
+from sojourn.record.facts import as_json, task_json
+from sojourn.types import Group, Trajectory
+
+UNIT = "rows"
+ROWS = 2000  # of a row group: what is in memory at a time
+JSON = ("said", "shown", "recalled", "tools", "info", "state")  # of a turn
+
+
+def _arrow(module: str = "pyarrow") -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"Parquet needs the package 'pyarrow' ({error}): pip install 'sojourn[export]'"
+        ) from error
+
+
+def schema() -> Any:
+    pa = _arrow()
+    text, whole, real, flag = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+    columns = {
+        "run": text, "stage": text, "step": whole, "place": whole, "slot": whole, "episode": text, "env": text,
+        "task": text, "split": text, "task_json": text, "error_json": text, "seconds": real, "seat": whole,
+        "agent": text, "ending": text, "trainable": flag, "success": flag, "turn": whole, "parent": whole,
+        "context": pa.list_(whole), "tokens": pa.list_(whole), "logprobs": pa.list_(pa.float32()),
+        "oldest_version": whole, "newest_version": whole, "stop": text, "temperature": real,
+        "allowed": pa.list_(pa.list_(whole)), "reward": real, "images": pa.list_(text),
+        **{f"{name}_json": text for name in JSON},
+        "score": pa.float32(), "parts_json": text, "advantages": pa.list_(pa.float32()),
+    }  # fmt: skip
+    return pa.schema(list(columns.items()))
+
+
+def write(path: Path, chosen: Chosen) -> int:
+    pa, pq = _arrow(), _arrow("pyarrow.parquet")
+    about = {"run": chosen.name, "model": chosen.model, "config": chosen.config_digest, "versions": chosen.versions}
+    shape = schema().with_metadata({"sojourn": json.dumps(about)})
+    count, rows = 0, []
+    with pq.ParquetWriter(path, shape, compression="zstd") as writer:
+        for played in chosen:
+            rows += _rows(chosen.name, played)
+            if len(rows) >= ROWS:
+                writer.write_table(pa.Table.from_pylist(rows, shape))
+                count, rows = count + len(rows), []
+        writer.write_table(pa.Table.from_pylist(rows, shape))
+    return count + len(rows)
+
+
+def _rows(run: str, played: Played) -> Iterator[dict[str, Any]]:
+    entry, episode = played.entry, played.record.episode
+    facts = _facts(run, entry, played)
+    if not episode.trajectories:
+        yield facts
+    judged = iter(range(len(played.record.scores)))
+    for seat, trajectory in enumerate(episode.trajectories):
+        number = next(judged, None) if trajectory.trainable and episode.error is None else None
+        of_seat = {
+            **facts, "seat": seat, "agent": _plain(trajectory.agent), "ending": str(trajectory.ending),
+            "trainable": trajectory.trainable, "success": trajectory.success,
+        }  # fmt: skip
+        if not trajectory.turns:
+            yield of_seat
+        for turn in range(len(trajectory.turns)):
+            yield {**of_seat, **_turn(trajectory, turn), **_judged(played, number, turn)}
+
+
+def _facts(run: str, entry: Entry, played: Played) -> dict[str, Any]:
+    episode = played.record.episode
+    return {
+        "run": _plain(run), **exact.place_json(entry), "episode": _plain(episode.id), "env": _plain(episode.task.env),
+        "task": episode.task.id, "split": _plain(episode.task.split), "task_json": _json(task_json(episode.task)),
+        "error_json": _json(episode.error), "seconds": float(episode.seconds),
+    }  # fmt: skip
+
+
+def _turn(trajectory: Trajectory, number: int) -> dict[str, Any]:
+    data = exact.turn_json(number, trajectory.turns[number])
+    oldest, newest = data.pop("versions")
+    texts = {f"{name}_json": _json(data.pop(name)) for name in JSON}
+    return {"turn": data.pop("number"), **data, "oldest_version": oldest, "newest_version": newest, **texts}
+
+
+def _judged(played: Played, number: int | None, turn: int) -> dict[str, Any]:
+    if number is None:
+        return {}
+    score, credits = played.record.scores[number], played.record.credits
+    advantages = credits[number].tokens[turn].tolist() if credits else None
+    return {"score": float(score.turns[turn]), "parts_json": _json(dict(score.parts)), "advantages": advantages}
+
+
+def _json(value: Any) -> str:
+    return as_json(value).decode()
+
+
+def _plain(text: str) -> str:
+    """As UTF-8 can hold it."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def read(path: Path, *, render: bool = False) -> Iterator[Group | Conversation]:
+    """The groups, put together again from all rows; as conversations where they are to be rendered."""
+    groups = exact.Groups()
+    for row in _read_rows(path):
+        try:
+            groups.add(_piece(row))
+        except exact.MALFORMED as error:
+            raise RecordError(f"{path}: {str(error)[:120]}: expected a file that `sojourn export` wrote") from error
+    yield from (conversations(groups, str(path)) if render else groups)
+
+
+def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    pa, pq = _arrow(), _arrow("pyarrow.parquet")
+    try:
+        with pq.ParquetFile(path) as file:
+            lacking = [name for name in schema().names if name not in file.schema_arrow.names]
+            if lacking:
+                raise RecordError(
+                    f"{path} has no column '{lacking[0]}': expected a file that `sojourn export` wrote; other data can "
+                    "be read as chat or ADP lines"
+                )
+            for batch in file.iter_batches(batch_size=ROWS):
+                yield from batch.to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise RecordError(f"{path} cannot be read as Parquet ({str(error)[:120]}): restore it from a copy") from error
+
+
+def _piece(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as `exact.Groups` takes it."""
+    names = ("stage", "step", "place", "slot", "episode", "seconds", "seat", "agent", "ending", "trainable")
+    piece = {name: row[name] for name in names}
+    piece |= {"task": json.loads(row["task_json"]), "error": json.loads(row["error_json"]), "turns": []}
+    if row["turn"] is not None:
+        texts = {name: json.loads(row[f"{name}_json"]) for name in JSON}
+        versions = [row["oldest_version"], row["newest_version"]]
+        piece["turns"] = [{**row, **texts, "number": row["turn"], "versions": versions}]
+    return piece

@@ -1,0 +1,271 @@
+"""W3C PROV of recorded episodes, as PROV-JSON (Huynh et al. 2013, W3C Member Submission SUBM-prov-json-20130424).
+
+Entities are what a run is made of: its config, code, model, the weights by version, the world and its tasks, the
+reward; of an episode itself, its record and scores, and for every turn the prompt and the sample, each by the SHA-256
+of its tokens (int64, little-endian). Activities are the run, the play of an episode, each sampling, and the judging;
+agents are the policy or the world's expert, the judge, and Sojourn. What a run did not record is left out: of the time
+of an episode only its length is known.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+
+from sojourn.record import checkpoint, metrics
+from sojourn.record.export.chosen import Chosen, Played
+from sojourn.record.export.lines import line_of
+from sojourn.record.facts import as_json
+from sojourn.record.source import digest_of
+from sojourn.types import IntArray, Trajectory
+
+UNIT = "statements"
+VOCABULARY = "urn:sojourn:provenance#"
+SECTIONS = (
+    "entity", "activity", "agent", "used", "wasGeneratedBy", "wasAssociatedWith", "wasAttributedTo", "wasDerivedFrom",
+    "wasInformedBy", "actedOnBehalfOf",
+)  # fmt: skip
+POLICY, EXPERT, JUDGE, SOJOURN, RUN = "policy", "expert", "judge", "sojourn", "training"
+
+
+def write(path: Path, chosen: Chosen) -> int:
+    """Sections grow in files of their own, as PROV-JSON has one object for each kind of statement."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"{path.name}.") as folder, ExitStack() as stack:
+        files = {name: stack.enter_context(open(os.path.join(folder, name), "w+")) for name in SECTIONS}
+        document = _Document(chosen, files)
+        document.run()
+        for played in chosen:
+            document.episode(played)
+        _join(path, files, {"sojourn": VOCABULARY, "run": document.namespace})
+        return document.count
+
+
+def _join(path: Path, files: Mapping[str, IO[str]], prefixes: Mapping[str, str]) -> None:
+    with path.open("w", encoding="ascii") as out:
+        out.write('{"prefix": ' + json.dumps(prefixes))
+        for name, file in files.items():
+            if file.tell():
+                file.seek(0)
+                out.write(f',\n"{name}": {{\n')
+                for number, line in enumerate(file):
+                    out.write(f"{',' if number else ''}{line}")
+                out.write("}")
+        out.write("}\n")
+
+
+class Weights(NamedTuple):
+    """What is known of a version: the step that ended with it, and the checkpoint that holds it, where there is one."""
+
+    stage: str = ""
+    step: int = -1
+    checkpoint: Path | None = None
+
+
+@dataclass
+class _Document:
+    chosen: Chosen
+    files: Mapping[str, IO[str]]
+    count: int = 0
+    _known: set[str] = field(default_factory=set)
+
+    @property
+    def namespace(self) -> str:
+        return f"urn:sojourn:run:{_local(self.chosen.name)}:{self.chosen.config_digest}#"
+
+    @cached_property
+    def weights(self) -> dict[int, Weights]:
+        return _weights(self.chosen)
+
+    def run(self) -> None:
+        """What all episodes share."""
+        config, versions = self.chosen.config, self.chosen.versions
+        world = config.get("env", {})
+        seeds = self.chosen.run.seeds
+        self.entity("config", "Configuration", {"sha256": self.chosen.config_digest, "file": "config.toml"})
+        code = {"version": versions.get("sojourn"), "sha256": versions.get("source"), "commit": versions.get("commit")}
+        self.entity("code", "Code", code | {"packages": _json(versions)})
+        self.entity("model", "Model", {**_fields(config.get("model")), "seed": seeds.get("run", config.get("seed"))})
+        self.entity("world", "World", {"name": world.get("name"), "fields": _json(world)})
+        self.entity("reward", "Reward", _fields(config.get("reward")))
+        self.entity(
+            "scaffold", "Scaffold", {"agent": _json(config.get("agent")), "sampling": _json(config.get("sampling"))}
+        )
+        self.agent(SOJOURN, {"version": versions.get("sojourn")})
+        for name in (POLICY, JUDGE):
+            self.agent(name, {})
+            self.relate("actedOnBehalfOf", delegate=name, responsible=SOJOURN)
+        began = versions.get("began")
+        self.write("activity", RUN, {"prov:type": _type("Run"), **({"prov:startTime": began} if began else {})})
+        for name in ("config", "code", "model", "world", "reward"):
+            self.relate("used", activity=RUN, entity=name)
+        self.relate("wasAssociatedWith", activity=RUN, agent=SOJOURN, plan="config")
+
+    def episode(self, played: Played) -> None:
+        entry, episode = played.entry, played.record.episode
+        name = f"{_local(entry.stage)}/{entry.step}/{_local(episode.id)}"
+        self._task(played)
+        facts = {"episode": episode.id, "stage": entry.stage, "step": entry.step, "slot": entry.slot}
+        outcome = {"reward": entry.reward, "success": entry.success, "ending": entry.ending, "error": episode.error}
+        self.entity(f"episode/{name}", "Episode", facts | outcome | {"seconds": episode.seconds})
+        self.write(
+            "activity", f"play/{name}", {"prov:type": _type("Play"), "sojourn:seconds": _number(episode.seconds)}
+        )
+        self.relate("wasInformedBy", informed=f"play/{name}", informant=RUN)
+        for used in (f"task/{episode.task.id}", "world", "config", "code"):
+            self.relate("used", activity=f"play/{name}", entity=used)
+        self.relate("wasGeneratedBy", entity=f"episode/{name}", activity=f"play/{name}")
+        actors = set()
+        for seat, trajectory in enumerate(episode.trajectories):
+            actors |= self._trajectory(f"{name}/{seat}", f"play/{name}", trajectory)
+        for actor in sorted(actors):
+            self.relate("wasAssociatedWith", activity=f"play/{name}", agent=actor, plan="scaffold")
+            self.relate("wasAttributedTo", entity=f"episode/{name}", agent=actor)
+        self._scores(name, played)
+
+    def _task(self, played: Played) -> None:
+        task = played.record.episode.task
+        facts = {"env": task.env, "seed": str(task.seed), "split": task.split, "tags": ", ".join(task.tags)}
+        name = f"task/{task.id}"
+        if self.entity(name, "Task", {**facts, "data": _json(dict(task.data))}):
+            self.relate("wasDerivedFrom", generatedEntity=name, usedEntity="world")
+
+    def _trajectory(self, name: str, play: str, trajectory: Trajectory) -> set[str]:
+        """The prompts and samples of a seat; returns who sat there."""
+        actors = set()
+        for number, turn in enumerate(trajectory.turns):
+            place, sample = f"{name}/{number}", turn.sample
+            actor = POLICY if sample.versions.oldest >= 0 else EXPERT
+            actors.add(actor)
+            if actor == EXPERT:
+                self.agent(EXPERT, {})
+            prompt = trajectory.prompt(number)
+            self.entity(f"prompt/{place}", "Prompt", _tokens(prompt) | {"seat": trajectory.agent})
+            facts = {"stop": str(sample.stop), "temperature": sample.temperature}
+            chance = {"logprob": float(sample.logprobs.sum())} if actor == POLICY else {}
+            self.entity(f"sample/{place}", "Sample", _tokens(sample.tokens) | facts | chance)
+            self.write("activity", f"sampling/{place}", {"prov:type": _type("Sampling")})
+            self.relate("used", activity=f"sampling/{place}", entity=f"prompt/{place}")
+            for version in sorted({*sample.versions} - {-1}):
+                self.relate("used", activity=f"sampling/{place}", entity=self._version(version))
+            self.relate("wasGeneratedBy", entity=f"sample/{place}", activity=f"sampling/{place}")
+            self.relate("wasAssociatedWith", activity=f"sampling/{place}", agent=actor)
+            self.relate("wasInformedBy", informed=play, informant=f"sampling/{place}")
+            if turn.parent >= 0:
+                before = f"sample/{name}/{turn.parent}"
+                self.relate("wasDerivedFrom", generatedEntity=f"prompt/{place}", usedEntity=before)
+        return actors
+
+    def _version(self, version: int) -> str:
+        name, known = f"weights/{version}", self.weights.get(version, Weights())
+        facts: dict[str, Any] = {"version": version, "model": self.chosen.model}
+        if known.stage:
+            facts |= {"stage": known.stage, "step": known.step}
+        if known.checkpoint is not None and name not in self._known:
+            files = sorted(path for path in known.checkpoint.rglob("*") if path.is_file())
+            facts |= {"checkpoint": known.checkpoint.parent.name, "sha256": digest_of(files, known.checkpoint)}
+        if self.entity(name, "Weights", facts):
+            self.relate("wasDerivedFrom", generatedEntity=name, usedEntity="model")
+            self.relate("wasGeneratedBy", entity=name, activity=RUN)
+        return name
+
+    def _scores(self, name: str, played: Played) -> None:
+        scores = played.record.scores
+        if not scores:
+            return
+        self.write("activity", f"judging/{name}", {"prov:type": _type("Judging")})
+        self.relate("used", activity=f"judging/{name}", entity=f"episode/{name}")
+        self.relate("used", activity=f"judging/{name}", entity="reward")
+        self.relate("wasAssociatedWith", activity=f"judging/{name}", agent=JUDGE, plan="reward")
+        for number, score in enumerate(scores):
+            place = f"score/{name}/{number}"
+            self.entity(place, "Score", {"total": score.total, "parts": _json(dict(score.parts))})
+            self.relate("wasGeneratedBy", entity=place, activity=f"judging/{name}")
+            self.relate("wasDerivedFrom", generatedEntity=place, usedEntity=f"episode/{name}")
+            self.relate("wasAttributedTo", entity=place, agent=JUDGE)
+
+    def entity(self, name: str, kind: str, facts: Mapping[str, Any]) -> bool:
+        """States an entity where it is new."""
+        if name in self._known:
+            return False
+        if kind in ("Weights", "Task"):  # those that come again
+            self._known.add(name)
+        attributes = {f"sojourn:{key}": _value(value) for key, value in facts.items() if value not in (None, "")}
+        self.write("entity", name, {"prov:type": _type(kind), **attributes})
+        return True
+
+    def agent(self, name: str, facts: Mapping[str, Any]) -> None:
+        if name not in self._known:
+            self._known.add(name)
+            attributes = {f"sojourn:{key}": value for key, value in facts.items() if value}
+            self.write("agent", name, {"prov:type": _type("SoftwareAgent", "prov"), **attributes})
+
+    def relate(self, kind: str, **ends: str) -> None:
+        """A relation, which has no name of its own; its ends are said by their roles."""
+        self._line(kind, f"_:{kind}{self.count}", {f"prov:{role}": f"run:{name}" for role, name in ends.items()})
+
+    def write(self, section: str, name: str, attributes: Mapping[str, Any]) -> None:
+        self._line(section, f"run:{name}", attributes)
+
+    def _line(self, section: str, name: str, attributes: Mapping[str, Any]) -> None:
+        self.files[section].write(line_of({name: attributes}).strip()[1:-1] + "\n")
+        self.count += 1
+
+
+def _weights(chosen: Chosen) -> dict[int, Weights]:
+    """By version, from the record of the steps; checkpoints count the steps of all stages through."""
+    stages = [(s.get("name"), s.get("steps")) for s in chosen.config.get("stages", ()) if isinstance(s, dict)]
+    before: dict[Any, int] = {}
+    done = 0
+    for name, steps in stages:
+        before[name] = done
+        done += steps if isinstance(steps, int) else 0
+    held = {found.step: found.weights for found in checkpoint.checkpoints(chosen.run.checkpoints)}
+    known: dict[int, Weights] = {}
+    for line in metrics.read(chosen.run.path / "metrics.jsonl"):
+        version = line.values.get("version", -1.0)
+        if version >= 0:
+            step = before.get(line.stage, 0) + line.step + 1
+            known[int(version)] = Weights(line.stage, line.step, held.get(step))
+    return known
+
+
+def _fields(table: Any) -> dict[str, Any]:
+    """A component by its name and its fields."""
+    return {"name": str(table.get("name", "")), "fields": _json(table)} if isinstance(table, dict) else {}
+
+
+def _tokens(tokens: IntArray) -> dict[str, Any]:
+    return {"sha256": sha256(np.asarray(tokens, dtype="<i8").tobytes()).hexdigest(), "tokens": len(tokens)}
+
+
+def _local(text: str) -> str:
+    """As the local part of a qualified name can hold it."""
+    return quote(text.encode("utf-8", "surrogatepass"), safe="/-_.~")
+
+
+def _json(value: Any) -> str:
+    return as_json(value).decode()
+
+
+def _type(name: str, prefix: str = "sojourn") -> dict[str, str]:
+    return {"$": f"{prefix}:{name}", "type": "xsd:QName"}
+
+
+def _value(value: Any) -> Any:
+    return _number(value) if isinstance(value, float) else value
+
+
+def _number(value: float) -> dict[str, str]:
+    text = repr(float(value)).replace("nan", "NaN").replace("inf", "INF")
+    return {"$": text, "type": "xsd:double"}

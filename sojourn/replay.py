@@ -1,0 +1,251 @@
+"""Plays recorded episodes again: the same task, the same actions, and whether the world answers alike.
+
+What a seat said is taken from the record and played through the loop of a rollout, so limits, refusals and several
+seats are as they were. Compared are, turn by turn: who is asked, what it is shown (images by their digests), the state
+where the world has keys for it, refusals, rewards, success, and how it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import NamedTuple
+
+from sojourn.checks.env.play import difference, short
+from sojourn.config import leaves
+from sojourn.errors import ActionError, ConfigError, RecordError, SojournError
+from sojourn.protocols import EnvFamily
+from sojourn.record.entry import Entry
+from sojourn.record.export.chosen import courses
+from sojourn.record.run import RunFolder
+from sojourn.record.step_file import Record
+from sojourn.registry import build
+from sojourn.rig import opened
+from sojourn.rollout.play import Limits, ask, play
+from sojourn.timeline import Timeline
+from sojourn.types import Ending, Episode, Message, Observation, Stop, Trajectory, Turn
+
+
+class Verdict(StrEnum):
+    SAME = "same"
+    DIFFERS = "differs"
+    NOTHING = "nothing"  # to be played again
+
+
+class Replayed(NamedTuple):
+    """Whether an episode went the same way, and where it first did not, in words."""
+
+    episode: str
+    verdict: Verdict
+    said: str = ""
+    turns: int = 0
+
+
+class DiffersError(SojournError):
+    """The first difference between a play and its record."""
+
+
+@asynccontextmanager
+async def world_of_run(run: RunFolder) -> AsyncIterator[EnvFamily]:
+    """The world that a run was played in, as its config describes it, open."""
+    table = run.config.get("env")
+    if not isinstance(table, Mapping):
+        raise RecordError(f"{run.path / 'config.toml'} has no table [env]: there is no world to play in")
+    if any(path.rpartition(".")[2] == "user" and value == "llm" for path, value in leaves(table, "")):
+        raise ConfigError(f"{run.path} was played with users that a language model played, who say something else now")
+    try:
+        family = build("env", table, "env").value
+    except ConfigError as error:
+        raise ConfigError(f"the world of {run.path} cannot be made here: {error}") from error
+    async with opened(family):
+        yield family
+
+
+async def replay(run: RunFolder, episodes: Iterable[tuple[Entry, Record | RecordError]]) -> AsyncIterator[Replayed]:
+    """Each episode played again, one after another, as soon as it is done."""
+    limits = _limits(run)
+    async with world_of_run(run) as family:
+        for entry, found in episodes:
+            if isinstance(found, RecordError):
+                yield Replayed(entry.id, Verdict.NOTHING, str(found))
+            else:
+                yield await _replayed(family, found.episode, limits)
+
+
+def _limits(run: RunFolder) -> Limits:
+    rollout = run.config.get("rollout")
+    limits = rollout.get("limits") if isinstance(rollout, dict) else None
+    stall_s = limits.get("stall_s") if isinstance(limits, dict) else None
+    return Limits(stall_s=stall_s) if isinstance(stall_s, (int, float)) and stall_s > 0 else Limits()
+
+
+async def _replayed(family: EnvFamily, episode: Episode, limits: Limits) -> Replayed:
+    if episode.error is not None:
+        return Replayed(episode.id, Verdict.NOTHING, f"its world failed when it was played: {episode.error}")
+    turns = sum(len(trajectory.turns) for trajectory in episode.trajectories)
+    if not turns:
+        return Replayed(episode.id, Verdict.NOTHING, "nobody acted in it")
+    plays = _plays(episode)
+    if not plays:
+        return Replayed(episode.id, Verdict.NOTHING, "it has branches in several seats, whose order was not recorded")
+    for number, seats in enumerate(plays):
+        where = f"path {number + 1} of {len(plays)}: " if len(plays) > 1 else ""
+        try:
+            await _again(family, episode, seats, limits)
+        except DiffersError as error:
+            return Replayed(episode.id, Verdict.DIFFERS, f"{where}{error}", turns)
+        except ConfigError:
+            raise
+        except Exception as error:  # the world's own: it did not fail when it was recorded
+            return Replayed(episode.id, Verdict.DIFFERS, f"{where}the world fails now: {_told(error)}", turns)
+    return Replayed(episode.id, Verdict.SAME, turns=turns)
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, SojournError) else f"{type(error).__name__}: {error}"
+
+
+def _plays(episode: Episode) -> list[list[Trajectory]]:
+    """What was played from a start to an end: the seats of an episode, once for every branch where one has them."""
+    forks = [courses(trajectory) for trajectory in episode.trajectories]
+    if all(len(paths) <= 1 for paths in forks):
+        return [list(episode.trajectories)]
+    if len(episode.trajectories) > 1:
+        return []
+    return [
+        [replace(only, turns=tuple(only.turns[n] for n in path))]
+        for only, paths in zip(episode.trajectories, forks, strict=True)
+        for path in paths
+    ]
+
+
+async def _again(family: EnvFamily, episode: Episode, trajectories: list[Trajectory], limits: Limits) -> None:
+    """Raises `DiffersError` at the first difference."""
+    recorded = sum(len(trajectory.turns) for trajectory in trajectories)
+    seats = {t.agent: RecordedSeat(t, ends=episode.trajectories[0].ending == Ending.MALFORMED) for t in trajectories}
+    timeline = Timeline()
+    env = family.make(episode.task)
+    try:
+        played = await play(env, seats, replace(limits, turns=recorded, seconds=0.0), timeline)
+    finally:
+        await ask(env.close, limits, timeline)
+    for seat in seats.values():
+        seat.compare_paid()
+    ended, was = played[0].ending is not Ending.TURNS, not trajectories[0].ending.truncated
+    whole = recorded == sum(len(t.turns) for t in episode.trajectories)  # a branch may have been given up anywhere
+    if whole and ended != was:
+        raise DiffersError(
+            f"after {recorded} turns the world {'is done' if ended else 'goes on'}, but it "
+            f"{f'was over ({trajectories[0].ending})' if was else f'was cut off there ({trajectories[0].ending})'}"
+        )
+
+
+@dataclass
+class RecordedSeat:
+    """A seat that says what was recorded of it, and compares what it is shown and paid with the record."""
+
+    trajectory: Trajectory
+    ends: bool  # the episode, where an action is malformed
+    at: int = 0
+    paid: list[Turn] = field(default_factory=list)  # by now, without what was owed before the first turn
+    owed: float = 0.0
+    refusal: str | None = None  # what the world said to the last action; empty where it could not even be read
+
+    @property
+    def ends_when_malformed(self) -> bool:
+        return self.ends and self.at == len(self.trajectory.turns)
+
+    async def act(self, observation: Observation, state: str | None = None) -> Message:
+        self.compare_paid()
+        if self.at == len(self.trajectory.turns):
+            raise DiffersError(f"{self._where} is asked to act, but its record ends there")
+        turn = self.trajectory.turns[self.at]
+        self._compare_shown(observation, turn)
+        if None not in (turn.state, state) and turn.state != state:
+            raise DiffersError(f"{self._where}: {difference('the state', turn.state, state)}")
+        self.paid.append(replace(turn, reward=self.owed, info={}))
+        self.owed, self.refusal = 0.0, None
+        self.at += 1
+        if turn.said is None:
+            self.refusal = ""
+            raise ActionError("")
+        return turn.said
+
+    def pay(self, reward: float, info: Mapping[str, float]) -> None:
+        if not self.paid:
+            self.owed += reward
+            return
+        last = self.paid[-1]
+        self.paid[-1] = replace(last, reward=last.reward + reward, info={**last.info, **info})
+
+    def refused(self, error: ActionError, observation: Observation) -> Observation:
+        if "malformed" not in self.trajectory.turns[self.at - 1].info:
+            raise DiffersError(
+                f"turn {self.at} of {self.trajectory.agent}: the world refuses now what was said ({error})"
+            )
+        self.refusal = self.refusal if self.refusal == "" else str(error)
+        return replace(observation, brief=())
+
+    def finish(self, ending: Ending) -> Trajectory:
+        return replace(self.trajectory, ending=ending)
+
+    def compare_paid(self) -> None:
+        """Of the turn before, when all that others do after it has been paid too."""
+        if not self.paid:
+            return
+        was, now = self.trajectory.turns[len(self.paid) - 1], self.paid[-1]
+        where = f"turn {len(self.paid)} of {self.trajectory.agent}"
+        if was.reward != now.reward:
+            raise DiffersError(f"{where}: the reward is {now.reward:g}, but it was {was.reward:g}")
+        for name in ("success", "malformed"):
+            if was.info.get(name) != now.info.get(name):
+                raise DiffersError(f"{where}: {name} is {_flag(now, name)}, but it was {_flag(was, name)}")
+
+    @property
+    def _where(self) -> str:
+        return f"turn {self.at + 1} of {self.trajectory.agent}"
+
+    def _compare_shown(self, observation: Observation, turn: Turn) -> None:
+        """The record holds the brief where a window opens, and after a refusal its reason, and the page again where
+        the agent forgets pages."""
+        shown = list(turn.shown)
+        if self.refusal is not None:
+            self._compare_refusal(shown[:1])
+            if len(shown) == 1:
+                return
+            now = list(observation.messages)
+            shown = shown[1:]
+        else:
+            now = [*(observation.brief if turn.parent < 0 else ()), *observation.messages]
+        for was, new in zip(shown, now, strict=False):
+            if was != new:
+                raise DiffersError(f"{self._where}: {_message_difference(was, new)}")
+        if len(shown) != len(now):
+            odd = (now if len(now) > len(shown) else shown)[min(len(now), len(shown)) :][0]
+            verb = "shows too" if len(now) > len(shown) else "does not show"
+            raise DiffersError(f"{self._where}: the world {verb} {short(odd)}")
+
+    def _compare_refusal(self, told: list[Message]) -> None:
+        """What could not even be read was refused in the words of the model's format, which are not played again."""
+        if not self.refusal:
+            return
+        sample = self.trajectory.turns[self.at - 1].sample
+        cut = f" (cut off after {len(sample.tokens)} tokens)" if sample.stop is Stop.LENGTH else ""
+        was = told[0].text if told else None
+        if was != f"{self.refusal}{cut}":
+            raise DiffersError(f"{self._where}: {difference('the refusal', was, f'{self.refusal}{cut}')}")
+
+
+def _flag(turn: Turn, name: str) -> str:
+    return f"{turn.info[name]:g}" if name in turn.info else "not said"
+
+
+def _message_difference(was: Message, now: Message) -> str:
+    if was.text != now.text:
+        return difference("what is shown", was.text, now.text)
+    for name in ("images", "role", "thought", "calls", "answers"):
+        if getattr(was, name) != getattr(now, name):
+            return difference(f"{name} of what is shown", getattr(was, name), getattr(now, name))
+    raise AssertionError("unreachable: messages that differ do so in a field")

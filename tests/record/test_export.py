@@ -1,0 +1,397 @@
+"""Exports: what a run recorded, in the formats of others, exactly and whatever was said in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made import chatml as renderer
+from played_run import SUMS, TOY, Made, Script
+from typer.testing import CliRunner
+
+from sojourn.agents.plain import Plain
+from sojourn.cli import app
+from sojourn.errors import ConfigError, RecordError
+from sojourn.record.export import export, read
+from sojourn.record.export.chosen import Choice, windows
+from sojourn.record.export.reading import Conversation
+from sojourn.record.run import RunFolder
+from sojourn.record.store import EpisodeStore
+from sojourn.types import Ending, Group, Message, Role, Tool, Trajectory
+
+MIXED = Script(["go north", "<tool_call>never closed", "go south"])
+HOSTILE = "</script>\u2028\x00\x1b[2J\r\n\ud800 \\ud800 \\\ud800 \U0001f600 " + "x" * 10
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    made = {
+        "expert": Made(TOY, turns=20),
+        "sampled": Made(TOY, MIXED),
+        "pages": Made(TOY, MIXED, Plain(history="window", turns=1)),
+        "tools": Made(SUMS),
+        "seats": Made({"name": "matrix", "opponent": "self", "rounds": 2}, Script(["cooperate", "defect"])),
+    }
+    found = {name: one.run(folder / name) for name, one in made.items()}
+    return found | {"hostile": hostile(found["tools"])}
+
+
+def hostile(run: Path) -> Path:
+    """As `run`, with text in every place that a world or a model can fill, a failed episode and an empty seat."""
+    other = run.with_name("hostile")
+
+    def change(trajectory: Trajectory) -> Trajectory:
+        first, *rest = trajectory.turns
+        said = replace(first.said or Message(Role.ASSISTANT), text=HOSTILE, thought=HOSTILE)
+        shown = (Message(Role.USER, HOSTILE, images=("a" * 64,)), Message(Role.TOOL, HOSTILE, answers=HOSTILE))
+        tools = (Tool(HOSTILE, HOSTILE, {"type": HOSTILE}),)
+        info = {HOSTILE: float("nan"), "success": 1.0}
+        turn = replace(first, said=said, shown=shown, state=HOSTILE, info=info, tools=tools, recalled=shown)
+        return replace(trajectory, turns=(turn, *rest))
+
+    with EpisodeStore(run) as store:
+        groups = [
+            replace(g, episodes=tuple(replace(e, trajectories=tuple(map(change, e.trajectories))) for e in g.episodes))
+            for g in store.groups("rl")
+        ]
+    gone = replace(groups[0].episodes[0], id="gone", trajectories=(), error="OSError: the world went away")
+    mute = replace(groups[0].episodes[0], id="mute", trajectories=(Trajectory("agent", (), Ending.TOKENS),))
+    groups[0] = replace(groups[0], episodes=(gone, *groups[0].episodes, mute))
+    with RunFolder.create(other, (run / "config.toml").read_text()), EpisodeStore(other, write=True) as store:
+        for step, group in enumerate(groups):
+            store.append("rl", step, [group])
+    return other
+
+
+def written(run: Path, format: str, out: Path, **choice: Any) -> Path:
+    export(run, out, format, Choice(**choice))
+    return out
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """Of strict JSON: no NaN, and nothing that UTF-8 cannot hold."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    found = [json.loads(line, parse_constant=refuse) for line in path.read_bytes().split(b"\n")[:-1]]
+    json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
+def groups_of(run: Path) -> list[Group]:
+    with EpisodeStore(run) as store:
+        return list(store.groups("rl"))
+
+
+def same(one: Any, other: Any) -> None:
+    """Equal, arrays by their numbers and types, NaN as NaN."""
+    assert type(one) is type(other), (one, other)
+    if isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+    elif isinstance(one, tuple | list):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            same(a, b)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            same(one[key], other[key])
+    elif hasattr(one, "__dataclass_fields__"):
+        for name in one.__dataclass_fields__:
+            same(getattr(one, name), getattr(other, name))
+    else:
+        assert one == other or (one != one and other != other)
+
+
+NAMES = ("expert", "sampled", "pages", "tools", "seats", "hostile")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parquet_gives_the_same_groups_back(runs: dict[str, Path], tmp_path: Path, name: str):
+    pytest.importorskip("pyarrow")
+    path = written(runs[name], "parquet", tmp_path / "out.parquet")
+    same(list(read(path)), groups_of(runs[name]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("format", ["chat", "adp"])
+def test_lines_with_tokens_give_the_same_groups_back(runs: dict[str, Path], tmp_path: Path, name: str, format: str):
+    """But for episodes without turns, which have no line."""
+    path = written(runs[name], format, tmp_path / "out.jsonl", tokens=True)
+    groups = groups_of(runs[name])
+    if name == "hostile":
+        kept = [e for e in groups[0].episodes if e.id not in ("gone", "mute")]
+        groups[0] = replace(groups[0], episodes=tuple(kept))
+        assert len(list(read(path))) == len(groups)  # half a surrogate pair and NaN have no place in lines for others
+        return
+    same(list(read(path)), groups)
+
+
+def test_parquet_holds_advantages_and_scores_as_columns(runs: dict[str, Path], tmp_path: Path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    rows = pq.read_table(written(runs["expert"], "parquet", tmp_path / "out.parquet")).to_pylist()
+    with EpisodeStore(runs["expert"]) as store:
+        records = [store.read(entry) for entry in store.query()]
+    assert len(rows) == sum(len(t.turns) for r in records for t in r.episode.trajectories)
+    row, record = rows[-1], records[-1]
+    (trajectory,) = record.episode.trajectories
+    assert row["tokens"] == trajectory.turns[-1].sample.tokens.tolist()
+    assert row["context"] == trajectory.turns[-1].context.tolist()
+    assert row["advantages"] == record.credits[0].tokens[-1].tolist()
+    assert row["score"] == float(record.scores[0].turns[-1])
+    assert (row["success"], row["ending"], row["env"], row["turn"]) == (True, "done", "toy", len(trajectory.turns) - 1)
+
+
+def test_chat_lines_are_what_the_model_saw_in_each_context(runs: dict[str, Path], tmp_path: Path):
+    plain = lines(written(runs["sampled"], "chat", tmp_path / "plain.jsonl"))
+    assert len(plain) == 4
+    assert [m["role"] for m in plain[0]["messages"][:3]] == ["system", "user", "assistant"]
+    assert plain[0]["messages"][4] == {"role": "assistant", "content": "", "weight": 0}  # what could not be read
+    assert plain[0]["weights"] == {"model": "tiny", "oldest": 2, "newest": 3}
+    assert plain[0]["task"]["env"] == "toy"
+    assert "sojourn" not in plain[0]
+
+
+@pytest.mark.parametrize("agent", [Plain(), Plain(history="page"), Plain(history="window", turns=2)])
+def test_every_window_is_a_line_that_renders_to_the_tokens_the_model_saw(tmp_path: Path, agent: Plain):
+    for world in (TOY, SUMS):
+        run = Made(world, agent=agent, turns=20, tasks=1, episodes=1).run(tmp_path / world["name"])
+        (group,) = groups_of(run)
+        (trajectory,) = group.trajectories
+        paths = windows(trajectory)
+        assert len(paths) == (1 if agent.history == "full" else len(trajectory.turns))
+        path = written(run, "chat", tmp_path / f"{world['name']}.jsonl")
+        for turns, found in zip(paths, read(path), strict=True):
+            assert isinstance(found, Conversation)
+            prompt = renderer().open(found.messages[:-1], found.tools).tokens
+            np.testing.assert_array_equal(prompt, trajectory.prompt(turns[-1]))
+
+
+def test_chat_lines_hold_calls_tools_and_answers_as_openai_has_them(tmp_path: Path):
+    script = Script(['<tool_call>{"name": "add", "arguments": {"x": 1, "y": 2}}</tool_call>', "ok", "submit(answer=3)"])
+    run = Made(SUMS, script, tasks=1, episodes=1).run(tmp_path / "run")
+    (line,) = lines(written(run, "chat", tmp_path / "out.jsonl"))
+    assert [tool["function"]["name"] for tool in line["tools"]] == ["add", "submit"]
+    said = next(m for m in line["messages"] if "tool_calls" in m)
+    (call,) = said["tool_calls"]
+    assert (call["type"], call["function"]["name"]) == ("function", "add")
+    assert json.loads(call["function"]["arguments"]) == {"x": 1, "y": 2}
+    answer = line["messages"][line["messages"].index(said) + 1]
+    assert (answer["role"], answer["tool_call_id"]) == ("tool", call["id"])
+    (found,) = read(tmp_path / "out.jsonl")
+    assert isinstance(found, Conversation)
+    (group,) = groups_of(run)
+    turns = group.episodes[0].trajectories[0].turns
+    assert found.tools == turns[0].tools
+    assert [found.messages[n].text for n in sorted(found.learnt)] == [turn.said.text for turn in turns if turn.said]
+
+
+@pytest.mark.parametrize("format", ["chat", "adp"])
+def test_hostile_text_stays_in_its_line(runs: dict[str, Path], tmp_path: Path, format: str):
+    path = written(runs["hostile"], format, tmp_path / "out.jsonl", tokens=True)
+    found = lines(path)
+    assert len(found) == 4
+    assert path.read_bytes().isascii()
+    texts = [m["content"] for m in found[0].get("messages", found[0].get("content"))]
+    text = next(t for t in texts if isinstance(t, str) and t.startswith("</script>"))
+    assert text == re.sub("[\ud800-\udfff]", "\ufffd", HOSTILE)
+
+
+def test_adp_lines_keep_the_rules_of_the_protocol(runs: dict[str, Path], tmp_path: Path):
+    for name in NAMES:
+        for line in lines(written(runs[name], "adp", tmp_path / f"{name}.jsonl")):
+            assert line.keys() == {"schema_version", "id", "content", "details"}
+            assert all(isinstance(value, str) for value in line["details"].values())
+            require_protocol(line["content"])
+
+
+ADP = {  # the required and the optional fields of each class, in schema 1.2.0 of the protocol's repository
+    "text_observation": ({"content", "source"}, {"name", "tool_call_id", "reward"}),
+    "image_observation": ({"content", "source"}, {"annotations", "tool_call_id", "reward"}),
+    "message_action": ({"content"}, {"description", "reasoning_content", "reward"}),
+    "api_action": ({"function", "kwargs"}, {"description", "reasoning_content", "reward", "tool_call_id"}),
+}
+
+
+def require_protocol(content: list[dict[str, Any]]) -> None:
+    calls: set[str] = set()
+    answered: list[str] = []
+    for item, after in zip(content, [*content[1:], {"class_": ""}], strict=True):
+        required, optional = ADP[item["class_"]]
+        assert required <= item.keys() - {"class_"} <= required | optional
+        if "source" in item:
+            assert item["source"] in ("user", "agent", "environment")
+        if item["class_"] == "api_action":
+            assert "tool_call_id" in item or not after["class_"].endswith("observation")
+            calls |= {item["tool_call_id"]} if "tool_call_id" in item else set()
+        elif "tool_call_id" in item:
+            answered.append(item["tool_call_id"])
+            assert item["tool_call_id"] in calls
+    assert sorted(answered) == sorted(calls)
+
+
+def test_adp_tells_one_course_of_the_world_whatever_contexts_held(runs: dict[str, Path], tmp_path: Path):
+    found = lines(written(runs["pages"], "adp", tmp_path / "out.jsonl"))
+    assert len(found) == 4
+    kinds = [item["class_"] for item in found[0]["content"]]
+    assert kinds.count("message_action") == 4
+    assert kinds[:5] == ["text_observation"] * 2 + ["message_action"] + ["text_observation"] * 2
+    assert found[0]["content"][0]["source"] == "environment"
+
+
+def test_prov_says_what_made_an_episode(runs: dict[str, Path], tmp_path: Path):
+    with EpisodeStore(runs["sampled"]) as store:
+        entry = next(iter(store.query()))
+    path = written(runs["sampled"], "prov", tmp_path / "out.json", episodes=(entry.id,))
+    document = json.loads(path.read_text())
+    entities = document["entity"]
+    kinds = {entity["prov:type"]["$"] for entity in entities.values()}
+    assert kinds == {
+        f"sojourn:{kind}"
+        for kind in (
+            "Configuration", "Code", "Model", "World", "Reward", "Scaffold", "Task", "Episode", "Prompt", "Sample",
+            "Weights", "Score",
+        )
+    }  # fmt: skip
+    run = RunFolder.read(runs["sampled"])
+    assert entities["run:config"]["sojourn:sha256"] == run.versions["config"]
+    assert entities["run:code"]["sojourn:sha256"] == run.versions["source"]
+    assert document["activity"]["run:training"]["prov:startTime"] == run.versions["began"]
+    assert {"run:weights/2", "run:weights/3"} <= entities.keys()
+    assert document["agent"].keys() == {"run:policy", "run:judge", "run:sojourn"}
+    known = entities.keys() | document["activity"].keys() | document["agent"].keys()
+    for kind in ("used", "wasGeneratedBy", "wasAssociatedWith", "wasAttributedTo", "wasDerivedFrom", "wasInformedBy"):
+        for relation in document[kind].values():
+            assert set(relation.values()) <= known, kind
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_independent_reader_of_prov_takes_all_of_it(runs: dict[str, Path], tmp_path: Path, name: str):
+    model = pytest.importorskip("prov.model")
+    path = written(runs[name], "prov", tmp_path / "out.json")
+    document = model.ProvDocument.deserialize(str(path), format="json")
+    told = json.loads(path.read_text())
+    assert len(document.get_records()) == sum(len(records) for kind, records in told.items() if kind != "prefix")
+    assert document == model.ProvDocument.deserialize(content=document.serialize(format="json"), format="json")
+
+
+def test_weights_are_named_by_their_step_and_checkpoint(tmp_path: Path):
+    run = Made(TOY, Script(["go north"]), tasks=1, episodes=1).run(tmp_path / "run")
+    weights = run / "checkpoints" / "step-000002" / "weights"
+    weights.mkdir(parents=True)
+    (weights / "weights.safetensors").write_bytes(b"w")
+    manifest = {"step": 2, "files": {"weights/weights.safetensors": 1}}
+    (weights.parent / "checkpoint.json").write_text(json.dumps(manifest))
+    config = run / "config.toml"
+    config.write_text(config.read_text() + '\n[[stages]]\nname = "rl"\nsteps = 2\n')
+    (run / "metrics.jsonl").write_text(
+        "".join(json.dumps({"step": n, "stage": "rl", "version": n + 2.0}) + "\n" for n in range(2))
+    )
+    entities = json.loads(written(run, "prov", tmp_path / "out.json").read_text())["entity"]
+    assert (entities["run:weights/2"]["sojourn:step"], entities["run:weights/3"]["sojourn:step"]) == (0, 1)
+    assert "sojourn:checkpoint" not in entities["run:weights/2"]
+    assert entities["run:weights/3"]["sojourn:checkpoint"] == "step-000002"
+    assert len(entities["run:weights/3"]["sojourn:sha256"]) == 64
+
+
+def test_a_choice_is_kept_to_and_an_empty_one_is_refused(runs: dict[str, Path], tmp_path: Path):
+    run = runs["expert"]
+    with EpisodeStore(run) as store:
+        ids = [entry.id for entry in store.query()]
+    assert [line["episode"] for line in lines(written(run, "chat", tmp_path / "a", episodes=(ids[2],)))] == [ids[2]]
+    assert len(lines(written(run, "chat", tmp_path / "b", where="stage:rl env:toy split:train success:yes"))) == 4
+    for where in ("stage:warmup", "env:sums", "success:no", "split:test"):
+        with pytest.raises(RecordError, match=r"no episode of .* fits '.*': it has rl"):
+            written(run, "chat", tmp_path / "none", where=where)
+    assert not (tmp_path / "none").exists()
+
+
+def test_nothing_is_written_over_and_nothing_half(runs: dict[str, Path], tmp_path: Path, full_disk):
+    out = tmp_path / "out"
+    out.write_text("mine")
+    with pytest.raises(RecordError, match="exists"):
+        written(runs["expert"], "chat", out)
+    assert out.read_text() == "mine"
+    with pytest.raises(RecordError, match="there is no folder"):
+        written(runs["expert"], "chat", tmp_path / "gone" / "out")
+    for format in ("chat", "adp", "prov"):
+        with full_disk(), pytest.raises(RecordError, match="cannot be written"):
+            written(runs["expert"], format, tmp_path / "full")
+    with pytest.raises(ConfigError, match="unknown format 'chatt': did you mean 'chat'"):
+        written(runs["expert"], "chatt", tmp_path / "full")
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_what_failed_or_is_damaged_is_left_out_and_told(runs: dict[str, Path], tmp_path: Path):
+    done = export(runs["hostile"], tmp_path / "out", "chat", Choice())
+    assert (done.episodes, done.records, len(done.left_out)) == (5, 4, 1)  # one had no turn, so it has no line
+    assert done.left_out == ("episode gone: its world failed: OSError: the world went away",)
+    run = Made(TOY).run(tmp_path / "run")
+    path = sorted((run / "tokens").glob("*.npz"))[0]
+    path.write_bytes(path.read_bytes()[:100])
+    done = export(run, tmp_path / "half", "adp", Choice())
+    assert (done.episodes, len(done.left_out)) == (2, 2)
+    assert "is damaged" in done.left_out[0]
+
+
+def test_the_command_says_what_it_wrote(runs: dict[str, Path], tmp_path: Path):
+    def command(*words: object) -> tuple[int, str]:
+        done = CliRunner().invoke(app, ["export", *map(str, words)])
+        return done.exit_code, done.output + (str(done.exception) if done.exception else "")
+
+    out = tmp_path / "out.jsonl"
+    assert command(runs["pages"], "--out", out) == (0, f"{out}: 4 episodes, 16 lines\n")
+    code, said = command(runs["hostile"], "--out", tmp_path / "h", "--format", "prov")
+    assert code == 0
+    assert re.fullmatch(r".*/h: 6 episodes, \d+ statements\n", said)
+    assert "--out is missing" in command(runs["pages"])[1]
+    assert "leave it out" in command(runs["pages"], "x", "--where", "stage:rl", "--out", tmp_path / "x")[1]
+    assert "--tokens is for --format chat" in command(runs["pages"], "--format", "adp", "--tokens", "--out", "x")[1]
+    assert "no episode 'x' in" in command(runs["pages"], "x", "--out", tmp_path / "x")[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "is empty"),
+        ("[1]", ":1 holds '[1]': expected a JSON object"),
+        ('{"x": 1}', ":1 has neither 'messages'"),
+        ("{half", ":1 is not JSON"),
+        ('{"messages": []}', ":1: messages is '[]'"),
+        ('{"messages": [{"role": "wizard"}]}', "'wizard' is not a valid Role"),
+        ('{"messages": [{"content": "x"}]}', ":1: has no 'role'"),
+        ('{"messages": [{"role": "user", "content": [{"type": "video"}]}]}', "neither text nor image_url"),
+        ('{"messages": [{"role": "user", "content": "x"}], "reward": "much"}', "no finite number"),
+        ('{"messages": [], "sojourn": {"stage": "rl"}}', ":1: has no 'step'"),
+        ('{"id": "x", "content": [{"class_": "dance"}]}', "an item of class 'dance'"),
+        ('{"id": "x", "content": []}', "its content is empty"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_at_its_line(tmp_path: Path, text: str, sentence: str):
+    path = tmp_path / "in.jsonl"
+    path.write_text(text + "\n")
+    with pytest.raises(RecordError) as told:
+        list(read(path))
+    assert sentence in str(told.value)
+    assert str(path) in str(told.value)
+
+
+def test_parquet_of_others_is_refused(tmp_path: Path):
+    pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    pq.write_table(pa.table({"text": ["x"]}), tmp_path / "other.parquet")
+    with pytest.raises(RecordError, match="has no column 'run'"):
+        list(read(tmp_path / "other.parquet"))
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "other.parquet").read_bytes()[:50])
+    with pytest.raises(RecordError, match="cannot be read as Parquet"):
+        list(read(tmp_path / "cut.parquet"))
+    with pytest.raises(RecordError, match="cannot be read"):
+        list(read(tmp_path / "none.parquet"))
