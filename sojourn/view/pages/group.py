@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from starlette.requests import Request
 
+from sojourn.arena import STAGE
 from sojourn.errors import RecordError
 from sojourn.record.entry import Entry
 from sojourn.record.step_file import Record
@@ -30,18 +31,19 @@ class Cell(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One episode; `trouble` says why it cannot be read."""
+    """One episode, called by its number or, in an arena, by who played; `trouble` says why it cannot be read."""
 
     entry: Entry
     cells: Sequence[Cell | None]
-    trouble: str = ""
+    trouble: str
+    name: str
 
 
 def index(request: Request) -> Page:
     key, stage, step, place = (request.path_params[name] for name in ("run", "stage", "step", "place"))
     path = library(request).path(key)
     with EpisodeStore(path) as store:
-        entries = [entry for entry in store.query(stage=stage, step=step) if entry.place == place]
+        entries = [entry for entry in _side_by_side(store, stage, step) if entry.place == place]
         if not entries:
             raise RecordError(f"{key} has no group {place} at step {step} of the stage '{stage}'")
         records = [_read(store, entry) for entry in entries]
@@ -50,6 +52,15 @@ def index(request: Request) -> Page:
         request, "group.html", run=key, stage=stage, step=step, place=place, columns=columns(entries, records),
         task=next((r.episode.task for r in records if isinstance(r, Record)), None), before=places[0], after=places[1],
     )  # fmt: skip
+
+
+def _side_by_side(store: EpisodeStore, stage: str, step: int) -> Sequence[Entry]:
+    """The episodes of a step; in an arena those of all its operators, each of which has a stage of its own."""
+    if not stage.startswith(STAGE):
+        return list(store.query(stage=stage, step=step))
+    found = [entry for entry in store.query(step=step) if entry.stage.startswith(STAGE)]
+    order = list(dict.fromkeys(count.stage for count in store.steps()))
+    return sorted(found, key=lambda entry: (entry.place, order.index(entry.stage)))
 
 
 def _read(store: EpisodeStore, entry: Entry) -> Record | str:
@@ -74,7 +85,8 @@ def columns(entries: Sequence[Entry], records: Sequence[Record | str]) -> list[C
     found: list[Column] = []
     for entry, record, acts, way in zip(entries, records, played, ways, strict=True):
         cells = [_cell(acts[at], *way[at]) if at < len(acts) else None for at in range(height)]
-        found.append(Column(entry, cells, record if isinstance(record, str) else ""))
+        name = entry.stage.removeprefix(STAGE) if entry.stage.startswith(STAGE) else f"episode {len(found)}"
+        found.append(Column(entry, cells, record if isinstance(record, str) else "", name))
     return found
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from starlette.requests import Request
 
+from sojourn.arena import STAGE
 from sojourn.errors import RecordError
 from sojourn.record.entry import Entry
 from sojourn.record.run import RunFolder
@@ -34,7 +35,8 @@ def index(request: Request) -> Page:
 def _evaluations(path: Path) -> list[str]:
     """In the order in which they were played, as the run says; those that it does not know of behind them."""
     with EpisodeStore(path) as store:
-        held = [count.stage.removeprefix(PREFIX) for count in store.steps() if count.stage.startswith(PREFIX)]
+        stages = [count.stage for count in store.steps() if count.stage.startswith((PREFIX, STAGE))]
+    held = [stage.removeprefix(PREFIX).removeprefix(STAGE) for stage in stages]
     held = list(dict.fromkeys(held))
     try:
         known = [evaluation["name"] for evaluation in RunFolder.read(path).evaluations()]
@@ -45,4 +47,4 @@ def _evaluations(path: Path) -> list[str]:
 
 def _played(path: Path, name: str) -> list[Entry]:
     with EpisodeStore(path) as store:
-        return list(store.query(stage=PREFIX + name))
+        return list(store.query(stage=PREFIX + name)) or list(store.query(stage=STAGE + name))

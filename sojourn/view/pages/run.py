@@ -11,6 +11,7 @@ import numpy as np
 from markupsafe import Markup
 from starlette.requests import Request
 
+from sojourn.arena import STAGE
 from sojourn.record.metrics import Line
 from sojourn.record.store import EpisodeStore
 from sojourn.view.charts import Curve, chart, smooth
@@ -65,7 +66,7 @@ def index(request: Request) -> Page:
         request, "run.html", run=key, standing=shown.standing(path), charts=charts(lines, starts, window, every),
         newest=lines[::-1][: None if every else NEWEST], count=len(lines), failed=failed, tags=tags, window=window,
         every=every,
-        panels=[count for count in steps if count.stage.startswith("evaluation-")],
+        panels=[count for count in steps if count.stage.startswith(("evaluation-", STAGE))],
     )  # fmt: skip
 
 
