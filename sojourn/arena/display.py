@@ -41,10 +41,11 @@ class Display:
         if self.brief:
             return
         self.console.print(Rule(Text(f"turn {turn}", "bold"), align="left", style="dim", characters="─"))
-        views: dict[tuple[Message, ...], list[str]] = {}
+        views: dict[str, list[Row]] = {}
         for row in rows:
-            views.setdefault(row.shown, []).append(row.name)
-        for shown, names in views.items():
+            views.setdefault(repr(row.shown), []).append(row)
+        for alike in views.values():
+            shown, names = alike[0].shown, [row.name for row in alike]
             if len(views) > 1:
                 self.console.print(self._names(names))
             for message in shown:
@@ -59,7 +60,7 @@ class Display:
         done = [row for row in rows if row.acted]
         if self.brief or not rows:
             return
-        if self.together and len({row.said for row in done}) > 1:
+        if self.together and len({row.said and words(row.said) for row in done}) > 1:
             self.together = False
             self.console.print(Text("they part here", "bold"))
         width = min(max(map(len, self.names)), 24) + 2

@@ -14,7 +14,7 @@ from sojourn.types import Ending, Message, Observation, Trajectory
 
 @dataclass
 class Row:
-    """One operator's part of a turn, filled in while it acts. `read` is False where what it said could not be read."""
+    """One operator's part of a turn, filled in while it acts; `said` stays None where it could not be read."""
 
     name: str
     shown: tuple[Message, ...] = ()
@@ -37,7 +37,7 @@ class Watcher(Protocol):
 
 @dataclass
 class Rounds:
-    """The turns of one task, for operators by name."""
+    """The turns of one task, for operators by name; `conduct` opens them, one after another."""
 
     names: Sequence[str]
     watcher: Watcher
@@ -45,6 +45,7 @@ class Rounds:
     rows: dict[str, Row] = field(default_factory=dict)  # of the turn that is being played
     _waiting: dict[str, Row] = field(default_factory=dict)  # of those who have come to the next one
     _gate: asyncio.Event = field(default_factory=asyncio.Event)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.present = set(self.names)
@@ -54,7 +55,7 @@ class Rounds:
         before = self.rows.get(name)
         row = self._waiting[name] = Row(name, shown, choices, total=before.total if before is not None else 0.0)
         gate = self._gate
-        self._begin_when_all_are_here()
+        self._changed.set()
         await gate.wait()
         return row
 
@@ -64,18 +65,24 @@ class Rounds:
         row.ended, row.failed = ended, failed
         self.present.discard(name)
         self._waiting.pop(name, None)
-        self._begin_when_all_are_here()
+        self._changed.set()
 
-    def _begin_when_all_are_here(self) -> None:
-        if self._waiting.keys() != self.present:
-            return
-        self.watcher.acted(self.turn, self._ordered(self.rows))
-        self.rows, self._waiting = self._waiting, {}
-        if self.rows:
+    async def conduct(self) -> None:
+        """Opens a turn when all who still play have come to it, until nobody does. What the watcher raises is raised
+        here, so that no operator is blamed for it."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if self._waiting.keys() != self.present:
+                continue
+            self.watcher.acted(self.turn, self._ordered(self.rows))
+            self.rows, self._waiting = self._waiting, {}
+            if not self.rows:
+                return
             self.turn += 1
             self.watcher.seen(self.turn, self._ordered(self.rows))
-        gate, self._gate = self._gate, asyncio.Event()
-        gate.set()
+            gate, self._gate = self._gate, asyncio.Event()
+            gate.set()
 
     def _ordered(self, rows: Mapping[str, Row]) -> list[Row]:
         return [rows[name] for name in self.names if name in rows]

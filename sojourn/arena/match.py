@@ -59,6 +59,7 @@ class Match:
         """One task; an operator that fails ends its own episode alone."""
         rounds = Rounds([operator.name for operator in self.operators], self.watcher)
         async with asyncio.TaskGroup() as group:
+            group.create_task(rounds.conduct())
             running = [group.create_task(self._play(operator, task, number, rounds)) for operator in self.operators]
         groups = tuple(Group(number, task, (play.result(),)) for play in running)
         return Bout(number, task, groups, tuple([await Native()(group) for group in groups]))

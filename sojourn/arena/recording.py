@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sojourn.arena import STAGE
+from sojourn.arena import FACTS, STAGE
 from sojourn.arena.match import Bout
 from sojourn.arena.results import Result
 from sojourn.record import vocabulary
 from sojourn.record.run import RunFolder
 from sojourn.record.store import EpisodeStore
 from sojourn.record.vocabulary import Vocabulary
-
-FACTS = "arena.json"  # who played
 
 
 class Recording:

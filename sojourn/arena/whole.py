@@ -173,9 +173,8 @@ def _recording(
         "split": asked.split, "tasks": asked.tasks, "first": asked.first, "seed": asked.seed, "greedy": asked.greedy,
     }  # fmt: skip
     limits = {"turns": match.limits.turns, "stall_s": match.limits.stall_s}
-    rollout = {**table.get("rollout", {}), "limits": {**table.get("rollout", {}).get("limits", {}), **limits}}
-    whole = {"name": "arena", **table, "seed": asked.seed, "rollout": rollout}
-    recording = stack.enter_context(Recording(asked.out, config.dump(whole), asked.seed, facts))
+    made = {"name": "arena", "seed": asked.seed, "env": table["env"], "rollout": {"limits": limits}}
+    recording = stack.enter_context(Recording(asked.out, config.dump(made), asked.seed, facts))
     filled = [one.filled for one in match.operators if isinstance(one, Trained) and one.filled]
     recording.words([found for one in filled if (found := pieces.of(one.renderer)) is not None])
     match.on_blobs = recording.blobs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,13 @@ import typer
 from rich.console import Console
 
 from sojourn.commands.given import Overrides, world_and_table
+
+
+class Page(Console):
+    """Standard output; when whoever reads it has gone, the match ends with that error and not in silence."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, "nobody reads what is printed any more")
 
 
 def arena(
@@ -42,4 +50,4 @@ def arena(
         operators=operator or (), others=others, seat=seat, tasks=tasks, first=first, split=split, seed=seed,
         turns=turns, greedy=greedy, brief=brief, key=key, out=out,
     )  # fmt: skip
-    asyncio.run(whole.arena(family, table, asked, Console(highlight=False)))
+    asyncio.run(whole.arena(family, table, asked, Page(highlight=False)))

@@ -94,7 +94,7 @@ def standing(path: Path) -> Standing:
         missing.append(str(error))
     stages = [(str(s.get("name", "")), _count(s.get("steps"))) for s in _tables(config.get("stages"))]
     cause = _cause(run)
-    over = bool(stages) and {name for name, _ in stages} <= {evaluation.name for evaluation in found}
+    over = bool(stages or found) and {name for name, _ in stages} <= {evaluation.name for evaluation in found}
     if locked(path):
         state = State.RUNNING
     elif over:

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from starlette.requests import Request
 
-from sojourn.arena import STAGE
+from sojourn.arena import FACTS, STAGE
 from sojourn.errors import RecordError
 from sojourn.record.entry import Entry
+from sojourn.record.run import RunFolder
 from sojourn.record.step_file import Record
 from sojourn.record.store import EpisodeStore
 from sojourn.terminal.episode import Move, moves
@@ -59,8 +60,10 @@ def _side_by_side(store: EpisodeStore, stage: str, step: int) -> Sequence[Entry]
     if not stage.startswith(STAGE):
         return list(store.query(stage=stage, step=step))
     found = [entry for entry in store.query(step=step) if entry.stage.startswith(STAGE)]
-    order = list(dict.fromkeys(count.stage for count in store.steps()))
-    return sorted(found, key=lambda entry: (entry.place, order.index(entry.stage)))
+    facts = RunFolder.read(store.folder).read_json(FACTS, {})
+    named = list(facts.get("operators", ())) if isinstance(facts, dict) else []
+    order = {STAGE + name: at for at, name in enumerate(named)}
+    return sorted(found, key=lambda entry: (entry.place, order.get(entry.stage, len(order))))
 
 
 def _read(store: EpisodeStore, entry: Entry) -> Record | str:
