@@ -242,8 +242,8 @@ def _metrics(drawn: random.Random, played: Played, step: int, size: Size) -> dic
         "turns": len(turns) / max(1, len(trajectories)), "sampled_tokens": tokens,
         "errors": float(sum(e.error is not None for g in played.groups for e in g.episodes)),
         "sampler_batch": drawn.uniform(30, 60), "sampler_reuse": drawn.uniform(0.88, 0.97),
-        "sampler_prefill_tokens": tokens * 2, "sampler_queued_s": drawn.uniform(0, 1),
-        "sampler_evicted_pages": 0.0, "sampler_held": 0.0,
+        "sampler_prefill_tokens": tokens * 2,
+        "sampler_queued_s": drawn.uniform(0, 1), "sampler_evicted_pages": 0.0, "sampler_held": 0.0,
         **seconds, "seconds_step": sum(seconds.values()), "episodes_per_s": len(trajectories) / sum(seconds.values()),
     }  # fmt: skip
 

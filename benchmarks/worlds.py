@@ -4,7 +4,7 @@
 
 Writes `sojourn/envs/measured.json`, which `sojourn envs` shows, and a page for each world in `docs/worlds`, with an
 episode of its expert. Every world is measured in a process of its own, as it comes; those that cannot be made without
-fields have them in `FIELDS`. A world whose extra is not installed keeps what was measured before.
+fields have them in `FIELDS` or, adapters, in `adapted`. What cannot be measured here keeps what was measured before.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from adapted import EXAMPLES, example
 from machine import processor
 
 from sojourn import atlas
@@ -32,7 +34,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "worlds"
 MEASURED = ROOT / "sojourn" / "envs" / atlas.MEASURED
 LIMIT_S = 300
-LONGEST = 6_000  # characters of an example
+LONGEST = 6_000  # characters of an episode
 FIELDS: dict[str, dict[str, Any]] = {
     "tools": {"cls": "examples.guess:Guess"},
     "miniwob": {"pages": ["experts"]},
@@ -44,19 +46,26 @@ def fields_of(name: str) -> dict[str, Any]:
     """Those of an adapter are its smallest example, where it has one."""
     cls = find("env", name)
     adapts = cls.__module__.startswith("sojourn.envs.adapters.")
-    return FIELDS.get(name) or (dict(cls.about.easy) if adapts else {})
+    return FIELDS.get(name) or EXAMPLES.get(name) or (dict(cls.about.easy) if adapts else {})
+
+
+def made(name: str) -> Any:
+    """The world; of one whose example needs more than its fields, the class."""
+    return find("env", name) if name in EXAMPLES else build("env", {"name": name, **fields_of(name)}).value
 
 
 def one(name: str) -> None:
     """Measures a world and prints what was found, as JSON."""
     fields = fields_of(name)
-    family = build("env", {"name": name, **fields}).value
-    found = asyncio.run(measure(family))
-    example = asyncio.run(_example(family)) if found.expert else ""
-    print(json.dumps({"measured": found.to_json(), "fields": fields, "example": example}))
+    with ExitStack() as stack:
+        more = stack.enter_context(example(name)) if name in EXAMPLES else {}
+        family = build("env", {"name": name, **fields, **more}).value
+        found = asyncio.run(measure(family))
+        episode = asyncio.run(_episode(family)) if found.expert else ""
+    print(json.dumps({"measured": found.to_json(), "fields": fields, "episode": episode}))
 
 
-async def _example(family: Any) -> str:
+async def _episode(family: Any) -> str:
     from rich.console import Console
 
     file = io.StringIO()
@@ -65,12 +74,12 @@ async def _example(family: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}\n[...]\n{text[-LONGEST // 2 :]}"
 
 
-def page(entry: atlas.World, family: Any, example: str) -> str:
+def page(entry: atlas.World, family: Any, episode: str) -> str:
     name = entry.name
-    lines = [f"# {name}", "", inspect.cleandoc(type(family).__doc__ or ""), "", "| | |", "|---|---|"]
+    lines = [f"# {name}", "", inspect.cleandoc(family.__doc__ or ""), "", "| | |", "|---|---|"]
     lines += [f"| {label} | {value.replace('|', '/')} |" for label, value in atlas.details(entry, family)]
-    if example:
-        lines += ["", "An episode of its expert, on the first test task:", "", "```text", example, "```"]
+    if episode:
+        lines += ["", "An episode of its expert, on the first test task:", "", "```text", episode, "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -106,9 +115,9 @@ def main(names: list[str]) -> None:
         ordered = {key: known[key] for key in COMPONENTS["env"] if key in known}
         MEASURED.write_text(json.dumps(ordered, indent=1) + "\n")
         atlas.measurements.cache_clear()
-        family = build("env", {"name": name, **found["fields"]}).value
+        family = made(name)
         entry = atlas.describe(name, family)
-        (PAGES / f"{name}.md").write_text(page(entry, family, found["example"]))
+        (PAGES / f"{name}.md").write_text(page(entry, family, found["episode"]))
         print("  ".join(f"{key} {value}" for key, value in atlas.row(entry).items() if value))
     (PAGES / "README.md").write_text(index())
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "runs": "sojourn.commands.runs:runs",
     "show": "sojourn.commands.show:show",
     "view": "sojourn.commands.view:view",
+    "report": "sojourn.commands.report:report",
     "play": "sojourn.commands.play:play",
     "export": "sojourn.commands.records:export",
     "replay": "sojourn.commands.records:replay",

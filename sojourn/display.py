@@ -195,7 +195,8 @@ class Display:
             bar = ProgressBar(total=stage.steps, completed=stage.done)
             grid.add_row(Text(f"{stage.name} {stage.done}/{stage.steps}", style="bold"), bar, f"left {self._left()}")
         now = self._evaluating if self._evaluating.name else stage
-        if now.playing or now.episodes:
+        over = now is stage and stage.done >= stage.steps
+        if now.playing or (now.episodes and not over):
             count = len(now.playing)
             done = f"{count}/{now.episodes}" if now.episodes else str(count)
             bar = ProgressBar(total=max(now.episodes, count, 1), completed=count, style="dim")

@@ -117,6 +117,9 @@ class Record:
     `drift_groups` of each step's groups are scored by the weights that the stage began with, and how far the policy
     has gone is recorded as `drift`, its KL from there (0: not measured). The metric `kl` is the KL between the policy
     that sampled and the one that trained: 0 on-policy. By its `tags` a run is found among others.
+
+    With every token its weight is kept, and what the stage's streams said of it; `streams` are computed to be kept and
+    looked at alone, such as entropy.
     """
 
     folder: Annotated[str, FOLDER] = "runs"
@@ -124,6 +127,7 @@ class Record:
     keep: Annotated[int, Range(1)] = 2
     drift_groups: Annotated[int, Range(0)] = 0
     tags: tuple[str, ...] = ()
+    streams: Annotated[tuple[Any, ...], Kind("stream")] = ()
     sinks: Annotated[tuple[Any, ...], Kind("sink")] = ()
 
 
@@ -262,9 +266,27 @@ def check_needs(recipe: Recipe) -> None:
         for stream in stage.streams:
             if stream.provides not in wanted:
                 raise ConfigError(
-                    f"stage '{stage.name}': nothing uses the stream '{stream.provides}': remove it from streams"
+                    f"stage '{stage.name}': nothing uses the stream '{stream.provides}': remove it, or name "
+                    "it in record.streams to look at"
                 )
     _check_critic(recipe)
+    _check_recorded(recipe)
+
+
+def beside(record: Record, stage: Stage) -> list[Any]:
+    """The streams that are recorded, but not needed to train."""
+    return [stream for stream in record.streams if stream.provides not in {own.provides for own in stage.streams}]
+
+
+def _check_recorded(recipe: Recipe) -> None:
+    """Streams that are only looked at must not change what is trained: none that learns, nor asks a critic."""
+    for stream in recipe.record.streams:
+        if hasattr(stream, "learn") or _asks_critic(stream):
+            raise ConfigError(
+                f"record.streams: {type(stream).__name__} learns or asks a critic: give it to a stage that uses it"
+            )
+    if len({stream.provides for stream in recipe.record.streams}) < len(recipe.record.streams):
+        raise ConfigError("record.streams: two of them provide the same: keep one of each")
 
 
 def _remedy(stage: Stage, need: str) -> str:

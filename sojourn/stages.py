@@ -15,11 +15,12 @@ from typing import Any, cast
 import numpy as np
 
 from sojourn.batch.flatten import flatten
+from sojourn.batch.weigh import weigh
 from sojourn.display import Display
 from sojourn.errors import ConfigError, RecordError
 from sojourn.evaluate import evaluate, panel
 from sojourn.protocols import Stateful, Stream
-from sojourn.recipe import Recipe, Stage
+from sojourn.recipe import Recipe, Stage, beside
 from sojourn.record import checkpoint, metrics, vocabulary
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.intervals import Summary, summarise
@@ -49,7 +50,7 @@ class Session:
     blobs: dict[str, bytes] = field(default_factory=dict)  # what worlds showed and the run folder does not hold yet
     _learnt: dict[str, Any] = field(default_factory=dict)  # streams of earlier stages, by what they provide
     _source: Any = None
-    _writing: asyncio.Task[None] | None = None
+    _writing: asyncio.Future[None] | None = None
 
     async def run(self, resumed: Checkpoint | None) -> dict[str, Summary]:
         """All stages that are not done yet; returns every evaluation of the run by its name."""
@@ -92,7 +93,7 @@ class Session:
             stage.steps,
             self._source,
             self.rig.judge,
-            stage.streams,
+            [*stage.streams, *beside(self.recipe.record, stage)],
             stage.estimator,
             stage.losses,
             stage.aggregate,
@@ -147,8 +148,10 @@ class Session:
         rest = [j.only([n for n, e in enumerate(j.group.episodes) if e.id not in trained]) for j in judged]
         others = [j for j in rest if j.group.episodes]
         new = [n for n, group in enumerate(result.groups) if live or group.episodes[0].id not in self.recorded]
-        learned = [[of[n] for n in new] for of in (result.groups, result.scores, result.credit)]
-        await self._write(stage.name, step, learned, [[j.group for j in others], [j.scores for j in others]])
+        learned: list[Any] = [[of[n] for n in new] for of in (result.groups, result.scores, result.credit)]
+        streams = {**result.streams, "weight": weigh(result.groups, stage.aggregate)}
+        told = {name: [found[n] for n in new] for name, found in streams.items()}
+        await self._write(stage.name, step, [*learned, told], [[j.group for j in others], [j.scores for j in others]])
         if not live:
             self.recorded |= {group.episodes[0].id for group in result.groups}
         drift = {"drift": await self._drift(step, result.groups)} if self._watches(stage) else {}
@@ -241,13 +244,14 @@ class Session:
             for part in parts:
                 self.store.append(stage, step, *part)
 
-        self._writing = asyncio.create_task(asyncio.to_thread(write))
+        self._writing = asyncio.get_running_loop().run_in_executor(None, write)
 
     async def _written(self) -> None:
         """Waits until all that is recorded is on the disk; raises what kept it from there."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            await writing
+        if (writing := self._writing) is not None:
+            await asyncio.wait({writing})  # cancelled here, it goes on, and is waited for again where the run ends
+            self._writing = None
+            writing.result()
 
     def _checkpoint(self, number: int, step: int) -> None:
         """At the end of a stage, when the next begins a new optimiser, weights are enough, and those before go; what

@@ -1,11 +1,18 @@
-"""Torch's threads, which must be decided before torch is imported, and the process's memory."""
+"""Torch's threads, which must be decided before torch is imported, the process's memory, and work given to threads."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 # As <malloc.h> numbers them.
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8
@@ -43,3 +50,11 @@ def _keep_memory() -> None:
         return
     for option, value in ((ARENA_MAX, 1), (MMAP_MAX, 0), (TRIM_THRESHOLD, -1), (TOP_PAD, AHEAD)):
         mallopt(option, value)
+
+
+async def surely(work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    """Does the work in a thread, also where whoever waits for it is cancelled: for what closes or gives back.
+
+    `asyncio.to_thread` drops work that is cancelled while it still queues for a thread.
+    """
+    return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, partial(work, *args, **kwargs)))

@@ -23,6 +23,7 @@ class StepResult:
     groups: Sequence[Group]
     scores: Sequence[Sequence[Score]]
     credit: Sequence[Sequence[Credit]]
+    streams: Streams
     metrics: Mapping[str, float]
 
 
@@ -71,7 +72,7 @@ async def train(run: Run) -> None:
             updates.append({**observed, **await run.trainer.optim_step()})
         metrics = {**_together(updates), **learnt, "version": await run.trainer.publish()}
         run.curriculum.observe(groups, scores)
-        await run.after(step, StepResult(kept, judged, credit, metrics))
+        await run.after(step, StepResult(kept, judged, credit, streams, metrics))
 
 
 def _together(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -56,13 +56,16 @@ class Script:
     """In the engine's place: says the texts one after another, with the logprobs -1, -2 ... and weights 3."""
 
     texts: list[str]
+    constrained: bool = False  # every other token was one of several that a constraint left
     said: int = 0
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
         text = self.texts[self.said % len(self.texts)]
         self.said += 1
         tokens = np.array([*renderer().codec.control(text), renderer().stops[0]])
-        return Sample(tokens, -np.arange(1, 1 + len(tokens), dtype=np.float32) / 3, Versions(2, 3), Stop.END)
+        logprobs = -np.arange(1, 1 + len(tokens), dtype=np.float32) / 3
+        allowed = tuple(np.arange(n + 1) if n % 2 else None for n in range(len(tokens))) if self.constrained else None
+        return Sample(tokens, logprobs, Versions(2, 3), Stop.END, 0.7, allowed)
 
     async def score(self, prompt: Prompt) -> Any:
         raise NotImplementedError

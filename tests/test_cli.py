@@ -82,6 +82,12 @@ def test_a_curve_that_cannot_be_drawn_is_one_sentence(folder, words, told):
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_envs_tells_of_a_world_that_cannot_be_made_without_fields(folder):
+    done = sojourn(folder, "envs", "gymnasium")
+    assert done.returncode == 0
+    assert "FrozenLake" in done.stdout
+
+
 def test_envs_lists_the_worlds(folder):
     done = sojourn(folder, "envs")
     assert done.returncode == 0

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from test_cli import sojourn
 
+from sojourn.record.standing import State, standing
+
 WORLDS = """
 import asyncio, sys
 
@@ -118,6 +120,16 @@ def test_a_run_that_cannot_play_is_refused_and_leaves_nothing(tmp_path, world, t
 )
 def test_a_run_that_breaks_stops_with_the_cause(tmp_path, world, words, told):
     assert told in one_sentence(run(tmp_path, world, "train", "r.toml", *words))
+
+
+def test_a_run_that_breaks_says_so_in_the_list_of_runs(tmp_path):
+    one_sentence(run(tmp_path, "OddExpert", "train", "r.toml"))
+    (folder,) = tmp_path.glob("runs/*")
+    found = standing(folder)
+    assert (found.state, [evaluation.name for evaluation in found.evaluations]) == (State.FAILED, ["before"])
+    listed = sojourn(tmp_path, "runs")
+    assert "expert() gave None" in listed.stdout
+    assert "failed" in listed.stdout.splitlines()[1]
 
 
 def test_an_evaluation_starts_from_the_weights_that_are_named_and_refuses_those_that_are_not_there(tmp_path):

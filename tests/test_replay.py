@@ -54,6 +54,7 @@ def of_turn(number: int, **fields):
     return change
 
 
+SHOWN = (Message(Role.USER, "You stand in a hall of mirrors."),)
 MIXED = Script(["go north", "dance", "take the", "<tool_call>never closed", "go south", "look"])
 PLAYS = {
     "an expert": Made(TOY, turns=20),
@@ -105,9 +106,6 @@ class Doubled:
         return None
 
 
-SHOWN = (Message(Role.USER, "You stand in a hall of mirrors."),)
-
-
 def shortened(trajectory: Trajectory) -> Trajectory:
     return replace(trajectory, turns=trajectory.turns[:-1])
 
@@ -141,6 +139,10 @@ def test_a_refusal_in_other_words_is_told(tmp_path: Path):
     run = Made(TOY, MIXED, tasks=1, episodes=1).run(tmp_path / "run")
     (found,) = replayed(rewritten(run, of_turn(2, shown=(Message(Role.USER, "No."),))))
     assert found.said.startswith("turn 3 of agent: the refusal is ")
+    run = Made(TOY, MIXED, Plain(history="page"), tasks=1, episodes=1).run(tmp_path / "pages")
+    told = next(EpisodeStore(run).groups("rl")).episodes[0].trajectories[0].turns[2].shown[0]
+    (found,) = replayed(rewritten(run, of_turn(2, shown=(told, *SHOWN))))
+    assert found.said.startswith("turn 3 of agent: what is shown is ")  # the page that is shown again with it
 
 
 def test_images_are_compared_by_their_digests(tmp_path: Path):

@@ -1,4 +1,4 @@
 """Several operators play the same tasks in lock-step, side by side: checkpoints, people, experts, chance, endpoints."""
 
-STAGE = "arena-"  # what the stages of its operators begin with, in a run folder
+STAGE = "evaluation-"  # what the stage of an operator begins with, in a run folder: each is judged on the same tasks
 FACTS = "arena.json"  # of such a folder: who played

@@ -15,6 +15,7 @@ from sojourn.protocols import EnvFamily
 from sojourn.recipe import Recipe
 from sojourn.record import checkpoint
 from sojourn.record.checkpoint import Checkpoint
+from sojourn.record.run import RunFolder
 from sojourn.rollout.play import Limits
 from sojourn.stages import found_weights
 
@@ -28,19 +29,20 @@ class Weights(NamedTuple):
     checkpoint: Checkpoint | None
 
 
-def weights(run: Path, recipe: Recipe) -> list[Weights]:
+def weights(run: Path) -> list[Weights]:
     """All that a run can be played with, the oldest first: those before, after each stage, and in between."""
+    stages = RunFolder.read(run).config.get("stages", [])
     done, ends = 0, dict[int, str]()
-    for stage in recipe.stages:
-        done += stage.steps
-        ends[done] = stage.name
+    for stage in stages if isinstance(stages, list) else ():
+        done += int(stage.get("steps", 0))
+        ends[done] = str(stage.get("name", done))
     held = checkpoint.checkpoints(run / "checkpoints")
     return [Weights(BEFORE, None), *(Weights(ends.get(c.step, str(c.step)), c) for c in held)]
 
 
-def chosen(run: Path, recipe: Recipe, word: str) -> Weights:
+def chosen(run: Path, word: str) -> Weights:
     """The weights of a word: of a stage's end, after so many steps, before any; the newest where there is none."""
-    found = weights(run, recipe)
+    found = weights(run)
     if not word:
         newest = checkpoint.latest(run / "checkpoints")
         if newest is None:
@@ -114,7 +116,7 @@ class Trained:
 
     async def open(self, family: EnvFamily, limits: Limits) -> None:
         recipe = recipes.load(self.run).recipe
-        self.filled = await self._open.enter_async_context(loaded(recipe, chosen(self.run, recipe, self.word)))
+        self.filled = await self._open.enter_async_context(loaded(recipe, chosen(self.run, self.word)))
 
     def sit(self, chair: Chair, env: Any) -> Any:
         assert self.filled is not None, "open() comes first"

@@ -44,11 +44,15 @@ def export(
     if tokens and format != "chat":
         raise ConfigError(f"--tokens is for --format chat: {format} holds {'digests' if format == 'prov' else 'them'}")
     done = write(run, out, format, _choice(run, episodes, where, tokens))
-    print(f"{out}: {done.episodes} episodes, {done.records} {done.unit}")
+    print(f"{out}: {_counted(done.episodes, 'episode')}, {_counted(done.records, done.unit)}")
     for sentence in done.left_out[:SHOWN]:
         print(f"left out: {sentence}", file=sys.stderr)
     if len(done.left_out) > SHOWN:
         print(f"left out: {len(done.left_out) - SHOWN} more", file=sys.stderr)
+
+
+def _counted(count: int, unit: str) -> str:
+    return f"{count} {unit}{'s' * (count != 1)}"
 
 
 def _choice(run: Path, episodes: list[str] | None, where: str, tokens: bool = False) -> Choice:
@@ -102,7 +106,7 @@ def _line(done: Replayed) -> str:
     from sojourn.replay import Verdict
 
     if done.verdict is Verdict.SAME:
-        return f"{done.episode}: went the same way, {done.turns} turns"
+        return f"{done.episode}: went the same way, {_counted(done.turns, 'turn')}"
     return f"{done.episode}: {'differs' if done.verdict is Verdict.DIFFERS else 'not played again'}: {done.said}"
 
 

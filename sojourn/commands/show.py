@@ -19,6 +19,8 @@ def show(
     episode: Annotated[str, typer.Argument(help="an episode: its id, how that begins, or stage/step/group/place")] = "",
     stage: Annotated[str, typer.Option(help="of which stage, by default the last that was trained")] = "",
     step: Annotated[int | None, typer.Option(help="the groups of this step (from 0): rewards and advantages")] = None,
+    find: Annotated[str, typer.Option(help="the episodes that a query finds, such as 'refund reward:>0.5'")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="how many of them")] = 20,
     tokens: Annotated[
         bool, typer.Option("--tokens", help="each sampled token of the episode with logprob and advantage")
     ] = False,
@@ -27,7 +29,7 @@ def show(
     full: Annotated[bool, typer.Option("--full", help="long texts to their ends")] = False,
     json: Annotated[bool, typer.Option("--json", help="for scripts")] = False,
 ) -> None:
-    """Read a run, the groups of a step, or an episode."""
+    """Read a run, the groups of a step, an episode, or what a query finds."""
     from sojourn.record.run import RunFolder
     from sojourn.terminal import run as runs
 
@@ -35,16 +37,29 @@ def show(
     console = Console(highlight=False)
     if (tokens or prompt is not None or full or seat) and not episode:
         raise ConfigError("--tokens, --prompt, --seat and --full are of one episode: sojourn show runs/a EPISODE")
-    if episode and (step is not None or stage):
-        raise ConfigError("--step and --stage are of a run: leave out the episode")
+    if episode and (step is not None or stage or find):
+        raise ConfigError("--step, --stage and --find are of a run: leave out the episode")
+    if find and (step is not None or stage):
+        raise ConfigError("--find says itself where to look, such as 'stage:rl step:3': leave out --step and --stage")
     if episode:
         _episode(run, episode, console, tokens, prompt, seat, full, json)
+    elif find:
+        _find(run, find, limit, json, console)
     elif step is not None:
         _step(run, stage, step, json, console)
     elif json:
         print(runs.as_json(run))
     else:
         console.print(runs.overview(run, console.width, stage))
+
+
+def _find(run: Path, query: str, limit: int, json: bool, console: Console) -> None:
+    from sojourn.terminal import find
+
+    if json:
+        print(find.matches_as_json(run, query, limit))
+    else:
+        console.print(find.matches(run, query, limit, console.width))
 
 
 def _step(run: Path, stage: str, step: int, json: bool, console: Console) -> None:

@@ -10,11 +10,13 @@ import contextlib
 import os
 import subprocess
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from sojourn.envs.about import need, need_program
 from sojourn.errors import InfrastructureError
+from sojourn.threads import surely
 
 STOPPING_S = 5.0
 
@@ -89,10 +91,15 @@ class Shared:
                 self.machine = None
 
     async def keep(self) -> None:
-        await asyncio.to_thread(self.hold)
+        lease = Lease(self)
+        try:
+            await asyncio.to_thread(lease.take)
+        except BaseException:  # who gave this up will not let go
+            await surely(lease.give_back)
+            raise
 
     async def let_go(self) -> None:
-        await asyncio.to_thread(self.release)
+        await surely(self.release)
 
 
 @dataclass(eq=False)
@@ -133,11 +140,14 @@ class Pool:
             self.holders += 1
 
     async def let_go(self) -> None:
-        await asyncio.to_thread(self.release)
+        await surely(self.release)
 
 
 class Lease:
-    """A play's hold of a machine, taken at most once and given back once, in whatever order that comes."""
+    """A play's hold of a machine, taken at most once and given back once, in whatever order that comes.
+
+    Who gives it back should do so `surely`, or a cancellation could leave the machine held for good.
+    """
 
     def __init__(self, shared: Shared | Pool) -> None:
         self.shared = shared
@@ -148,10 +158,18 @@ class Lease:
     def take(self) -> Machine:
         with self.lock:
             if self.ended:
-                raise InfrastructureError(f"{self.shared.world} was closed before it had started: make another play")
+                raise InfrastructureError(f"{self.shared.world} is closed: make another play")
             if self.machine is None:
                 self.machine = self.shared.hold()
             return self.machine
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[Machine]:
+        """The machine, for nobody else meanwhile; refused where it was given back while this waited for it."""
+        machine = self.take()
+        with machine.lock:
+            self.take()
+            yield machine
 
     def give_back(self) -> None:
         with self.lock:

@@ -12,7 +12,7 @@ import numpy as np
 
 from sojourn.errors import RecordError
 from sojourn.record.step_file import Record
-from sojourn.types import Credit, Group, Score, Stop
+from sojourn.types import Credit, Group, Score, Stop, Streams
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,11 @@ _LISTS = ("tags", "tools")
 
 
 def to_row(entry: Entry) -> tuple[Any, ...]:
-    """As SQLite holds it: lists and mappings as JSON, and the seed as text, which may not fit 64 bits."""
-    texts = {name: json.dumps(getattr(entry, name)) for name in (*_LISTS, "parts")}
-    return tuple((vars(entry) | texts | {"seed": str(entry.seed)}).values())
+    """As SQLite holds it: lists and mappings as JSON, the seed as text, which may not fit 64 bits, and the error
+    without what is no character (names of files have such)."""
+    texts: dict[str, Any] = {name: json.dumps(getattr(entry, name)) for name in (*_LISTS, "parts")}
+    error = None if entry.error is None else entry.error.encode(errors="replace").decode()
+    return tuple((vars(entry) | texts | {"seed": str(entry.seed), "error": error}).values())
 
 
 def from_row(row: Sequence[Any]) -> Entry:
@@ -89,6 +91,7 @@ def describe(
     groups: Sequence[Group],
     scores: Sequence[Sequence[Score]] | None,
     credits: Sequence[Sequence[Credit]] | None,
+    streams: Streams,
 ) -> tuple[list[Record], list[Entry]]:
     """The records of the groups' episodes in order, and their rows; raises RecordError where judgements do not fit."""
     records: list[Record] = []
@@ -96,9 +99,11 @@ def describe(
     for at, group in enumerate(groups):
         judged = _aligned(group, "scores", scores, at)
         credited = _aligned(group, "credits", credits, at)
+        told = {name: _aligned(group, f"arrays of '{name}'", found, at) for name, found in streams.items()}
         for episode in group.episodes:
             count = sum(t.trainable for t in episode.trajectories) if episode.error is None else 0
-            record = Record(episode, tuple(islice(judged, count)), tuple(islice(credited, count)))
+            own = {name: tuple(islice(found, count)) for name, found in told.items()} if count else {}
+            record = Record(episode, tuple(islice(judged, count)), tuple(islice(credited, count)), own)
             entries.append(_entry(record, stage, step, part, len(records), place + at, group))
             records.append(record)
     return records, entries

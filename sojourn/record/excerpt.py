@@ -14,6 +14,7 @@ from sojourn.types import Episode
 
 AROUND = 24  # words of an excerpt
 WIDEST = 120  # characters of one piece of it: a word may be megabytes long
+PIECE, OVERLAP = 4000, 400  # characters that are looked at as one
 GAP = "…"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _SPACE = re.compile(r"\s+")
@@ -44,7 +45,7 @@ def excerpts(episodes: Sequence[Episode | None], expression: str) -> list[Excerp
         everything: list[Passage] = []
         ends: list[int] = []
         for episode in episodes:
-            everything += passages(episode) if episode is not None else ()
+            everything += _pieces(episode) if episode is not None else ()
             ends.append(len(everything))
         for part in PARTS:
             database.executemany(
@@ -53,6 +54,13 @@ def excerpts(episodes: Sequence[Episode | None], expression: str) -> list[Excerp
             )
         begins = [0, *ends]
         return [_best(database, everything, range(*span), expression) for span in zip(begins, ends, strict=False)]
+
+
+def _pieces(episode: Episode) -> Iterator[Passage]:
+    """Passages that are not long, as SQLite takes the square of the hits in one; they overlap, for phrases."""
+    for passage in passages(episode):
+        for start in range(0, max(1, len(passage.text) - OVERLAP), PIECE):
+            yield passage._replace(text=passage.text[start : start + PIECE + OVERLAP])
 
 
 def _best(database: sqlite3.Connection, held: list[Passage], rows: range, expression: str) -> Excerpt | None:

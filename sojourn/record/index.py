@@ -7,9 +7,11 @@ never used again, so every search joins with `episodes`.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,8 +22,10 @@ from sojourn.record.texts import PARTS, clean, documents
 from sojourn.types import Episode
 
 TOKENS = "unicode61 remove_diacritics 2"  # what a word is: letters and digits of any script, case and accents aside
+PAGE_BYTES = 1 << 14  # larger than usual: the rows of a search are read anew by every reader, in fewer pieces
 FORM = 1  # `user_version`; the first form, without words, had 0
 SCHEMA = f"""
+BEGIN;
 CREATE TABLE IF NOT EXISTS episodes (
     row INTEGER PRIMARY KEY AUTOINCREMENT,
     stage TEXT, step INTEGER, part INTEGER, number INTEGER, place INTEGER, slot INTEGER,
@@ -39,6 +43,7 @@ CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(
     {", ".join(PARTS)}, content='', columnsize=0, tokenize='{TOKENS}'
 );
 PRAGMA user_version = {FORM};
+COMMIT;
 """
 
 
@@ -61,6 +66,7 @@ def prepare(path: Path) -> sqlite3.Connection:
     """The database to write to, sound and with our tables; raises what SQLite has against it."""
     database = sqlite3.connect(path, check_same_thread=False)
     try:
+        database.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # of a new file
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
         if _columns(database) == FIRST:
@@ -92,6 +98,12 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 def current(database: sqlite3.Connection) -> bool:
     """Whether it is of today's form, and can be searched."""
     return database.execute("PRAGMA user_version").fetchone()[0] == FORM
+
+
+def unfit(database: sqlite3.Connection) -> str:
+    """What is wrong with an index that is not current; nothing where a writer is about to make its tables."""
+    columns = _columns(database)
+    return "was written by an older Sojourn, without words to search" if columns else ""
 
 
 def damage(error: sqlite3.Error) -> bool:
@@ -140,6 +152,21 @@ def rebuild(database: sqlite3.Connection, tokens: Path, *, texts: bool = True) -
                 warnings.warn(f"{path.name} is left out of the index: {error}", RuntimeWarning, stacklevel=4)
                 continue
             insert(database, found)
+
+
+def remade(tokens: Path, *, texts: bool) -> sqlite3.Connection:
+    """The index made again in no folder; SQLite keeps what memory has no room for in a file without a name."""
+    database = sqlite3.connect("", check_same_thread=False)
+    database.executescript(SCHEMA)
+    rebuild(database, tokens, texts=texts)
+    return database
+
+
+def recorded_in(tokens: Path) -> bool:
+    """Whether there is anything yet: a store is opened to read before the first step too."""
+    with suppress(OSError), os.scandir(tokens) as files:
+        return any(file.name.endswith(".npz") for file in files)
+    return False
 
 
 def _of_file(path: Path, texts: bool) -> Iterator[Indexed]:

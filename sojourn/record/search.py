@@ -83,7 +83,7 @@ class Words:
             raise QueryError(f"'{self.text:.40}' has no letter or digit: search finds whole words and phrases")
 
     def __str__(self) -> str:
-        alone = self.part == "error" and self.text in FAILED
+        alone = self.part == "error" and self.text.lower() in FAILED
         plain = _BARE.fullmatch(self.text) and self.text[0] != '"' and not alone
         if not self.part:
             plain = plain and self.text[0] != "-" and not _KEY.match(self.text)

@@ -26,7 +26,7 @@ class State(StrEnum):
     DAMAGED = "damaged"  # what it is cannot be read
 
 
-class Found(NamedTuple):
+class Evaluated(NamedTuple):
     """An evaluation of a run."""
 
     name: str
@@ -53,7 +53,7 @@ class Standing:
     done: int = 0
     total: int = 0
     success: Estimate | None = None
-    evaluations: tuple[Found, ...] = ()
+    evaluations: tuple[Evaluated, ...] = ()
     changed: float = 0.0  # seconds since the epoch
     cause: str = ""
     missing: tuple[str, ...] = ()
@@ -82,10 +82,10 @@ def standing(path: Path) -> Standing:
         config = run.config
     except RecordError as error:
         return Standing(path=path, state=State.DAMAGED, changed=_changed(path), missing=(str(error),))
-    found: list[Found] = []
+    found: list[Evaluated] = []
     last = None
     try:
-        found = [Found(e["name"], Summary.from_json(e["summary"])) for e in run.evaluations()]
+        found = [Evaluated(e["name"], Summary.from_json(e["summary"])) for e in run.evaluations()]
     except RecordError as error:
         missing.append(str(error))
     try:

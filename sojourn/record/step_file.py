@@ -11,7 +11,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,16 @@ UNREADABLE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.
 
 @dataclass(frozen=True)
 class Record:
-    """An episode with its judgements, one for each trainable trajectory; none where it failed or none were given."""
+    """An episode with its judgements, one for each trainable trajectory; none where it failed or none were given.
+
+    `streams` are numbers of its sampled tokens by name, such as "entropy": for each trainable trajectory one array (A,)
+    per turn.
+    """
 
     episode: Episode
     scores: tuple[Score, ...] = ()
     credits: tuple[Credit, ...] = ()
+    streams: Mapping[str, tuple[tuple[FloatArray, ...], ...]] = field(default_factory=dict)
 
 
 def write(path: Path, records: Sequence[Record], index: Sequence[Mapping[str, Any]]) -> None:
@@ -124,6 +129,7 @@ def _encode(record: Record) -> bytes:
         "logprobs": _join([turn.sample.logprobs for turn in turns]),
         "scores": _join([score.turns for score in record.scores]),
         "credits": _join([part for credit in record.credits for part in credit.tokens]),
+        **{f"stream {name}": _join([part for of in found for part in of]) for name, found in record.streams.items()},
         "allowed": _narrow([ids for ids in allowed if ids is not None]),
         "allowed_sizes": np.array([-1 if ids is None else len(ids) for ids in allowed], dtype=np.int32),
     }
@@ -136,7 +142,8 @@ def _encode(record: Record) -> bytes:
 def _check(record: Record) -> None:
     """Refuses scores or credits that do not fit their trajectories: they could not be told apart again."""
     judged = [t for t in record.episode.trajectories if t.trainable] if record.episode.error is None else []
-    for name, values in (("scores", record.scores), ("credits", record.credits)):
+    streams = [(f"arrays of the stream '{name}'", found) for name, found in record.streams.items()]
+    for name, values in (("scores", record.scores), ("credits", record.credits), *streams):
         if values and len(values) != len(judged):
             raise RecordError(
                 f"episode {record.episode.id} has {len(judged)} trainable trajectories but {len(values)} {name}: "
@@ -147,13 +154,17 @@ def _check(record: Record) -> None:
     for trajectory, credit in zip(judged, record.credits, strict=False):
         sampled = tuple(len(turn.sample.tokens) for turn in trajectory.turns)
         _same(record, "a credit", sampled, tuple(len(part) for part in credit.tokens))
+    for name, found in streams:
+        for trajectory, numbers in zip(judged, found, strict=False):
+            sampled = tuple(len(turn.sample.tokens) for turn in trajectory.turns)
+            _same(record, name, sampled, tuple(len(part) for part in numbers))
 
 
 def _same(record: Record, what: str, expected: tuple[int, ...], found: tuple[int, ...]) -> None:
     if expected != found:
         raise RecordError(
             f"episode {record.episode.id} has {what} of shape {found} where its turns need {expected}: "
-            "give one reward for every turn and one advantage for every sampled token"
+            "give one reward for every turn, and one advantage and one number of a stream for every sampled token"
         )
 
 
@@ -174,8 +185,17 @@ def _decode(member: bytes) -> Record:
     judged = [t for t in episode.trajectories if t.trainable]
     scores = tuple(Score(take["scores"](len(t.turns)), parts) for t, parts in zip(judged, data["scores"], strict=False))
     credited = judged if data["credited"] else []
-    credits = tuple(Credit(tuple(take["credits"](len(turn.sample.tokens)) for turn in t.turns)) for t in credited)
-    return Record(episode, scores, credits)
+    credits = tuple(Credit(by_turn(take["credits"], t)) for t in credited)
+    streams = {}
+    for name in data.get("streams", ()):
+        reader = _Reader(arrays.get(f"stream {name}", np.zeros(0, dtype=np.float32)))
+        streams[name] = tuple(by_turn(reader, t) for t in judged)
+    return Record(episode, scores, credits, streams)
+
+
+def by_turn(take: _Reader, trajectory: Trajectory) -> tuple[FloatArray, ...]:
+    """One array (A,) per turn."""
+    return tuple(take(len(turn.sample.tokens)) for turn in trajectory.turns)
 
 
 def _episode(data: Mapping[str, Any], trajectories: Iterable[Trajectory]) -> Episode:
@@ -259,6 +279,7 @@ def _episode_json(record: Record) -> dict[str, Any]:
         ],
         "scores": [dict(score.parts) for score in record.scores],
         "credited": bool(record.credits),
+        "streams": list(record.streams),
     }
 
 

@@ -25,7 +25,6 @@ from sojourn.record.entry import COLUMNS, FIRST, Entry, describe, from_row
 from sojourn.record.excerpt import Excerpt, excerpts
 from sojourn.record.found import LONGEST, Found, Row, expression, page
 from sojourn.record.index import (
-    SCHEMA,
     OlderError,
     current,
     damage,
@@ -35,11 +34,14 @@ from sojourn.record.index import (
     open_to_read,
     prepare,
     rebuild,
+    recorded_in,
+    remade,
     remove,
+    unfit,
 )
 from sojourn.record.search import Query
 from sojourn.record.step_file import Record, StepFile
-from sojourn.types import Credit, Episode, Group, Score
+from sojourn.types import Credit, Episode, Group, Score, Streams
 
 Answer = TypeVar("Answer")
 Read = TypeVar("Read")
@@ -93,14 +95,15 @@ class EpisodeStore:
         groups: Sequence[Group],
         scores: Sequence[Sequence[Score]] | None = None,
         credits: Sequence[Sequence[Credit]] | None = None,
+        streams: Streams | None = None,
     ) -> None:
-        """Adds the groups of a step, all or none; scores and credits align with each group's `trajectories`."""
+        """Adds the groups of a step, all or none; judgements align with each group's `trajectories`."""
         with self._lock, self._write() as database:
             where = "FROM episodes WHERE stage = ? AND step = ?"
             part, place = database.execute(
                 f"SELECT coalesce(max(part), -1) + 1, coalesce(max(place), -1) + 1 {where}", (stage, step)
             ).fetchone()
-            records, entries = describe(stage, step, part, place, groups, scores, credits)
+            records, entries = describe(stage, step, part, place, groups, scores, credits, streams or {})
             if not entries:
                 return
             pairs = [indexed(entry, record.episode) for entry, record in zip(entries, records, strict=True)]
@@ -280,20 +283,26 @@ class EpisodeStore:
 
     def _ask(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
         """Asks the index if it can be searched, else one that is made for as long as the store is open."""
+        recorded = recorded_in(self.tokens)  # looked at first, as a writer makes the tables before the files
         if self._searchable is None and self.path.exists():
             try:
                 with closing(open_to_read(self.path)) as database:
                     if current(database):
                         return question(database)
-                    state = "was written by an older Sojourn, without words to search: open it once with write=True"
+                    state = unfit(database)
             except sqlite3.DatabaseError as error:
                 if not damage(error):
                     raise RecordError(f"{self.path} cannot be read now ({error}): try again") from error
-                state = f"is damaged ({error}): open it with write=True to make it again"
-            warnings.warn(f"{self.path} {state}; until then every search begins by reading tokens/", RuntimeWarning, 3)
+                state = f"is damaged ({error})"
+            if state:
+                state += ": open it once with write=True; until then a search begins by reading all of tokens/"
+                warnings.warn(f"{self.path} {state}", RuntimeWarning, stacklevel=3)
+        if not recorded:
+            with closing(remade(self.tokens, texts=True)) as nothing:
+                return question(nothing)
         with self._lock:
             if self._searchable is None:
-                self._searchable = _remade(self.tokens, texts=True)
+                self._searchable = remade(self.tokens, texts=True)
             return question(self._searchable)
 
     def _file(self, stage: str, step: int, part: int) -> Path:
@@ -344,7 +353,7 @@ class EpisodeStore:
 
     def _rows(self, statement: str, values: Sequence[Any], make: Callable[[Any], Any]) -> Iterator[Any]:
         """Of a statement over `{columns}`: those that the index has, or today's where it is lost or damaged."""
-        given = 0
+        given, recorded = 0, recorded_in(self.tokens)
         if self._memory is None and self.path.exists():
             try:
                 with closing(open_to_read(self.path)) as database:
@@ -354,10 +363,14 @@ class EpisodeStore:
                         yield make(row)
                 return
             except sqlite3.DatabaseError as error:
+                if not recorded and "no such table" in str(error):
+                    return  # a writer is about to make it
                 warnings.warn(f"{self.path} is damaged ({error}): made again in memory", RuntimeWarning, stacklevel=3)
+        elif not recorded:
+            return
         with self._lock:
             if self._memory is None:
-                self._memory = _remade(self.tokens, texts=False)
+                self._memory = remade(self.tokens, texts=False)
             rows = self._memory.execute(statement.replace("{columns}", ", ".join(COLUMNS)), values).fetchall()
         yield from (make(row) for row in rows[given:])
 
@@ -384,14 +397,6 @@ def _group(members: Sequence[tuple[Entry, Record | RecordError]]) -> GroupRecord
         scores=tuple(score for record in records for score in record.scores),
         credits=tuple(credit for record in records for credit in record.credits),
     )
-
-
-def _remade(tokens: Path, *, texts: bool) -> sqlite3.Connection:
-    """The index made again for this store alone; SQLite keeps what memory has no room for in a file without a name."""
-    database = sqlite3.connect("", check_same_thread=False)
-    database.executescript(SCHEMA)
-    rebuild(database, tokens, texts=texts)
-    return database
 
 
 def _quoted(stage: str) -> str:

@@ -16,6 +16,7 @@ from sojourn.timeline import Timeline
 from sojourn.types import Ending, Observation, Step, Trajectory
 
 T = TypeVar("T")
+MOVE = "move"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +30,13 @@ class Limits:
 
 
 async def play(env: Env, seats: Mapping[str, Any], limits: Limits, timeline: Timeline) -> tuple[Trajectory, ...]:
-    """Plays until the world is done or a budget is spent; the caller closes the world."""
+    """Plays until the world is done or a budget is spent; the caller closes the world. Where several seats play, each
+    turn's info says with `move` which of the play's it was."""
     began = time.monotonic()
     shown = observation = await ask(env.start, limits, timeline)
     ending = Ending.TURNS
-    for _ in range(limits.turns):
+    for number in range(limits.turns):
+        order = {MOVE: float(number)} if len(seats) > 1 else {}
         if limits.seconds and time.monotonic() - began > limits.seconds:
             ending = Ending.TIME
             break
@@ -45,13 +48,13 @@ async def play(env: Env, seats: Mapping[str, Any], limits: Limits, timeline: Tim
             ending = Ending.TOKENS
             break
         except ActionError as error:
-            seat.pay(0.0, {"malformed": 1.0})
+            seat.pay(0.0, {"malformed": 1.0, **order})
             if seat.ends_when_malformed:
                 ending = Ending.MALFORMED
                 break
             shown = seat.refused(error, observation)
             continue
-        _pay(seats, observation.agent, step)
+        _pay(seats, observation.agent, step, order)
         if step.done or step.observation is None:
             ending = Ending.DONE
             break
@@ -72,8 +75,8 @@ def _state(env: Env) -> str | None:
     return key() if key is not None else None
 
 
-def _pay(seats: Mapping[str, Any], actor: str, step: Step) -> None:
-    info = dict(step.info)
+def _pay(seats: Mapping[str, Any], actor: str, step: Step, order: Mapping[str, float]) -> None:
+    info = {**step.info, **order}
     if step.success is not None:
         info["success"] = float(step.success)
     seats[actor].pay(0.0, info)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from sojourn.terminal.clean import LIMIT, clean, line
 from sojourn.terminal.indented import Indented
 from sojourn.terminal.numbers import number, signed, size
 from sojourn.terminal.plain import plain
-from sojourn.types import Credit, Message, Role, Score, Stop, ToolCall, Trajectory, Turn
+from sojourn.types import Credit, FloatArray, Message, Role, Score, Stop, ToolCall, Trajectory, Turn
 
 STYLES = {Role.SYSTEM: "dim", Role.USER: "", Role.TOOL: "cyan", Role.ASSISTANT: "green"}
 
@@ -34,6 +34,7 @@ class Seat:
     trajectory: Trajectory
     score: Score | None = None
     credit: Credit | None = None
+    streams: Mapping[str, Sequence[FloatArray]] = field(default_factory=dict)  # by name, one array per turn
 
     @property
     def name(self) -> str:
@@ -61,6 +62,7 @@ class Shown:
     vocabulary: Vocabulary | None = None
     version: int | None = None  # of the weights that the step trained
     limit: int | None = LIMIT
+    missing: Sequence[str] = ()
 
 
 def seats(record: Record) -> list[Seat]:
@@ -71,8 +73,9 @@ def seats(record: Record) -> list[Seat]:
         has = trajectory.trainable and record.episode.error is None
         score = record.scores[judged] if has and judged < len(record.scores) else None
         credit = record.credits[judged] if has and judged < len(record.credits) else None
+        streams = {name: of[judged] for name, of in record.streams.items() if has and judged < len(of)}
         judged += has
-        found.append(Seat(trajectory, score, credit))
+        found.append(Seat(trajectory, score, credit, streams))
     return found
 
 
@@ -92,6 +95,7 @@ def transcript(record: Record, shown: Shown) -> Group:
         lines += [Text(), heading(move, several), *_turn(move, shown)]
     for seat in seats(record):
         lines += [Text(), *_end(seat, several)]
+    lines += [Text(f"missing: {line(sentence, 500)}", "red") for sentence in shown.missing]
     return Group(*lines)
 
 

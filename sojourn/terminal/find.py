@@ -1,28 +1,68 @@
-"""An episode by what a person calls it."""
+"""An episode by what a person calls it, and episodes by a query."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from sojourn.errors import RecordError
 from sojourn.record import metrics, vocabulary
 from sojourn.record.entry import Entry
+from sojourn.record.excerpt import Excerpt
 from sojourn.record.step_file import Record
 from sojourn.record.store import EpisodeStore
-from sojourn.terminal.clean import LIMIT, line
+from sojourn.terminal.clean import LIMIT, clean, line
 from sojourn.terminal.episode import Shown
+from sojourn.terminal.plain import plain
+from sojourn.terminal.rows import rows
+from sojourn.terminal.run import episode_columns, warned_in
 
 SOME = 5  # ids that are named where several begin alike
 
 
 def episode(run: Path, name: str, full: bool = False) -> tuple[Record, Shown]:
     """The record of an episode, and what is needed to show it."""
-    with EpisodeStore(run) as store:
+    missing: list[str] = []
+    with warned_in(missing), EpisodeStore(run) as store:
         entry = found(store, name)
         siblings = group(store, entry.stage, entry.step, entry.place)
         record = store.read(entry)
-    shown = Shown(run, entry, siblings, _words(run), _version(run, entry), None if full else LIMIT)
-    return record, shown
+    limit = None if full else LIMIT
+    return record, Shown(run, entry, siblings, _words(run), _version(run, entry), limit, missing)
+
+
+def matches(run: Path, query: str, limit: int, width: int) -> Group:
+    """What a query finds, with the words it asks for where they stand."""
+    missing: list[str] = []
+    with warned_in(missing), EpisodeStore(run) as store:
+        page = store.search(query, limit)
+    entries = [row.entry for row in page.rows]
+    told: list[RenderableType] = [Text(f"{page.how_many} episode{'s' * (page.total != 1)}", "dim")]
+    if entries:
+        told += rows(episode_columns(entries), width, [_excerpt(row.excerpt) for row in page.rows])
+    if page.next is not None:
+        told.append(Text(f"the first {len(entries)}: --limit {5 * limit} shows more", "dim"))
+    return Group(*told, *(Text(f"missing: {line(sentence, 500)}", "red") for sentence in missing))
+
+
+def matches_as_json(run: Path, query: str, limit: int) -> str:
+    """For scripts: the page, with what was warned of."""
+    missing: list[str] = []
+    with warned_in(missing), EpisodeStore(run) as store:
+        page = store.search(query, limit)
+    return json.dumps({"query": query, **plain(page), "missing": missing}, indent=1)
+
+
+def _excerpt(excerpt: Excerpt | None) -> Text:
+    told = Text(style="dim")
+    if excerpt is not None:
+        told.append(f"turn {excerpt.turn + 1}: ")
+        for segment in excerpt.segments:
+            told.append(clean(segment.text, 500), "bold not dim" if segment.hit else "")
+    return told
 
 
 def found(store: EpisodeStore, name: str) -> Entry:

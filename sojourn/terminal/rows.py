@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
+from rich.console import RenderableType
 from rich.text import Text
+
+from sojourn.terminal.indented import Indented
 
 GAP = "  "
 
@@ -43,8 +45,8 @@ def fitted(columns: Sequence[Column], width: int) -> list[Column]:
 
 
 def rows(
-    columns: Sequence[Column], width: int, notes: Sequence[str] = (), styles: Sequence[str] = ()
-) -> Iterator[Text]:
+    columns: Sequence[Column], width: int, notes: Sequence[Text] = (), styles: Sequence[str] = ()
+) -> Iterator[RenderableType]:
     """A line of headings and one for each row, its note below it where there is one.
 
     Where even the columns that must stay are too wide, the first is put on a line of its own above the others.
@@ -56,7 +58,7 @@ def rows(
     for number in range(len(kept[0].cells)):
         yield from _row(kept, [column.cells[number] for column in kept], apart, styles[number] if styles else "")
         if notes and notes[number]:
-            yield from _note(notes[number], width)
+            yield Indented(notes[number], 4)
 
 
 def _row(columns: Sequence[Column], cells: Sequence[str], apart: bool, style: str) -> Iterator[Text]:
@@ -70,12 +72,6 @@ def _row(columns: Sequence[Column], cells: Sequence[str], apart: bool, style: st
         told.append(GAP)
     told.rstrip()
     yield told
-
-
-def _note(note: str, width: int) -> Iterator[Text]:
-    """Indented, wrapped between words."""
-    for part in textwrap.wrap(note, max(width - 4, 20), break_on_hyphens=False):
-        yield Text(f"    {part}", "dim")
 
 
 def _needed(columns: Sequence[Column]) -> int:

@@ -102,15 +102,22 @@ def as_json(path: Path) -> str:
 
 
 @contextmanager
-def told_in(missing: list[str]) -> Iterator[None]:
-    """What is warned of or cannot be read is added to the sentences."""
+def warned_in(missing: list[str]) -> Iterator[None]:
+    """What is warned of is added to the sentences."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        yield
+    missing += dict.fromkeys(str(warning.message) for warning in caught)
+
+
+@contextmanager
+def told_in(missing: list[str]) -> Iterator[None]:
+    """What is warned of and what cannot be read is added to the sentences."""
+    with warned_in(missing):
         try:
             yield
         except RecordError as error:
             missing.append(str(error))
-    missing += [str(warning.message) for warning in caught]
 
 
 def _lines(path: Path, missing: list[str]) -> list[metrics.Line]:

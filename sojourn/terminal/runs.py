@@ -18,6 +18,7 @@ from sojourn.terminal.clean import line
 from sojourn.terminal.plain import plain
 from sojourn.terminal.rows import Column, rows
 
+HEARD = ("versions.config", "versions.began")  # told elsewhere, or always different
 STYLES = {State.RUNNING: "green", State.FAILED: "red", State.DAMAGED: "red", State.STOPPED: "yellow"}
 ARROW = " -> "
 
@@ -41,7 +42,8 @@ def table(runs: Sequence[Standing], width: int) -> Group:
         Column(heading="model", cells=[line(run.model) for run in runs], leaves=4),
         Column(heading="worlds", cells=[line(", ".join(run.worlds)) for run in runs], leaves=5),
     ]
-    notes = [line(". ".join([*([f"failed: {run.cause}"] if run.cause else []), *run.missing]), 500) for run in runs]
+    wrong = [". ".join([*([f"failed: {run.cause}"] if run.cause else []), *run.missing]) for run in runs]
+    notes = [Text(line(said, 500), "dim") for said in wrong]
     return Group(*rows(columns, width, notes, [STYLES.get(run.state, "") for run in runs]))
 
 
@@ -102,7 +104,7 @@ def _facts(run: RunFolder) -> dict[str, str]:
     facts = dict(flat(run.config))
     try:
         facts |= dict(flat(run.seeds, "seeds"))
-        facts |= {key: text for key, text in flat(run.versions, "versions") if key != "versions.config"}
+        facts |= {key: text for key, text in flat(run.versions, "versions") if key not in HEARD}
     except RecordError as error:
         facts["damaged"] = str(error)
     return facts

@@ -18,7 +18,7 @@ from sojourn.terminal.clean import line
 from sojourn.terminal.numbers import number, signed
 from sojourn.terminal.plain import plain
 from sojourn.terminal.rows import Column, rows
-from sojourn.terminal.run import told_in
+from sojourn.terminal.run import warned_in
 
 
 class Play(NamedTuple):
@@ -56,8 +56,7 @@ def plays(record: GroupRecord) -> Iterator[Play]:
 def groups(path: Path, stage: str, step: int) -> tuple[list[GroupRecord], list[str]]:
     """The groups of a step (from 0), and what of them cannot be read."""
     missing: list[str] = []
-    found: list[GroupRecord] = []
-    with told_in(missing), EpisodeStore(path) as store:
+    with warned_in(missing), EpisodeStore(path) as store:
         found = list(store.records(stage, [step]))
         if not found and not any(True for _ in store.query(stage=stage, step=step, limit=1)):
             held = [count.step for count in store.steps() if count.stage == stage]
@@ -94,7 +93,7 @@ def _heading(record: GroupRecord, place: int, played: list[Play]) -> Text:
     return Text(said, "bold").append(signal, "not bold yellow")
 
 
-def _rows(played: list[Play], address: str, width: int) -> Iterator[Text]:
+def _rows(played: list[Play], address: str, width: int) -> Iterator[RenderableType]:
     columns = [
         Column(heading="address", cells=[f"{address}/{at}" for at in range(len(played))]),
         Column(heading="reward", cells=[_shown(p.reward) for p in played], right=True),
@@ -105,7 +104,7 @@ def _rows(played: list[Play], address: str, width: int) -> Iterator[Text]:
         Column(heading="ending", cells=[line(play.ending.split(":")[0], 20) for play in played]),
         Column(heading="episode", cells=[line(play.id) for play in played], leaves=1),
     ]  # fmt: skip
-    failures = [line(play.ending, 300) if play.ending.startswith("failed") else "" for play in played]
+    failures = [Text(line(play.ending, 300) if play.ending.startswith("failed") else "", "dim") for play in played]
     styles = ["green" if play.success else "" for play in played]
     return rows(columns, width, failures, styles)
 

@@ -12,6 +12,7 @@ from sojourn.record.blobs import Blobs
 from sojourn.types import Message
 
 PNG = b"\x89PNG\r\n\x1a\n"
+KINDS = {PNG: "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"RIFF": "image/webp"}
 POINT = re.compile(r"\b[a-z_]+\(\s*(?:x\s*=\s*)?(\d{1,5}(?:\.\d+)?)\s*,\s*(?:y\s*=\s*)?(\d{1,5}(?:\.\d+)?)\s*[,)]")
 
 
@@ -26,15 +27,21 @@ class Picture:
 
 
 def picture(folder: Path, run: str, digest: str) -> Picture:
-    """An image by its digest."""
+    """An image by its digest, at the viewer's address."""
     try:
         path = Blobs(folder / "blobs").path(digest)
         with path.open("rb") as file:
-            head = file.read(24)
+            _, width, height = measured(file.read(24))
     except (RecordError, OSError):
         return Picture("", 0, 0, f"the image {digest[:16]} is not in the run's blobs folder")
-    width, height = struct.unpack(">II", head[16:24]) if head[:8] == PNG and len(head) == 24 else (0, 0)
     return Picture(f"/runs/{run}/blobs/{digest}", width, height)
+
+
+def measured(head: bytes) -> tuple[str | None, int, int]:
+    """What kind of image begins with these 24 bytes, None for none; and of a PNG its width and height, else 0."""
+    kind = next((kind for start, kind in KINDS.items() if head.startswith(start)), None)
+    width, height = struct.unpack(">II", head[16:24]) if head.startswith(PNG) and len(head) == 24 else (0, 0)
+    return kind, width, height
 
 
 def pointed(said: Message | None) -> tuple[float, float] | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import threading
 
 from aviary.core import Environment, Message, TaskDataset, Tool
 
 
 class Safe(Environment):
     """A number from 1 to 50 is to be found: `guess` says higher or lower; the right one opens the safe."""
+
+    go = threading.Event()
 
     def __init__(self, seed: int, tries: int = 8, handle: bool = False, hammer: bool = False):
         self.hammer = hammer
@@ -22,7 +25,8 @@ class Safe(Environment):
         return cls(seed=int(task))
 
     async def reset(self):
-        self.tools = [Tool.from_function(self.guess)] + [Tool.from_function(self.smash)] * self.hammer
+        self.tools = [Tool.from_function(self.guess)]
+        self.tools += [Tool.from_function(self.smash), Tool.from_function(self.wait)] * self.hammer
         self.reward, self.done = 0.0, False
         asked = Message(content="Open the safe: its number is from 1 to 50.")
         return [Message(role="system", content="You crack safes."), asked], self.tools
@@ -48,6 +52,11 @@ class Safe(Environment):
         else:
             self.high = number - 1
         return "higher" if number < self.number else "lower"
+
+    def wait(self) -> str:
+        """Takes a while."""
+        assert self.go.wait(20.0)
+        return "at last"
 
     async def smash(self) -> str:
         """Hit it."""

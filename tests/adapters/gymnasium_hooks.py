@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 
 import gymnasium
@@ -116,3 +117,30 @@ class Walk(gymnasium.Env, EzPickle):
     def step(self, action):
         self.at += int(action)
         return self.at, float(self.at == 5), self.at == 5, False, {}
+
+
+class Waits(gymnasium.Env):
+    """A step lasts until somebody else sets `go`; what belongs to one thread is used in it alone."""
+
+    observation_space, action_space = spaces.Discrete(3), spaces.Discrete(2)
+    go = threading.Event()
+
+    def __init__(self):
+        self.made_in, self.steps = threading.get_ident(), 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.here()
+        return 0, {}
+
+    def step(self, action):
+        self.here()
+        assert self.go.wait(20.0)
+        self.steps += 1
+        return self.steps, 1.0, self.steps == 2, False, {}
+
+    def close(self):
+        self.here()
+
+    def here(self):
+        assert threading.get_ident() == self.made_in

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import os
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,3 +46,22 @@ def serving(
     finally:
         server.kill()
         server.wait()
+
+
+class Silent(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+@contextmanager
+def pages() -> Iterator[str]:
+    """The address of the pages of the package `miniwob`, on loopback."""
+    from sojourn.envs.miniwob.facts import html_folder
+
+    handler = functools.partial(Silent, directory=str(html_folder()))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/miniwob/"
+        finally:
+            server.shutdown()

@@ -1,9 +1,11 @@
+import asyncio
 import json
 
 import pytest
 
 pytest.importorskip("aviary.core")
 
+from aviary_hooks import Safe
 from playing import expert_play, failed, say
 
 from sojourn.checks.env import check_env
@@ -47,6 +49,7 @@ async def test_words_and_structured_calls_are_understood_and_errors_told():
         "Say one of these calls:",
         "guess(number: int): Try a number.",
         "smash(): Hit it.",
+        "wait(): Takes a while.",
     ]
     assert first.messages[0].text == "Open the safe: its number is from 1 to 50."
     assert first.tools[0].parameters["required"] == ["number"]
@@ -63,6 +66,21 @@ async def test_words_and_structured_calls_are_understood_and_errors_told():
     ]
     with pytest.raises(RuntimeError, match="the hammer is gone"):
         await env.step("agent", say("smash()"))
+    await env.close()
+
+
+async def test_others_go_on_while_a_tool_takes_its_time():
+    family = Aviary(**SAFES, arguments={"hammer": True})
+    env = family.make(family.tasks("train")[0])
+    await env.start()
+
+    async def meanwhile():
+        Safe.go.set()
+
+    Safe.go.clear()
+    step, _ = await asyncio.gather(env.step("agent", say("wait()")), meanwhile())
+    assert step.observation.messages[0].text == "at last"
+    await env.close()
 
 
 async def test_the_environments_own_limit_truncates(tmp_path):

@@ -1,41 +1,28 @@
 """MiniWoB++ by BrowserGym in an interpreter that SOJOURN_BROWSERGYM_PYTHON names (make adapters), in Chromium."""
 
-import functools
-import http.server
 import shutil
 import sys
-import threading
 
 import pytest
 
 pytest.importorskip("miniwob")
 
 from playing import expert_play, failed, say
-from served import interpreter
+from served import interpreter, pages
 
 from sojourn.checks.env import check_env
 from sojourn.checks.report import Outcome
 from sojourn.envs.adapters.browsergym import BrowserGym
-from sojourn.envs.miniwob.facts import html_folder
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 
 PYTHON = interpreter("BROWSERGYM")
 CHROMIUM = shutil.which("chromium") or pytest.skip("Chromium is not installed", allow_module_level=True)
 
 
-class Silent(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *arguments):
-        pass
-
-
 @pytest.fixture(scope="module")
 def url():
-    """The pages of the package `miniwob`, on loopback."""
-    handler = functools.partial(Silent, directory=str(html_folder()))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/miniwob/"
-        server.shutdown()
+    with pages() as address:
+        yield address
 
 
 def world(url, **more):

@@ -1,7 +1,10 @@
+import asyncio
+
 import pytest
 
 pytest.importorskip("gymnasium")
 
+from gymnasium_hooks import Waits
 from playing import chance_play, expert_play, failed, say
 
 from sojourn.checks.env import check_env
@@ -173,3 +176,21 @@ def test_colours_become_words():
 def test_a_config_names_it():
     built = build("env", {"name": "gymnasium", "id": "FrozenLake-v1", "actions": ["left", "down", "right", "up"]})
     assert built.value.tasks("test")[0].seed == 10**9
+
+
+async def test_others_go_on_while_an_environment_takes_its_time():
+    family = Gymnasium(id="gymnasium_hooks:Waits", forks="replay", threads=2)
+    one, other = (family.make(task) for task in family.tasks("train")[:2])
+    await asyncio.gather(one.start(), other.start())
+
+    async def meanwhile():
+        Waits.go.set()
+
+    Waits.go.clear()
+    steps = await asyncio.gather(one.step("agent", say("0")), other.step("agent", say("1")), meanwhile())
+    assert [step.observation.messages[0].text for step in steps[:2]] == ["1", "1"]
+    twin = await one.fork()
+    assert (await one.step("agent", say("0"))).done
+    assert (await twin.step("agent", say("0"))).done
+    for env in (one, other, twin):
+        await env.close()

@@ -82,6 +82,10 @@ async def test_the_checker_sees_what_the_agent_cannot_reach(rows, check):
     for text in ("dump()", "transfer('ada', 'bob', 'much')", "balance()", "balance('ada', of='x')", "", "give"):
         with pytest.raises(ActionError):
             await env.step("agent", say(text))
+    with pytest.raises(ActionError, match="half a character"):
+        await env.step("agent", say(r"balance('\ud800')"))
+    with pytest.raises(ActionError, match="too long"):
+        await env.step("agent", Message(Role.ASSISTANT, calls=(ToolCall("balance", {"name": "x" * 100_000}),)))
     refused = await env.step("agent", say("balance('zoe')"))
     assert refused.info == {"error": 1.0}
     assert refused.observation.messages[0].text.startswith("error: Error executing tool balance")

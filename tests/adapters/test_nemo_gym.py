@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from nemo_gym_hooks import row
 from playing import expert_play, failed, say
 from served import interpreter, serving
 
@@ -14,21 +15,6 @@ from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.types import Message, Role, ToolCall
 
 SCRIPT = Path(__file__).parent / "nemo_gym_server.py"
-COUNT = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
-NOTHING = {"type": "object", "properties": {}, "required": []}
-
-
-def row(first: int, wanted: int) -> dict:
-    told = [{"role": "system", "content": "You count."}, {"role": "user", "content": f"Bring the count to {wanted}."}]
-    tools = [
-        {"type": "function", "name": "increment_counter", "parameters": COUNT, "strict": True, "description": "Adds."},
-        {"type": "function", "name": "get_counter_value", "parameters": NOTHING, "strict": True, "description": ""},
-    ]
-    return {
-        "responses_create_params": {"input": told, "tools": tools},
-        "expected_count": wanted,
-        "initial_count": first,
-    }
 
 
 @pytest.fixture
@@ -67,7 +53,7 @@ async def test_tools_are_called_in_a_session_and_the_answer_is_verified(url, row
         "get_counter_value()",
         "Or say your answer in words: that ends the task.",
     ]
-    for text in ("increment_counter('x')", "increment_counter()", "get_counter_value(1", "", "x" * 20_000):
+    for text in ("increment_counter('x')", "increment_counter()", "get_counter_value(1", "", "x" * 20_000, "\ud800"):
         with pytest.raises(ActionError):
             await env.step("agent", say(text))
     calls = (ToolCall("increment_counter", {"count": 2}, "a"), ToolCall("get_counter_value", {}, "b"))

@@ -30,7 +30,7 @@ async def family():
     await made.close()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_800)
 async def test_an_env_keeps_the_promises_of_a_world():
     report = await check_env(Verifiers(**TOY), episodes=1, timeout_s=300.0)
     assert report.passed, failed(report)
@@ -44,7 +44,13 @@ async def test_the_policy_is_the_model_and_the_reward_is_the_traces(family):
     first = await env.start()
     assert [m.text for m in first.brief] == ["You find numbers."]
     assert [m.text for m in first.messages] == ["Say a number from 1 to 8."]
-    for wrong in (say(""), say(" \n"), say("x" * 20_000), Message(Role.ASSISTANT, calls=(ToolCall("guess", {}),))):
+    for wrong in (
+        say(""),
+        say(" \n"),
+        say("x" * 20_000),
+        say("a\ud800b"),
+        Message(Role.ASSISTANT, calls=(ToolCall("guess", {}),)),
+    ):
         with pytest.raises(ActionError):
             await env.step("agent", wrong)
     second = await env.step("agent", say("5"))

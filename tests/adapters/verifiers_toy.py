@@ -2,6 +2,8 @@
 
 import verifiers.v1 as vf
 
+NUMBERS = {str(number): number for number in range(1, 9)}
+
 
 class NumberData(vf.TaskData):
     number: int
@@ -15,7 +17,7 @@ class NumberTask(vf.Task[NumberData]):
 
 class Numbers(vf.Taskset[NumberTask]):
     def load(self):
-        for number in range(1, 9):
+        for number in NUMBERS.values():
             yield NumberTask(NumberData(number=number, system_prompt="You find numbers."), self.config.task)
 
 
@@ -38,8 +40,9 @@ class NumbersEnv(vf.Env[NumbersConfig]):
                     return
                 if left == 0:
                     return
-                higher = guess.isdigit() and int(guess) < task.data.number
-                said = await it.turn("higher" if higher else "lower" if guess.isdigit() else "That is no number.")
+                number = NUMBERS.get(guess)
+                told = "That is no number from 1 to 8." if number is None else "lower"
+                said = await it.turn("higher" if number is not None and number < task.data.number else told)
 
 
 __all__ = ["Numbers", "NumbersEnv"]

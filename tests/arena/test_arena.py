@@ -126,13 +126,15 @@ async def test_what_is_recorded_opens_in_the_viewer(trained: Path, tmp_path: Pat
     with served(lambda talk: hostile) as (url, _):
         await match("random", "expert", f"{trained}", f"{url}#evil", out=out, turns=4)
     with EpisodeStore(out) as store:
-        assert {count.stage for count in store.steps()} == {"arena-random", "arena-expert", "arena-run", "arena-evil"}
+        assert {count.stage for count in store.steps()} == {
+            f"evaluation-{name}" for name in ("random", "expert", "run", "evil")
+        }
         tasks = [{entry.task for entry in store.query() if entry.place == place} for place in (0, 1)]
         assert all(len(names) == 1 for names in tasks)
-        evil = next(iter(store.query(stage="arena-evil")))
+        evil = next(iter(store.query(stage="evaluation-evil")))
     assert json.loads((out / "arena.json").read_text())["operators"]["random"] == "random"
     client = TestClient(application([tmp_path]), base_url="http://127.0.0.1")
-    page = client.get("/runs/match/groups/arena-expert/0/1").text
+    page = client.get("/runs/match/groups/evaluation-expert/0/1").text
     assert re.findall(r'<th><a href="[^"]*">([^<]*)</a></th>', page) == ["random", "expert", "run", "evil"]
     assert "<script>alert" not in page
     assert "\x1b" not in page

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from sojourn import config
 from sojourn.batch.flatten import flatten
 from sojourn.display import Display
-from sojourn.errors import RecordError
+from sojourn.errors import ConfigError, RecordError
 from sojourn.recipe import Resolved, resolve
 from sojourn.record import checkpoint, metrics
 from sojourn.record.run import RunFolder
@@ -103,6 +103,36 @@ def test_same_seed_same_run_bit_for_bit_and_everything_is_recorded(tmp_path):
         assert not store.missing()
     # a run folder is itself a valid config
     assert resolve(config.read(first)).recipe == resolved.recipe
+
+
+def test_streams_that_are_only_recorded_change_nothing(tmp_path):
+    plain = run(recipe(tmp_path), tmp_path / "plain")
+    told = run(recipe(tmp_path, "record.streams=[{name='entropy'}]"), tmp_path / "told")
+    assert_same_weights(plain, told)
+    with EpisodeStore(plain) as store:
+        assert list(store.record(next(store.query(stage="rl")).id).streams) == ["ref_logprobs", "weight"]
+    with EpisodeStore(told) as store:
+        record = store.record(next(store.query(stage="rl")).id)
+        trajectory = record.episode.trajectories[0]
+        entropy, weight = record.streams["entropy"][0], record.streams["weight"][0]
+        assert [len(of) for of in entropy] == [len(turn.sample.tokens) for turn in trajectory.turns]
+        assert all((of > 0).all() for of in entropy), "chance says nothing for certain after two steps"
+        groups = [group for group in store.groups("rl") if group.slot < 2]  # of the same step
+        sampled = sum(len(turn.sample.tokens) for g in groups for t in g.trajectories for turn in t.turns)
+        assert weight[0][0] == pytest.approx(1 / sampled)
+
+
+@pytest.mark.parametrize(
+    ("streams", "message"),
+    [
+        ("[{name='curiosity'}]", "learns or asks a critic"),
+        ("[{name='entropy'}, {name='entropy'}]", "two of them provide the same"),
+        ("[{name='entrpy'}]", "did you mean 'entropy'"),
+    ],
+)
+def test_streams_that_cannot_only_be_recorded_are_refused(tmp_path, streams, message):
+    with pytest.raises(ConfigError, match=message):
+        recipe(tmp_path, f"record.streams={streams}")
 
 
 def test_what_a_filter_leaves_out_is_recorded_and_counted_but_not_trained(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 
 import pytest
@@ -25,7 +26,8 @@ def say(text: str) -> Message:
 async def play(env, policy) -> dict:
     observation, total = await env.start(), {}
     while observation is not None:
-        step = await env.step(observation.agent, say(policy(env, observation)))
+        action = policy(env, observation)
+        step = await env.step(observation.agent, say(await action if inspect.isawaitable(action) else action))
         for seat, reward in step.rewards.items():
             total[seat] = total.get(seat, 0.0) + reward
         observation = step.observation
@@ -72,8 +74,19 @@ async def test_in_a_game_that_one_player_can_win_the_agent_is_that_one() -> None
     assert game_value("nim") == -1  # the second player wins
     for task in family.tasks("test")[:10]:
         env = family.make(task)
-        assert env.game.alone == "player1"
         assert await play(env, lambda env, seen: env.expert()) == {"agent": 1.0, "success": True}
+        assert env.game.alone == "player1"
+
+
+async def test_what_is_searched_for_is_searched_for_beside_the_event_loop() -> None:
+    for fields, there in [({"opponent": "expert"}, True), ({}, False)]:
+        env = OpenSpiel(**fields).make(OpenSpiel(**fields).tasks("train")[0])
+        await env.start()
+        assert (env.thread is not None) == there
+        await env.expert()
+        assert env.thread is not None
+        await env.close()
+        assert env.thread is None
 
 
 def test_minimax_knows_tic_tac_toe() -> None:

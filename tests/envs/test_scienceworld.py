@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 
 import pytest
@@ -13,7 +14,8 @@ if shutil.which("java") is None:
 
 from sojourn.checks.env import check_env
 from sojourn.envs.java import Pool
-from sojourn.envs.scienceworld import VARIATIONS, ScienceWorld, ScienceWorldPlay, variations
+from sojourn.envs.scienceworld import SIMPLIFICATIONS, VARIATIONS, ScienceWorld, ScienceWorldPlay, variations
+from sojourn.envs.scienceworld.expert import WAYS, brief, way
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.types import Message, Role, Step
 
@@ -70,6 +72,64 @@ async def test_the_expert_goes_on_after_other_actions(kept) -> None:
         await play.step("agent", say(action))
     assert (await finish(play))[-1].success
     await play.close()
+
+
+async def begin(kept: Pool, experiment: str, split: str, seed: int, **fields) -> ScienceWorldPlay:
+    world = family(kept, experiments=(experiment,), **fields)
+    play = world.make(next(task for task in world.tasks(split) if task.seed == seed))
+    await play.start()
+    return play
+
+
+@pytest.mark.parametrize(
+    ("experiment", "split", "seed", "does"),
+    [("find-animal", "train", 149, r"focus on [a-z ]+ egg"), ("grow-fruit", "train", 31, r"drop bee \d")],
+)
+async def test_the_expert_mends_gold_paths_that_fail(kept, experiment: str, split: str, seed: int, does: str) -> None:
+    play = await begin(kept, experiment, split, seed)
+    assert (await finish(play))[-1].success
+    assert any(re.fullmatch(does, said) for said in play.said)
+    await play.close()
+
+
+async def test_the_expert_is_done_within_the_turns_that_are_left(kept) -> None:
+    """Of the gold path, it leaves out what only looks."""
+    play = await begin(kept, "inclined-plane-friction-named-surfaces", "train", 0, turns=15)
+    assert (await finish(play))[-1].success
+    await play.close()
+
+
+@pytest.mark.parametrize("teleports", [True, False])
+async def test_the_expert_finds_back_from_another_room(kept, teleports: bool) -> None:
+    simplifications = SIMPLIFICATIONS[0 if teleports else 1 : 4]
+    play = await begin(kept, "lifespan-longest-lived", "train", 0, simplifications=simplifications)
+    for name in way("hallway", "bathroom")[play.shown.count("called the kitchen") :]:
+        await play.step("agent", say(f"go to {name}"))
+    assert (await finish(play))[-1].success
+    assert any(said.startswith("teleport") for said in play.said) == teleports
+    await play.close()
+
+
+async def test_an_expert_without_hope_looks_around(kept) -> None:
+    play = await begin(kept, "lifespan-longest-lived", "train", 0, turns=1)
+    assert await play.expert() == "look around"
+    assert play.hopeless
+    twin = await play.fork()
+    assert twin.hopeless
+    await twin.close()
+    await play.close()
+
+
+def test_long_looks_become_waits_that_take_as_long() -> None:
+    path = [*["look at plane"] * 23, "wait1", *["activate sink"] * 12, *["wait1"] * 10]
+    assert brief(path) == [*["wait"] * 2, *["look at plane"] * 3, "wait1", *["activate sink"] * 12, "wait"]
+
+
+def test_ways_lead_from_room_to_room() -> None:
+    assert way("bathroom", "foundry") == ["kitchen", "outside", "foundry"]
+    assert way("hallway", "hallway") == []
+    assert way("nowhere", "hallway") == []
+    assert all(way(start, end)[-1] == end for start in WAYS for end in WAYS if start != end)
 
 
 async def test_what_is_refused_and_how_a_play_ends(kept) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 
+import psutil
 import pytest
 
 pytest.importorskip("uvicorn")
@@ -20,6 +22,7 @@ from sojourn.envs.shop.store import State, Store, address
 from sojourn.envs.shop.web import Server, Site, app
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.types import Message, Role
+from tests.envs.busy import given_up_while_it_queues
 
 FIELDS = {"products": 1000, "choices": True}
 
@@ -146,6 +149,29 @@ async def web() -> AsyncIterator[Shop]:
     await family.open()
     yield family
     await family.close()
+
+
+async def test_a_browser_whose_close_is_given_up_is_closed(web: Shop) -> None:
+    def left() -> set[str]:
+        threads = {thread.name for thread in threading.enumerate()} & {"shop"}
+        return threads | {process.name() for process in psutil.Process().children(recursive=True)}
+
+    before = left()
+    assert "shop" in before
+    assert len(before) > 1
+    await given_up_while_it_queues(web.close())
+    for _ in range(400):
+        if not left():
+            break
+        await asyncio.sleep(0.05)
+    assert not left()
+
+
+async def test_a_server_may_be_stopped_before_its_start() -> None:
+    server = Server(app(generate(200, 0)))
+    server.stop()
+    with pytest.raises(InfrastructureError, match="stopped before"):
+        server.start()
 
 
 async def test_both_surfaces_show_and_pay_the_same(web: Shop) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import random
+import threading
 
 import pytest
 
@@ -29,7 +32,8 @@ def opened(**fields):
 async def play(env, policy) -> dict:
     observation, total = await env.start(), {}
     while observation is not None:
-        step = await env.step(observation.agent, say(policy(env, observation)))
+        action = policy(env, observation)
+        step = await env.step(observation.agent, say(await action if inspect.isawaitable(action) else action))
         for seat, reward in step.rewards.items():
             total[seat] = total.get(seat, 0.0) + reward
         observation = step.observation
@@ -96,6 +100,29 @@ async def test_plays_beside_each_other_and_the_module_s_own_luck_do_not_touch() 
     assert len(set(alone)) > 3
 
 
+async def test_what_others_draw_while_a_match_is_played_is_not_its_luck() -> None:
+    """A match is played in a thread of its own, beside whoever else draws from the module `random`."""
+    env = opened(game="PigDice-v0", opponent="self")
+    await env.start()
+    match, twin = env.game, copy.deepcopy(env.game)
+    random.seed(3)
+    drawn = [random.random() for _ in range(4)]
+    random.seed(3)
+    rolled = threading.Event()
+    with match._own_luck():  # as in the midst of a step, while another thread draws
+        thread = threading.Thread(target=lambda: (drawn.extend(random.random() for _ in range(2)), rolled.set()))
+        thread.start()
+        assert rolled.wait(20.0)
+        thread.join()
+    assert drawn[4:] == drawn[:2]
+    assert [random.random() for _ in range(2)] == drawn[2:4]
+    for _ in range(6):
+        match.play("[roll]")
+        twin.play("[roll]")
+        assert match.env.state.game_state == twin.env.state.game_state
+    await env.close()
+
+
 async def test_a_refused_action_costs_nothing_however_often() -> None:
     """TextArena itself ends the game at the second invalid move."""
     env = opened(opponent="self")
@@ -154,11 +181,9 @@ async def test_a_puzzle_pays_when_it_is_solved_or_its_part() -> None:
     paid = []
     for partial in (False, True):
         env = opened(game="TowerOfHanoi-v0", partial=partial, turns=100)
+        await env.start()
         for said in ("[A C]", "[A B]", "[C B]", "[A C]"):  # the largest disk is in its place
-            last = say(said)
-            if said == "[A C]" and env.game.used == 0:
-                await env.start()
-            step = await env.step("agent", last)
+            step = await env.step("agent", say(said))
         while not step.done:
             step = await env.step("agent", say("[B A]" if env.game.used % 2 == 0 else "[A B]"))
         paid.append((step.rewards["agent"], step.success))

@@ -26,6 +26,8 @@ from sojourn.record.store import EpisodeStore
 from sojourn.types import Ending, Group, Message, Role, Tool, Trajectory
 
 MIXED = Script(["go north", "<tool_call>never closed", "go south"])
+ADD = '<tool_call>{"name": "add", "arguments": {"x": 1, "y": 2}}</tool_call>'
+WRONG = ADD.replace("add", "subtract")  # two calls, and one refusal
 HOSTILE = "</script>\u2028\x00\x1b[2J\r\n\ud800 \\ud800 \\\ud800 \U0001f600 " + "x" * 10
 
 
@@ -37,6 +39,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "sampled": Made(TOY, MIXED),
         "pages": Made(TOY, MIXED, Plain(history="window", turns=1)),
         "tools": Made(SUMS),
+        "calls": Made(
+            SUMS,
+            Script([WRONG + WRONG, ADD + ADD, '<tool_call>{"name": "submit", "arguments": {"answer": 3}}</tool_call>']),
+        ),
+        "choices": Made(TOY, Script(["go north", "go south"], constrained=True)),
         "seats": Made({"name": "matrix", "opponent": "self", "rounds": 2}, Script(["cooperate", "defect"])),
     }
     found = {name: one.run(folder / name) for name, one in made.items()}
@@ -112,7 +119,7 @@ def same(one: Any, other: Any) -> None:
         assert one == other or (one != one and other != other)
 
 
-NAMES = ("expert", "sampled", "pages", "tools", "seats", "hostile")
+NAMES = ("expert", "sampled", "pages", "tools", "calls", "choices", "seats", "hostile")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -121,6 +121,34 @@ def test_groups_come_back_exactly(tmp_path: Path):
         assert same(next(store.groups("rl", [2])), made[4][0])
 
 
+def test_streams_come_back_with_the_episode_that_they_are_of(tmp_path: Path):
+    pair = [make_group(slot, slot) for slot in range(2)]
+    streams = {
+        name: [[tuple(of * factor for of in credit.tokens) for credit in credits] for _, _, credits in pair]
+        for name, factor in (("entropy", 2.0), ("weight", -1.0))
+    }
+    with EpisodeStore(tmp_path, write=True) as store:
+        store.append("rl", 0, [g for g, _, _ in pair], [s for _, s, _ in pair], [c for _, _, c in pair], streams)
+    with EpisodeStore(tmp_path) as store:
+        group, _, credits = pair[1]
+        found = store.record(group.episodes[1].id)
+        assert list(found.streams) == ["entropy", "weight"]
+        assert same(found.streams["entropy"], (tuple(of * 2.0 for of in credits[1].tokens),))
+        assert same(found.streams["weight"], (tuple(of * -1.0 for of in credits[1].tokens),))
+        assert store.record(group.episodes[2].id).streams == {}, "the failed one has none"
+
+
+def test_streams_that_do_not_fit_are_refused(tmp_path: Path):
+    group, scores, credits = make_group(0)
+    short = {"entropy": [[tuple(of[:-1] for of in credit.tokens) for credit in credits]]}
+    with EpisodeStore(tmp_path, write=True) as store:
+        with pytest.raises(RecordError, match="arrays of the stream 'entropy' of shape"):
+            store.append("rl", 0, [group], [scores], [credits], short)
+        with pytest.raises(RecordError, match="trajectories to judge but no arrays of 'entropy'"):
+            store.append("rl", 0, [group], [scores], [credits], {"entropy": []})
+        assert store.steps() == []
+
+
 def test_an_episode_comes_back_with_its_own_judgement(tmp_path: Path):
     group, scores, credits = fill(tmp_path, steps=1)[1]
     with EpisodeStore(tmp_path) as store:

@@ -14,7 +14,7 @@ from sojourn import config
 from sojourn.display import Display
 from sojourn.errors import ConfigError
 from sojourn.recipe import resolve
-from sojourn.record import metrics
+from sojourn.record import metrics, vocabulary
 from sojourn.record.run import RunFolder
 from sojourn.record.store import EpisodeStore
 from sojourn.rollout.folder import Folder
@@ -77,6 +77,16 @@ def test_stages_draw_disjoint_tasks(recorded: Path):
     with EpisodeStore(recorded) as store:
         played = {stage: {entry.seed for entry in store.query(stage=stage)} for stage in ("warmup", "rl")}
     assert played == {"warmup": {1, 3, 5}, "rl": {6, 7, 8, 9, 10, 11}}  # the experts fail on 0, 2 and 4
+
+
+def test_a_run_carries_the_words_of_its_tokens(recorded: Path):
+    words = vocabulary.read(recorded)
+    assert words is not None
+    with EpisodeStore(recorded) as store:
+        turns = [turn for group in store.groups("warmup") for turn in group.trajectories[0].turns]
+    assert all(
+        turn.said is not None and words.text(turn.sample.tokens) == f"{turn.said.text}<|im_end|>" for turn in turns
+    )
 
 
 def test_dropped_groups_are_recorded_without_credit(recorded: Path):

@@ -77,6 +77,7 @@ async def test_each_seat_plays_its_own_turns_and_is_paid_its_own_reward() -> Non
         assert (white.reward, black.reward) == (1.0, -1.0)
         assert (white.success, black.success) == (True, False)
         assert white.turns[0].shown[0].text == "You are white."
+        assert [[turn.info["move"] for turn in seat.turns] for seat in (white, black)] == [[0.0, 2.0], [1.0, 3.0]]
         assert white.turns[0].said != black.turns[0].said  # each has draws of its own
     assert group.owners == (0, 0, 1, 1)
 

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.envs.about import About, need
@@ -18,6 +19,7 @@ from sojourn.envs.adapters.gymnasium import UNCOPIABLE
 from sojourn.envs.adapters.hooks import called, require, settled
 from sojourn.envs.adapters.listed import listed
 from sojourn.envs.adapters.toolbox import FORMS, Form, Toolbox
+from sojourn.envs.aside import Aside, Threads, offered
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.registry import Range
 from sojourn.tasks import Generated
@@ -36,7 +38,8 @@ class Aviary:
     A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. The play is a success where the sum of its
     rewards before scaling is above `solved`. `turns` ends a play without further reward. `forks` are copies of the
     environment, or a new one in which the same calls are repeated, where it cannot be copied or "replay" is said.
-    `expert` is "module:function" of the environment that gives the text of a call.
+    `expert` is "module:function" of the environment that gives the text of a call. Plays are in `threads` of this
+    world's own, each with an event loop, so that a tool that computes long holds up none but them; 0: in the run's.
     """
 
     dataset: str = ""
@@ -51,6 +54,7 @@ class Aviary:
     turns: Annotated[int, Range(1)] = 20
     forks: Literal["copy", "replay"] = "copy"
     expert: str = ""
+    threads: Annotated[int, Range(0)] = 1
     _datasets: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     about: ClassVar[About] = About(
@@ -73,6 +77,8 @@ class Aviary:
             )
         if self.turns < 1 or not (math.isfinite(self.scale) and self.scale > 0):
             raise ConfigError(f"aviary: turns = {self.turns}, scale = {self.scale}: both must be above 0")
+        if self.threads < 0:
+            raise ConfigError(f"aviary: threads = {self.threads}, but it may not be negative")
         if self.expert:
             called(self.expert, "aviary: expert")
         if self.instructions:
@@ -94,8 +100,20 @@ class Aviary:
         numbers = range(size) if self.splits else [i for i in range(size) if (i % 5 == 4) == (split == "test")]
         return Generated(lambda i: Task("aviary", {**shared, "index": numbers[i]}, first + i, split), len(numbers))
 
-    def make(self, task: Task) -> AviaryPlay:
-        return (AviaryPlayWithExpert if self.expert else AviaryPlay)(self, task)
+    def make(self, task: Task) -> AviaryPlay | Aside:
+        cls = AviaryPlayWithExpert if self.expert else AviaryPlay
+        return self._aside.make(lambda: cls(self, task), offered(cls)) if self.threads else cls(self, task)
+
+    async def open(self) -> None:
+        """May be called again; each call needs its `close`."""
+        self._aside.enter()
+
+    async def close(self) -> None:
+        self._aside.leave()
+
+    @cached_property
+    def _aside(self) -> Threads:
+        return Threads(self.threads, "aviary")
 
     def build(self, task: Task) -> Any:
         """The environment of a task, before its reset."""

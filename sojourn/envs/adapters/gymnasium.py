@@ -14,11 +14,13 @@ import pickle
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.envs.about import About, need
 from sojourn.envs.adapters import spaces
 from sojourn.envs.adapters.hooks import called, require
+from sojourn.envs.aside import Aside, Threads, offered
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
 from sojourn.tasks import Generated
@@ -44,7 +46,9 @@ class Gymnasium:
     `info["is_success"]` says so, or the sum of its rewards before scaling is above `solved`. It ends with the
     environment's own time limit, or after `turns` actions (0: never), both as truncated. `forks` are copies of the
     environment, or a new one in which the same actions are repeated, where it cannot be copied or "replay" is said.
-    `expert` is "module:function" of (env, observation) that gives an action of its space.
+    `expert` is "module:function" of (env, observation) that gives an action of its space. Plays are made and stepped in
+    `threads` of this world's own, each play in one: more than one for environments that wait, or compute outside of
+    Python, and share nothing; 0 for those that must have the main thread, where a long step holds up everything else.
 
     The splits differ in their seeds alone: of an environment that starts alike whatever the seed, they are the same.
     """
@@ -62,6 +66,7 @@ class Gymnasium:
     turns: Annotated[int, Range(0)] = 0
     forks: Literal["copy", "replay"] = "copy"
     expert: str = ""
+    threads: Annotated[int, Range(0)] = 1
     train: Annotated[int, Range(1)] = 100_000
     test: Annotated[int, Range(1)] = 1_000
 
@@ -82,8 +87,8 @@ class Gymnasium:
         require("gymnasium", "train", train=self.train, test=self.test)
         if not self.id:
             raise ConfigError('gymnasium: id is empty: name an environment, such as "FrozenLake-v1" or "module:Class"')
-        if self.turns < 0:
-            raise ConfigError(f"gymnasium: turns = {self.turns}, but it must be at least 0")
+        if self.turns < 0 or self.threads < 0:
+            raise ConfigError(f"gymnasium: turns = {self.turns}, threads = {self.threads}: neither may be negative")
         if not (math.isfinite(self.scale) and self.scale > 0):
             raise ConfigError(f"gymnasium: scale = {self.scale}, but it must be a number above 0")
         if self.forks not in ("copy", "replay"):
@@ -99,8 +104,13 @@ class Gymnasium:
         data = {"id": self.id, "arguments": dict(self.arguments), "options": dict(self.options)}
         return Generated(lambda index: Task("gymnasium", data, first + index, split), size)
 
-    def make(self, task: Task) -> GymnasiumPlay:
-        return GymnasiumPlay(self, task) if self.expert == "" else GymnasiumPlayWithExpert(self, task)
+    def make(self, task: Task) -> GymnasiumPlay | Aside:
+        cls = GymnasiumPlayWithExpert if self.expert else GymnasiumPlay
+        return self._aside.make(lambda: cls(self, task), offered(cls)) if self.threads else cls(self, task)
+
+    @cached_property
+    def _aside(self) -> Threads:
+        return Threads(self.threads, "gymnasium")
 
     def build(self, task: Task) -> Any:
         """The environment of a task, before its reset."""

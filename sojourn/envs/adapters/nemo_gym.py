@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from sojourn.envs.about import About
 from sojourn.envs.adapters.hooks import called, require, settled
 from sojourn.envs.adapters.listed import listed
-from sojourn.envs.adapters.toolbox import FORMS, Form, Toolbox, answer
+from sojourn.envs.adapters.toolbox import FORMS, Form, Toolbox, answer, sendable
 from sojourn.envs.calls import LONGEST_ACTION, short
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
@@ -189,6 +189,7 @@ class NemoGymPlay:
             return self.toolbox.read(action)
         if not action.text.strip() or len(action.text) > LONGEST_ACTION:
             raise ActionError(f"an answer must have from 1 to {LONGEST_ACTION} characters")
+        sendable(action.text)
         return []
 
     async def _call(self, call: ToolCall) -> tuple[int, str]:

@@ -23,6 +23,7 @@ import numpy as np
 from sojourn.envs.about import About, need
 from sojourn.envs.adapters import spaces
 from sojourn.envs.adapters.hooks import called, require
+from sojourn.envs.aside import Aside, Threads, offered
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
 from sojourn.tasks import Generated
@@ -40,7 +41,9 @@ class PettingZoo:
     the same three that gives an action. `choices` lists the legal actions.
 
     A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. `turns` ends a play after so many actions
-    (0: when the game does). The splits differ in their seeds alone.
+    (0: when the game does). Plays are made and stepped in `threads` of this world's own, each play in one: more than
+    one for games that wait, or compute outside of Python, and share nothing; 0 for those that must have the main
+    thread, where a long step holds up everything else. The splits differ in their seeds alone.
     """
 
     id: str
@@ -54,6 +57,7 @@ class PettingZoo:
     choices: bool = False
     scale: Annotated[float, Range(above=0)] = 1.0
     turns: Annotated[int, Range(0)] = 0
+    threads: Annotated[int, Range(0)] = 1
     train: Annotated[int, Range(1)] = 100_000
     test: Annotated[int, Range(1)] = 1_000
 
@@ -77,6 +81,8 @@ class PettingZoo:
             raise ConfigError(f'pettingzoo: seat = "{self.seat}", but opponent = "self" sits in all: leave one out')
         if self.turns < 0 or not (math.isfinite(self.scale) and self.scale > 0):
             raise ConfigError(f"pettingzoo: turns = {self.turns}, scale = {self.scale}: neither may be negative")
+        if self.threads < 0:
+            raise ConfigError(f"pettingzoo: threads = {self.threads}, but it may not be negative")
         for key in ("describe", "expert"):
             if getattr(self, key):
                 called(getattr(self, key), f"pettingzoo: {key}")
@@ -103,10 +109,15 @@ class PettingZoo:
         data = {"id": self.id, "arguments": dict(self.arguments)}
         return Generated(lambda index: Task("pettingzoo", data, first + index, split), size)
 
-    def make(self, task: Task) -> PettingZooPlay:
+    def make(self, task: Task) -> PettingZooPlay | Aside:
         if (task.data["id"], dict(task.data["arguments"])) != (self.id, dict(self.arguments)):
             raise ConfigError(f"pettingzoo: task {task.id} is of {task.data['id']}, but this is {self.id}")
-        return (PettingZooPlayWithExpert if self.expert and self.opponent != "self" else PettingZooPlay)(self, task)
+        cls = PettingZooPlayWithExpert if self.expert and self.opponent != "self" else PettingZooPlay
+        return self._aside.make(lambda: cls(self, task), offered(cls)) if self.threads else cls(self, task)
+
+    @cached_property
+    def _aside(self) -> Threads:
+        return Threads(self.threads, "pettingzoo")
 
     def build(self) -> Any:
         """The game in its turn-by-turn interface, before its reset."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import operator
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sojourn.envs.calls import Method, parse_call, short
+from sojourn.envs.calls import LONGEST_ACTION, Method, parse_call, short
 from sojourn.errors import ActionError, ConfigError
 from sojourn.types import Message, Role, Tool, ToolCall
 
@@ -70,8 +71,20 @@ class Toolbox:
                 raise ActionError(f"there is no tool {short(call.name)}, use one of {', '.join(self.methods)}")
             if not isinstance(call.arguments, Mapping):
                 raise ActionError(f"{call.name}: the arguments {short(call.arguments)} must be given by name")
+            said = json.dumps(dict(call.arguments), ensure_ascii=False, default=repr)
+            if len(said) > LONGEST_ACTION:  # as of calls in words
+                raise ActionError(f"{call.name}: arguments of {len(said)} characters are too long, say less")
+            sendable(said)
             read.append(ToolCall(call.name, method.arguments(call.arguments), call.id))
         return read
+
+
+def sendable(text: str) -> None:
+    """Refuses half a character (a lone surrogate): no server could be sent it, or would fail of it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ActionError(f"{text[error.start]!r} is half a character, say whole ones") from None
 
 
 def answer(action: Message, call: ToolCall, text: str) -> Message:

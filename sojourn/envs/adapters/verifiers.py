@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar
 from sojourn.envs.about import About
 from sojourn.envs.adapters.child import Child, Interpreter
 from sojourn.envs.adapters.hooks import called, require, settled
-from sojourn.envs.adapters.toolbox import Toolbox
+from sojourn.envs.adapters.toolbox import Toolbox, sendable
 from sojourn.envs.calls import LONGEST_ACTION
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
@@ -198,6 +198,7 @@ class VerifiersPlay:
             raise ActionError("say something")
         if len(action.text) > LONGEST_ACTION:
             raise ActionError(f"{len(action.text)} characters are too many, say less")
+        sendable(action.text)
         message: dict[str, Any] = {"role": "assistant", "content": action.text or None}
         if action.calls:
             if self.toolbox is None:

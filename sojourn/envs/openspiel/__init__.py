@@ -6,12 +6,15 @@ around them, the seats, the opponents and the expert are ours.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
 from sojourn.envs.about import About
+from sojourn.envs.aside import ALL, Aside, Threads
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.openspiel.position import Position, load
 from sojourn.envs.openspiel.rules import RULES
@@ -76,30 +79,43 @@ class OpenSpiel:
     def tasks(self, split: str) -> Sequence[Task]:
         return tasks_of("openspiel", self, split)
 
-    def make(self, task: Task) -> Table:
+    def make(self, task: Task) -> Aside:
+        """Moves that are searched for, and the solving of a game, are made aside; what is known at once is not."""
         own = of_task(self, task)
         loaded = load(own.game)
-        names = _names(loaded.players)
-        alone = ""
-        if own.opponent != "self" or loaded.players == 1:
-            alone = random.Random(f"openspiel {task.seed}").choice(names)
-        goal = 0.0
-        if own.opponent == "expert" and (value := game_value(own.game)) is not None:
-            if value:
-                alone = names[0] if value > 0 else names[1]
-            goal = 0.0 if value else -0.5
-        for attempt in range(100):
-            state = loaded.game.new_initial_state()
-            position = Position(
-                loaded, f"{task.seed} {attempt}", own.turns, names, state, own.told, alone, own.opponent,
-                own.simulations, goal,
-            )  # fmt: skip
-            if alone and over_at_once(position):
-                continue
-            others = {name: _scripted for name in names if name != alone} if alone else {}
-            advised = bool(alone) and loaded.perfect and loaded.duel and not loaded.chance
-            return Table(position, others, alone=alone, choices=own.choices, advised=advised)
-        raise ConfigError(f"openspiel: {own.game} is over before the agent can act: name another game")
+        advised = (own.opponent != "self" or loaded.players == 1) and loaded.perfect and loaded.duel
+        offers = {"fork", "state_key"} | ({"expert"} if advised and not loaded.chance else set())
+        slow = ALL if own.opponent == "expert" else {"expert"}
+        return self._aside.make(lambda: _dealt(own, task), offers, slow)
+
+    @cached_property
+    def _aside(self) -> Threads:
+        return Threads(os.cpu_count() or 1, "openspiel")
+
+
+def _dealt(own: OpenSpiel, task: Task) -> Table:
+    loaded = load(own.game)
+    names = _names(loaded.players)
+    alone = ""
+    if own.opponent != "self" or loaded.players == 1:
+        alone = random.Random(f"openspiel {task.seed}").choice(names)
+    goal = 0.0
+    if own.opponent == "expert" and (value := game_value(own.game)) is not None:
+        if value:
+            alone = names[0] if value > 0 else names[1]
+        goal = 0.0 if value else -0.5
+    for attempt in range(100):
+        state = loaded.game.new_initial_state()
+        position = Position(
+            loaded, f"{task.seed} {attempt}", own.turns, names, state, own.told, alone, own.opponent,
+            own.simulations, goal,
+        )  # fmt: skip
+        if alone and over_at_once(position):
+            continue
+        others = {name: _scripted for name in names if name != alone} if alone else {}
+        advised = bool(alone) and loaded.perfect and loaded.duel and not loaded.chance
+        return Table(position, others, alone=alone, choices=own.choices, advised=advised)
+    raise ConfigError(f"openspiel: {own.game} is over before the agent can act: name another game")
 
 
 def _names(players: int) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import threading
 from functools import lru_cache
 from typing import Any
 
@@ -22,10 +23,20 @@ class TooLargeError(Exception):
     """The game has more positions than are solved exactly."""
 
 
-@lru_cache(16)
+@lru_cache(64)
+def _turn(name: str) -> threading.Lock:
+    return threading.Lock()
+
+
 def solved(name: str) -> dict[str, float] | None:
     """The value to the first player of every position, with both playing well; None for games of chance, of hidden
-    things, or of too many positions. Costs a second once per game."""
+    things, or of too many positions. Costs a second once per game, and many where boards are large."""
+    with _turn(name):  # several threads ask, one of them works
+        return _solved(name)
+
+
+@lru_cache(16)
+def _solved(name: str) -> dict[str, float] | None:
     loaded = load(name)
     start = loaded.game.new_initial_state()
     if not (loaded.perfect and loaded.duel) or start.is_chance_node():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 try:
@@ -28,6 +29,7 @@ from sojourn.envs.shop.store import BACK, Store, address, parse
 from sojourn.envs.shop.text import bought, brief
 from sojourn.envs.shop.web import Server, Session, Site
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.threads import surely
 from sojourn.types import Message, Observation, Role, Step
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -80,18 +82,24 @@ class Browser:
             context = await chromium.new_context()
             await asyncio.to_thread(server.start)
         except BaseException:
-            await playwright.stop()
+            await asyncio.shield(_end(playwright, server))
             raise
         return cls(site, server, playwright, chromium, context)
 
     async def close(self) -> None:
-        await self.context.close()
-        await self.chromium.close()
-        await self.playwright.stop()
-        await asyncio.to_thread(self.server.stop)
+        """All of it, also where whoever waits is cancelled."""
+        await asyncio.shield(_end(self.playwright, self.server, self.context, self.chromium))
 
     def play(self, goal: Goal, *, key: str, choices: bool) -> WebPlay:
         return WebPlay(self, goal, key, choices, self.site.enter())
+
+
+async def _end(playwright: Playwright, server: Server, *opened: BrowserContext | Chromium) -> None:
+    async with AsyncExitStack() as ends:  # one that fails keeps none of the others from its end
+        ends.push_async_callback(surely, server.stop)
+        ends.push_async_callback(playwright.stop)
+        for one in reversed(opened):
+            ends.push_async_callback(one.close)
 
 
 @dataclass(eq=False)

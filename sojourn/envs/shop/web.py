@@ -161,7 +161,7 @@ def _piece(piece: str | Link, state: State, base: str) -> str:
 
 
 class Server:
-    """Serves an app on a free port of the loopback interface, in a thread of its own."""
+    """Serves an app on a free port of the loopback interface, in a thread of its own; `stop` waits for a `start`."""
 
     def __init__(self, application: Starlette) -> None:
         config = uvicorn.Config(
@@ -174,15 +174,25 @@ class Server:
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="shop", daemon=True
         )
+        self._lock = threading.Lock()
+        self._ended = False
 
     def start(self) -> None:
-        self._thread.start()
-        while not self._server.started:
-            if not self._thread.is_alive():
-                raise InfrastructureError(f"the shop's server at {self.url} ended while it started: see its log above")
-            time.sleep(0.005)
+        with self._lock:
+            if self._ended:
+                raise InfrastructureError(f"the shop's server at {self.url} was stopped before it had started")
+            self._thread.start()
+            while not self._server.started:
+                if not self._thread.is_alive():
+                    raise InfrastructureError(
+                        f"the shop's server at {self.url} ended while it started: see its log above"
+                    )
+                time.sleep(0.005)
 
     def stop(self) -> None:
         self._server.should_exit = True
-        self._thread.join()
-        self._socket.close()
+        with self._lock:
+            self._ended = True
+            if self._thread.ident is not None:
+                self._thread.join()
+            self._socket.close()

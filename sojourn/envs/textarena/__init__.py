@@ -10,9 +10,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
-from sojourn.envs.about import About
+from sojourn.envs.about import About, need
+from sojourn.envs.aside import Aside, Threads
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.table import Table
 from sojourn.envs.textarena.games import GAMES
@@ -60,16 +62,26 @@ class TextArena:
     def tasks(self, split: str) -> Sequence[Task]:
         return tasks_of("textarena", self, split)
 
-    def make(self, task: Task) -> Table:
+    def make(self, task: Task) -> Aside:
         own = of_task(self, task)
         kind = GAMES[own.game]
+        need("textarena", "textarena", "textarena")  # says at once that it is missing
         names, alone = _names(kind.players), ""
         if own.opponent == "random" or kind.players == 1:
             alone = random.Random(f"textarena {task.seed}").choice(names)
-        match = Match(own.game, task.seed, own.turns, names, alone, own.partial)
         others = {name: scripted for name in names if name != alone} if alone else {}
         advised = bool(alone) and (kind.expert is not None or kind.foreseen)
-        return Table(match, others, alone=alone, choices=own.choices, advised=advised)
+
+        def dealt() -> Table:
+            match = Match(own.game, task.seed, own.turns, names, alone, own.partial)
+            return Table(match, others, alone=alone, choices=own.choices, advised=advised)
+
+        return self._aside.make(dealt, {"fork", "state_key"} | ({"expert"} if advised else set()))
+
+    @cached_property
+    def _aside(self) -> Threads:
+        """One: what is all Python would only hinder itself in several."""
+        return Threads(1, "textarena")
 
 
 def _names(players: int) -> tuple[str, ...]:

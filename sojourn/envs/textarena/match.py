@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import importlib
 import random
+import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NoReturn
 
 from sojourn.envs.about import need
@@ -27,10 +31,38 @@ def _refuse(*given: Any, **named: Any) -> NoReturn:
     raise RefusedError(next((text for text in (*given, *named.values()) if isinstance(text, str)), ""))
 
 
+_playing = threading.local()  # `luck`: of the match that a thread is in
+
+
+class Lucks:
+    """The module `random` as TextArena sees it: draws are from the luck of the match that the thread is in; where it is
+    in none, from that module."""
+
+    def __getattr__(self, name: str) -> Any:
+        if not hasattr(random.Random, name):
+            return getattr(random, name)
+
+        def draw(*given: Any, **named: Any) -> Any:
+            return getattr(getattr(_playing, "luck", random), name)(*given, **named)
+
+        return draw
+
+
+@cache
+def _prepared(name: str) -> Any:
+    """TextArena, with the modules of a game seeing `Lucks`: they draw from the one generator that all would share."""
+    ta = need("textarena", "textarena", "textarena")
+    entry = ta.envs.registration.ENV_REGISTRY[name].entry_point
+    importlib.import_module(entry.partition(":")[0])
+    for module in [module for key, module in sys.modules.items() if key.partition(".")[0] == "textarena"]:
+        if getattr(module, "random", None) is random:
+            module.random = Lucks()  # pyright: ignore[reportAttributeAccessIssue]
+    return ta
+
+
 @dataclass
 class Match:
-    """The play. TextArena draws from the one generator of the `random` module: each play keeps that generator's state
-    to itself, and gives back what it found, so that plays beside each other do not touch."""
+    """The play, which draws from a generator of its own: plays beside each other do not touch."""
 
     name: str
     seed: int
@@ -43,11 +75,11 @@ class Match:
     said: list[str] = field(default_factory=list)
     inbox: dict[str, list[tuple[int, str, str]]] = field(default_factory=dict)
     env: Any = None
-    luck: Any = None
+    luck: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
-        ta = need("textarena", "textarena", "textarena")
-        self.luck = random.Random(f"textarena {self.seed}").getstate()
+        ta = _prepared(f"{self.name}-raw")
+        self.luck.seed(f"textarena {self.seed}")
         with self._own_luck():
             self.env = ta.make(f"{self.name}-raw")
             self.env.reset(num_players=len(self.seats), seed=self.seed)
@@ -56,7 +88,7 @@ class Match:
     def __deepcopy__(self, memo: object) -> Match:
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin.env = copy.deepcopy(self.env)
+        twin.env, twin.luck = copy.deepcopy(self.env), copy.copy(self.luck)
         twin.said = list(self.said)
         twin.inbox = {seat: list(letters) for seat, letters in self.inbox.items()}
         return twin
@@ -103,7 +135,7 @@ class Match:
             raise ActionError("Nothing was said: say one action, in square brackets.")
         if "[" not in text and "]" not in text:
             text = f"[{text}]"
-        before, luck = copy.deepcopy(self.env), self.luck
+        before, luck = copy.deepcopy(self.env), copy.copy(self.luck)
         try:
             with self._own_luck():
                 done, _ = self.env.step(action=text)
@@ -153,13 +185,11 @@ class Match:
 
     @contextmanager
     def _own_luck(self) -> Iterator[None]:
-        found = random.getstate()
-        random.setstate(self.luck)
+        _playing.luck = self.luck
         try:
             yield
         finally:
-            self.luck = random.getstate()
-            random.setstate(found)
+            del _playing.luck
 
 
 def scripted(match: Match) -> str:

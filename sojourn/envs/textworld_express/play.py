@@ -14,6 +14,7 @@ from typing import Any
 from sojourn.envs.java import Lease, Shared
 from sojourn.envs.textworld_express.expert import plan
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.threads import surely
 from sojourn.types import Message, Observation, Role, Step
 
 HOUSE = (
@@ -126,13 +127,17 @@ class ExpressPlay:
 
     async def close(self) -> None:
         self.server = None
-        await asyncio.to_thread(self.lease.give_back)
+        await surely(self.lease.give_back)
 
     async def fork(self) -> ExpressPlay:
         """By playing the same actions again."""
         twin = ExpressPlay(self.game, self.shared, self.key, self.choices)
         twin.said, twin.best, twin.over, twin.planned = list(self.said), self.best, self.over, list(self.planned)
-        await asyncio.to_thread(twin._enter)
+        try:
+            await asyncio.to_thread(twin._enter)
+        except BaseException:
+            await twin.close()
+            raise
         return twin
 
     def state_key(self) -> str:

@@ -22,7 +22,7 @@ from sojourn.record.export.reading import Conversation, foreign_task, is_task, m
 from sojourn.record.facts import task_json, task_of
 from sojourn.types import Group, Message, Role, Task, ToolCall, Trajectory, Turn
 
-UNIT = "lines"
+UNIT = "line"
 SCHEMA = "1.2.0"
 EXPECTED = 'a trajectory of the Agent Data Protocol: {"id": "...", "content": [{"class_": "text_observation", ...}]}'
 ACTIONS = ("message_action", "api_action", "code_action")

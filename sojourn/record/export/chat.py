@@ -29,7 +29,7 @@ from sojourn.record.export.reading import (
 from sojourn.record.facts import task_json, task_of
 from sojourn.types import Group, Message, Role, Task, Tool, ToolCall
 
-UNIT = "lines"
+UNIT = "line"
 EXPECTED = 'messages in the chat format, such as {"messages": [{"role": "user", "content": "..."}, ...]}'
 
 

@@ -21,7 +21,7 @@ from sojourn.record.export.reading import Conversation, conversations
 from sojourn.record.facts import as_json, task_json
 from sojourn.types import Group, Trajectory
 
-UNIT = "rows"
+UNIT = "row"
 ROWS = 2000  # of a row group: what is in memory at a time
 JSON = ("said", "shown", "recalled", "tools", "info", "state")  # of a turn
 

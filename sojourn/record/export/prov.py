@@ -30,7 +30,7 @@ from sojourn.record.facts import as_json
 from sojourn.record.source import digest_of
 from sojourn.types import IntArray, Trajectory
 
-UNIT = "statements"
+UNIT = "statement"
 VOCABULARY = "urn:sojourn:provenance#"
 SECTIONS = (
     "entity", "activity", "agent", "used", "wasGeneratedBy", "wasAssociatedWith", "wasAttributedTo", "wasDerivedFrom",

@@ -14,9 +14,8 @@ from sojourn.record.store import EpisodeStore
 from sojourn.terminal.episode import seats
 from sojourn.terminal.plain import plain
 from sojourn.view.page import library
+from sojourn.view.pictures import measured
 from sojourn.view.words import message_text
-
-KINDS = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"RIFF": "image/webp"}
 
 
 def as_json(request: Request) -> Response:
@@ -46,7 +45,7 @@ def blob(request: Request) -> Response:
     """An image, and nothing else that a folder might hold: what is no image is not sent."""
     path = library(request).path(request.path_params["run"])
     data = Blobs(path / "blobs").get(request.path_params["digest"])
-    kind = next((kind for head, kind in KINDS.items() if data.startswith(head)), None)
+    kind, _, _ = measured(data[:24])
     if kind is None:
         raise RecordError(f"the blob {request.path_params['digest'][:16]} is no PNG, JPEG, GIF or WebP image")
     return Response(data, media_type=kind, headers={"Cache-Control": "private, max-age=86400, immutable"})

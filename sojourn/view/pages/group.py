@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 from starlette.requests import Request
 
-from sojourn.arena import FACTS, STAGE
 from sojourn.errors import RecordError
 from sojourn.record.entry import Entry
-from sojourn.record.run import RunFolder
 from sojourn.record.step_file import Record
 from sojourn.record.store import EpisodeStore
 from sojourn.terminal.episode import Move, moves
+from sojourn.view.beside import beside, called
 from sojourn.view.page import Page, library, render
 from sojourn.view.words import first_words
 
@@ -32,38 +31,29 @@ class Cell(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One episode, called by its number or, in an arena, by who played; `trouble` says why it cannot be read."""
+    """One episode; `trouble` says why it cannot be read."""
 
     entry: Entry
     cells: Sequence[Cell | None]
-    trouble: str
-    name: str
+    trouble: str = ""
 
 
 def index(request: Request) -> Page:
     key, stage, step, place = (request.path_params[name] for name in ("run", "stage", "step", "place"))
     path = library(request).path(key)
     with EpisodeStore(path) as store:
-        entries = [entry for entry in _side_by_side(store, stage, step) if entry.place == place]
+        entries = [entry for entry in store.query(stage=stage, step=step) if entry.place == place]
+        entries = beside(store, entries)
         if not entries:
             raise RecordError(f"{key} has no group {place} at step {step} of the stage '{stage}'")
         records = [_read(store, entry) for entry in entries]
+        names = called(store, entries)
     places = _around(path, stage, step, place)
     return render(
         request, "group.html", run=key, stage=stage, step=step, place=place, columns=columns(entries, records),
+        names=names,
         task=next((r.episode.task for r in records if isinstance(r, Record)), None), before=places[0], after=places[1],
     )  # fmt: skip
-
-
-def _side_by_side(store: EpisodeStore, stage: str, step: int) -> Sequence[Entry]:
-    """The episodes of a step; in an arena those of all its operators, each of which has a stage of its own."""
-    if not stage.startswith(STAGE):
-        return list(store.query(stage=stage, step=step))
-    found = [entry for entry in store.query(step=step) if entry.stage.startswith(STAGE)]
-    facts = RunFolder.read(store.folder).read_json(FACTS, {})
-    named = list(facts.get("operators", ())) if isinstance(facts, dict) else []
-    order = {STAGE + name: at for at, name in enumerate(named)}
-    return sorted(found, key=lambda entry: (entry.place, order.get(entry.stage, len(order))))
 
 
 def _read(store: EpisodeStore, entry: Entry) -> Record | str:
@@ -88,8 +78,7 @@ def columns(entries: Sequence[Entry], records: Sequence[Record | str]) -> list[C
     found: list[Column] = []
     for entry, record, acts, way in zip(entries, records, played, ways, strict=True):
         cells = [_cell(acts[at], *way[at]) if at < len(acts) else None for at in range(height)]
-        name = entry.stage.removeprefix(STAGE) if entry.stage.startswith(STAGE) else f"episode {len(found)}"
-        found.append(Column(entry, cells, record if isinstance(record, str) else "", name))
+        found.append(Column(entry, cells, record if isinstance(record, str) else ""))
     return found
 
 

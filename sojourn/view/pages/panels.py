@@ -6,7 +6,6 @@ from pathlib import Path
 
 from starlette.requests import Request
 
-from sojourn.arena import STAGE
 from sojourn.errors import RecordError
 from sojourn.record.entry import Entry
 from sojourn.record.run import RunFolder
@@ -35,8 +34,7 @@ def index(request: Request) -> Page:
 def _evaluations(path: Path) -> list[str]:
     """In the order in which they were played, as the run says; those that it does not know of behind them."""
     with EpisodeStore(path) as store:
-        stages = [count.stage for count in store.steps() if count.stage.startswith((PREFIX, STAGE))]
-    held = [stage.removeprefix(PREFIX).removeprefix(STAGE) for stage in stages]
+        held = [count.stage.removeprefix(PREFIX) for count in store.steps() if count.stage.startswith(PREFIX)]
     held = list(dict.fromkeys(held))
     try:
         known = [evaluation["name"] for evaluation in RunFolder.read(path).evaluations()]
@@ -47,4 +45,4 @@ def _evaluations(path: Path) -> list[str]:
 
 def _played(path: Path, name: str) -> list[Entry]:
     with EpisodeStore(path) as store:
-        return list(store.query(stage=PREFIX + name)) or list(store.query(stage=STAGE + name))
+        return list(store.query(stage=PREFIX + name))

@@ -11,14 +11,22 @@ import numpy as np
 from markupsafe import Markup
 from starlette.requests import Request
 
-from sojourn.arena import STAGE
 from sojourn.record.metrics import Line
-from sojourn.record.store import EpisodeStore
+from sojourn.record.standing import Standing
+from sojourn.record.store import EpisodeStore, StepCount
 from sojourn.view.charts import Curve, chart, smooth
 from sojourn.view.counts import failures, of_tags
-from sojourn.view.page import Page, library, render
+from sojourn.view.page import Page, address, library, render
 
+PREFIX = "evaluation-"
 NEWEST = 12  # steps that are listed
+
+
+class Links(NamedTuple):
+    """Of an evaluation: its episodes, and what changed since the first."""
+
+    episodes: str
+    changes: str
 
 
 class Panel(NamedTuple):
@@ -66,8 +74,20 @@ def index(request: Request) -> Page:
         request, "run.html", run=key, standing=shown.standing(path), charts=charts(lines, starts, window, every),
         newest=lines[::-1][: None if every else NEWEST], count=len(lines), failed=failed, tags=tags, window=window,
         every=every,
-        panels=[count for count in steps if count.stage.startswith(("evaluation-", STAGE))],
+        linked=_links(key, shown.standing(path), steps),
     )  # fmt: skip
+
+
+def _links(key: str, run: Standing, steps: Sequence[StepCount]) -> dict[str, Links]:
+    """By evaluation, where its episodes are and what changed since the first."""
+    held = {count.stage.removeprefix(PREFIX): count.step for count in steps if count.stage.startswith(PREFIX)}
+    return {
+        name: Links(
+            address("runs", key, "steps", PREFIX + name, step),
+            address("runs", key, "panels", a=run.evaluations[0].name if run.evaluations else None, b=name),
+        )
+        for name, step in held.items()
+    }
 
 
 def smoothing(request: Request) -> float:

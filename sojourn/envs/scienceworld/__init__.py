@@ -21,10 +21,12 @@ from typing import Annotated, Any, ClassVar
 from sojourn.envs.about import About, need
 from sojourn.envs.fields import check_fields, check_names
 from sojourn.envs.java import Lease, Pool
+from sojourn.envs.scienceworld.expert import ROOM, UNKNOWN, Trial, plan
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed
+from sojourn.threads import surely
 from sojourn.types import Message, Observation, Role, Step, Task
 
 # variations to train, develop and test, in this order, as the package splits them
@@ -66,7 +68,6 @@ SIMPLIFICATIONS = ("teleportAction", "openDoors", "openContainers", "selfWaterin
 ELECTRICAL = ("power-component", "conductivity")  # parts of the names of tasks that need electrical actions
 ENTRY = "scienceworld.runtime.pythonapi.PythonInterface"
 OPTIONS = ("-Xmx1g", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
-UNKNOWN = "No known action matches that input."
 BRIEF = (
     "{task}\nSay one action, such as: look around, inventory, look at X, open X, go to kitchen, {teleport}pick up X, "
     "focus on X, move X to Y, pour X in Y, mix X, use X on Y, activate X, connect X to Y, read X, wait, wait1. "
@@ -148,7 +149,9 @@ class ScienceWorldPlay:
     shown: str = ""
     best: float = 0.0  # score so far
     over: bool = False
-    planned: list[str] | None = None
+    planned: list[str] = field(default_factory=list)
+    hopeless: bool = False  # the expert found nothing to do
+    gold: tuple[str, list[str]] | None = None  # the room where it begins, and the package's path; once it was asked for
     server: Any = None
 
     def __post_init__(self) -> None:
@@ -161,8 +164,7 @@ class ScienceWorldPlay:
         return self._observe((Message(Role.SYSTEM, BRIEF.format(task=task, teleport=teleport)),))
 
     def _enter(self) -> None:
-        machine = self.lease.take()
-        with machine.lock:  # of the play before, an abandoned step may be running still
+        with self.lease.alone() as machine:  # of the play before, an abandoned step may be running still
             self.server = machine.new()
             self._replay(self.server, self.said)
 
@@ -184,7 +186,7 @@ class ScienceWorldPlay:
             raise ActionError(f'"{said[:40]}" is no action that is known here.')
         self.shown = shown
         self.said.append(said)
-        self.planned = self.planned[1:] if self.planned and self.planned[0] == said else None
+        self.planned = self.planned[1:] if self.planned[:1] == [said] else []
         gain = max(0.0, min(1.0, score) - self.best)
         self.best += gain
         won = completed and score >= 1
@@ -195,19 +197,25 @@ class ScienceWorldPlay:
         return Step(self._observe(), {agent: reward})
 
     def _act(self, said: str) -> tuple[str, float, bool]:
-        server, machine = self.server, self.lease.take()
-        with machine.lock:
+        server = self.server
+        with self.lease.alone():
             return server.step(said), float(server.getScore()), bool(server.getCompleted())
 
     async def close(self) -> None:
         self.server = None
-        await asyncio.to_thread(self.lease.give_back)
+        await surely(self.lease.give_back)
 
     async def fork(self) -> ScienceWorldPlay:
         """By playing the same actions again."""
-        planned = None if self.planned is None else list(self.planned)
-        twin = ScienceWorldPlay(self.task, self.shared, list(self.said), "", self.best, self.over, planned)
-        await asyncio.to_thread(twin._enter)
+        planned = list(self.planned)
+        twin = ScienceWorldPlay(
+            self.task, self.shared, list(self.said), "", self.best, self.over, planned, self.hopeless
+        )
+        try:
+            await asyncio.to_thread(twin._enter)
+        except BaseException:
+            await twin.close()
+            raise
         return twin
 
     def state_key(self) -> str:
@@ -215,31 +223,29 @@ class ScienceWorldPlay:
         return f"{self.task.id}/{hashlib.sha256(json.dumps(self.said).encode()).hexdigest()[:16]}"
 
     async def expert(self) -> str:
-        """The package's gold path. From other states the rest of it, or all of it, where that still succeeds."""
-        if not self.planned:
+        """The next action of a plan that was tried (`expert.py`); where nothing was found to do, a look."""
+        if not self.planned and not self.hopeless:
             self.planned = await asyncio.to_thread(self._plan)
+            self.hopeless = not self.planned
         return self.planned[0] if self.planned else "look around"
 
     def _plan(self) -> list[str]:
-        """Tries the gold path in the play's own simulator, and plays there again what was said."""
-        server, machine = self.server, self.lease.take()
-        with machine.lock:
-            self._replay(server, (), gold=True)
-            gold = [action.lower() for action in server.getGoldActionSequence()]
-            kept = 0
-            for action in self.said:
-                kept += kept < len(gold) and action == gold[kept]
-            found = gold[kept:]
-            for rest in [] if self.said == gold[:kept] else [gold[kept:], gold]:
+        """Tries what to do in the play's own simulator, and plays there again what was said."""
+        server, data = self.server, self.task.data
+        with self.lease.alone():
+            if not self.gold:
+                self._replay(server, (), gold=True)
+                home = ROOM.search(self.shown)
+                self.gold = home[1] if home else "", [action.lower() for action in server.getGoldActionSequence()]
+            teleports = "teleportAction" in data["simplifications"]
+
+            def begin() -> str:
                 self._replay(server, self.said)
-                for action in rest:
-                    server.step(action)
-                    if server.getCompleted():
-                        break
-                if server.getScore() >= 1:
-                    found = rest
-                    break
-            self._replay(server, self.said)
+                return self.shown
+
+            trial = Trial(server, begin, data["turns"] - len(self.said), teleports)
+            found = plan(trial, self.gold[1], self.said, self.gold[0], data["experiment"])
+            begin()
         return found
 
     def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:

@@ -1,0 +1,140 @@
+"""The turns of an episode, ready to be shown: by the page of the viewer, and by the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sojourn.record.entry import Entry
+from sojourn.record.metrics import Line
+from sojourn.record.step_file import Record
+from sojourn.record.vocabulary import Vocabulary
+from sojourn.terminal.episode import Move, Seat, facts, moves, seats, tree
+from sojourn.types import Message
+from sojourn.view.pictures import Picture, pointed
+from sojourn.view.tokens import Token, Tokens, prompt_tokens, tokens_of
+from sojourn.view.words import call_text
+
+LONGEST = 6_000  # characters of a text that are shown at once
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """A text, of which `left` characters are left out; the whole is at `whole`."""
+
+    text: str
+    left: int
+    whole: str
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A message, ready to be shown."""
+
+    role: str
+    text: Clipped
+    thought: str
+    calls: Sequence[str]
+    answers: str | None
+    pictures: Sequence[Picture]
+
+
+@dataclass(frozen=True)
+class TurnView:
+    """One turn; `number` counts the seat's from 1, `opens` says what begins with it: a context, a branch, nothing."""
+
+    seat: str
+    number: int
+    trained: bool
+    opens: str
+    shown: Sequence[Spoken]
+    said: Spoken | None
+    reward: float | None
+    advantage: float | None
+    facts: Sequence[str]
+    tokens: Tokens | None
+    prompt: Sequence[Token] | None
+    place: str  # how the address names it, to ask for its prompt
+    point: tuple[float, float] | None  # where its action pointed to
+
+
+class End(NamedTuple):
+    """How a seat ended, and its branches as lines of a tree; none where it has no branch."""
+
+    seat: Seat
+    branches: Sequence[str]
+
+
+@dataclass(frozen=True)
+class View:
+    """How an episode is shown. `version` is of the weights that its step made; `colouring` names what colours tokens,
+    if they are shown, and `asked` the turn whose prompt is. `whole` gives the address of a message that is too long (by
+    seat, turn and place), `pictured` an image."""
+
+    version: int | None
+    whole: Callable[[int, int, int], str]
+    pictured: Callable[[str], Picture]
+    colouring: str = ""
+    full: float = 0.0  # the number that has the full colour
+    asked: str = ""
+    vocabulary: Vocabulary | None = None
+
+    def turns(self, record: Record) -> Iterator[TurnView]:
+        places = {id(trajectory): at for at, trajectory in enumerate(record.episode.trajectories)}
+        for move in moves(record):
+            yield self._turn(move, places[id(move.seat.trajectory)])
+
+    def _turn(self, move: Move, seat: int) -> TurnView:
+        turn, score, credit = move.turn, move.seat.score, move.seat.credit
+        advantages = None if credit is None else credit.tokens[move.number]
+        place = f"{seat}.{move.number}"
+        return TurnView(
+            seat=move.seat.name,
+            number=move.number + 1,
+            trained=move.seat.trajectory.trainable,
+            opens=_opens(turn.parent, move.number),
+            shown=[self._spoken(message, seat, move.number, at) for at, message in enumerate(turn.shown)],
+            said=None if turn.said is None else self._spoken(turn.said, seat, move.number, -1),
+            reward=None if score is None else float(score.turns[move.number]),
+            advantage=float(advantages.mean()) if advantages is not None and len(advantages) else None,
+            facts=[told for told in facts(move, self.version) if not told.startswith(("reward ", "advantage "))],
+            tokens=self._tokens(move) if self.colouring else None,
+            prompt=prompt_tokens(move, self.vocabulary) if self.asked == place and self.vocabulary else None,
+            place=place,
+            point=pointed(turn.said),
+        )
+
+    def _tokens(self, move: Move) -> Tokens:
+        return tokens_of(move, self.colouring, self.full, self.vocabulary, self.version)
+
+    def _spoken(self, message: Message, seat: int, turn: int, at: int) -> Spoken:
+        return Spoken(
+            role=message.role.value,
+            text=Clipped(message.text[:LONGEST], max(len(message.text) - LONGEST, 0), self.whole(seat, turn, at + 1)),
+            thought=message.thought,
+            calls=[call_text(call)[:LONGEST] for call in message.calls],
+            answers=message.answers,
+            pictures=[self.pictured(digest) for digest in message.images],
+        )
+
+
+def ends(record: Record) -> list[End]:
+    """All seats at their end."""
+    return [End(seat, list(tree(seat.trajectory)) if _branches(seat) else []) for seat in seats(record)]
+
+
+def _opens(parent: int, number: int) -> str:
+    return "" if parent == number - 1 else "a new context" if parent < 0 else f"a branch of turn {parent + 1}"
+
+
+def _branches(seat: Seat) -> bool:
+    return any(turn.parent != at - 1 for at, turn in enumerate(seat.trajectory.turns))
+
+
+def version_of(lines: Sequence[Line], entry: Entry) -> int | None:
+    """Of the weights that the step made."""
+    found = next(
+        (line.values.get("version") for line in lines if (line.stage, line.step) == (entry.stage, entry.step)), None
+    )
+    return None if found is None else int(found)

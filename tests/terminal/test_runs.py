@@ -1,0 +1,105 @@
+"""The list of runs: what each row says, at any width, damaged folders included; and where two runs differ."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import threading
+
+import pytest
+from typer.testing import CliRunner
+
+from sojourn.cli import app
+from sojourn.errors import RecordError
+from sojourn.record.run import RunFolder
+from sojourn.record.standing import FAILURE, State, locked, standing
+from sojourn.terminal import runs
+from tests.terminal.conftest import CONFIG, make, printed
+
+
+def shown(folder, width=80, **filters) -> str:
+    return printed(runs.table(runs.chosen([folder], **filters), width), width)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+def test_a_row_is_whole_at_every_width(run, width):
+    text = shown(run.parent, width)
+    for told in ("made-1", "finished", "rl 4/4", "50% [5–95]"):
+        assert told in text
+    assert "…" not in text
+    assert ("baseline, small" in text) == (width >= 80)
+    assert ("75% [41–93]" in text) == (width >= 80)
+
+
+def test_a_name_that_leaves_no_room_stands_above_its_row(run):
+    long = run.rename(run.with_name("made-" + "of-many-words-" * 4 + "1"))
+    text = shown(long.parent).splitlines()
+    assert text[2] == long.name
+    assert text[3].split()[0] == "finished"
+
+
+def test_states(run, tmp_path):
+    assert standing(run).state is State.FINISHED
+    half = make(tmp_path / "half", stages=1)
+    assert standing(half).state is State.STOPPED
+    (half / FAILURE).write_text(json.dumps({"cause": "the world was closed"}))
+    assert (standing(half).state, standing(half).cause) == (State.FAILED, "the world was closed")
+    assert "the world was closed" in shown(half)
+    with RunFolder.open(half):
+        assert locked(half)
+        assert standing(half).state is State.RUNNING
+    assert not locked(half)
+
+
+def test_looking_at_a_lock_keeps_nobody_from_it(run):
+    with (run / "lock").open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)  # as `locked` does for a moment
+        released = threading.Timer(0.03, lambda: fcntl.flock(looking, fcntl.LOCK_UN))
+        released.start()
+        RunFolder.open(run).close()
+        released.join()
+
+
+def test_filters_by_name_and_tag(run):
+    make(run.parent / "other-2", CONFIG.replace('"small"', '"large"'))
+    assert [r.name for r in runs.chosen([run.parent], name="OTHER")] == ["other-2"]
+    assert [r.name for r in runs.chosen([run.parent], tag="small")] == ["made-1"]
+    assert len(runs.chosen([run.parent], tag="baseline")) == 2
+    with pytest.raises(RecordError, match="no folder"):
+        runs.chosen([run.parent / "absent"])
+
+
+@pytest.mark.parametrize("name", ["evaluations.json", "metrics.jsonl", "config.toml"])
+def test_a_damaged_run_says_so_and_does_not_hide_the_others(run, name):
+    bad = make(run.parent / "bad")
+    (bad / name).unlink()
+    (bad / name).mkdir()
+    if name == "config.toml":
+        (bad / "config.toml").rmdir()
+        (bad / "config.toml").write_text("= not toml")
+    text = shown(run.parent)
+    assert "made-1  finished" in text
+    assert f"runs/bad/{name}" in "".join(text.split())
+
+
+def test_differences_are_by_key(run):
+    config = CONFIG.replace("max_lag = 1", "max_lag = 2").replace("seed = 3", "seed = 4")
+    other = make(run.parent / "other", config + 'folder = "elsewhere"\n')
+    found = {d.key: (d.old, d.new) for d in runs.differences(run, other)}
+    assert found == {
+        "stages.rl.groups.max_lag": ("1", "2"),
+        "seed": ("3", "4"),
+        "record.folder": (None, '"elsewhere"'),
+    }
+    text = printed(runs.difference_table(run, other), 80)
+    assert "stages.rl.groups.max_lag = 1 -> 2" in text
+    assert "they were told the same" in printed(runs.difference_table(run, run), 80)
+
+
+def test_the_command_for_scripts(run):
+    done = CliRunner().invoke(app, ["runs", str(run.parent), "--json"])
+    (told,) = json.loads(done.stdout)
+    assert (told["name"], told["state"], told["done"], told["total"]) == ("made-1", "finished", 6, 6)
+    assert told["evaluations"][-1]["summary"]["overall"]["success"]["mean"] == 0.5
+    done = CliRunner().invoke(app, ["runs", str(run), "--diff"])
+    assert "needs the two runs" in str(done.exception)

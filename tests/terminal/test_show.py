@@ -1,0 +1,173 @@
+"""One run, one step, one episode in the terminal: what is told, at any width, hostile and damaged records included."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from sojourn.cli import app
+from sojourn.errors import ConfigError, RecordError
+from sojourn.terminal import episode, find, step, tokens
+from sojourn.terminal import run as runs
+from tests.terminal.conftest import printed
+
+
+def told(run, name, width=80, full=False) -> str:
+    return printed(episode.transcript(*find.episode(run, name, full)), width)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_run(run, width):
+    text = printed(runs.overview(run, width), width)
+    for said in ("made-1", "finished", "6 of 6 steps", "rl, 4 steps: slots 2 x 2, lag at most 1; grpo; ppo", "2.9e-04"):
+        assert said in " ".join(text.split()) or width < 80
+    assert "1 x the server is gone\\x1b[2J" in text
+    assert "rl/3/1/1" in text
+    assert "…" not in text
+    assert "▁▃▅▇" in text  # success 0, .25, .5, .75 of 1
+
+
+def test_a_run_for_scripts(run):
+    data = json.loads(runs.as_json(run))
+    assert data["last"]["step"] == 3
+    assert [count["episodes"] for count in data["episodes"]] == [6, 2, 2, 2]
+
+
+def test_a_step_lists_rewards_and_advantages(run):
+    text = printed(step.table(run, "rl", 2, 80), 80)
+    assert "group 0: toy, easy, seed 102, mean reward 0.5" in text
+    rows = [line.split() for line in text.splitlines() if line.startswith("rl/2/0/")]
+    assert [row[:3] for row in rows] == [["rl/2/0/0", "0", "-0.5"], ["rl/2/0/1", "1", "+0.5"]]
+    assert "the server is gone" in printed(step.table(run, "rl", 0, 80), 80)
+    with pytest.raises(RecordError, match="it has steps 0 to 3"):
+        step.table(run, "rl", 9, 80)
+    assert json.loads(step.as_json(run, "rl", 2))["groups"][0]["episodes"][1]["advantage"] == 0.5
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_an_episode_with_branches(run, width):
+    text = told(run, "rl/0/0/forest", width)
+    for said in ("(thinks) a door perhaps", "640x480, 1 kB", "not in blobs/", "branches off turn 1", "a new context"):
+        assert said in " ".join(text.split())
+    assert 'calls look(at="door", n=2)' in text
+    assert text.endswith("turn 1\n  └ turn 2, 3\n  └ turn 4\nturn 5\n")
+
+
+def test_what_is_known_of_a_turn(run):
+    text = " ".join(told(run, "rl/1/1/1").split())
+    assert "reward 1, advantage +0.5, 2 tokens, logprob -1, weights 3 (lag 1)" in text
+    assert "done, success, reward 1 (native 1)" in text
+    assert "the others of its group earned 0" in text
+    assert "address rl/1/0/1" in text
+
+
+def test_seats_speak_in_the_order_of_play(run):
+    text = told(run, "rl/0/0/seats")
+    order = [text.index(words) for words in ("white opens", "black one", "black two", "white ends")]
+    assert order == sorted(order)
+    assert "black, turn 2" in text
+    assert "not trained" in text
+
+
+def test_hostile_text_is_spelled_out_and_clipped(run):
+    text = told(run, "rl/0/0/hostile")  # `printed` refuses whatever a terminal would obey
+    assert "\\x1b[31mred\\x07\\u202e aaa" in " ".join(text.split())
+    assert "98,011 more characters" in text.replace("\n  ", " ")
+    assert len(text) < 5000
+    assert "go\\x1b[2J☃" in text  # what could not be read, from its tokens
+    assert told(run, "rl/0/0/hostile", full=True).count("a") > 100_000
+    assert "failed: the server is gone\\x1b[2J" in told(run, "rl/0/0/failed")
+
+
+def test_tokens_are_numbers_in_a_file_and_colours_in_a_terminal(run):
+    record, shown = find.episode(run, "rl/0/0/hostile")
+    rows = [line.split() for line in printed(tokens.tokens(record, shown, False), 80).splitlines()]
+    assert ["1", "7", "-0.500", "-0.5", '"\\x1b[2J"'] in rows
+    assert ["2", "3", "-0.500", "-0.5", '"\\xe2"'] in rows
+    assert ["4", "5", "-0.500", "-0.5", '"☃"'] in rows
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="truecolor")
+    console.print(tokens.tokens(record, shown, True))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\\x1b[2J" in text
+    assert "\x1b[2J" not in text
+
+
+def test_the_prompt_is_all_that_the_model_saw(run):
+    record, shown = find.episode(run, "rl/0/0/forest")
+    assert shown.vocabulary is not None
+    text = printed(tokens.prompt(record, 4, "", shown.vocabulary), 80)  # off turn 1, so without turns 2 and 3
+    assert text == "<|im_start|>\ngo north<|im_start|>\n\n6 tokens\n"
+    with pytest.raises(RecordError, match="no turn 9 of 'agent' in this episode: it has 5"):
+        tokens.prompt(record, 9, "", shown.vocabulary)
+    with pytest.raises(RecordError, match="no seat 'x'"):
+        tokens.prompt(record, 1, "x", shown.vocabulary)
+
+
+def test_an_episode_is_found_by_what_people_call_it(run):
+    names = [find.episode(run, name)[0].episode.id for name in ("rl/2/1/0", "rl/0/0/fo", "rl/2/0/1", "rl/0/0/1")]
+    assert names == ["rl/2/1/0", "rl/0/0/forest", "rl/2/1/1", "rl/0/0/seats"]
+    with pytest.raises(RecordError, match=r"several episodes of .* begin with 'rl/0/0/f'"):
+        find.episode(run, "rl/0/0/f")
+    with pytest.raises(RecordError, match="no episode 'nothing'"):
+        find.episode(run, "nothing")
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_query_finds_episodes_and_shows_where(run, width):
+    text = printed(find.matches(run, "white", 20, width), width)
+    assert text.splitlines()[0] == "1 episode"
+    assert "rl/0/0/seats" in text
+    assert "turn 1: white opens" in text
+    text = printed(find.matches(run, "reward:>0.5 sort:oldest", 2, width), width)
+    assert "the first 2: --limit 10 shows more" in text
+    data = json.loads(find.matches_as_json(run, "white", 20))
+    assert (data["total"], data["rows"][0]["entry"]["id"]) == (1, "rl/0/0/seats")
+    done = CliRunner().invoke(app, ["show", str(run), "--find", "rewrd:>1"])
+    assert "reward" in str(done.exception)
+
+
+@pytest.mark.parametrize("name", ["evaluations.json", "metrics.jsonl", "episodes.sqlite", "tokens/rl-000003-0.npz"])
+def test_of_a_damaged_run_what_is_there_is_shown(run, name):
+    for path in (run / name, run / f"{name}-wal"):
+        path.unlink(missing_ok=True)
+    if name.endswith("json") or name.endswith("jsonl"):
+        (run / name).mkdir()
+    else:
+        (run / name).write_bytes(b"no such thing" * 100)
+    text = printed(runs.overview(run, 80), 80)
+    assert "rl/3/1/1" in text
+    assert "missing: " in text or name.startswith("tokens")
+    assert "go north" in told(run, "rl/2/1/0")
+    if name.startswith("tokens"):
+        assert "missing: episode rl/3/1/0 is left out" in printed(step.table(run, "rl", 3, 80), 80)
+        with pytest.raises(RecordError, match="restore it from a copy"):
+            told(run, "rl/3/1/0")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--tokens"], "are of one episode"),
+        (["rl/2/1/0", "--step", "1"], "leave out the episode"),
+        (["--step", "1", "--stage", "nothing"], "none yet"),
+        (["--step", "1", "--find", "x"], "leave out --step"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(run, words, sentence):
+    done = CliRunner().invoke(app, ["show", str(run), *words])
+    assert isinstance(done.exception, ConfigError | RecordError)
+    assert sentence in str(done.exception)
+
+
+def test_the_command_without_a_vocabulary(run):
+    (run / "vocabulary.json").unlink()
+    done = CliRunner().invoke(app, ["show", str(run), "rl/2/1/0", "--prompt", "1"])
+    assert done.output.startswith("<|endoftext|>")  # by the tokenizer of the model that the run names
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace('"tiny"', '"gone.gguf"'))
+    done = CliRunner().invoke(app, ["show", str(run), "rl/2/1/0", "--prompt", "1"])
+    assert "has no vocabulary.json, and its model's tokenizer cannot be had" in str(done.exception)
