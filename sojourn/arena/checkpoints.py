@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -64,13 +65,13 @@ class Filled(NamedTuple):
     sampler: Any
     max_context: int
 
-    def chair(self, chair: Chair, greedy: bool = False) -> Chair:
-        """The chair with this model on it, which samples as the run's evaluations do."""
+    def chair(self, chair: Chair, greedy: bool = False, sampler: Any = None) -> Chair:
+        """The chair with this model on it, which samples as the run's evaluations do; by `sampler`, if given."""
         asked = self.recipe.evaluation
         temperature = 0.0 if greedy else asked.temperature
         params = replace(self.recipe.sampling.params(), temperature=temperature, top_p=asked.top_p)
         return replace(
-            chair, renderer=self.renderer, sampler=self.sampler, max_context=self.max_context,
+            chair, renderer=self.renderer, sampler=sampler or self.sampler, max_context=self.max_context,
             params=replace(params, seed=chair.params.seed),
         )  # fmt: skip
 
@@ -83,11 +84,21 @@ async def loaded(recipe: Recipe, found: Weights) -> AsyncIterator[Filled]:
     try:
         if kept is not None:
             backend.trainer.load(kept.weights, weights_only=True)
+            backend.trainer.version = _version(kept) - 1  # published below, under the number that the run gave it
         await backend.trainer.publish()
         yield Filled(recipe, backend.renderer, backend.sampler, backend.max_context)
     finally:
         await backend.sampler.close()
         backend.trainer.close()
+
+
+def _version(kept: Checkpoint) -> int:
+    """The number of its weights; 1 where the checkpoint does not say."""
+    try:
+        version = json.loads((kept.path / "state.json").read_text())["parts"]["trainer"]["version"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return 1
+    return version if isinstance(version, int) else 1
 
 
 @dataclass
