@@ -112,7 +112,9 @@ def by_task(names: Sequence[str], bouts: Sequence[Bout]) -> Table:
     for name in names:
         made.add_column(escape(name), justify="right", overflow="fold")
     for bout in bouts:
-        made.add_row(f"{bout.number + 1} seed {bout.task.seed}", *map(_cell, bout.groups, bout.scores))
+        made.add_row(
+            f"{bout.number + 1} {line(bout.task.env, 30)} {bout.task.seed}", *map(_cell, bout.groups, bout.scores)
+        )
     return made
 
 

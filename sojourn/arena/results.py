@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from sojourn.arena.match import Bout
 from sojourn.record.intervals import Estimate, Part, Summary, mean, summarise
-from sojourn.terminal.numbers import number, signed
+from sojourn.terminal.numbers import number
 
 
 @dataclass(frozen=True)
@@ -93,16 +94,20 @@ def table(found: Sequence[Result]) -> Table:
 
 
 def pairs(found: Sequence[Difference]) -> Table:
-    """The differences by task, with 95% intervals."""
+    """The differences by task, with 95% intervals, and on how many tasks one did better, alike and worse."""
     made = Table("by task", box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    made.add_column("success", justify="right", no_wrap=True)
-    made.add_column("reward", justify="right", no_wrap=True)
-    made.add_column("better, same, worse", justify="right")
+    for column in ("success", "reward", "better", "same", "worse"):
+        made.add_column(column, justify="right", no_wrap=True)
     for one in found:
-        counts = f"{one.better}, {one.same}, {one.worse}"
-        made.add_row(f"{escape(one.name)} - {escape(one.against)}", _signed(one.success), _signed(one.reward), counts)
+        counts = map(str, (one.better, one.same, one.worse))
+        success = one.success._replace(low=max(one.success.low, -1.0), high=min(one.success.high, 1.0))
+        made.add_row(f"{escape(one.name)} - {escape(one.against)}", _signed(success), _signed(one.reward), *counts)
     return made
 
 
 def _signed(estimate: Estimate) -> str:
-    return "-" if not estimate.n else f"{signed(estimate.mean)} [{signed(estimate.low)}, {signed(estimate.high)}]"
+    if not estimate.n:
+        return "-"
+    if not math.isfinite(estimate.high):
+        return f"{estimate.mean:+.2f}"
+    return f"{estimate.mean:+.2f} [{estimate.low:+.2f}, {estimate.high:+.2f}]"

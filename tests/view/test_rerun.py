@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import html
 import re
@@ -11,15 +12,18 @@ from typing import Any
 
 import pytest
 import trained_run
+from played_match import match
 from played_run import SUMS, TOY, Made, Script, Sums
 from starlette.testclient import TestClient
 
+from sojourn.envs.sokoban import Sokoban
 from sojourn.record.entry import Entry
 from sojourn.record.step_file import Record
 from sojourn.record.store import EpisodeStore
 from sojourn.view.reruns import MOST, Reruns
 from sojourn.view.server import application
 
+SEEN: dict[str, Any] = {"observation": "image", "choices": True}
 HOME = "http://127.0.0.1"
 OPEN: list[str] = []  # worlds that are open
 
@@ -57,6 +61,7 @@ def played(tmp_path_factory) -> Path:
     Made({**SUMS, "cls": "test_rerun:Shifting"}).run(folder / "shifting")
     Made({**SUMS, "cls": "test_rerun:Closing"}).run(folder / "closing")
     Made({"name": "matrix", "opponent": "self", "choices": True}, Script(["hm"])).run(folder / "game")
+    asyncio.run(match("expert", family=Sokoban(**SEEN), table={"name": "sokoban", **SEEN}, out=folder / "pictures"))
     trained_run.train(folder / "trained")
     return folder
 
@@ -64,7 +69,7 @@ def played(tmp_path_factory) -> Path:
 class Browser:
     """A viewer with its re-runs, asked as a browser asks: forms come from its own pages."""
 
-    def __init__(self, folder: Path, reruns: Reruns | None) -> None:
+    def __init__(self, folder: Path, reruns: Any) -> None:
         self.folder, self.reruns = folder, reruns
         held = [folder, *([reruns.out] if reruns is not None and reruns.out is not None else [])]
         self.client = TestClient(application(held, reruns=reruns), base_url=HOME, raise_server_exceptions=False)
@@ -309,3 +314,14 @@ def test_closing_the_viewer_closes_the_worlds(played: Path) -> None:
     assert OPEN
     reruns.close()
     assert not OPEN
+
+
+def test_what_a_world_shows_is_seen(browser: Browser) -> None:
+    page = browser.begin("pictures", 2)
+    address = re.search(r'<image href="(/play/[^"]+/blobs/[0-9a-f]{64})"', page.text)
+    assert address, page.text
+    image = browser.get(address[1])
+    assert image.headers["content-type"] == "image/png"
+    assert image.content.startswith(b"\x89PNG")
+    assert browser.get(f"{address[1][:-4]}beef").status_code == 404
+    assert 'href="/runs/pictures/blobs/' in browser.post(page, "end").text, "the recorded images are there too"
