@@ -81,8 +81,8 @@ async def test_an_endpoint_that_breaks_is_a_failure_and_no_play() -> None:
 async def test_an_endpoint_calls_tools() -> None:
     def calls(talk: list) -> dict:
         number = sum(message["role"] == "assistant" for message in talk)
-        function = [{"name": "guess", "arguments": "{broken"}, {"name": "guess", "arguments": '{"number": 3}'}]
-        call = {"id": f"c{number}", "type": "function", "function": function[min(number, 1)]}
+        arguments = ["{broken", '{"number": "x"}', '{"number": 3}'][min(number, 2)]
+        call = {"id": f"c{number}", "type": "function", "function": {"name": "guess", "arguments": arguments}}
         return {"role": "assistant", "content": "<think>hm</think>", "tool_calls": [call]}
 
     class Guess:
@@ -107,7 +107,9 @@ async def test_an_endpoint_calls_tools() -> None:
     assert asked[0]["tools"][0]["function"]["name"] == "guess"
     last = asked[-1]["messages"]
     assert [m["role"] for m in last][-2:] == ["assistant", "tool"]
-    assert last[-1]["tool_call_id"] == last[-2]["tool_calls"][0]["id"] == "c1"
+    assert last[-1]["tool_call_id"] == last[-2]["tool_calls"][0]["id"] == "c2"
+    refused = next(at for at, m in enumerate(last) if m.get("tool_calls") and m["tool_calls"][0]["id"] == "c1")
+    assert [m["role"] for m in last[refused + 1 : refused + 3]] == ["tool", "user"], "every call is answered"
 
 
 async def test_checkpoints_play_as_they_were_trained(trained: Path) -> None:

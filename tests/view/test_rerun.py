@@ -6,20 +6,26 @@ import asyncio
 import hashlib
 import html
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import trained_run
+from made import chatml
+from made_world import Says
 from played_match import match
 from played_run import SUMS, TOY, Made, Script, Sums
 from starlette.testclient import TestClient
 
+from sojourn.arena.spoken import SILENT
 from sojourn.envs.sokoban import Sokoban
 from sojourn.record.entry import Entry
 from sojourn.record.step_file import Record
 from sojourn.record.store import EpisodeStore
+from sojourn.types import Message, Prompt, Role, Sample, SamplingParams, Stop, Turn, Versions
+from sojourn.view.handover import Recited
 from sojourn.view.reruns import MOST, Reruns
 from sojourn.view.server import application
 
@@ -50,7 +56,7 @@ class Closing(Sums):
 
 
 @pytest.fixture(scope="session")
-def played(tmp_path_factory) -> Path:
+def played(tmp_path_factory, trained: Path) -> Path:
     """Runs of experts and scripts, and one with checkpoints; nobody may change them."""
     folder = tmp_path_factory.mktemp("played")
     Made({**TOY, "choices": True}, turns=12).run(folder / "toy")
@@ -62,7 +68,7 @@ def played(tmp_path_factory) -> Path:
     Made({**SUMS, "cls": "test_rerun:Closing"}).run(folder / "closing")
     Made({"name": "matrix", "opponent": "self", "choices": True}, Script(["hm"])).run(folder / "game")
     asyncio.run(match("expert", family=Sokoban(**SEEN), table={"name": "sokoban", **SEEN}, out=folder / "pictures"))
-    trained_run.train(folder / "trained")
+    shutil.copytree(trained, folder / "trained")
     return folder
 
 
@@ -163,6 +169,8 @@ def test_what_was_refused_is_refused_again(browser: Browser) -> None:
     assert [turn.info.get("malformed") for turn in browser.rerun(page).trajectory.turns] == [*was, 1.0]
     assert 1.0 in was
     assert None in was
+    shown = [turn.shown for turn in record.episode.trajectories[0].turns[:4]]
+    assert [turn.shown for turn in browser.rerun(page).trajectory.turns] == shown, "refusals are told again"
 
 
 def test_hostile_words_are_shown_as_words(browser: Browser) -> None:
@@ -196,6 +204,20 @@ def test_a_checkpoint_goes_on_where_somebody_else_spoke_in_words(browser: Browse
     assert now is not None, page.text
     assert texts(now)[0] == texts(record.episode.trajectories[0])[0]
     assert len(now.turns) > 1
+
+
+async def test_what_was_sampled_is_given_again_token_by_token() -> None:
+    says, format = Message(Role.ASSISTANT, "go north"), chatml()
+    spelled = np.array([*format.codec.control("go"), *format.codec.control(" nor"), *format.codec.control("th")])
+    odd = Sample(spelled, np.zeros(len(spelled), dtype=np.float32), Versions(3, 3), Stop.END)
+    turns = [Turn(-1, spelled, odd, says), Turn(0, spelled, SILENT, says), Turn(1, spelled, odd, None)]
+    usual = list(format.encode_reply(says))
+    assert usual != spelled.tolist()
+    for same, given in ((True, [spelled.tolist(), usual]), (False, [usual, usual])):
+        recited = Recited(Says("go south"), format, turns, same)
+        found = [await recited.sample(Prompt(spelled), SamplingParams(8)) for _ in range(4)]
+        assert [sample.tokens.tolist() for sample in found[:2]] == given
+        assert found[3].tokens.tolist() == list(format.encode_reply(Message(Role.ASSISTANT, "go south")))
 
 
 def test_weights_that_are_not_there_are_told(browser: Browser) -> None:
