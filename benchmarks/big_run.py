@@ -107,11 +107,11 @@ class Maker:
         return played
 
     def _group(self, stage: str, slot: int, plays: int, version: int, skill: float) -> Group:
-        drawn = self.random
-        env = drawn.choice(list(TOOLS))
-        hard = drawn.choice(("easy", "medium", "hard"))
         split = "train" if stage == STAGE else "test"
         seed = slot % 4000 if stage == STAGE else 10**9 + slot
+        drawn = random.Random(seed)  # so that every evaluation has the same tasks
+        env = drawn.choice(list(TOOLS))
+        hard = drawn.choice(("easy", "medium", "hard"))
         topic, code = drawn.choice(TOPICS), f"P{drawn.randrange(10**6):06d}"
         task = Task(env, {"topic": topic, "code": code}, seed, split, (hard, topic))
         goal = f"Find {code} for the {topic} and say what it costs. Say one action at a time; {hard} tasks need more."

@@ -57,11 +57,15 @@ _LISTS = ("tags", "tools")
 
 
 def to_row(entry: Entry) -> tuple[Any, ...]:
-    """As SQLite holds it: lists and mappings as JSON, the seed as text, which may not fit 64 bits, and the error
-    without what is no character (names of files have such)."""
-    texts: dict[str, Any] = {name: json.dumps(getattr(entry, name)) for name in (*_LISTS, "parts")}
-    error = None if entry.error is None else entry.error.encode(errors="replace").decode()
-    return tuple((vars(entry) | texts | {"seed": str(entry.seed), "error": error}).values())
+    """As SQLite holds it: lists and mappings as JSON, and the seed as text, which may not fit 64 bits."""
+    texts = {name: json.dumps(getattr(entry, name)) for name in (*_LISTS, "parts")}
+    values = (vars(entry) | texts | {"seed": str(entry.seed)}).values()
+    return tuple(_sound(value) if isinstance(value, str) else value for value in values)
+
+
+def _sound(text: str) -> str:
+    """The text with half characters, which SQLite refuses, spelled out: an error may come from anywhere."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def from_row(row: Sequence[Any]) -> Entry:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -36,6 +35,7 @@ CREATE TABLE IF NOT EXISTS episodes (
 );
 CREATE INDEX IF NOT EXISTS by_id ON episodes (id);
 CREATE INDEX IF NOT EXISTS by_task ON episodes (task);
+CREATE INDEX IF NOT EXISTS by_error ON episodes (error) WHERE error IS NOT NULL;
 CREATE TABLE IF NOT EXISTS labels (
     kind TEXT, value TEXT, row INTEGER, PRIMARY KEY (kind, value, row)
 ) WITHOUT ROWID;
@@ -92,7 +92,13 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     except sqlite3.OperationalError:  # a folder that cannot be written cannot hold the log's shared memory
         database.close()
         database = sqlite3.connect(f"{address}?mode=ro&immutable=1", uri=True)
+    database.text_factory = _text
     return database
+
+
+def _text(data: bytes) -> str:
+    """JSON in the index may hold half characters, which SQLite gives out as they are."""
+    return data.decode(errors="backslashreplace")
 
 
 def current(database: sqlite3.Connection) -> bool:
@@ -142,24 +148,19 @@ def labels(database: sqlite3.Connection, kind: str) -> list[str]:
     return [value for (value,) in database.execute(statement, {"kind": kind})]
 
 
-def rebuild(database: sqlite3.Connection, tokens: Path, *, texts: bool = True) -> None:
-    """Fills an empty index from the files of a store, all or none, oldest file first; says what it leaves out."""
+def rebuild(database: sqlite3.Connection, tokens: Path, *, texts: bool = True) -> list[str]:
+    """Fills an empty index from the files of a store, all or none, oldest file first; a sentence for what it leaves
+    out."""
+    left: list[str] = []
     with database:
         for path in sorted(tokens.glob("*.npz"), key=lambda path: (path.stat().st_mtime_ns, path.name)):
             try:
                 found = list(_of_file(path, texts))
             except (RecordError, TypeError, KeyError) as error:
-                warnings.warn(f"{path.name} is left out of the index: {error}", RuntimeWarning, stacklevel=4)
+                left.append(f"{path.name} is left out of the index: {error}")
                 continue
             insert(database, found)
-
-
-def remade(tokens: Path, *, texts: bool) -> sqlite3.Connection:
-    """The index made again in no folder; SQLite keeps what memory has no room for in a file without a name."""
-    database = sqlite3.connect("", check_same_thread=False)
-    database.executescript(SCHEMA)
-    rebuild(database, tokens, texts=texts)
-    return database
+    return left
 
 
 def recorded_in(tokens: Path) -> bool:

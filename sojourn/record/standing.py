@@ -60,7 +60,7 @@ class Standing:
 
     @property
     def name(self) -> str:
-        return self.path.absolute().name
+        return Path(os.path.abspath(self.path)).name
 
 
 def run_folders(folders: Sequence[Path]) -> list[Path]:
@@ -69,9 +69,14 @@ def run_folders(folders: Sequence[Path]) -> list[Path]:
     for folder in folders:
         if not folder.is_dir():
             raise RecordError(f"no folder '{folder}': train something first, or name the folder that holds your runs")
-        held = [folder] if (folder / "config.toml").exists() else [p.parent for p in folder.glob("*/config.toml")]
-        paths += held
+        held = [path for path in folder.iterdir() if not path.name.startswith(".")]  # hidden: one that is being made
+        paths += [folder] if _is_run(folder) else filter(_is_run, held)
     return sorted(dict.fromkeys(paths), key=_changed)
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether it holds a run, also one that lost its config."""
+    return any((folder / name).is_file() for name in ("config.toml", "metrics.jsonl", "episodes.sqlite"))
 
 
 def standing(path: Path) -> Standing:
@@ -79,9 +84,13 @@ def standing(path: Path) -> Standing:
     missing: list[str] = []
     try:
         run = RunFolder.read(path)
-        config = run.config
     except RecordError as error:
         return Standing(path=path, state=State.DAMAGED, changed=_changed(path), missing=(str(error),))
+    config: dict[str, Any] = {}
+    try:
+        config = run.config
+    except RecordError as error:
+        missing.append(str(error))
     found: list[Evaluated] = []
     last = None
     try:
@@ -93,10 +102,16 @@ def standing(path: Path) -> Standing:
     except RecordError as error:
         missing.append(str(error))
     stages = [(str(s.get("name", "")), _count(s.get("steps"))) for s in _tables(config.get("stages"))]
-    cause = _cause(run)
+    cause = ""
+    try:
+        cause = str(_table(run.read_json(FAILURE, {})).get("cause", ""))
+    except RecordError as error:
+        missing.append(str(error))
     over = bool(stages or found) and {name for name, _ in stages} <= {evaluation.name for evaluation in found}
     if locked(path):
         state = State.RUNNING
+    elif missing and not config:
+        state = State.DAMAGED
     elif over:
         state = State.FINISHED
     else:
@@ -133,13 +148,6 @@ def locked(folder: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-def _cause(run: RunFolder) -> str:
-    try:
-        return str(_table(run.read_json(FAILURE, {})).get("cause", ""))
-    except RecordError:
-        return ""
 
 
 def _progress(stages: Sequence[tuple[str, int]], last: metrics.Line | None) -> dict[str, Any]:

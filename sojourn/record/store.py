@@ -12,33 +12,19 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from sojourn.errors import RecordError
-from sojourn.record import step_file
+from sojourn.record import index, step_file
 from sojourn.record.atomic import writing
 from sojourn.record.entry import COLUMNS, FIRST, Entry, describe, from_row
 from sojourn.record.excerpt import Excerpt, excerpts
 from sojourn.record.found import LONGEST, Found, Row, expression, page
-from sojourn.record.index import (
-    OlderError,
-    current,
-    damage,
-    indexed,
-    insert,
-    labels,
-    open_to_read,
-    prepare,
-    rebuild,
-    recorded_in,
-    remade,
-    remove,
-    unfit,
-)
+from sojourn.record.group import GroupRecord, of_members
 from sojourn.record.search import Query
 from sojourn.record.step_file import Record, StepFile
 from sojourn.types import Credit, Episode, Group, Score, Streams
@@ -58,17 +44,6 @@ class StepCount(NamedTuple):
     success: float | None
 
 
-@dataclass(frozen=True)
-class GroupRecord:
-    """A group with its judgements; `credits` is empty where none were recorded."""
-
-    stage: str
-    step: int
-    group: Group
-    scores: tuple[Score, ...]
-    credits: tuple[Credit, ...]
-
-
 class EpisodeStore:
     """The episodes of one run folder. `write=False` (the default) only looks, also while another process writes."""
 
@@ -79,6 +54,7 @@ class EpisodeStore:
         self._writer: sqlite3.Connection | None = None
         self._memory: sqlite3.Connection | None = None  # the rows, where the index is damaged
         self._searchable: sqlite3.Connection | None = None  # all of it, where it cannot be searched either
+        self.troubles: list[str] = []  # what was found damaged so far, a sentence each
         if write:
             with writing(self.tokens):
                 self.tokens.mkdir(parents=True, exist_ok=True)
@@ -106,14 +82,14 @@ class EpisodeStore:
             records, entries = describe(stage, step, part, place, groups, scores, credits, streams or {})
             if not entries:
                 return
-            pairs = [indexed(entry, record.episode) for entry, record in zip(entries, records, strict=True)]
-            step_file.write(self._file(stage, step, part), records, [vars(entry) for entry in entries])
-            insert(database, pairs)
+            pairs = [index.indexed(entry, record.episode) for entry, record in zip(entries, records, strict=True)]
+            step_file.write(self.file(stage, step, part), records, [vars(entry) for entry in entries])
+            index.insert(database, pairs)
 
     def truncate(self, stage: str, step: int) -> None:
         """Removes what the stage recorded at this step and later, for a run that resumes there."""
         with self._lock, self._write() as database:
-            remove(database, stage, step)
+            index.remove(database, stage, step)
         for path in self.tokens.iterdir():
             found = re.fullmatch(rf"{re.escape(_quoted(stage))}-(\d+)-\d+\.npz", path.name)
             if found and int(found[1]) >= step:
@@ -191,7 +167,7 @@ class EpisodeStore:
 
     def labels(self, kind: Literal["tag", "tool"]) -> list[str]:
         """Every tag, or every tool that was called, in order."""
-        return self._ask(lambda database: labels(database, kind))
+        return self._ask(lambda database: index.labels(database, kind))
 
     def rows(self, statement: str, values: Sequence[Any], make: Callable[[Any], Answer]) -> list[Answer]:
         """What a statement says of the table `episodes`, for counts that no other method gives."""
@@ -218,7 +194,7 @@ class EpisodeStore:
 
     def read(self, entry: Entry) -> Record:
         """The full record of a row."""
-        with StepFile(self._file(entry.stage, entry.step, entry.part)) as file:
+        with StepFile(self.file(entry.stage, entry.step, entry.part)) as file:
             return file.record(entry.number)
 
     def groups(self, stage: str, steps: Iterable[int] | None = None) -> Iterator[Group]:
@@ -231,7 +207,7 @@ class EpisodeStore:
         for step in chosen:
             read = self.read_each(self.query(stage=stage, step=step))
             for _, members in groupby(read, key=lambda pair: pair[0].place):
-                record = _group(list(members))
+                record = of_members(list(members))
                 if record is not None:
                     yield record
 
@@ -261,7 +237,7 @@ class EpisodeStore:
         """The record of each row, or why it cannot be read; a file is opened once for the rows that follow in it."""
         for (stage, step, part), rows in groupby(entries, key=lambda entry: (entry.stage, entry.step, entry.part)):
             try:
-                file = StepFile(self._file(stage, step, part))
+                file = StepFile(self.file(stage, step, part))
             except RecordError as error:
                 yield from ((entry, error) for entry in rows)
                 continue
@@ -283,29 +259,32 @@ class EpisodeStore:
 
     def _ask(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
         """Asks the index if it can be searched, else one that is made for as long as the store is open."""
-        recorded = recorded_in(self.tokens)  # looked at first, as a writer makes the tables before the files
+        recorded = index.recorded_in(self.tokens)  # looked at first, as a writer makes the tables before the files
         if self._searchable is None and self.path.exists():
             try:
-                with closing(open_to_read(self.path)) as database:
-                    if current(database):
+                with closing(index.open_to_read(self.path)) as database:
+                    if index.current(database):
                         return question(database)
-                    state = unfit(database)
+                    state = index.unfit(database)
             except sqlite3.DatabaseError as error:
-                if not damage(error):
+                if not index.damage(error):
                     raise RecordError(f"{self.path} cannot be read now ({error}): try again") from error
                 state = f"is damaged ({error})"
             if state:
-                state += ": open it once with write=True; until then a search begins by reading all of tokens/"
-                warnings.warn(f"{self.path} {state}", RuntimeWarning, stacklevel=3)
+                self._tell(
+                    f"{self.path} {state}: open it once with write=True; until then a search begins by reading all "
+                    "of tokens/"
+                )
         if not recorded:
-            with closing(remade(self.tokens, texts=True)) as nothing:
+            with closing(self._remade(texts=True)) as nothing:
                 return question(nothing)
         with self._lock:
             if self._searchable is None:
-                self._searchable = remade(self.tokens, texts=True)
+                self._searchable = self._remade(texts=True)
             return question(self._searchable)
 
-    def _file(self, stage: str, step: int, part: int) -> Path:
+    def file(self, stage: str, step: int, part: int) -> Path:
+        """Where the full records of a part of a step are."""
         return self.tokens / f"{_quoted(stage)}-{step:06d}-{part}.npz"
 
     @contextmanager
@@ -323,18 +302,19 @@ class EpisodeStore:
             raise RecordError(f"{self.path} is a folder, not a file: remove it, the index is made again from tokens/")
         state = "was lost"
         try:
-            database = prepare(self.path)
-        except OlderError as error:
+            database = index.prepare(self.path)
+        except index.OlderError as error:
             state = f"has no words to search ({error}), was moved to {self._move_aside('.older').name}"
-            database = prepare(self.path)
+            database = index.prepare(self.path)
         except sqlite3.Error as error:
-            if not damage(error):
+            if not index.damage(error):
                 raise self._refused(error) from error
             state = f"was damaged ({error}), moved to {self._move_aside('.damaged').name}"
-            database = prepare(self.path)
+            database = index.prepare(self.path)
         if any(self.tokens.iterdir()) and database.execute("SELECT 1 FROM episodes LIMIT 1").fetchone() is None:
-            warnings.warn(f"{self.path} {state}, and is made again from tokens/", RuntimeWarning, stacklevel=3)
-            rebuild(database, self.tokens)
+            self._tell(f"{self.path} {state}, and is made again from tokens/")
+            for left in index.rebuild(database, self.tokens):
+                self._tell(left)
         return database
 
     def _move_aside(self, suffix: str) -> Path:
@@ -353,11 +333,11 @@ class EpisodeStore:
 
     def _rows(self, statement: str, values: Sequence[Any], make: Callable[[Any], Any]) -> Iterator[Any]:
         """Of a statement over `{columns}`: those that the index has, or today's where it is lost or damaged."""
-        given, recorded = 0, recorded_in(self.tokens)
+        given, recorded = 0, index.recorded_in(self.tokens)
         if self._memory is None and self.path.exists():
             try:
-                with closing(open_to_read(self.path)) as database:
-                    columns = COLUMNS if current(database) else FIRST
+                with closing(index.open_to_read(self.path)) as database:
+                    columns = COLUMNS if index.current(database) else FIRST
                     for row in database.execute(statement.replace("{columns}", ", ".join(columns)), values):
                         given += 1
                         yield make(row)
@@ -365,38 +345,38 @@ class EpisodeStore:
             except sqlite3.DatabaseError as error:
                 if not recorded and "no such table" in str(error):
                     return  # a writer is about to make it
-                warnings.warn(f"{self.path} is damaged ({error}): made again in memory", RuntimeWarning, stacklevel=3)
+                self._tell(f"{self.path} is damaged ({error}): made again in memory")
         elif not recorded:
             return
         with self._lock:
             if self._memory is None:
-                self._memory = remade(self.tokens, texts=False)
+                self._memory = self._remade(texts=False)
             rows = self._memory.execute(statement.replace("{columns}", ", ".join(COLUMNS)), values).fetchall()
         yield from (make(row) for row in rows[given:])
+
+    @property
+    def remade(self) -> bool:
+        """Whether the index was made again for this store, so that it is worth keeping."""
+        return self._memory is not None or self._searchable is not None
+
+    def _remade(self, *, texts: bool) -> sqlite3.Connection:
+        """The index made again for this store alone; SQLite keeps what memory has no room for in a nameless file."""
+        if not self.path.exists() and any(self.tokens.glob("*.npz")):
+            self.troubles.append(f"{self.path} is missing: its rows are read from tokens/")
+        database = sqlite3.connect("", check_same_thread=False)
+        database.executescript(index.SCHEMA)
+        for left in index.rebuild(database, self.tokens, texts=texts):
+            self._tell(left)
+        return database
+
+    def _tell(self, trouble: str) -> None:
+        """Warns of it, in the line of whoever uses the store."""
+        self.troubles.append(trouble)
+        warnings.warn(trouble, RuntimeWarning, stacklevel=4)
 
 
 def _position(entry: Entry) -> tuple[str, int, int, int]:
     return entry.stage, entry.step, entry.part, entry.number
-
-
-def _group(members: Sequence[tuple[Entry, Record | RecordError]]) -> GroupRecord | None:
-    """The group of what could be read, None where nothing could; says what is left out."""
-    records: list[Record] = []
-    for entry, found in members:
-        if isinstance(found, RecordError):
-            warnings.warn(f"episode {entry.id} is left out: {found}", RuntimeWarning, stacklevel=3)
-        else:
-            records.append(found)
-    if not records:
-        return None
-    first = members[0][0]
-    return GroupRecord(
-        stage=first.stage,
-        step=first.step,
-        group=Group(first.slot, records[0].episode.task, tuple(record.episode for record in records)),
-        scores=tuple(score for record in records for score in record.scores),
-        credits=tuple(credit for record in records for credit in record.credits),
-    )
 
 
 def _quoted(stage: str) -> str:

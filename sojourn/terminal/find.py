@@ -10,7 +10,7 @@ from rich.text import Text
 
 from sojourn.errors import RecordError
 from sojourn.record import metrics, vocabulary
-from sojourn.record.entry import Entry
+from sojourn.record.entry import Entry, from_row
 from sojourn.record.excerpt import Excerpt
 from sojourn.record.step_file import Record
 from sojourn.record.store import EpisodeStore
@@ -90,7 +90,8 @@ def found(store: EpisodeStore, name: str) -> Entry:
 
 def group(store: EpisodeStore, stage: str, step: int, place: int) -> list[Entry]:
     """The episodes of a group, in order."""
-    return [entry for entry in store.query(stage=stage, step=step) if entry.place == place]
+    statement = "SELECT {columns} FROM episodes WHERE stage = ? AND step = ? AND place = ? ORDER BY part, number"
+    return store.rows(statement, (stage, step, place), from_row)
 
 
 def _words(run: Path) -> vocabulary.Vocabulary | None:

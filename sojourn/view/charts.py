@@ -101,7 +101,7 @@ def chart(
     legend = Markup("").join(
         Markup('<span class="key c{}">{}</span>').format(at % COLOURS, curve.name) for at, curve in enumerate(drawn)
     )
-    values = json.dumps([{"name": c.name, "x": _plain(c.x), "y": _plain(c.y)} for c in drawn])
+    values = f"[{','.join(map(_values, drawn))}]"
     area = json.dumps([frame.x0, frame.x1, frame.y0, frame.y1])
     return Markup(
         '<figure class="chart"><figcaption>{}<span class="legend">{}</span></figcaption>'
@@ -150,7 +150,9 @@ class _Frame:
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - self.y0) / (self.y1 - self.y0)
 
     def points(self, x: Points, y: Points) -> list[tuple[float, float]]:
-        return [(self.x(a), self.y(b)) for a, b in zip(x.tolist(), y.tolist(), strict=True)]
+        across = LEFT + (WIDTH - LEFT - RIGHT) * (x - self.x0) / (self.x1 - self.x0)
+        down = HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (y - self.y0) / (self.y1 - self.y0)
+        return list(zip(across.tolist(), down.tolist(), strict=True))
 
 
 def thinned(curve: Curve) -> Curve:
@@ -220,5 +222,10 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
     return "".join(said)
 
 
-def _plain(values: Points) -> list[float | None]:
-    return [float(f"{v:.6g}") if math.isfinite(v) else None for v in values.tolist()]
+def _values(curve: Curve) -> str:
+    """As JSON, for whoever hovers."""
+    return f'{{"name":{json.dumps(curve.name)},"x":{_plain(curve.x)},"y":{_plain(curve.y)}}}'
+
+
+def _plain(values: Points) -> str:
+    return f"[{','.join([f'{v:.6g}' if v - v == 0 else 'null' for v in values.tolist()])}]"

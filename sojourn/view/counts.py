@@ -1,13 +1,17 @@
-"""What the index of a run counts for a page: causes of failure, and success by tag."""
+"""What the index of a run counts for a page: its stages, causes of failure, and success by tag."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sojourn.record.intervals import Estimate, wilson
+from sojourn.record.metrics import Line
 from sojourn.record.store import EpisodeStore
 
 RECENT = 20  # steps that success by tag is of
+MOST = 40  # steps without records that are asked after
 
 
 class Cause(NamedTuple):
@@ -21,10 +25,63 @@ class Cause(NamedTuple):
 class Tagged(NamedTuple):
     """Success and mean reward of the episodes with one tag; taken for independent, which plays of one task are not."""
 
+    key: str  # of a query: "tag", or "env" where the tasks have none
     tag: str
     success: Estimate
     reward: float
     episodes: int
+
+
+class Span(NamedTuple):
+    """A stage that has episodes, and the first and last step of them."""
+
+    stage: str
+    first: int
+    last: int
+
+
+class Around(NamedTuple):
+    """The steps before and after one, None where there is none."""
+
+    before: int | None
+    after: int | None
+
+
+def stages(store: EpisodeStore) -> list[Span]:
+    """Every stage in order of its name, found one after another in the index: the rows in between are not read."""
+    following = "SELECT min(stage) FROM episodes"
+    statement = f"""
+        WITH RECURSIVE each (stage) AS (
+            {following} UNION ALL SELECT ({following} WHERE stage > each.stage) FROM each WHERE stage IS NOT NULL
+        ) SELECT stage, (SELECT min(step) FROM episodes WHERE stage = each.stage),
+            (SELECT max(step) FROM episodes WHERE stage = each.stage) FROM each WHERE stage IS NOT NULL
+    """
+    return store.rows(statement, (), lambda row: Span(*row))
+
+
+def around(store: EpisodeStore, stage: str, step: int) -> Around:
+    """The neighbours of a step that have episodes."""
+    statement = (
+        "SELECT (SELECT max(step) FROM episodes WHERE stage = ?1 AND step < ?2), "
+        "(SELECT min(step) FROM episodes WHERE stage = ?1 AND step > ?2)"
+    )
+    return store.rows(statement, (stage, step), lambda row: Around(*row))[0]
+
+
+def unrecorded(store: EpisodeStore, played: Sequence[Span], lines: Sequence[Line]) -> list[str]:
+    """A sentence on the steps of the index whose full records are gone."""
+    try:
+        held = set(os.listdir(store.tokens))
+    except OSError:
+        rest = "no episode can be opened" if played else "there are no episodes"
+        return [f"{store.tokens} is missing: {rest}"] if played or lines else []
+    named = {span.stage for span in played}
+    files = {(line.stage, line.step): store.file(line.stage, line.step, 0).name for line in lines}
+    asked = "SELECT 1 FROM episodes WHERE stage = ? AND step = ? LIMIT 1"
+    gone = [at for at, name in files.items() if at[0] in named and name not in held]
+    gone = [at for at in gone[:MOST] if store.rows(asked, at, bool)]
+    some = ", ".join(f"{stage} {step}" for stage, step in gone[:5]) + (", ..." if len(gone) > 5 else "")
+    return [f"{store.tokens} lacks files: the episodes of {some} cannot be opened"] if gone else []
 
 
 def failures(store: EpisodeStore) -> list[Cause]:
@@ -39,13 +96,14 @@ def failures(store: EpisodeStore) -> list[Cause]:
 def of_tags(store: EpisodeStore, stage: str, step: int) -> list[Tagged]:
     """By tag, or by world where tasks have none, over the last steps of a stage."""
     statement = (
-        "SELECT coalesce(tag.value, env) AS name, avg(success), avg(reward), count(success) "
+        "SELECT iif(tag.value IS NULL, 'env', 'tag') AS kind, coalesce(tag.value, env) AS name, avg(success), "
+        "avg(reward), count(success) "
         "FROM episodes LEFT JOIN json_each(tags) AS tag "
         "WHERE stage = ? AND step > ? AND step <= ? AND success NOT NULL "
-        "GROUP BY name ORDER BY name LIMIT 200"
+        "GROUP BY kind, name ORDER BY name LIMIT 200"
     )
     return store.rows(
         statement,
         (stage, step - RECENT, step),
-        lambda row: Tagged(row[0], wilson(row[1] * row[3], row[3]), row[2], row[3]),
+        lambda row: Tagged(row[0], row[1], wilson(row[2] * row[4], row[4]), row[3], row[4]),
     )

@@ -34,8 +34,8 @@ class Spoken:
 
     role: str
     text: Clipped
-    thought: str
-    calls: Sequence[str]
+    thought: Clipped | None
+    calls: Sequence[Clipped]
     answers: str | None
     pictures: Sequence[Picture]
 
@@ -100,7 +100,7 @@ class View:
             advantage=float(advantages.mean()) if advantages is not None and len(advantages) else None,
             facts=[told for told in facts(move, self.version) if not told.startswith(("reward ", "advantage "))],
             tokens=self._tokens(move) if self.colouring else None,
-            prompt=prompt_tokens(move, self.vocabulary) if self.asked == place and self.vocabulary else None,
+            prompt=prompt_tokens(move, self.vocabulary) if self.asked == place else None,
             place=place,
             point=pointed(turn.said),
         )
@@ -109,11 +109,12 @@ class View:
         return tokens_of(move, self.colouring, self.full, self.vocabulary, self.version)
 
     def _spoken(self, message: Message, seat: int, turn: int, at: int) -> Spoken:
+        whole = self.whole(seat, turn, at + 1)
         return Spoken(
             role=message.role.value,
-            text=Clipped(message.text[:LONGEST], max(len(message.text) - LONGEST, 0), self.whole(seat, turn, at + 1)),
-            thought=message.thought,
-            calls=[call_text(call)[:LONGEST] for call in message.calls],
+            text=_clipped(message.text, whole),
+            thought=_clipped(message.thought, whole) if message.thought else None,
+            calls=[_clipped(call_text(call), whole) for call in message.calls],
             answers=message.answers,
             pictures=[self.pictured(digest) for digest in message.images],
         )
@@ -122,6 +123,10 @@ class View:
 def ends(record: Record) -> list[End]:
     """All seats at their end."""
     return [End(seat, list(tree(seat.trajectory)) if _branches(seat) else []) for seat in seats(record)]
+
+
+def _clipped(text: str, whole: str) -> Clipped:
+    return Clipped(text[:LONGEST], max(len(text) - LONGEST, 0), whole)
 
 
 def _opens(parent: int, number: int) -> str:

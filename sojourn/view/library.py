@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from sojourn.errors import RecordError
 from sojourn.record import metrics
 from sojourn.record.metrics import Line
-from sojourn.record.standing import Standing, run_folders, standing
+from sojourn.record.standing import Standing, locked, run_folders, standing
+from sojourn.record.store import EpisodeStore
 
+INDEX = ("episodes.sqlite", "episodes.sqlite-wal", "tokens")
 WATCHED = ("metrics.jsonl", "evaluations.json", "episodes.sqlite", "episodes.sqlite-wal", "failure.json", "lock")
 Stamp = tuple[tuple[int, int], ...]
+
+
+class Lines(NamedTuple):
+    """The metrics of a run's steps, and a sentence on what of them cannot be read, empty where all can."""
+
+    read: Sequence[Line]
+    trouble: str
 
 
 @dataclass
@@ -21,16 +34,18 @@ class Library:
 
     folders: Sequence[Path]
     _standings: dict[Path, tuple[Stamp, Standing]] = field(default_factory=dict)
-    _lines: dict[Path, tuple[Stamp, list[Line]]] = field(default_factory=dict)
+    _lines: dict[Path, tuple[Stamp, Lines]] = field(default_factory=dict)
+    _stores: dict[Path, tuple[Stamp, EpisodeStore]] = field(default_factory=dict)
 
     def paths(self) -> dict[str, Path]:
         """The folders of all runs by key, those that changed last first."""
         named: dict[str, Path] = {}
         for path in run_folders([folder for folder in self.folders if folder.is_dir()]):
-            key, number = path.absolute().name, 1
+            name = key = Path(os.path.abspath(path)).name.encode(errors="backslashreplace").decode()
+            number = 1
             while key in named:
                 number += 1
-                key = f"{path.absolute().name}~{number}"
+                key = f"{name}~{number}"
             named[key] = path
         return dict(reversed(named.items()))
 
@@ -52,17 +67,56 @@ class Library:
             kept = self._standings[path] = (now, standing(path))
         return kept[1]
 
-    def lines(self, path: Path) -> list[Line]:
-        """The metrics of all steps; of a file that cannot be read none, as its standing says what is missing."""
+    def lines(self, path: Path) -> Sequence[Line]:
+        """The metrics of all steps, without those that cannot be read."""
+        return self._measured(path).read
+
+    def lost(self, path: Path) -> list[str]:
+        """A sentence on what of the metrics cannot be read."""
+        trouble = self._measured(path).trouble
+        return [trouble] if trouble else []
+
+    def _measured(self, path: Path) -> Lines:
         now = stamp(path, WATCHED[:1])
         kept = self._lines.get(path)
         if kept is None or kept[0] != now:
-            try:
-                found = list(metrics.read(path / WATCHED[0]))
-            except RecordError:
-                found = []
-            kept = self._lines[path] = (now, found)
+            kept = self._lines[path] = (now, _lines(path / WATCHED[0]))
         return kept[1]
+
+    @contextmanager
+    def store(self, path: Path) -> Iterator[EpisodeStore]:
+        """The episodes of a run; an index that had to be made again is kept until the files change."""
+        now = stamp(path, INDEX)
+        kept = self._stores.get(path)
+        if kept is not None and kept[0] == now:
+            yield kept[1]
+            return
+        store = EpisodeStore(path)
+        try:
+            yield store
+        finally:
+            if store.remade:
+                self._stores[path] = (now, store)
+            else:
+                store.close()
+
+    def mark(self, key: str | None) -> str:
+        """What changes when the named run, or where none is named any run, goes on, begins or ends."""
+        found = {name: (stamp(path), locked(path)) for name, path in self.paths().items() if key in (None, name)}
+        return f"{zlib.crc32(repr(found).encode()):08x}"
+
+
+def _lines(path: Path) -> Lines:
+    try:
+        found = list(metrics.read(path))
+        with path.open("rb") as file:
+            left = sum(1 for _ in file) - len(found)
+    except FileNotFoundError:
+        return Lines((), f"{path} is missing: there are no curves")
+    except (RecordError, OSError) as error:
+        return Lines((), str(error))
+    lost = f"{path}: {left} line{'s' * (left > 1)} cut off or damaged, and left out" if left > 0 else ""
+    return Lines(tuple(found), lost)
 
 
 def stamp(path: Path, names: Sequence[str] = WATCHED) -> Stamp:

@@ -10,6 +10,7 @@ from pathlib import Path
 from sojourn.errors import RecordError
 from sojourn.record.blobs import Blobs
 from sojourn.types import Message
+from sojourn.view.page import address
 
 PNG = b"\x89PNG\r\n\x1a\n"
 KINDS = {PNG: "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"RIFF": "image/webp"}
@@ -34,7 +35,7 @@ def picture(folder: Path, run: str, digest: str) -> Picture:
             _, width, height = measured(file.read(24))
     except (RecordError, OSError):
         return Picture("", 0, 0, f"the image {digest[:16]} is not in the run's blobs folder")
-    return Picture(f"/runs/{run}/blobs/{digest}", width, height)
+    return Picture(address("runs", run, "blobs", digest), width, height)
 
 
 def measured(head: bytes) -> tuple[str | None, int, int]:

@@ -26,9 +26,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sojourn.errors import ConfigError, RecordError
+from sojourn.errors import ConfigError, RecordError, SojournError
 from sojourn.view import page
-from sojourn.view.library import Library, Stamp, stamp
+from sojourn.view.library import Library
 from sojourn.view.pages import diff, episode, files, find, group, panels, rerun, run, runs, step
 from sojourn.view.reruns import Reruns
 
@@ -49,16 +49,17 @@ def application(
     """The viewer of the runs in some folders; a `token` is asked of whoever comes, where there is one. Episodes can be
     played again where there are `reruns`, which the caller closes."""
     routes = [
-        Route("/", runs.index),
-        Route("/diff", diff.index),
+        Route("/", page.marked(runs.index)),
+        Route("/diff", page.marked(diff.index)),
         Route("/events", events),
-        Route("/runs/{run}", run.index),
-        Route("/runs/{run}/find", find.index),
-        Route("/runs/{run}/panels", panels.index),
-        Route("/runs/{run}/steps/{stage}/{step:int}", step.index),
-        Route("/runs/{run}/groups/{stage}/{step:int}/{place:int}", group.index),
+        Route("/runs/{run}", page.marked(run.index)),
+        Route("/runs/{run}/find", page.marked(find.index)),
+        Route("/runs/{run}/panels", page.marked(panels.index)),
+        Route("/runs/{run}/steps/{stage:path}/{step:int}", page.marked(step.index)),
+        Route("/runs/{run}/groups/{stage:path}/{step:int}/{place:int}", group.index),
         Route("/runs/{run}/episodes/{episode:path}", episode.index),
         Route("/runs/{run}/json/{episode:path}", files.as_json),
+        Route("/runs/{run}/export/{format}/{episode:path}", files.exported),
         Route("/runs/{run}/text/{seat:int}/{turn:int}/{message:int}/{episode:path}", files.text),
         Route("/runs/{run}/blobs/{digest}", files.blob),
         Route("/rerun", rerun.begin, methods=["POST"]),
@@ -78,15 +79,11 @@ def application(
             Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)),
             Middleware(Guard, token=token),
         ],
-        exception_handlers={
-            RecordError: _missing,
-            ConfigError: _missing,
-            404: _missing,
-            rerun.RefusedError: rerun.refused,
-        },
+        exception_handlers={SojournError: _missing, rerun.RefusedError: rerun.refused, 404: _missing},
     )
     made.state.library = Library(tuple(folders))
     made.state.reruns = reruns
+    made.state.ending = lambda: False  # whether streams are to end, so that the server can
     return made
 
 
@@ -107,7 +104,8 @@ class Guard:
                 headers["Content-Security-Policy"] = POLICY
                 headers["X-Content-Type-Options"] = "nosniff"
                 headers["Referrer-Policy"] = "same-origin"  # so that forms say where they are from
-                headers.setdefault("Cache-Control", "no-store")
+                own = scope["path"].startswith("/static/")  # whose address changes with what is in it
+                headers.setdefault("Cache-Control", "private, max-age=31536000, immutable" if own else "no-store")
             await send(message)
 
         asked = HTTPConnection(scope)
@@ -128,32 +126,27 @@ class Guard:
 
 
 async def _missing(request: Request, error: Exception) -> page.Page:
-    told = str(error) if isinstance(error, (RecordError, ConfigError)) else f"there is no page {request.url.path}"
+    told = str(error) if isinstance(error, SojournError) else f"there is no page {request.url.path}"
     return page.render(request, "trouble.html", status_code=404, told=told)
 
 
 async def events(request: Request) -> StreamingResponse:
-    """Server-sent events: a word whenever a run, or any run where none is named, has changed."""
+    """Server-sent events: a word whenever a run, or any run where none is named, is not as the page's mark says."""
     library: Library = request.app.state.library
-    key = request.query_params.get("run")
-
-    def look() -> dict[Path, Stamp]:
-        paths = library.paths()
-        return {path: stamp(path) for name, path in paths.items() if key in (None, name)}
+    key, before = request.query_params.get("run") or None, request.query_params.get("mark", "")
 
     async def said() -> AsyncIterator[bytes]:
-        before = await asyncio.to_thread(look)
-        quiet_s = 0.0
+        seen, quiet_s = before, 0.0
         yield b"retry: 1000\n\n"
-        while True:
-            await asyncio.sleep(LOOK_S)
-            now = await asyncio.to_thread(look)
-            if now != before:
-                before, quiet_s = now, 0.0
+        while not request.app.state.ending():
+            now = await asyncio.to_thread(library.mark, key)
+            if now != seen:
+                seen, quiet_s = now, 0.0
                 yield b"data: changed\n\n"
             elif (quiet_s := quiet_s + LOOK_S) > 15:
                 quiet_s = 0.0
                 yield b": still here\n\n"
+            await asyncio.sleep(LOOK_S)
 
     return StreamingResponse(said(), media_type="text/event-stream")
 
@@ -184,8 +177,10 @@ def serve(
     if browser:
         webbrowser.open(address)
     config = uvicorn.Config(made, log_level="warning", timeout_graceful_shutdown=1, lifespan="off")
+    server = uvicorn.Server(config)
+    made.state.ending = lambda: server.should_exit
     try:
-        uvicorn.Server(config).run(sockets=[bound])
+        server.run(sockets=[bound])
     finally:
         if reruns is not None:
             reruns.close()

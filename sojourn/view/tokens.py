@@ -90,7 +90,7 @@ def _columns(move: Move, lag: int | None) -> Iterator[tuple[str, Sequence[float]
         yield name, arrays[move.number]
 
 
-def prompt_tokens(move: Move, vocabulary: Vocabulary) -> list[Token]:
+def prompt_tokens(move: Move, vocabulary: Vocabulary | None) -> list[Token]:
     """Exactly what the model saw before the turn; only the last `10 * MOST` tokens of a longer one."""
     found = move.seat.trajectory.prompt(move.number).tolist()
     kept = found[-10 * MOST :]

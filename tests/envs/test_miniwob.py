@@ -390,6 +390,35 @@ def children():
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
+@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.3, 0.8])
+async def test_a_world_that_is_given_up_while_it_opens_leaves_no_browser(after_s):
+    before, world_of_its_own = children(), MiniWoB(pages=("click-test",))
+    opening = asyncio.ensure_future(world_of_its_own.open())
+    await asyncio.sleep(after_s)
+    opening.cancel()
+    with suppress(asyncio.CancelledError):
+        await opening
+    await world_of_its_own.close()
+    assert children() <= before
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
+async def test_a_close_that_is_given_up_goes_on():
+    before, world_of_its_own = children(), MiniWoB(pages=("click-test",))
+    await world_of_its_own.open()
+    closing = asyncio.ensure_future(world_of_its_own.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with suppress(asyncio.CancelledError):
+        await closing
+    for _ in range(200):
+        if children() <= before:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("Chromium is still there after 10 s")
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
 @pytest.mark.parametrize("what", ["renderer", "browser", "driver"])
 async def test_a_crash_is_not_the_agents_fault_and_the_next_episode_works(what):
     before = children()

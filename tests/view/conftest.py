@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,3 +32,56 @@ def runs(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def client(runs: Path) -> TestClient:
     return TestClient(application([runs]), base_url="http://127.0.0.1", raise_server_exceptions=False)
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of `sojourn view FOLDER`, in a process of its own."""
+    command = [sys.executable, "-W", "ignore", "-m", "sojourn", "view", str(folder), "--port", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    try:
+        yield server.stdout.readline().split()[2].rstrip("/")
+    finally:
+        server.terminate()
+        server.wait()
+        server.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """A real browser."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    program = shutil.which(os.environ.get("SOJOURN_CHROMIUM") or "chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("Chromium is not installed")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Tab:
+    """A page that notes what it asks for and what goes wrong in it."""
+
+    def __init__(self, browser, address: str, **options) -> None:
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.address = address
+        self.page.set_default_timeout(20_000)
+        self.asked: list[str] = []
+        self.wrong: list[str] = []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("console", lambda said: self.wrong.append(said.text) if said.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.wrong.append(dialog.message))
+
+    def open(self, path: str):
+        self.page.goto(self.address + path)
+        return self.page
+
+    def close(self) -> None:
+        """Nothing may have gone wrong, and nothing may have been asked of another machine."""
+        self.context.close()
+        assert self.wrong == []
+        assert [url for url in self.asked if not url.startswith((self.address, "data:", "about:"))] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -77,6 +78,15 @@ def test_what_is_not_there_is_said_in_a_sentence(client: TestClient, address: st
     answer = client.get(address)
     assert answer.status_code == 404
     assert told in answer.text
+
+
+@pytest.mark.parametrize("format", ["prov", "adp", "chat"])
+def test_an_episode_can_be_saved_in_the_formats_of_others(client, runs: Path, some_episode, format: str) -> None:
+    answer = client.get(f"/runs/seed0/export/{format}/{some_episode.id}")
+    assert answer.headers["content-disposition"].startswith("attachment")
+    first = json.loads(answer.text.splitlines()[0]) if format != "prov" else json.loads(answer.text)
+    assert some_episode.id in json.dumps(first)
+    assert client.get(f"/runs/seed0/export/{format}/nosuch").status_code == 404
 
 
 def test_a_query_that_cannot_be_read_says_why(client: TestClient) -> None:

@@ -16,13 +16,15 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.envs.about import About, need
 from sojourn.envs.adapters.gymnasium import UNCOPIABLE
-from sojourn.envs.adapters.hooks import called, require, settled
+from sojourn.envs.adapters.hooks import called
 from sojourn.envs.adapters.listed import listed
 from sojourn.envs.adapters.toolbox import FORMS, Form, Toolbox
 from sojourn.envs.aside import Aside, Threads, offered
+from sojourn.envs.calls import settled
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.registry import Range
 from sojourn.tasks import Generated
+from sojourn.tasks.splits import first_seed
 from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
 
 
@@ -85,8 +87,7 @@ class Aviary:
             listed(self.instructions, "aviary", "train")
 
     def tasks(self, split: str) -> Sequence[Task]:
-        require("aviary", split)
-        first = 0 if split == "train" else 10**9
+        first = first_seed("aviary", split)
         if self.env:
             rows = [self._row(row) for row in listed(self.instructions, "aviary", split)]
             return [Task("aviary", {"env": self.env, **row}, first + i, split) for i, row in enumerate(rows)]

@@ -15,11 +15,13 @@ from typing import Annotated, Any, ClassVar
 
 from sojourn.envs.about import About
 from sojourn.envs.adapters.child import Child, Interpreter
-from sojourn.envs.adapters.hooks import called, require, settled
-from sojourn.envs.calls import LONGEST_ACTION
+from sojourn.envs.adapters.hooks import called
+from sojourn.envs.calls import LONGEST_ACTION, settled
+from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
 from sojourn.tasks import Generated
+from sojourn.tasks.splits import first_seed
 from sojourn.types import Message, Observation, Role, Step, Task
 
 FAST: Mapping[str, Any] = {"slow_mo": 0, "pre_observation_delay": 0.0}
@@ -64,7 +66,7 @@ class BrowserGym:
     )
 
     def __post_init__(self) -> None:
-        require("browsergym", "train", train=self.train, test=self.test, turns=self.turns, plays=self.plays)
+        require_within("browsergym", self, {"turns": (1, 10**6), "plays": (1, 10**6), **SIZES})
         if not self.ids or not all(self.ids):
             raise ConfigError('browsergym: ids is empty: name environments, such as "miniwob.click-button"')
         if self.longest < 100 or not self.timeout_s > 0 or not (math.isfinite(self.scale) and self.scale > 0):
@@ -90,8 +92,7 @@ class BrowserGym:
 
     def tasks(self, split: str) -> Generated:
         """The environments take turns, and each seed is used once for each."""
-        require("browsergym", split)
-        first, size = (0, self.train) if split == "train" else (10**9, self.test)
+        first, size = first_seed("browsergym", split), self.train if split == "train" else self.test
 
         def task(index: int) -> Task:
             name = self.ids[index % len(self.ids)]

@@ -12,18 +12,19 @@ import hashlib
 import math
 import pickle
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.envs.about import About, need
 from sojourn.envs.adapters import spaces
-from sojourn.envs.adapters.hooks import called, require
+from sojourn.envs.adapters.hooks import called
 from sojourn.envs.aside import Aside, Threads, offered
+from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
-from sojourn.tasks import Generated
+from sojourn.tasks.splits import seeded
 from sojourn.types import Message, Observation, Role, Step, Task
 
 PAINTED = re.compile(r"\x1b\[([\d;]+)m(.*?)\x1b\[0m", re.DOTALL)
@@ -84,7 +85,7 @@ class Gymnasium:
     )
 
     def __post_init__(self) -> None:
-        require("gymnasium", "train", train=self.train, test=self.test)
+        require_within("gymnasium", self, SIZES)
         if not self.id:
             raise ConfigError('gymnasium: id is empty: name an environment, such as "FrozenLake-v1" or "module:Class"')
         if self.turns < 0 or self.threads < 0:
@@ -98,11 +99,9 @@ class Gymnasium:
         if self.expert:
             called(self.expert, "gymnasium: expert")
 
-    def tasks(self, split: str) -> Generated:
-        require("gymnasium", split)
-        first, size = (0, self.train) if split == "train" else (10**9, self.test)
+    def tasks(self, split: str) -> Sequence[Task]:
         data = {"id": self.id, "arguments": dict(self.arguments), "options": dict(self.options)}
-        return Generated(lambda index: Task("gymnasium", data, first + index, split), size)
+        return seeded("gymnasium", self, split, data)
 
     def make(self, task: Task) -> GymnasiumPlay | Aside:
         cls = GymnasiumPlayWithExpert if self.expert else GymnasiumPlay

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from sojourn.envs.about import About
-from sojourn.envs.adapters.hooks import called, require, settled
+from sojourn.envs.adapters.hooks import called
 from sojourn.envs.adapters.listed import listed, same
 from sojourn.envs.adapters.mcp_session import Called, Session
 from sojourn.envs.adapters.toolbox import FORMS, Form, Toolbox, answer
-from sojourn.envs.calls import short
+from sojourn.envs.calls import settled, short
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.registry import Range
+from sojourn.tasks.splits import first_seed
 from sojourn.types import Message, Observation, Role, Step, Task, Tool
 
 FINISH = Tool(
@@ -96,9 +97,8 @@ class MCP:
                 raise ConfigError(f"mcp: the task {short(row)} has no answer: give it one, or name a `check`")
 
     def tasks(self, split: str) -> Sequence[Task]:
-        require("mcp", split)
+        first = first_seed("mcp", split)
         rows = listed(self.instructions, "mcp", split)
-        first = 0 if split == "train" else 10**9
         return [Task("mcp", row, int(row.get("seed", first + i)), split) for i, row in enumerate(rows)]
 
     def make(self, task: Task) -> MCPPlay:

@@ -19,12 +19,14 @@ from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
 from sojourn.envs.about import About
-from sojourn.envs.adapters.hooks import called, require, settled
+from sojourn.envs.adapters.hooks import called
 from sojourn.envs.adapters.listed import listed
 from sojourn.envs.adapters.toolbox import FORMS, Form, Toolbox, answer, sendable
-from sojourn.envs.calls import LONGEST_ACTION, short
+from sojourn.envs.calls import LONGEST_ACTION, settled, short
+from sojourn.envs.fields import require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
+from sojourn.tasks.splits import first_seed
 from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
 
 ANSWER = "Or say your answer in words: that ends the task."
@@ -60,7 +62,7 @@ class NemoGym:
     )
 
     def __post_init__(self) -> None:
-        require("nemo_gym", "train", turns=self.turns)
+        require_within("nemo_gym", self, {"turns": (1, 10**6)})
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f'nemo_gym: url = "{self.url}", but it must be such as "http://127.0.0.1:8000"')
@@ -76,8 +78,7 @@ class NemoGym:
                     raise ConfigError(f"nemo_gym: the row {short(row)} has no responses_create_params with an input")
 
     def tasks(self, split: str) -> Sequence[Task]:
-        require("nemo_gym", split)
-        first = 0 if split == "train" else 10**9
+        first = first_seed("nemo_gym", split)
         rows = listed(self.instructions, "nemo_gym", split)
         return [Task("nemo_gym", row, first + i, split) for i, row in enumerate(rows)]
 

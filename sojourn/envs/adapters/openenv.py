@@ -19,13 +19,14 @@ from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
 from sojourn.envs.about import About, need
-from sojourn.envs.adapters.hooks import called, require, settled
+from sojourn.envs.adapters.hooks import called
 from sojourn.envs.adapters.listed import listed
 from sojourn.envs.adapters.toolbox import FORMS, Form, Toolbox, answer
-from sojourn.envs.calls import LONGEST_ACTION, as_text, short
+from sojourn.envs.calls import LONGEST_ACTION, as_text, settled, short
+from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
-from sojourn.tasks import Generated
+from sojourn.tasks.splits import first_seed, seeded
 from sojourn.types import Message, Observation, Role, Step, Task, Tool
 
 LARGEST_MESSAGE_BYTES = 2**26
@@ -70,7 +71,7 @@ class OpenEnv:
     )
 
     def __post_init__(self) -> None:
-        require("openenv", "train", train=self.train, test=self.test, turns=self.turns, sessions=self.sessions)
+        require_within("openenv", self, {"turns": (1, 10**6), "sessions": (1, 10**6), **SIZES})
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f'openenv: url = "{self.url}", but it must be such as "http://127.0.0.1:8000"')
@@ -89,12 +90,11 @@ class OpenEnv:
         return self.sessions
 
     def tasks(self, split: str) -> Sequence[Task]:
-        require("openenv", split)
-        first, size = (0, self.train) if split == "train" else (10**9, self.test)
+        first = first_seed("openenv", split)
         if self.instructions:
             rows = listed(self.instructions, "openenv", split)
             return [Task("openenv", {**self.options, **row}, first + i, split) for i, row in enumerate(rows)]
-        return Generated(lambda index: Task("openenv", dict(self.options), first + index, split), size)
+        return seeded("openenv", self, split, self.options)
 
     def make(self, task: Task) -> OpenEnvPlay:
         return (OpenEnvPlayWithExpert if self.expert else OpenEnvPlay)(self, task)

@@ -13,7 +13,7 @@ import importlib
 import math
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
@@ -22,11 +22,12 @@ import numpy as np
 
 from sojourn.envs.about import About, need
 from sojourn.envs.adapters import spaces
-from sojourn.envs.adapters.hooks import called, require
+from sojourn.envs.adapters.hooks import called
 from sojourn.envs.aside import Aside, Threads, offered
+from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
-from sojourn.tasks import Generated
+from sojourn.tasks.splits import seeded
 from sojourn.types import Message, Observation, Role, Step, Task
 
 
@@ -70,7 +71,7 @@ class PettingZoo:
     )
 
     def __post_init__(self) -> None:
-        require("pettingzoo", "train", train=self.train, test=self.test)
+        require_within("pettingzoo", self, SIZES)
         if not self.id:
             raise ConfigError('pettingzoo: id is empty: name a game, such as "pettingzoo.classic.tictactoe_v3"')
         if self.opponent not in ("self", "random", "expert"):
@@ -103,11 +104,9 @@ class PettingZoo:
     def seats(self) -> tuple[str, ...]:
         return self.players if self.opponent == "self" else ("agent",)
 
-    def tasks(self, split: str) -> Generated:
-        require("pettingzoo", split)
-        first, size = (0, self.train) if split == "train" else (10**9, self.test)
+    def tasks(self, split: str) -> Sequence[Task]:
         data = {"id": self.id, "arguments": dict(self.arguments)}
-        return Generated(lambda index: Task("pettingzoo", data, first + index, split), size)
+        return seeded("pettingzoo", self, split, data)
 
     def make(self, task: Task) -> PettingZooPlay | Aside:
         if (task.data["id"], dict(task.data["arguments"])) != (self.id, dict(self.arguments)):

@@ -19,12 +19,14 @@ from typing import Annotated, Any, ClassVar
 
 from sojourn.envs.about import About
 from sojourn.envs.adapters.child import Child, Interpreter
-from sojourn.envs.adapters.hooks import called, require, settled
+from sojourn.envs.adapters.hooks import called
 from sojourn.envs.adapters.toolbox import Toolbox, sendable
-from sojourn.envs.calls import LONGEST_ACTION
+from sojourn.envs.calls import LONGEST_ACTION, settled
+from sojourn.envs.fields import require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
 from sojourn.tasks import Generated
+from sojourn.tasks.splits import first_seed
 from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
 
 ROLES = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
@@ -75,7 +77,7 @@ class Verifiers:
     )
 
     def __post_init__(self) -> None:
-        require("verifiers", "train", most=self.most, plays=self.plays)
+        require_within("verifiers", self, {"most": (1, 10**9), "plays": (1, 10**6)})
         if not self.taskset:
             raise ConfigError("verifiers: taskset is empty: give the id of a taskset")
         if set(self.splits) - {"train", "test"} or len(self.splits) == 1:
@@ -95,12 +97,11 @@ class Verifiers:
         return Interpreter("verifiers", self.python, "verifiers==0.4.0 uv", self.paths, self.environment)
 
     def tasks(self, split: str) -> Generated:
-        require("verifiers", split)
+        first = first_seed("verifiers", split)
         config = {**self.config, "taskset": {**self.config.get("taskset", {}), **self.splits.get(split, {})}}
         config["taskset"]["id"] = self.taskset
         keys = self._keys(config)
         numbers = [i for i in range(len(keys)) if self.splits or (i % 5 == 4) == (split == "test")]
-        first = 0 if split == "train" else 10**9
 
         def task(i: int) -> Task:
             data = {"config": config, "index": numbers[i], "key": keys[numbers[i]]}

@@ -77,8 +77,23 @@ class Chromium:
         self.server = PagesServer(folder)
 
     async def open(self) -> None:
+        """Serve the pages and launch the browser; where whoever waits is cancelled, end both again."""
+        opening = asyncio.ensure_future(self._open())
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._give_up(opening))
+            raise
+
+    async def _open(self) -> None:
         await self.server.start()
         await self.launch()
+
+    async def _give_up(self, opening: asyncio.Future[None]) -> None:
+        await asyncio.wait({opening})
+        if not opening.cancelled():
+            opening.exception()  # heard here, as nobody else does
+        await self._close()
 
     async def launch(self) -> Browser:
         """The browser, launched (again) when it is not there."""
@@ -175,6 +190,10 @@ class Chromium:
                     await asyncio.wait_for(part(), CLOSING_S)
 
     async def close(self) -> None:
+        """All of it, also where whoever waits is cancelled."""
+        await asyncio.shield(self._close())
+
+    async def _close(self) -> None:
         if self._chores:
             await asyncio.gather(*self._chores, return_exceptions=True)
         self._idle = []

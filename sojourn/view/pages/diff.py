@@ -35,6 +35,7 @@ def index(request: Request) -> Page:
     return render(
         request, "diff.html", keys=keys, runs=runs, charts=drawn, names=names, chosen=metrics, window=window,
         seeds=seeds, differences=_differences(runs), others=[key for key in shown.paths() if key not in keys],
+        missing=[told for run in runs.values() for told in (*run.missing, *shown.lost(run.path))],
     )  # fmt: skip
 
 

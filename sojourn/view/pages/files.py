@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from starlette.requests import Request
@@ -10,12 +13,16 @@ from starlette.responses import PlainTextResponse, Response
 
 from sojourn.errors import RecordError
 from sojourn.record.blobs import Blobs
+from sojourn.record.export import export
+from sojourn.record.export.chosen import Choice
 from sojourn.record.store import EpisodeStore
 from sojourn.terminal.episode import seats
 from sojourn.terminal.plain import plain
 from sojourn.view.page import library
 from sojourn.view.pictures import measured
 from sojourn.view.words import message_text
+
+SUFFIXES = {"prov": "prov.json", "adp": "jsonl", "chat": "jsonl"}
 
 
 def as_json(request: Request) -> Response:
@@ -24,6 +31,18 @@ def as_json(request: Request) -> Response:
         record = store.record(request.path_params["episode"])
     data: dict[str, Any] = plain(record)
     return Response(json.dumps(data, indent=1) + "\n", media_type="application/json")
+
+
+def exported(request: Request) -> Response:
+    """An episode in one of the formats of `sojourn export`, to be saved."""
+    run, format, episode = (request.path_params[name] for name in ("run", "format", "episode"))
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "episode"
+        export(library(request).path(run), out, format, Choice(episodes=(episode,)))
+        data = out.read_bytes()
+    name = f"{re.sub('[^A-Za-z0-9.-]', '-', episode)}.{SUFFIXES.get(format, format)}"
+    disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(data, media_type="application/octet-stream", headers=disposition)
 
 
 def text(request: Request) -> Response:

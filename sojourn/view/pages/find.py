@@ -7,17 +7,17 @@ from starlette.requests import Request
 from sojourn.errors import QueryError
 from sojourn.record.found import Found
 from sojourn.record.search import KEYS, Query
-from sojourn.record.store import EpisodeStore
 from sojourn.view.page import Page, library, render
 
-ROWS = 40  # of a page
+ROWS = 20  # of a page
 
 
 def index(request: Request) -> Page:
     key = request.path_params["run"]
     asked, after = request.query_params.get("q", ""), request.query_params.get("after", "")
     found, trouble = Found((), 0, None), ""
-    with EpisodeStore(library(request).path(key)) as store:
+    shown = library(request)
+    with shown.store(shown.path(key)) as store:
         try:
             found = store.search(Query.parse(asked), ROWS, after)
         except QueryError as error:
@@ -25,5 +25,5 @@ def index(request: Request) -> Page:
         tags, tools = store.labels("tag")[:100], store.labels("tool")[:100]
     return render(
         request, "find.html", status_code=400 if trouble else 200, run=key, query=asked, after=after, found=found,
-        trouble=trouble, keys=KEYS, tags=tags, tools=tools,
+        trouble=trouble, keys=KEYS, tags=tags, tools=tools, missing=store.troubles,
     )  # fmt: skip

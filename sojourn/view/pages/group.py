@@ -12,6 +12,7 @@ from sojourn.record.entry import Entry
 from sojourn.record.step_file import Record
 from sojourn.record.store import EpisodeStore
 from sojourn.terminal.episode import Move, moves
+from sojourn.terminal.find import group
 from sojourn.view.beside import beside, called
 from sojourn.view.page import Page, library, render
 from sojourn.view.words import first_words
@@ -40,19 +41,20 @@ class Column(NamedTuple):
 
 def index(request: Request) -> Page:
     key, stage, step, place = (request.path_params[name] for name in ("run", "stage", "step", "place"))
-    path = library(request).path(key)
-    with EpisodeStore(path) as store:
-        entries = [entry for entry in store.query(stage=stage, step=step) if entry.place == place]
+    shown = library(request)
+    with shown.store(shown.path(key)) as store:
+        entries = group(store, stage, step, place)
         entries = beside(store, entries)
         if not entries:
             raise RecordError(f"{key} has no group {place} at step {step} of the stage '{stage}'")
         records = [_read(store, entry) for entry in entries]
         names = called(store, entries)
-    places = _around(path, stage, step, place)
+        places = _around(store, stage, step, place)
     return render(
         request, "group.html", run=key, stage=stage, step=step, place=place, columns=columns(entries, records),
         names=names,
         task=next((r.episode.task for r in records if isinstance(r, Record)), None), before=places[0], after=places[1],
+        missing=store.troubles,
     )  # fmt: skip
 
 
@@ -63,10 +65,9 @@ def _read(store: EpisodeStore, entry: Entry) -> Record | str:
         return str(error)
 
 
-def _around(path, stage: str, step: int, place: int) -> tuple[int | None, int | None]:
-    with EpisodeStore(path) as store:
-        statement = "SELECT max(place) FROM episodes WHERE stage = ? AND step = ?"
-        last = store.rows(statement, (stage, step), lambda row: row[0])[0]
+def _around(store: EpisodeStore, stage: str, step: int, place: int) -> tuple[int | None, int | None]:
+    statement = "SELECT max(place) FROM episodes WHERE stage = ? AND step = ?"
+    last = store.rows(statement, (stage, step), lambda row: row[0])[0]
     return (place - 1 if place else None), (place + 1 if last is not None and place < last else None)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from starlette.requests import Request
 
 from sojourn.errors import RecordError
 from sojourn.record.entry import Entry
 from sojourn.record.run import RunFolder
 from sojourn.record.store import EpisodeStore
+from sojourn.view.counts import stages
 from sojourn.view.page import Page, library, render
 from sojourn.view.panels import compare
 
@@ -20,29 +19,28 @@ def index(request: Request) -> Page:
     key = request.path_params["run"]
     shown = library(request)
     other = request.query_params.get("other", key) or key
-    first = _evaluations(shown.path(key))
-    second = first if other == key else _evaluations(shown.path(other))
-    a = request.query_params.get("a") or next(iter(first), "")
-    b = request.query_params.get("b") or next(reversed(second), "")
-    found = compare(_played(shown.path(key), a), _played(shown.path(other), b)) if a and b else None
+    with shown.store(shown.path(key)) as one, shown.store(shown.path(other)) as two:
+        first = _evaluations(one)
+        second = first if other == key else _evaluations(two)
+        a = request.query_params.get("a") or next(iter(first), "")
+        b = request.query_params.get("b") or next(reversed(second), "")
+        found = compare(_played(one, a), _played(two, b)) if a and b else None
+        missing = [*one.troubles, *two.troubles]
     return render(
         request, "panels.html", run=key, other=other, runs=list(shown.paths()), first=first, second=second,
-        a=a, b=b, found=found,
+        a=a, b=b, found=found, missing=missing,
     )  # fmt: skip
 
 
-def _evaluations(path: Path) -> list[str]:
+def _evaluations(store: EpisodeStore) -> list[str]:
     """In the order in which they were played, as the run says; those that it does not know of behind them."""
-    with EpisodeStore(path) as store:
-        held = [count.stage.removeprefix(PREFIX) for count in store.steps() if count.stage.startswith(PREFIX)]
-    held = list(dict.fromkeys(held))
+    held = [span.stage.removeprefix(PREFIX) for span in stages(store) if span.stage.startswith(PREFIX)]
     try:
-        known = [evaluation["name"] for evaluation in RunFolder.read(path).evaluations()]
+        known = [evaluation["name"] for evaluation in RunFolder.read(store.folder).evaluations()]
     except RecordError:
         known = []
     return [name for name in dict.fromkeys([*known, *held]) if name in held]
 
 
-def _played(path: Path, name: str) -> list[Entry]:
-    with EpisodeStore(path) as store:
-        return list(store.query(stage=PREFIX + name))
+def _played(store: EpisodeStore, name: str) -> list[Entry]:
+    return list(store.query(stage=PREFIX + name))

@@ -13,9 +13,8 @@ from starlette.requests import Request
 
 from sojourn.record.metrics import Line
 from sojourn.record.standing import Standing
-from sojourn.record.store import EpisodeStore, StepCount
 from sojourn.view.charts import Curve, chart, smooth
-from sojourn.view.counts import failures, of_tags
+from sojourn.view.counts import Span, failures, of_tags, stages, unrecorded
 from sojourn.view.page import Page, address, library, render
 
 PREFIX = "evaluation-"
@@ -66,21 +65,22 @@ def index(request: Request) -> Page:
     window = smoothing(request)
     lines = shown.lines(path)
     starts = stage_starts(lines)
-    with EpisodeStore(path) as store:
-        steps = store.steps()
+    with shown.store(path) as store:
+        played = stages(store)
+        gone = unrecorded(store, played, lines)
         failed, tags = failures(store), of_tags(store, lines[-1].stage, lines[-1].step) if lines else []
     every = request.query_params.get("all") == "1"
     return render(
         request, "run.html", run=key, standing=shown.standing(path), charts=charts(lines, starts, window, every),
         newest=lines[::-1][: None if every else NEWEST], count=len(lines), failed=failed, tags=tags, window=window,
-        every=every,
-        linked=_links(key, shown.standing(path), steps),
+        every=every, linked=_links(key, shown.standing(path), played),
+        missing=[*shown.standing(path).missing, *shown.lost(path), *gone, *store.troubles],
     )  # fmt: skip
 
 
-def _links(key: str, run: Standing, steps: Sequence[StepCount]) -> dict[str, Links]:
+def _links(key: str, run: Standing, played: Sequence[Span]) -> dict[str, Links]:
     """By evaluation, where its episodes are and what changed since the first."""
-    held = {count.stage.removeprefix(PREFIX): count.step for count in steps if count.stage.startswith(PREFIX)}
+    held = {span.stage.removeprefix(PREFIX): span.last for span in played if span.stage.startswith(PREFIX)}
     return {
         name: Links(
             address("runs", key, "steps", PREFIX + name, step),
@@ -102,13 +102,12 @@ def smoothing(request: Request) -> float:
 def stage_starts(lines: Sequence[Line]) -> dict[str, int]:
     """At which step of the whole run each stage began."""
     starts: dict[str, int] = {}
+    lengths: dict[str, int] = {}
     for line in lines:
-        starts.setdefault(line.stage, sum(_length(lines, stage) for stage in starts))
+        if line.stage not in starts:
+            starts[line.stage] = sum(lengths.values())
+        lengths[line.stage] = max(lengths.get(line.stage, 0), line.step + 1)
     return starts
-
-
-def _length(lines: Sequence[Line], stage: str) -> int:
-    return max((line.step + 1 for line in lines if line.stage == stage), default=0)
 
 
 def charts(lines: Sequence[Line], starts: dict[str, int], window: float, every: bool) -> list[Markup]:

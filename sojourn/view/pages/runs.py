@@ -24,7 +24,9 @@ def index(request: Request) -> Page:
         if all(word in _words(key, standing) for word in wanted) and state in ("", standing.state)
     ]
     return render(
-        request, "runs.html", rows=rows, total=len(every), wanted=request.query_params.get("q", ""), state=state,
+        request, "runs.html", rows=rows,
+        lost={key: shown.lost(run.path) for key, run, _ in rows},
+        total=len(every), wanted=request.query_params.get("q", ""), state=state,
         folders=[str(folder) for folder in shown.folders],
         states=sorted({standing.state.value for _, standing in every}),
     )  # fmt: skip

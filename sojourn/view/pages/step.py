@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from sojourn.errors import RecordError
 from sojourn.record.entry import Entry
-from sojourn.record.store import EpisodeStore
+from sojourn.view.counts import around, stages
 from sojourn.view.page import Page, library, render
 
 
@@ -34,19 +34,16 @@ def index(request: Request) -> Page:
     key, stage, number = (request.path_params[name] for name in ("run", "stage", "step"))
     shown = library(request)
     path = shown.path(key)
-    with EpisodeStore(path) as store:
+    with shown.store(path) as store:
         entries = list(store.query(stage=stage, step=number))
-        around = sorted(count.step for count in store.steps() if count.stage == stage)
-    if not entries:
-        raise RecordError(f"the stage '{stage}' of {key} has no episodes at step {number}: it has {_spans(around)}")
+        if not entries:
+            held = next((f"{span.first} to {span.last}" for span in stages(store) if span.stage == stage), "none yet")
+            raise RecordError(f"the stage '{stage}' of {key} has no episodes at step {number}: it has {held}")
+        places = around(store, stage, number)
     rows = [Row(place, list(members)) for place, members in groupby(entries, key=lambda entry: entry.place)]
     line = next((line for line in shown.lines(path) if (line.stage, line.step) == (stage, number)), None)
-    at = around.index(number)
     return render(
         request, "step.html", run=key, stage=stage, step=number, rows=rows, line=line,
-        before=around[at - 1] if at else None, after=around[at + 1] if at + 1 < len(around) else None,
+        before=places.before, after=places.after,
+        missing=[*shown.lost(path), *store.troubles],
     )  # fmt: skip
-
-
-def _spans(steps: Sequence[int]) -> str:
-    return f"{steps[0]} to {steps[-1]}" if steps else "none yet"
