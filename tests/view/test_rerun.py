@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import html
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import httpx
 import numpy as np
 import pytest
 from made import chatml
@@ -53,6 +58,13 @@ class Closing(Sums):
 
     def close(self) -> None:
         OPEN.remove("world")
+
+
+class Marking(Sums):
+    """Leaves a file when it is closed."""
+
+    def close(self) -> None:
+        Path(os.environ["CLOSED"]).touch()
 
 
 @pytest.fixture(scope="session")
@@ -207,7 +219,7 @@ def test_a_checkpoint_goes_on_where_somebody_else_spoke_in_words(browser: Browse
 
 
 async def test_what_was_sampled_is_given_again_token_by_token() -> None:
-    says, format = Message(Role.ASSISTANT, "go north"), chatml()
+    says, format = Message(Role.ASSISTANT, "go north"), cast(Any, chatml())
     spelled = np.array([*format.codec.control("go"), *format.codec.control(" nor"), *format.codec.control("th")])
     odd = Sample(spelled, np.zeros(len(spelled), dtype=np.float32), Versions(3, 3), Stop.END)
     turns = [Turn(-1, spelled, odd, says), Turn(0, spelled, SILENT, says), Turn(1, spelled, odd, None)]
@@ -347,3 +359,32 @@ def test_what_a_world_shows_is_seen(browser: Browser) -> None:
     assert image.content.startswith(b"\x89PNG")
     assert browser.get(f"{address[1][:-4]}beef").status_code == 404
     assert 'href="/runs/pictures/blobs/' in browser.post(page, "end").text, "the recorded images are there too"
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_ending_the_viewer_closes_the_worlds(tmp_path: Path, end: signal.Signals, monkeypatch) -> None:
+    monkeypatch.setenv("CLOSED", str(tmp_path / "closed"))
+    Made({**SUMS, "cls": "test_rerun:Marking"}, tasks=1, episodes=1).run(tmp_path / "runs" / "marking")
+    (tmp_path / "closed").unlink()
+    command = [sys.executable, "-W", "ignore", "-m", "sojourn", "view", str(tmp_path / "runs"), "--port", "0", "--play"]
+    paths = [str(Path(__file__).parent), *sys.path]
+    server = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    )
+    assert server.stdout is not None
+    try:
+        client = httpx.Client(base_url=server.stdout.readline().split()[2], follow_redirects=True)
+        with EpisodeStore(tmp_path / "runs" / "marking") as store:
+            entry = next(iter(store.query()))
+        token = re.search(r'name="token" value="([^"]+)"', client.get(f"/rerun/1/marking/{entry.id}").text)
+        assert token
+        form = {"token": token[1], "run": "marking", "episode": entry.id, "turn": 1, "who": "person"}
+        page = client.post("/rerun", data=form, headers={"origin": str(client.base_url).rstrip("/")})
+        assert "asking" in page.text, page.text
+        client.close()
+        assert not (tmp_path / "closed").exists()
+    finally:
+        server.send_signal(end)
+        server.wait(30)
+        server.stdout.close()
+    assert (tmp_path / "closed").exists()
