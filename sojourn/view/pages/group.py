@@ -43,8 +43,7 @@ def index(request: Request) -> Page:
     key, stage, step, place = (request.path_params[name] for name in ("run", "stage", "step", "place"))
     shown = library(request)
     with shown.store(shown.path(key)) as store:
-        entries = group(store, stage, step, place)
-        entries = beside(store, entries)
+        entries = beside(store, group(store, stage, step, place))
         if not entries:
             raise RecordError(f"{key} has no group {place} at step {step} of the stage '{stage}'")
         records = [_read(store, entry) for entry in entries]
