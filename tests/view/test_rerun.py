@@ -31,8 +31,10 @@ from sojourn.record.step_file import Record
 from sojourn.record.store import EpisodeStore
 from sojourn.types import Message, Prompt, Role, Sample, SamplingParams, Stop, Turn, Versions
 from sojourn.view.handover import Recited
+from sojourn.view.page import address
 from sojourn.view.reruns import MOST, Reruns
 from sojourn.view.server import application
+from tests.view import hostile
 
 SEEN: dict[str, Any] = {"observation": "image", "choices": True}
 HOME = "http://127.0.0.1"
@@ -388,3 +390,24 @@ def test_ending_the_viewer_closes_the_worlds(tmp_path: Path, end: signal.Signals
         server.wait(30)
         server.stdout.close()
     assert (tmp_path / "closed").exists()
+
+
+def test_a_run_that_means_harm_is_told_of_in_words(tmp_path: Path) -> None:
+    name = '<b>"it\'s" a run'  # the client takes a % for two
+    hostile.make(tmp_path / name)
+    reruns = Reruns()
+    client = TestClient(application([tmp_path], reruns=reruns), base_url=HOME)
+    try:
+        for number, told in enumerate(("there is no world to play in", "there is no world", "its world failed")):
+            episode = f"evaluation-<b>/0/0/{number}"
+            page = client.get(address("rerun", 1, name, episode))
+            assert page.status_code == 200
+            form = {"token": reruns.token, "run": name, "episode": episode, "turn": 2, "who": "person"}
+            begun = client.post("/rerun", data=form, headers={"origin": HOME})
+            assert told in begun.text
+            for text in (page.text, begun.text):
+                assert len(text) < 1_000_000
+                assert not re.search(r"<(img|svg onload|i>|u>|script>|b>.it)", text.partition("<main")[2])
+                assert not set(text) & set("\x00\x1b\u202e")
+    finally:
+        reruns.close()
