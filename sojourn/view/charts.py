@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 COLOURS = 8
 WIDTH, HEIGHT = 420, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 12, 24
-MOST_POINTS = 400  # of a drawn line: more than the pixels it is wide is nothing that could be seen
+MOST_POINTS = 300  # of a drawn line: more than the pixels it is wide is nothing that could be seen
 Points = NDArray[np.float64]
 
 
