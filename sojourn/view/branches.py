@@ -6,8 +6,8 @@ from markupsafe import Markup
 
 from sojourn.types import Trajectory
 
-STEP, LANE, EDGE = 22, 22, 14  # pixels between turns, between branches, and around
-RADIUS = 6
+STEP, LANE, EDGE = 28, 26, 14  # pixels between turns, between branches, and around
+RADIUS = 8
 
 
 def places(trajectory: Trajectory) -> list[tuple[int, int]]:

@@ -96,7 +96,7 @@ class View:
             seat=move.seat.name,
             number=move.number + 1,
             trained=move.seat.trajectory.trainable,
-            opens=_opens(turn.parent, move.number),
+            opens=opens(turn.parent, move.number),
             shown=[self._spoken(message, seat, move.number, at) for at, message in enumerate(turn.shown)],
             said=None if turn.said is None else self._spoken(turn.said, seat, move.number, -1),
             reward=None if score is None else float(score.turns[move.number]),
@@ -132,7 +132,8 @@ def _clipped(text: str, whole: str) -> Clipped:
     return Clipped(text[:LONGEST], max(len(text) - LONGEST, 0), whole)
 
 
-def _opens(parent: int, number: int) -> str:
+def opens(parent: int, number: int) -> str:
+    """What begins with a turn, in words."""
     return "" if parent == number - 1 else "a new context" if parent < 0 else f"a branch of turn {parent + 1}"
 
 

@@ -13,6 +13,7 @@ from sojourn.record.step_file import Record
 from sojourn.record.store import EpisodeStore
 from sojourn.terminal.episode import Move, moves
 from sojourn.terminal.find import group
+from sojourn.view.episode import opens
 from sojourn.view.page import Page, library, render
 from sojourn.view.words import first_words
 
@@ -23,6 +24,7 @@ class Cell(NamedTuple):
     """One action of one episode. `way` is the number of those who did the same so far; `parts`: a way divides here."""
 
     place: str  # how its episode's page names the turn
+    note: str  # whose turn it is, of several seats, and what begins with it
     said: str
     reward: float | None
     advantage: float | None
@@ -76,7 +78,8 @@ def columns(entries: Sequence[Entry], records: Sequence[Record | str]) -> list[C
     found: list[Column] = []
     for entry, record, acts, way in zip(entries, records, played, ways, strict=True):
         named = _places(record, acts)
-        cells = [_cell(acts[at], named[at], *way[at]) if at < len(acts) else None for at in range(height)]
+        several = isinstance(record, Record) and len(record.episode.trajectories) > 1
+        cells = [_cell(acts[at], several, named[at], *way[at]) if at < len(acts) else None for at in range(height)]
         found.append(Column(entry, cells, record if isinstance(record, str) else ""))
     return found
 
@@ -116,11 +119,12 @@ def _action(move: Move) -> str:
     return f"{move.seat.name}\0{first_words(move.turn, 10**6)}"
 
 
-def _cell(move: Move, place: str, way: int, parts: bool) -> Cell:
+def _cell(move: Move, several: bool, place: str, way: int, parts: bool) -> Cell:
     score, credit = move.seat.score, move.seat.credit
     tokens = credit.tokens[move.number] if credit is not None else ()
     return Cell(
         place=place,
+        note=", ".join(filter(None, (move.seat.name * several, opens(move.turn.parent, move.number)))),
         said=first_words(move.turn, LONGEST),
         reward=None if score is None else float(score.turns[move.number]),
         advantage=float(tokens.mean()) if len(tokens) else None,  # type: ignore[union-attr]
