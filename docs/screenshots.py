@@ -44,7 +44,7 @@ ROOT = Path(__file__).parent.parent
 IMAGES = Path(__file__).parent / "images"
 TRAINED, SEEN = "treasure", "screens"
 TRAINING = ["stages.0.steps=120", "stages.1.steps=12", "stages.1.groups.width=6", "evaluation.tasks=48",
-            "evaluation.every=6"]  # fmt: skip
+            "evaluation.every=60"]  # fmt: skip
 
 
 def train(folder: Path) -> None:
@@ -142,12 +142,18 @@ def main() -> None:
     options.add_argument("--keep", type=Path, help="where the runs stay")
     kept = options.parse_args().keep
     IMAGES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as made, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory() as made:
         folder = kept or Path(made)
         if not (folder / TRAINED).exists():
             train(folder / TRAINED)
         if not (folder / SEEN).exists():
             asyncio.run(screens(folder / SEEN))
+        shoot(folder)
+
+
+def shoot(folder: Path) -> None:
+    """All pictures, of the runs in a folder."""
+    with sync_playwright() as playwright:
         program = shutil.which("chromium") or shutil.which("google-chrome")
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         with served(folder) as address:
