@@ -18,7 +18,7 @@ from sojourn.view.counts import Span, failures, of_tags, stages, unrecorded
 from sojourn.view.page import Page, address, library, render
 
 PREFIX = "evaluation-"
-NEWEST, LISTED = 12, 100  # steps that are listed beside the first curves, and at once beside all
+NEWEST, LISTED = 12, 50  # steps that are listed beside the first curves, and at once beside all
 
 
 class Links(NamedTuple):
