@@ -214,7 +214,7 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options = argparse.ArgumentParser(description="How long the viewer takes in a browser.")
     options.add_argument("folder", type=Path, nargs="?", default=Path("runs/big"))
     options.add_argument("--repeats", type=int, default=9)
     options.add_argument("--into", type=Path, default=None, help="another folder for the result")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 COLOURS = 8
 WIDTH, HEIGHT = 420, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 12, 24
-MOST_POINTS = 400  # of a drawn line: more than the pixels it is wide is nothing that could be seen
+MOST_POINTS = 240  # of a drawn line: more than the pixels it is wide is nothing that could be seen
 Points = NDArray[np.float64]
 
 
@@ -156,10 +156,16 @@ class _Frame:
 
 
 def thinned(curve: Curve) -> Curve:
-    """At most `MOST_POINTS`: of each run of points the first, so that x stays exact."""
-    if len(curve.x) <= MOST_POINTS:
+    """At most `MOST_POINTS`: of each run of points the one farthest from those around it, so that no spike is lost."""
+    count = len(curve.x)
+    if count <= MOST_POINTS:
         return curve
-    kept = np.unique(np.linspace(0, len(curve.x) - 1, MOST_POINTS).astype(int))
+    size = math.ceil(count / MOST_POINTS)
+    away = np.full(math.ceil(count / size) * size, -1.0)
+    away[:count] = np.nan_to_num(np.abs(curve.y - smooth(curve.y, 2.0 * size)), nan=-1.0)
+    rows = away.reshape(-1, size)
+    kept = np.minimum(np.arange(len(rows)) * size + rows.argmax(axis=1), count - 1)
+    kept[-1] = count - 1  # how far it came
     bands = [None if part is None else part[kept] for part in (curve.low, curve.high)]
     return Curve(curve.name, curve.x[kept], curve.y[kept], *bands)
 

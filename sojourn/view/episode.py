@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from markupsafe import Markup
+
 from sojourn.record.entry import Entry
 from sojourn.record.metrics import Line
 from sojourn.record.step_file import Record
 from sojourn.record.vocabulary import Vocabulary
-from sojourn.terminal.episode import Move, Seat, facts, moves, seats, tree
+from sojourn.terminal.episode import Move, Seat, facts, moves, seats
 from sojourn.types import Message
+from sojourn.view.branches import drawing
 from sojourn.view.pictures import Picture, pointed
 from sojourn.view.tokens import Token, Tokens, prompt_tokens, tokens_of
 from sojourn.view.words import call_text
@@ -60,10 +63,10 @@ class TurnView:
 
 
 class End(NamedTuple):
-    """How a seat ended, and its branches as lines of a tree; none where it has no branch."""
+    """How a seat ended, and a drawing of its branches; empty where it has none."""
 
     seat: Seat
-    branches: Sequence[str]
+    branches: Markup
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class View:
             seat=move.seat.name,
             number=move.number + 1,
             trained=move.seat.trajectory.trainable,
-            opens=_opens(turn.parent, move.number),
+            opens=opens(turn.parent, move.number),
             shown=[self._spoken(message, seat, move.number, at) for at, message in enumerate(turn.shown)],
             said=None if turn.said is None else self._spoken(turn.said, seat, move.number, -1),
             reward=None if score is None else float(score.turns[move.number]),
@@ -120,21 +123,18 @@ class View:
         )
 
 
-def ends(record: Record) -> list[End]:
-    """All seats at their end."""
-    return [End(seat, list(tree(seat.trajectory)) if _branches(seat) else []) for seat in seats(record)]
+def ends(record: Record, linked: bool = False) -> list[End]:
+    """All seats at their end; the turns of their drawings lead to those of the page where they are `linked`."""
+    return [End(seat, drawing(seat.trajectory, at, linked)) for at, seat in enumerate(seats(record))]
 
 
 def _clipped(text: str, whole: str) -> Clipped:
     return Clipped(text[:LONGEST], max(len(text) - LONGEST, 0), whole)
 
 
-def _opens(parent: int, number: int) -> str:
+def opens(parent: int, number: int) -> str:
+    """What begins with a turn, in words."""
     return "" if parent == number - 1 else "a new context" if parent < 0 else f"a branch of turn {parent + 1}"
-
-
-def _branches(seat: Seat) -> bool:
-    return any(turn.parent != at - 1 for at, turn in enumerate(seat.trajectory.turns))
 
 
 def version_of(lines: Sequence[Line], entry: Entry) -> int | None:

@@ -61,7 +61,7 @@ def _by_task(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
 
 def _change(old: list[Entry], new: list[Entry]) -> Change:
     first = old[0]
-    about = ", ".join(first.tags) or f"{first.env}, seed {first.seed}"
+    about = ", ".join((first.env, *first.tags, f"seed {first.seed}"))
     return Change(first.task, about, _mean(old), _mean(new), first, new[0])
 
 

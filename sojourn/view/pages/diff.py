@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from markupsafe import Markup
@@ -18,7 +18,7 @@ from sojourn.view.page import Page, library, render
 from sojourn.view.pages.run import smoothing, stage_starts
 
 FIRST = ("success", "reward", "entropy", "kl", "lag_mean", "clip_fraction", "zero_signal", "episodes_per_s")
-SHARES = frozenset({"success", "clip_fraction", "zero_signal", "malformed", "cut_off", "sampler_reuse"})
+SHARES = frozenset({"success", "zero_signal", "malformed", "cut_off", "sampler_reuse"})
 MOST = 16  # runs
 
 
@@ -39,7 +39,9 @@ def index(request: Request) -> Page:
     )  # fmt: skip
 
 
-def overlay(name: str, runs: dict[str, Standing], lines: dict[str, list[Line]], window: float, seeds: bool) -> Markup:
+def overlay(
+    name: str, runs: dict[str, Standing], lines: Mapping[str, Sequence[Line]], window: float, seeds: bool
+) -> Markup:
     """One metric of all runs; with `seeds`, runs of the same recipe are one curve with a band."""
     curves = {key: curve(name, key, lines[key], window) for key in runs}
     if not seeds:

@@ -44,8 +44,8 @@ def index(request: Request) -> Page:
     at = next((k for k, sibling in enumerate(siblings) if sibling.id == entry.id), 0)
     return render(
         request, "episode.html", run=key, entry=entry, data=dict(record.episode.task.data) if record else None,
-        turns=list(view.turns(record)) if record else [], ends=ends(record) if record else [], missing=missing,
-        colouring=colouring, asked=asked, colourings=known, siblings=siblings,
+        turns=list(view.turns(record)) if record else [], ends=ends(record, linked=True) if record else [],
+        missing=missing, colouring=colouring, asked=asked, colourings=known, siblings=siblings,
         spoken=view.vocabulary is not None or not (colouring or asked),
         before=siblings[at - 1] if at else None, after=siblings[at + 1] if at + 1 < len(siblings) else None,
     )  # fmt: skip

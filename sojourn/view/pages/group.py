@@ -14,6 +14,7 @@ from sojourn.record.store import EpisodeStore
 from sojourn.terminal.episode import Move, moves
 from sojourn.terminal.find import group
 from sojourn.view.beside import beside, called
+from sojourn.view.episode import opens
 from sojourn.view.page import Page, library, render
 from sojourn.view.words import first_words
 
@@ -21,8 +22,10 @@ LONGEST = 160  # characters of an action
 
 
 class Cell(NamedTuple):
-    """One action of one episode. `way` numbers those who did the same so far; `parts` where a way divides here."""
+    """One action of one episode. `way` is the number of those who did the same so far; `parts`: a way divides here."""
 
+    place: str  # how its episode's page names the turn
+    note: str  # whose turn it is, of several seats, and what begins with it
     said: str
     reward: float | None
     advantage: float | None
@@ -77,21 +80,41 @@ def columns(entries: Sequence[Entry], records: Sequence[Record | str]) -> list[C
     ways = _ways([[_action(move) for move in moves] for moves in played], height)
     found: list[Column] = []
     for entry, record, acts, way in zip(entries, records, played, ways, strict=True):
-        cells = [_cell(acts[at], *way[at]) if at < len(acts) else None for at in range(height)]
+        named = _places(record, acts)
+        several = isinstance(record, Record) and len(record.episode.trajectories) > 1
+        cells = [_cell(acts[at], several, named[at], *way[at]) if at < len(acts) else None for at in range(height)]
         found.append(Column(entry, cells, record if isinstance(record, str) else ""))
     return found
 
 
+def _places(record: Record | str, acts: Sequence[Move]) -> list[str]:
+    """As `TurnView.place`."""
+    if isinstance(record, str):
+        return []
+    seats = {id(trajectory): at for at, trajectory in enumerate(record.episode.trajectories)}
+    return [f"{seats[id(move.seat.trajectory)]}.{move.number}" for move in acts]
+
+
 def _ways(said: Sequence[Sequence[str]], height: int) -> list[list[tuple[int, bool]]]:
-    """For each episode and turn: which way it goes, and whether others who came the same way do something else."""
+    """For each episode and turn: which way it goes, and whether others who came the same way do something else.
+
+    A way keeps its number where it goes on: the first who part from the others keep it, the rest have new ones.
+    """
     found: list[list[tuple[int, bool]]] = [[] for _ in said]
+    numbers: dict[tuple[str, ...], int] = {(): 0}
+    newest = 0
     for turn in range(height):
         present = [k for k, actions in enumerate(said) if turn < len(actions)]
         ways = list(dict.fromkeys(tuple(said[k][: turn + 1]) for k in present))
+        kept: set[tuple[str, ...]] = set()
+        for way in ways:
+            newest += way[:-1] in kept
+            numbers[way] = newest if way[:-1] in kept else numbers[way[:-1]]
+            kept.add(way[:-1])
         divided = {way[:-1] for way in ways if sum(other[:-1] == way[:-1] for other in ways) > 1}
         for k in present:
             way = tuple(said[k][: turn + 1])
-            found[k].append((ways.index(way), way[:-1] in divided))
+            found[k].append((numbers[way], way[:-1] in divided))
     return found
 
 
@@ -99,10 +122,12 @@ def _action(move: Move) -> str:
     return f"{move.seat.name}\0{first_words(move.turn, 10**6)}"
 
 
-def _cell(move: Move, way: int, parts: bool) -> Cell:
+def _cell(move: Move, several: bool, place: str, way: int, parts: bool) -> Cell:
     score, credit = move.seat.score, move.seat.credit
     tokens = credit.tokens[move.number] if credit is not None else ()
     return Cell(
+        place=place,
+        note=", ".join(filter(None, (move.seat.name * several, opens(move.turn.parent, move.number)))),
         said=first_words(move.turn, LONGEST),
         reward=None if score is None else float(score.turns[move.number]),
         advantage=float(tokens.mean()) if len(tokens) else None,  # type: ignore[union-attr]

@@ -18,7 +18,7 @@ from sojourn.view.counts import Span, failures, of_tags, stages, unrecorded
 from sojourn.view.page import Page, address, library, render
 
 PREFIX = "evaluation-"
-NEWEST = 12  # steps that are listed
+NEWEST, LISTED = 12, 50  # steps that are listed beside the first curves, and at once beside all
 
 
 class Links(NamedTuple):
@@ -44,7 +44,7 @@ PANELS = (
     Panel("entropy, nats per token", ("entropy",)),
     Panel("KL to the sampler, nats", ("kl", "kl_*", "drift")),
     Panel("lag, versions", ("lag_mean", "lag_max")),
-    Panel("clip fraction", ("clip_fraction", "clip_fraction_*"), True),
+    Panel("clip fraction", ("clip_fraction", "clip_fraction_*")),
     Panel("groups without a signal", ("zero_signal",), True),
     Panel("malformed, cut off", ("malformed", "cut_off"), True),
     Panel("loss", ("loss", "loss_*")),
@@ -70,9 +70,12 @@ def index(request: Request) -> Page:
         gone = unrecorded(store, played, lines)
         failed, tags = failures(store), of_tags(store, lines[-1].stage, lines[-1].step) if lines else []
     every = request.query_params.get("all") == "1"
+    asked = request.query_params.get("skip", "")
+    skipped = int(asked) if every and asked.isdecimal() and len(asked) < 10 else 0
+    newest = lines[::-1][skipped : skipped + (LISTED if every else NEWEST)]
     return render(
         request, "run.html", run=key, standing=shown.standing(path), charts=charts(lines, starts, window, every),
-        newest=lines[::-1][: None if every else NEWEST], count=len(lines), failed=failed, tags=tags, window=window,
+        newest=newest, skipped=skipped, count=len(lines), failed=failed, tags=tags, window=window,
         every=every, linked=_links(key, shown.standing(path), played),
         missing=[*shown.standing(path).missing, *shown.lost(path), *gone, *store.troubles],
     )  # fmt: skip
