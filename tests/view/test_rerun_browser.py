@@ -36,7 +36,7 @@ def test_a_person_plays_in_a_browser_and_keeps_it(tmp_path: Path) -> None:
             wrong: list[str] = []
             page.on("console", lambda told: wrong.append(told.text) if told.type == "error" else None)
             page.goto(f"{address}/runs/toy/episodes/{entry.id}")
-            page.click("#turn-2 >> text=re-run from here")
+            page.click("[id='turn-0.1'] >> text=re-run from here")
             page.click("main form button")
             page.fill("textarea", "dance")
             page.click("#now form:last-of-type button")
