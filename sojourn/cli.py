@@ -26,6 +26,7 @@ COMMANDS = {
     "play": "sojourn.commands.play:play",
     "export": "sojourn.commands.records:export",
     "replay": "sojourn.commands.records:replay",
+    "arena": "sojourn.commands.arena:arena",
     "check": "sojourn.commands.check:check",
     "envs": "sojourn.commands.menus:envs",
     "methods": "sojourn.commands.menus:methods",

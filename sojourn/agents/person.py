@@ -30,7 +30,7 @@ class Played:
 
 
 @dataclass
-class _Table:
+class Terminal:
     """The terminal as the place of one play."""
 
     env: Any
@@ -101,7 +101,7 @@ async def play_in_terminal(
     try:
         env = family.make(task)
         try:
-            return await _play(_Table(env, console, stream), expert, pause_s, max_turns)
+            return await _play(Terminal(env, console, stream), expert, pause_s, max_turns)
         finally:
             await env.close()
     finally:
@@ -109,7 +109,7 @@ async def play_in_terminal(
             await family.close()  # type: ignore[attr-defined]
 
 
-async def _play(table: _Table, expert: bool, pause_s: float, max_turns: int) -> Played:
+async def _play(table: Terminal, expert: bool, pause_s: float, max_turns: int) -> Played:
     if expert and not hasattr(table.env, "expert"):
         raise ConfigError(f"{type(table.env).__name__} has no expert() to watch: play it yourself")
     observation: Observation | None = await table.env.start()
@@ -139,7 +139,7 @@ async def _play(table: _Table, expert: bool, pause_s: float, max_turns: int) -> 
     return played
 
 
-async def _step(table: _Table, observation: Observation, action: str, expert: bool) -> Step | None:
+async def _step(table: Terminal, observation: Observation, action: str, expert: bool) -> Step | None:
     try:
         return await table.env.step(observation.agent, Message(Role.ASSISTANT, action))
     except ActionError as error:
@@ -149,7 +149,7 @@ async def _step(table: _Table, observation: Observation, action: str, expert: bo
         return None
 
 
-async def _watched(table: _Table, pause_s: float) -> str:
+async def _watched(table: Terminal, pause_s: float) -> str:
     await asyncio.sleep(pause_s)
     action = await _hint(table.env)
     table.say(f"> {action}", "bold green")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sojourn import threads
+from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
     from sojourn.recipe import Resolved
@@ -32,6 +33,25 @@ def build_world(name: str, overrides: list[str] | None) -> Any:
     """A world by its registered name, as 'module:Class', or that of a recipe."""
     threads.prepare()
     return load(Path(name), overrides).recipe.env if Path(name).exists() else build_component("env", name, overrides)
+
+
+def world_and_table(name: str, overrides: list[str] | None) -> tuple[Any, dict[str, Any]]:
+    """A world as `build_world` finds it, and the config that describes it, whole."""
+    from sojourn import config
+    from sojourn.registry import build
+
+    threads.prepare()
+    if Path(name).exists():
+        tables = config.read(Path(name), overrides or ())
+        if "env" not in tables.data:
+            raise ConfigError(f"'{name}' has no table [env], so there is no world to play in: name a world or a recipe")
+        built = build("env", tables.data["env"], "env")
+        return built.value, {**tables.data, "env": built.table}
+    tables = config.Tables({"name": name})
+    for override in overrides or []:
+        tables.override(override.removeprefix("env."))
+    built = build("env", tables.data, "env")
+    return built.value, {"env": built.table}
 
 
 def build_component(kind: str, name: str, overrides: list[str] | None) -> Any:

@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from sojourn.errors import ConfigError, InfrastructureError
@@ -25,14 +25,23 @@ What you want and know:
 {instructions}"""
 
 
+class Answer(NamedTuple):
+    """What an endpoint said: the message as it sent it, and how many tokens it says that it sampled."""
+
+    message: Mapping[str, Any]
+    tokens: int = 0
+
+
 @dataclass(frozen=True)
 class Endpoint:
-    """Where chat completions are to be had. `key` is the name of the environment variable that holds a key, if any."""
+    """Where chat completions are to be had. `key` is the name of the environment variable that holds a key, if any;
+    `who` is what answers there, in the words of an error."""
 
     base_url: str
     model: str
     key: str = ""
     timeout_s: float = 60.0
+    who: str = "the user's model"
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.base_url)
@@ -47,39 +56,46 @@ class Endpoint:
             raise ConfigError(f'key = "{self.key}", but there is no environment variable of this name: set it')
 
     async def complete(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The model's reply; InfrastructureError where there is none."""
+        """The text of the model's reply; InfrastructureError where there is none."""
+        said = (await self.answer(messages)).message.get("content")
+        if not isinstance(said, str):
+            raise InfrastructureError(f"{self.who} at {self.base_url} said nothing: {said!r}")
+        return said.strip()
+
+    async def answer(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> Answer:
+        """The model's whole reply; `more` goes into the request. InfrastructureError where there is none."""
         parts = urlsplit(self.base_url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=self.timeout_s)
+        body = {"model": self.model, "messages": list(messages), "temperature": 0, **more}
         try:
-            return await asyncio.to_thread(
-                self._ask, connection, f"{parts.path.rstrip('/')}/chat/completions", messages
-            )
+            return await asyncio.to_thread(self._ask, connection, f"{parts.path.rstrip('/')}/chat/completions", body)
         except asyncio.CancelledError:
             if connection.sock is not None:
                 with contextlib.suppress(OSError):  # it may be closed by now
                     connection.sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for it
             raise
 
-    def _ask(self, connection: http.client.HTTPConnection, path: str, messages: Sequence[Mapping[str, str]]) -> str:
+    def _ask(self, connection: http.client.HTTPConnection, path: str, body: Mapping[str, Any]) -> Answer:
         headers = {"Content-Type": "application/json"}
         if self.key:
             headers["Authorization"] = f"Bearer {os.environ[self.key]}"
-        body: dict[str, Any] = {"model": self.model, "messages": list(messages), "temperature": 0}
         try:
             connection.request("POST", path, json.dumps(body).encode(), headers)
             response = connection.getresponse()
             text = response.read()
             if response.status != 200:
-                raise InfrastructureError(f"the user's model answered {response.status}: {text[:200]!r}")
-            said = json.loads(text)["choices"][0]["message"]["content"]
-        except (OSError, http.client.HTTPException, ValueError, KeyError, IndexError, TypeError) as error:
-            raise InfrastructureError(f"the user's model at {self.base_url} gave no answer: {error!r}") from error
+                raise InfrastructureError(f"{self.who} answered {response.status}: {text[:200]!r}")
+            data = json.loads(text)
+            message, usage = data["choices"][0]["message"], data.get("usage")
+            if not isinstance(message, dict):
+                raise TypeError(f"its message is {message!r:.80}")
+        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise InfrastructureError(f"{self.who} at {self.base_url} gave no answer: {error!r}") from error
         finally:
             connection.close()
-        if not isinstance(said, str):
-            raise InfrastructureError(f"the user's model at {self.base_url} said nothing: {said!r}")
-        return said.strip()
+        counted = usage.get("completion_tokens") if isinstance(usage, dict) else None
+        return Answer(message, counted if isinstance(counted, int) and counted > 0 else 0)
 
 
 class SpokenUser:

@@ -107,7 +107,7 @@ def standing(path: Path) -> Standing:
         cause = str(_table(run.read_json(FAILURE, {})).get("cause", ""))
     except RecordError as error:
         missing.append(str(error))
-    over = bool(stages) and {name for name, _ in stages} <= {evaluation.name for evaluation in found}
+    over = bool(stages or found) and {name for name, _ in stages} <= {evaluation.name for evaluation in found}
     if locked(path):
         state = State.RUNNING
     elif missing and not config:

@@ -29,7 +29,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sojourn.errors import ConfigError, RecordError, SojournError
 from sojourn.view import page
 from sojourn.view.library import Library
-from sojourn.view.pages import diff, episode, files, find, group, panels, run, runs, step
+from sojourn.view.pages import diff, episode, files, find, group, panels, rerun, run, runs, step
+from sojourn.view.reruns import Reruns
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -40,9 +41,13 @@ COOKIE = "sojourn_token"
 
 
 def application(
-    folders: Sequence[Path], hosts: Sequence[str] = ("localhost", "127.0.0.1", "[::1]"), token: str = ""
+    folders: Sequence[Path],
+    hosts: Sequence[str] = ("localhost", "127.0.0.1", "[::1]"),
+    token: str = "",
+    reruns: Reruns | None = None,
 ) -> Starlette:
-    """The viewer of the runs in some folders; a `token` is asked of whoever comes, where there is one."""
+    """The viewer of the runs in some folders; a `token` is asked of whoever comes, where there is one. Episodes can be
+    played again where there are `reruns`, which the caller closes."""
     routes = [
         Route("/", page.marked(runs.index)),
         Route("/diff", page.marked(diff.index)),
@@ -57,6 +62,15 @@ def application(
         Route("/runs/{run}/export/{format}/{episode:path}", files.exported),
         Route("/runs/{run}/text/{seat:int}/{turn:int}/{message:int}/{episode:path}", files.text),
         Route("/runs/{run}/blobs/{digest}", files.blob),
+        Route("/rerun", rerun.begin, methods=["POST"]),
+        Route("/rerun/{turn:int}/{run}/{episode:path}", rerun.choose),
+        Route("/play", rerun.plays),
+        Route("/play/{play}", rerun.play),
+        Route("/play/{play}/act", rerun.act, methods=["POST"]),
+        Route("/play/{play}/end", rerun.end, methods=["POST"]),
+        Route("/play/{play}/keep", rerun.kept, methods=["POST"]),
+        Route("/play/{play}/blobs/{digest}", rerun.blob),
+        Route("/play/{play}/text/{turn:int}/{message:int}", rerun.text),
         Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
     ]
     made = Starlette(
@@ -65,10 +79,11 @@ def application(
             Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)),
             Middleware(Guard, token=token),
         ],
-        exception_handlers={SojournError: _missing, 404: _missing},
+        exception_handlers={SojournError: _missing, 404: _missing, rerun.RefusedError: rerun.refused},
     )
     made.state.library = Library(tuple(folders))
     made.state.ending = lambda: False  # whether streams are to end, so that the server can
+    made.state.reruns = reruns
     return made
 
 
@@ -88,7 +103,7 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 headers["Content-Security-Policy"] = POLICY
                 headers["X-Content-Type-Options"] = "nosniff"
-                headers["Referrer-Policy"] = "no-referrer"
+                headers["Referrer-Policy"] = "same-origin"  # so that forms say where they are from
                 own = scope["path"].startswith("/static/")  # whose address changes with what is in it
                 headers.setdefault("Cache-Control", "private, max-age=31536000, immutable" if own else "no-store")
             await send(message)
@@ -136,8 +151,17 @@ async def events(request: Request) -> StreamingResponse:
     return StreamingResponse(said(), media_type="text/event-stream")
 
 
-def serve(folders: Sequence[Path], *, host: str = "127.0.0.1", port: int = 7864, browser: bool = False) -> None:
-    """Shows the runs of some folders until it is interrupted; the first free port from `port` on."""
+def serve(
+    folders: Sequence[Path],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 7864,
+    browser: bool = False,
+    play: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Shows the runs of some folders until it is interrupted; the first free port from `port` on. With `play`, episodes
+    can be played again, and kept under `out`."""
     for folder in folders:
         if not folder.is_dir():
             raise RecordError(f"no folder '{folder}': train something first, or name the folder that holds your runs")
@@ -146,14 +170,20 @@ def serve(folders: Sequence[Path], *, host: str = "127.0.0.1", port: int = 7864,
     bound = _bind(host, port)
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{bound.getsockname()[1]}/" + (f"?token={token}" if token else "")
-    made = application(folders, token=token) if local else application(folders, ["*"], token)
+    reruns = Reruns(out) if play else None
+    held = [*folders, *([out] if out is not None else ())]
+    made = application(held, token=token, reruns=reruns) if local else application(held, ["*"], token, reruns)
     print(f"sojourn view: {address}  (Ctrl-C ends it)", flush=True)
     if browser:
         webbrowser.open(address)
     config = uvicorn.Config(made, log_level="warning", timeout_graceful_shutdown=1, lifespan="off")
     server = uvicorn.Server(config)
     made.state.ending = lambda: server.should_exit
-    server.run(sockets=[bound])
+    try:
+        server.run(sockets=[bound])
+    finally:
+        if reruns is not None:
+            reruns.close()
 
 
 def _is_loopback(host: str) -> bool:

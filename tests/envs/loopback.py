@@ -11,8 +11,11 @@ from typing import Any
 
 
 @contextmanager
-def served(model: Callable[[list[dict[str, str]]], str | None]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The base URL of a server, and the requests it has had; where the model says None it answers 500."""
+def served(
+    model: Callable[[list[dict[str, Any]]], str | dict[str, Any] | None],
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The base URL of a server, and the requests it has had; where the model says None it answers 500, and a
+    mapping is the whole message."""
     asked: list[dict[str, Any]] = []
 
     class Completions(BaseHTTPRequestHandler):
@@ -20,7 +23,9 @@ def served(model: Callable[[list[dict[str, str]]], str | None]) -> Iterator[tupl
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             asked.append({**body, "path": self.path, "authorization": self.headers.get("Authorization")})
             said = model(body["messages"])
-            answer = {"choices": [{"message": {"role": "assistant", "content": said}}]} if said is not None else {}
+            message = said if isinstance(said, dict) else {"role": "assistant", "content": said}
+            usage = {"completion_tokens": 7}
+            answer = {"choices": [{"message": message}], "usage": usage} if said is not None else {}
             text = json.dumps(answer).encode()
             self.send_response(200 if said is not None else 500)
             self.send_header("Content-Length", str(len(text)))

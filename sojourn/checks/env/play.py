@@ -169,7 +169,7 @@ async def choose(play: Play, rng: random.Random) -> Message:
         return await ask_expert(play.env)
     if observation.tools:
         tool = rng.choice(observation.tools)
-        return Message(Role.ASSISTANT, calls=(ToolCall(tool.name, _invent(tool.parameters, rng)),))
+        return Message(Role.ASSISTANT, calls=(ToolCall(tool.name, invent(tool.parameters, rng)),))
     shown = [word.strip(".,:;!?\"'()[]") for word in _words(play.events[0].observation, observation).split()]
     return Message(Role.ASSISTANT, rng.choice(("look", "help", "yes", "no", "1", *shown)))
 
@@ -183,12 +183,12 @@ async def ask_expert(env: Any) -> Message:
     return Message(Role.ASSISTANT, action)
 
 
-def _invent(schema: Mapping[str, Any], rng: random.Random) -> Any:
+def invent(schema: Mapping[str, Any], rng: random.Random) -> Any:
     """A value that fits a JSON Schema of the plain kinds."""
     if "enum" in schema:
         return rng.choice(schema["enum"])
     if "anyOf" in schema:
-        return _invent(rng.choice(schema["anyOf"]), rng)
+        return invent(rng.choice(schema["anyOf"]), rng)
     match schema.get("type"):
         case "integer":
             return rng.randint(0, 9)
@@ -197,9 +197,9 @@ def _invent(schema: Mapping[str, Any], rng: random.Random) -> Any:
         case "boolean":
             return rng.random() < 0.5
         case "array":
-            return [_invent(schema.get("items", {}), rng)]
+            return [invent(schema.get("items", {}), rng)]
         case "object":
-            return {key: _invent(value, rng) for key, value in schema.get("properties", {}).items()}
+            return {key: invent(value, rng) for key, value in schema.get("properties", {}).items()}
         case "null":
             return None
     return rng.choice(("a", "b", "yes"))

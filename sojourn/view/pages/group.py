@@ -13,6 +13,7 @@ from sojourn.record.step_file import Record
 from sojourn.record.store import EpisodeStore
 from sojourn.terminal.episode import Move, moves
 from sojourn.terminal.find import group
+from sojourn.view.beside import beside, called
 from sojourn.view.episode import opens
 from sojourn.view.page import Page, library, render
 from sojourn.view.words import first_words
@@ -45,13 +46,15 @@ def index(request: Request) -> Page:
     key, stage, step, place = (request.path_params[name] for name in ("run", "stage", "step", "place"))
     shown = library(request)
     with shown.store(shown.path(key)) as store:
-        entries = group(store, stage, step, place)
+        entries = beside(store, group(store, stage, step, place))
         if not entries:
             raise RecordError(f"{key} has no group {place} at step {step} of the stage '{stage}'")
         records = [_read(store, entry) for entry in entries]
+        names = called(store, entries)
         places = _around(store, stage, step, place)
     return render(
         request, "group.html", run=key, stage=stage, step=step, place=place, columns=columns(entries, records),
+        names=names,
         task=next((r.episode.task for r in records if isinstance(r, Record)), None), before=places[0], after=places[1],
         missing=store.troubles,
     )  # fmt: skip

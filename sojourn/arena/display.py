@@ -1,0 +1,130 @@
+"""What a match looks like in a terminal: each turn, what was shown (once while all see the same) and what all did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.markup import escape
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from sojourn.arena.lockstep import Row
+from sojourn.arena.match import Bout
+from sojourn.terminal.clean import clean, line
+from sojourn.terminal.numbers import number, signed
+from sojourn.types import Message, Role, Task
+
+STYLES = ("cyan", "magenta", "green", "yellow", "blue", "red")
+SHOWN = 1200  # characters of what a world said
+
+
+@dataclass
+class Display:
+    """Prints a match as it goes; `brief` leaves the turns out."""
+
+    console: Console
+    names: Sequence[str]
+    brief: bool = False
+    together: bool = True  # whether all have done the same in this task so far
+
+    def task(self, at: int, count: int, task: Task) -> None:
+        self.together = True
+        if not self.brief:
+            told = f"task {at} of {count}: {line(task.env)}, {line(task.split)}, seed {task.seed}"
+            self.console.print(Rule(Text(told, "bold"), align="left", characters="═"))
+
+    def seen(self, turn: int, rows: Sequence[Row]) -> None:
+        """What the turn begins with."""
+        if self.brief:
+            return
+        self.console.print(Rule(Text(f"turn {turn}", "bold"), align="left", style="dim", characters="─"))
+        views: dict[str, list[Row]] = {}
+        for row in rows:
+            views.setdefault(repr(row.shown), []).append(row)
+        for alike in views.values():
+            shown, names = alike[0].shown, [row.name for row in alike]
+            if len(views) > 1:
+                self.console.print(self._names(names))
+            for message in shown:
+                style = "dim" if message.role is Role.SYSTEM else ""
+                self.console.print(Text(clean(words(message), SHOWN), style), soft_wrap=False)
+            images = sum(len(message.images) for message in shown)
+            if images:
+                self.console.print(Text(f"({images} images)", "dim"))
+
+    def acted(self, turn: int, rows: Sequence[Row]) -> None:
+        """What all did in the turn, and what came of it."""
+        done = [row for row in rows if row.acted]
+        if self.brief or not rows:
+            return
+        if self.together and len({row.said and words(row.said) for row in done}) > 1:
+            self.together = False
+            self.console.print(Text("they part here", "bold"))
+        width = min(max(map(len, self.names)), 24) + 2
+        for row in rows:
+            self.console.print(self._row(row, width), no_wrap=True, overflow="ellipsis", crop=True)
+            for told in filter(None, (row.refused and f"refused: {row.refused}", row.ended and _ending(row))):
+                style = "red" if row.failed else "yellow" if row.refused and told.startswith("refused") else "bold"
+                self.console.print(Text(" " * width + clean(told, 300), style))
+
+    def bout(self, at: int, count: int, bout: Bout) -> None:
+        """A line for a task that is over."""
+        told = Text(f"task {at}/{count} ", "bold")
+        for number_, (group, scores) in enumerate(zip(bout.groups, bout.scores, strict=True)):
+            episode = group.episodes[0]
+            told.append(f" {self.names[number_]} ", self._style(self.names[number_]))
+            if episode.error is not None:
+                told.append("failed", "red")
+                continue
+            told.append("✓" if group.trajectories[0].success else "✗")
+            told.append(f" {number(sum(score.total for score in scores))}")
+        self.console.print(told)
+
+    def _row(self, row: Row, width: int) -> Text:
+        reward = f"{signed(row.reward)} = {number(row.total)}" if row.reward or row.total else ""
+        said = line(words(row.said), 400) if row.said is not None else "-" if row.acted else ""
+        room = max(20, self.console.width - width - (len(reward) + 2 if reward else 0))
+        said = said if len(said) <= room else said[: room - 1] + "…"
+        name = row.name if len(row.name) <= width - 2 else row.name[: width - 3] + "…"
+        told = Text(f"{name:<{width}}", self._style(row.name)).append(said, "default")
+        return told.append(f"{' ' * (room - len(said))}  {reward}", "bold") if reward else told
+
+    def _names(self, names: Sequence[str]) -> Text:
+        told = Text()
+        for at, name in enumerate(names):
+            told.append(", " if at else "").append(name, self._style(name))
+        return told.append(" sees:" if len(names) == 1 else " see:", "dim")
+
+    def _style(self, name: str) -> str:
+        return STYLES[list(self.names).index(name) % len(STYLES)]
+
+
+def _ending(row: Row) -> str:
+    return f"failed, which does not count as its play: {row.ended}" if row.failed else f"over: {row.ended}"
+
+
+def by_task(names: Sequence[str], bouts: Sequence[Bout]) -> Table:
+    """Each task with what every operator earned in it."""
+    made = Table("task", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in names:
+        made.add_column(escape(name), justify="right", overflow="fold")
+    for bout in bouts:
+        made.add_row(
+            f"{bout.number + 1} {line(bout.task.env, 30)} {bout.task.seed}", *map(_cell, bout.groups, bout.scores)
+        )
+    return made
+
+
+def _cell(group, scores) -> str:
+    if not group.trajectories:
+        return "[red]failed[/red]"
+    return f"{'✓' if group.trajectories[0].success else '✗'} {number(scores[0].total)}"
+
+
+def words(message: Message) -> str:
+    """What was said, calls as they would be written in Python."""
+    calls = [f"{c.name}({', '.join(f'{key}={value!r}' for key, value in c.arguments.items())})" for c in message.calls]
+    return "\n".join(filter(None, [message.text, *calls])) or (f"(thinks) {message.thought}" if message.thought else "")

@@ -1,0 +1,131 @@
+"""Lock-step: nobody acts on a turn before all who still play have come to it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sojourn.errors import ActionError
+from sojourn.types import Ending, Message, Observation, Trajectory
+
+
+@dataclass
+class Row:
+    """One operator's part of a turn, filled in while it acts; `said` stays None where it could not be read."""
+
+    name: str
+    shown: tuple[Message, ...] = ()
+    choices: tuple[str, ...] = ()
+    said: Message | None = None
+    acted: bool = False
+    refused: str = ""
+    reward: float = 0.0
+    total: float = 0.0  # reward of the episode so far
+    ended: str = ""  # how the episode ended with this turn
+    failed: bool = False  # ended by a failure that is not the operator's play
+
+
+class Watcher(Protocol):
+    """Is told of each turn: when all see what it begins with, and when all have acted and were answered."""
+
+    def seen(self, turn: int, rows: Sequence[Row]) -> None: ...
+    def acted(self, turn: int, rows: Sequence[Row]) -> None: ...
+
+
+@dataclass
+class Rounds:
+    """The turns of one task, for operators by name; `conduct` opens them, one after another."""
+
+    names: Sequence[str]
+    watcher: Watcher
+    turn: int = 0
+    rows: dict[str, Row] = field(default_factory=dict)  # of the turn that is being played
+    _waiting: dict[str, Row] = field(default_factory=dict)  # of those who have come to the next one
+    _gate: asyncio.Event = field(default_factory=asyncio.Event)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.present = set(self.names)
+
+    async def arrive(self, name: str, shown: tuple[Message, ...], choices: tuple[str, ...]) -> Row:
+        """Comes to the next turn, and waits for all others."""
+        before = self.rows.get(name)
+        row = self._waiting[name] = Row(name, shown, choices, total=before.total if before is not None else 0.0)
+        gate = self._gate
+        self._changed.set()
+        await gate.wait()
+        return row
+
+    def leave(self, name: str, ended: str, failed: bool) -> None:
+        """Its episode is over: nobody waits for it any more."""
+        row = self.rows.setdefault(name, Row(name))
+        row.ended, row.failed = ended, failed
+        self.present.discard(name)
+        self._waiting.pop(name, None)
+        self._changed.set()
+
+    async def conduct(self) -> None:
+        """Opens a turn when all who still play have come to it, until nobody does. What the watcher raises is raised
+        here, so that no operator is blamed for it."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if self._waiting.keys() != self.present:
+                continue
+            self.watcher.acted(self.turn, self._ordered(self.rows))
+            self.rows, self._waiting = self._waiting, {}
+            if not self.rows:
+                return
+            self.turn += 1
+            self.watcher.seen(self.turn, self._ordered(self.rows))
+            gate, self._gate = self._gate, asyncio.Event()
+            gate.set()
+
+    def _ordered(self, rows: Mapping[str, Row]) -> list[Row]:
+        return [rows[name] for name in self.names if name in rows]
+
+
+@dataclass
+class PacedSeat:
+    """An operator's seat that keeps step with the others'; `seconds` counts how long it took to act."""
+
+    seat: Any
+    name: str
+    rounds: Rounds
+    row: Row = field(default_factory=lambda: Row(""))
+    seconds: float = 0.0
+
+    @property
+    def ends_when_malformed(self) -> bool:
+        return self.seat.ends_when_malformed
+
+    async def act(self, observation: Observation, state: str | None = None) -> Message:
+        shown = (*observation.brief, *observation.messages)
+        self.row = await self.rounds.arrive(self.name, shown, observation.choices)
+        began = time.perf_counter()
+        try:
+            said = self.row.said = await self.seat.act(observation, state)
+        except ActionError as error:
+            self.row.refused = str(error)
+            raise
+        finally:
+            self.row.acted = True
+            self.seconds += time.perf_counter() - began
+        return said
+
+    def pay(self, reward: float, info: Mapping[str, float]) -> None:
+        if info.get("malformed") and not self.row.refused:
+            self.row.refused = "malformed"
+        self.row.reward += reward
+        self.row.total += reward
+        self.seat.pay(reward, info)
+
+    def refused(self, error: ActionError, observation: Observation) -> Observation:
+        self.row.refused = str(error)
+        return self.seat.refused(error, observation)
+
+    def finish(self, ending: Ending) -> Trajectory:
+        return self.seat.finish(ending)

@@ -1,0 +1,51 @@
+"""A match as a run folder: a stage for each operator, in which a task is a group, at the same place in all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sojourn.arena import FACTS, STAGE
+from sojourn.arena.match import Bout
+from sojourn.arena.results import Result
+from sojourn.record import vocabulary
+from sojourn.record.run import RunFolder
+from sojourn.record.store import EpisodeStore
+from sojourn.record.vocabulary import Vocabulary
+
+
+class Recording:
+    """Written as the match goes: what was played when it was broken off is there."""
+
+    def __init__(self, path: Path, config: str, seed: int, facts: Mapping[str, Any]) -> None:
+        self.folder = RunFolder.create(path, config, seeds={"run": seed})
+        self.folder.write_json(FACTS, facts)
+        self.store = EpisodeStore(path, write=True)
+
+    def words(self, vocabularies: Sequence[Vocabulary]) -> None:
+        """Keeps the vocabulary, where those who speak in tokens have the same."""
+        if vocabularies and all(one == vocabularies[0] for one in vocabularies):
+            vocabulary.write(self.folder.path, vocabularies[0])
+
+    def blobs(self, blobs: Mapping[str, bytes]) -> None:
+        self.folder.blobs.keep(blobs)
+
+    def bout(self, names: Sequence[str], bout: Bout) -> None:
+        for name, group, scores in zip(names, bout.groups, bout.scores, strict=True):
+            self.store.append(STAGE + name, 0, [group], [scores])
+
+    def results(self, found: Sequence[Result]) -> None:
+        for one in found:
+            if one.overall.episodes:
+                self.folder.add_evaluation(one.name, STAGE + one.name, 0, one.summary)
+
+    def close(self) -> None:
+        self.store.close()
+        self.folder.close()
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,184 @@
+"""Whole matches: every kind of operator, what the terminal shows, what is recorded, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from played_match import match
+from starlette.testclient import TestClient
+
+from sojourn.arena.checkpoints import Trained
+from sojourn.envs.tools import as_family
+from sojourn.envs.toy import Toy
+from sojourn.errors import ConfigError, ModelError, RecordError
+from sojourn.record.store import EpisodeStore
+from sojourn.view.server import application
+from tests.envs.loopback import served
+
+PLANS = [(env := Toy().make(task)).layout.plan(env.state) for task in Toy().tasks("test")[:2]]
+
+
+def planner(talk: list) -> str:
+    """Plays the first test task by a plan."""
+    return PLANS[0][sum(message["role"] == "assistant" for message in talk)]
+
+
+async def test_experts_and_chance_side_by_side() -> None:
+    ended = await match("expert", "random", "expert", tasks=3, turns=12)
+    assert [result.name for result in ended.results] == ["expert", "random", "expert-2"]
+    assert ended.named("expert").overall.success.mean == 1.0
+    assert ended.named("expert").summary == ended.named("expert-2").summary
+    assert ended.shown.count("they part here") <= 3
+    assert "expert, expert-2 see:" in ended.shown
+    assert re.search(r"random - expert +-[\d.]+ \[", ended.shown)
+    assert max(map(len, ended.shown.splitlines())) <= 80
+
+
+async def test_while_all_see_the_same_it_is_shown_once() -> None:
+    ended = await match("expert", "expert", tasks=1)
+    assert ended.shown.count("Take the treasure.") == 1
+    assert "see:" not in ended.shown
+
+
+async def test_a_brief_match_is_a_line_for_each_task() -> None:
+    ended = await match("expert", "random", brief=True, turns=3)
+    assert "turn 1" not in ended.shown
+    assert "task 2/2" in ended.shown
+
+
+async def test_a_person_acts_among_others_and_may_leave() -> None:
+    ended = await match("person", "expert", typed="\n".join(PLANS[0]) + "\n:quit\n", tasks=3)
+    assert ended.named("person").overall.episodes == 1
+    assert ended.named("person").overall.success.mean == 1.0
+    assert ended.named("person").failed == 1
+    assert ended.named("expert").overall.episodes == 2, "the match ends with the task in which the person left"
+    assert "the person left" in ended.shown
+
+
+async def test_an_endpoint_plays() -> None:
+    with served(planner) as (url, asked):
+        ended = await match(f"{url}#some/model", "expert", tasks=1)
+    assert ended.named("model").overall.success.mean == 1.0
+    assert ended.named("model").tokens == 7 * len(PLANS[0])
+    assert asked[0]["messages"][0]["role"] == "system"
+    assert [message["role"] for message in asked[1]["messages"]] == ["system", "user", "assistant", "user"]
+
+
+async def test_an_endpoint_that_breaks_is_a_failure_and_no_play() -> None:
+    with served(lambda talk: None if len(talk) > 2 else planner(talk)) as (url, _):
+        ended = await match(f"{url}#model", "expert", tasks=1)
+    assert ended.named("model").failed == 1
+    assert ended.named("model").overall.episodes == 0
+    assert ended.named("expert").overall.success.mean == 1.0
+    assert "which does not count as its play" in ended.shown
+    assert "answered 500" in ended.shown
+
+
+async def test_an_endpoint_calls_tools() -> None:
+    def calls(talk: list) -> dict:
+        number = sum(message["role"] == "assistant" for message in talk)
+        arguments = ["{broken", '{"number": "x"}', '{"number": 3}'][min(number, 2)]
+        call = {"id": f"c{number}", "type": "function", "function": {"name": "guess", "arguments": arguments}}
+        return {"role": "assistant", "content": "<think>hm</think>", "tool_calls": [call]}
+
+    class Guess:
+        """Guess the number."""
+
+        def __init__(self, seed: int) -> None:
+            self.guessed: list[int] = []
+
+        def guess(self, number: int) -> str:
+            """Say a number."""
+            self.guessed.append(number)
+            return "no"
+
+        def reward(self) -> float | None:
+            return 1.0 if len(self.guessed) == 2 else None
+
+    with served(calls) as (url, asked):
+        ended = await match(f"{url}#model", family=as_family(Guess, form="native"), table={"name": "x"}, tasks=1)
+    assert ended.named("model").overall.success.mean == 1.0
+    assert "could not be read" in ended.shown
+    assert "guess(number=3)" in ended.shown
+    assert asked[0]["tools"][0]["function"]["name"] == "guess"
+    last = asked[-1]["messages"]
+    assert [m["role"] for m in last][-2:] == ["assistant", "tool"]
+    assert last[-1]["tool_call_id"] == last[-2]["tool_calls"][0]["id"] == "c2"
+    refused = next(at for at, m in enumerate(last) if m.get("tool_calls") and m["tool_calls"][0]["id"] == "c1")
+    assert [m["role"] for m in last[refused + 1 : refused + 3]] == ["tool", "user"], "every call is answered"
+
+
+async def test_checkpoints_play_as_they_were_trained(trained: Path) -> None:
+    ended = await match(f"{trained}", f"{trained}@before", f"{trained}@warmup", "expert", tasks=1)
+    assert [r.name for r in ended.results] == ["run", "run@before", "run@warmup", "expert"]
+    assert all(r.failed == 0 for r in ended.results)
+    assert all(r.tokens > 0 for r in ended.results[:3])
+    assert "turn 5" not in ended.shown, "the run was trained with four turns"
+    again = await match(f"{trained}", f"{trained}@before", f"{trained}@warmup", "expert", tasks=1)
+    assert [r.summary for r in again.results] == [r.summary for r in ended.results]
+
+
+async def test_what_is_recorded_opens_in_the_viewer(trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "match"
+    hostile = "<script>alert(1)</script>\x1b[2J"
+    with served(lambda talk: hostile) as (url, _):
+        await match("random", "expert", f"{trained}", f"{url}#evil", out=out, turns=4)
+    with EpisodeStore(out) as store:
+        assert {count.stage for count in store.steps()} == {
+            f"evaluation-{name}" for name in ("random", "expert", "run", "evil")
+        }
+        tasks = [{entry.task for entry in store.query() if entry.place == place} for place in (0, 1)]
+        assert all(len(names) == 1 for names in tasks)
+        evil = next(iter(store.query(stage="evaluation-evil")))
+    assert json.loads((out / "arena.json").read_text())["operators"]["random"] == "random"
+    client = TestClient(application([tmp_path]), base_url="http://127.0.0.1")
+    page = client.get("/runs/match/groups/evaluation-expert/0/1").text
+    assert re.findall(r'<th><a href="[^"]*">([^<]*)</a></th>', page) == ["random", "expert", "run", "evil"]
+    assert "<script>alert" not in page
+    assert "\x1b" not in page
+    assert client.get(f"/runs/match/episodes/{evil.id}").status_code == 200
+    assert 'class="state finished"' in client.get("/runs/match").text
+    assert "success" in client.get("/runs/match/panels?a=random&b=expert").text
+
+
+async def test_hostile_words_reach_no_terminal(tmp_path: Path) -> None:
+    with served(lambda talk: "\x1b]0;owned\x07[bold]x") as (url, _):
+        ended = await match(f"{url}#evil", tasks=1, turns=2)
+    assert "\x1b" not in ended.shown
+    assert "\x07" not in ended.shown
+    assert "[bold]x" in ended.shown
+
+
+@pytest.mark.parametrize(
+    ("operators", "asked", "told"),
+    [
+        ((), {}, "nobody plays"),
+        (("nosuch",), {}, "expected expert, random, person"),
+        (("http://127.0.0.1:1/v1",), {}, "by its address and its model"),
+        (("http://127.0.0.1:1/v1#m",), {}, "nothing answers at 127.0.0.1 port 1"),
+        (("person", "person"), {}, "name it once"),
+        (("expert",), {"others": "person"}, "a person takes one seat"),
+        (("expert",), {"split": "test", "first": 10**9}, "has 1000 tasks"),
+    ],
+)
+async def test_what_cannot_be_played_is_said_in_a_sentence(operators, asked, told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        await match(*operators, **asked)
+
+
+async def test_weights_that_are_not_there_or_of_another_model_are_refused(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="it has before, warmup, rl"):
+        await match(f"{trained}@nosuch")
+    other = shutil.copytree(trained, tmp_path / "other")
+    config = other / "config.toml"
+    config.write_text(config.read_text().replace("hidden=64", "hidden=128"))
+    with pytest.raises((RecordError, ModelError), match="made with"):
+        await match(f"{other}")
+
+
+def test_weights_are_named_behind_an_at(trained: Path) -> None:
+    assert (Trained.of(f"{trained}@2").word, Trained.of(f"{trained}@2").name) == ("2", "run@2")

@@ -1,0 +1,187 @@
+"""Lock-step, failures that stay their own, seats, and what is the same under the same seed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from sojourn.agents.plain import Chair
+from sojourn.arena.lockstep import Row
+from sojourn.arena.match import Match
+from sojourn.arena.operators import Chance, Expert, Simple
+from sojourn.arena.spoken import Spoken, SpokenSeat
+from sojourn.envs.matrix import Matrix
+from sojourn.envs.toy import Toy
+from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.rollout.play import Limits, expert_action
+from sojourn.types import Message, Role, Task
+
+TOY = Toy(choices=True)
+
+
+@dataclass
+class Watching:
+    """Remembers what it was told."""
+
+    told: list[tuple[str, int, list[str]]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+
+    def seen(self, turn: int, rows: Sequence[Row]) -> None:
+        self.told.append(("seen", turn, [row.name for row in rows]))
+
+    def acted(self, turn: int, rows: Sequence[Row]) -> None:
+        self.told.append(("acted", turn, [row.name for row in rows]))
+        self.rows += rows
+
+
+@dataclass
+class Scripted(Simple):
+    """Says its lines one after another, an error among them is raised; `waits` is how long it thinks."""
+
+    lines: list[Any]
+    waits: int = 0
+    log: list[tuple[str, int]] = field(default_factory=list)
+
+    def sit(self, chair: Chair, env: Any) -> SpokenSeat:
+        return SpokenSeat(chair.name, Lines(self, env), chair.trainable)
+
+
+@dataclass
+class Lines:
+    operator: Scripted
+    env: Any
+    turn: int = 0
+
+    async def say(self, observation: Any) -> Spoken:
+        self.turn += 1
+        self.operator.log.append((self.operator.name, self.turn))
+        for _ in range(self.operator.waits):
+            await asyncio.sleep(0)
+        line = self.operator.lines[min(self.turn, len(self.operator.lines)) - 1]
+        if isinstance(line, BaseException):
+            raise line
+        said = await expert_action(self.env) if line == "expert" else line
+        return Spoken(Message(Role.ASSISTANT, said))
+
+
+def bout(*operators: Any, family: Any = TOY, watcher: Any = None, turns: int = 6, **options: Any) -> Any:
+    made = Match(family, operators, Limits(turns=turns), watcher or Watching(), **options)
+    made.check([family.tasks("test")[0]])
+    return asyncio.run(made.bout(0, family.tasks("test")[0]))
+
+
+def test_nobody_acts_on_a_turn_before_all_acted_on_the_one_before() -> None:
+    log: list[tuple[str, int]] = []
+    quick, slow = Scripted("quick", ["expert"], 0, log), Scripted("slow", ["expert"], 40, log)
+    watcher = Watching()
+    bout(quick, slow, Scripted("third", ["expert"], 3, log), watcher=watcher)
+    assert [turn for _, turn in log] == sorted(turn for _, turn in log)
+    assert {name for name, turn in log if turn == 2} == {"quick", "slow", "third"}
+    turns = max(turn for _, turn, _ in watcher.told)
+    told = [(what, turn) for what, turn, _ in watcher.told]
+    assert told == [("acted", 0), *[(what, turn) for turn in range(1, turns + 1) for what in ("seen", "acted")]]
+
+
+def test_who_is_done_is_not_waited_for() -> None:
+    watcher = Watching()
+    played = bout(Scripted("never", ["nonsense"]), Expert("expert"), watcher=watcher, turns=16)
+    assert [episode.trajectories[0].success for episode in played.episodes] == [False, True]
+    lengths = [len(episode.trajectories[0].turns) for episode in played.episodes]
+    assert lengths[0] == 16 > lengths[1]
+    assert watcher.told[-1] == ("acted", 16, ["never"])
+
+
+@pytest.mark.parametrize("failure", [InfrastructureError("the server is gone"), KeyError("x"), SystemExit(1)])
+def test_a_failure_ends_the_episode_of_its_operator_alone(failure: BaseException) -> None:
+    watcher = Watching()
+    played = bout(Scripted("broken", ["expert", failure]), Expert("expert"), watcher=watcher)
+    broken, expert = played.episodes
+    assert broken.error == f"{type(failure).__name__}: {failure}"
+    assert expert.error is None
+    assert played.scores[0] == []
+    row = next(row for row in watcher.rows if row.failed)
+    assert (row.name, row.ended) == ("broken", broken.error)
+
+
+def test_a_refused_action_is_its_own_fault_and_costs_a_turn() -> None:
+    watcher = Watching()
+    played = bout(Scripted("wrong", ["dance", "expert"]), Expert("expert"), watcher=watcher)
+    turns = played.episodes[0].trajectories[0].turns
+    assert played.episodes[0].error is None
+    assert turns[0].info["malformed"] == 1.0
+    assert "dance" in turns[1].shown[0].text
+    assert "dance" in next(row.refused for row in watcher.rows if row.name == "wrong")
+    assert not any(row.failed for row in watcher.rows)
+
+
+def test_what_a_watcher_raises_is_charged_to_nobody() -> None:
+    class Gone(Watching):
+        def seen(self, turn: int, rows: Sequence[Row]) -> None:
+            raise BrokenPipeError("nobody reads")
+
+    with pytest.raises(ExceptionGroup, match="TaskGroup") as raised:
+        bout(Expert("expert"), Expert("other"), watcher=Gone())
+    assert isinstance(raised.value.exceptions[0], BrokenPipeError)
+
+
+def test_a_broken_setting_stops_the_match() -> None:
+    with pytest.raises(ExceptionGroup) as raised:
+        bout(Chance("random"), Expert("expert"), family=Toy())
+    assert "choices=true" in str(raised.value.exceptions[0])
+
+
+def said(played: Any, at: int) -> list[str]:
+    return [turn.said.text for turn in played.episodes[at].trajectories[0].turns]
+
+
+def test_the_same_seed_plays_the_same_and_another_another() -> None:
+    once, again = (bout(Chance("a"), Chance("b"), seed=3) for _ in range(2))
+    assert [said(once, at) for at in (0, 1)] == [said(again, at) for at in (0, 1)]
+    assert said(once, 0) == said(once, 1), "operators have the same seeds too"
+    assert any(said(bout(Chance("a"), seed=seed), 0) != said(once, 0) for seed in (4, 5, 6))
+
+
+def test_operators_take_one_seat_of_several() -> None:
+    game = Matrix(opponent="self", choices=True)
+    played = bout(Chance("one"), Chance("two"), family=game, seat="column", others=Chance("random"))
+    for episode in played.episodes:
+        sides = {trajectory.agent: trajectory for trajectory in episode.trajectories}
+        assert sides["column"].trainable
+        assert not sides["row"].trainable
+        assert sides["row"].turns
+    with pytest.raises(ConfigError, match="--seat row"):
+        bout(Chance("one"), family=game)
+    with pytest.raises(ConfigError, match="has the seats row, column"):
+        bout(Chance("one"), family=game, seat="middle", others=Chance("random"))
+    with pytest.raises(ConfigError, match="one seat alone"):
+        bout(Chance("one"), others=Chance("random"))
+
+
+def test_more_operators_than_a_world_can_hold_are_refused() -> None:
+    class Small:
+        capacity = 1
+
+        def tasks(self, split: str) -> Sequence[Task]:
+            return TOY.tasks(split)
+
+        def make(self, task: Task) -> Any:
+            return TOY.make(task)
+
+    with pytest.raises(ConfigError, match="2 operators play at once, but this world holds 1"):
+        bout(Expert("a"), Expert("b"), family=Small())
+
+
+def test_a_seat_that_cannot_be_read_says_so() -> None:
+    class Mute:
+        async def say(self, observation: Any) -> Spoken:
+            return Spoken(None, fault="not JSON")
+
+    seat = SpokenSeat("agent", Mute())
+    observation = asyncio.run(TOY.make(TOY.tasks("test")[0]).start())
+    with pytest.raises(ActionError, match="not JSON"):
+        asyncio.run(seat.act(observation))
+    assert seat.turns[0].said is None

@@ -1,0 +1,349 @@
+"""Episodes played again from a turn on, from the pages: by a person, by checkpoints, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import html
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made import chatml
+from made_world import Says
+from played_match import match
+from played_run import SUMS, TOY, Made, Script, Sums
+from starlette.testclient import TestClient
+
+from sojourn.arena.spoken import SILENT
+from sojourn.envs.sokoban import Sokoban
+from sojourn.record.entry import Entry
+from sojourn.record.step_file import Record
+from sojourn.record.store import EpisodeStore
+from sojourn.types import Message, Prompt, Role, Sample, SamplingParams, Stop, Turn, Versions
+from sojourn.view.handover import Recited
+from sojourn.view.reruns import MOST, Reruns
+from sojourn.view.server import application
+
+SEEN: dict[str, Any] = {"observation": "image", "choices": True}
+HOME = "http://127.0.0.1"
+OPEN: list[str] = []  # worlds that are open
+
+
+class Shifting(Sums):
+    """Asks for something else every time."""
+
+    asked = 0
+
+    def goal(self) -> str:
+        Shifting.asked += 1
+        return f"What is {Shifting.asked} + 1?"
+
+
+class Closing(Sums):
+    """Says whether it is closed."""
+
+    def goal(self) -> str:
+        OPEN.append("world")
+        return super().goal()
+
+    def close(self) -> None:
+        OPEN.remove("world")
+
+
+@pytest.fixture(scope="session")
+def played(tmp_path_factory, trained: Path) -> Path:
+    """Runs of experts and scripts, and one with checkpoints; nobody may change them."""
+    folder = tmp_path_factory.mktemp("played")
+    Made({**TOY, "choices": True}, turns=12).run(folder / "toy")
+    Made({**TOY, "choices": True}, Script(["dance", "go north", "<b>hm</b>", "go south", "go east"]), turns=5).run(
+        folder / "clumsy"
+    )
+    Made(SUMS).run(folder / "sums")
+    Made({**SUMS, "cls": "test_rerun:Shifting"}).run(folder / "shifting")
+    Made({**SUMS, "cls": "test_rerun:Closing"}).run(folder / "closing")
+    Made({"name": "matrix", "opponent": "self", "choices": True}, Script(["hm"])).run(folder / "game")
+    asyncio.run(match("expert", family=Sokoban(**SEEN), table={"name": "sokoban", **SEEN}, out=folder / "pictures"))
+    shutil.copytree(trained, folder / "trained")
+    return folder
+
+
+class Browser:
+    """A viewer with its re-runs, asked as a browser asks: forms come from its own pages."""
+
+    def __init__(self, folder: Path, reruns: Any) -> None:
+        self.folder, self.reruns = folder, reruns
+        held = [folder, *([reruns.out] if reruns is not None and reruns.out is not None else [])]
+        self.client = TestClient(application(held, reruns=reruns), base_url=HOME, raise_server_exceptions=False)
+
+    def record(self, run: str, stage: str | None = None, turns: int = 1) -> tuple[Entry, Record]:
+        with EpisodeStore(self.folder / run) as store:
+            entry = next(entry for entry in store.query(stage=stage) if entry.turns >= turns)
+            return entry, store.read(entry)
+
+    def get(self, address: str) -> Any:
+        return self.client.get(address)
+
+    def form(self, run: str, turn: int, who: str = "person", stage: str | None = None, **more: Any) -> dict[str, Any]:
+        entry, _ = self.record(run, stage, turn)
+        page = self.get(f"/rerun/{turn}/{run}/{entry.id}").text
+        token = re.search(r'name="token" value="([^"]+)"', page)
+        return {
+            "run": run, "episode": entry.id, "turn": turn, "who": who, "token": token[1] if token else "", **more
+        }  # fmt: skip
+
+    def begin(self, *asked: Any, **more: Any) -> Any:
+        return self.client.post("/rerun", data=self.form(*asked, **more), headers={"origin": HOME})
+
+    def post(self, page: Any, what: str, **fields: str) -> Any:
+        address = f"{page.url.path}/{what}"
+        return self.client.post(address, data={"token": self.reruns.token, **fields}, headers={"origin": HOME})
+
+    def over(self, page: Any) -> Any:
+        """The page when its re-run is over."""
+        rerun = self.rerun(page)
+        with rerun.news:
+            assert rerun.news.wait_for(lambda: rerun.over, 60), rerun.state
+        return self.get(page.url.path)
+
+    def rerun(self, page: Any) -> Any:
+        return self.reruns.get(page.url.path.rpartition("/")[2])
+
+
+@pytest.fixture
+def browser(played: Path, tmp_path: Path) -> Iterator[Browser]:
+    reruns = Reruns(tmp_path / "kept")
+    yield Browser(played, reruns)
+    reruns.close()
+    assert not OPEN, "a world stays open"
+
+
+def texts(trajectory: Any) -> list[str]:
+    return [turn.said.text for turn in trajectory.turns]
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.endswith(("-shm", "-wal"))
+    }
+
+
+def test_a_person_plays_on_from_a_turn(browser: Browser) -> None:
+    _, record = browser.record("toy", turns=3)
+    said = texts(record.episode.trajectories[0])
+    page = browser.begin("toy", 3)
+    assert "asking" in page.text
+    assert f'value="{said[2]}"' in page.text, "choices are buttons"
+    for action in said[2:]:
+        page = browser.post(page, "act", action=action)
+    assert "done" in page.text
+    rerun = browser.rerun(page)
+    assert texts(rerun.finished) == said
+    assert rerun.finished.reward == record.episode.trajectories[0].reward == 1.0
+    assert [turn.shown for turn in rerun.finished.turns] == [t.shown for t in record.episode.trajectories[0].turns]
+
+
+def test_a_person_is_not_told_what_came_next(browser: Browser) -> None:
+    _, record = browser.record("toy", turns=3)
+    page = browser.begin("toy", 2)
+    assert "as it was" in page.text
+    assert page.text.count('id="turn-') == 0
+    page = browser.post(page, "act", action=texts(record.episode.trajectories[0])[1])
+    assert page.text.count('id="turn-') == 1
+    ended = browser.post(page, "end")
+    assert ended.text.count('id="turn-') == len(record.episode.trajectories[0].turns) - 1
+
+
+def test_what_was_refused_is_refused_again(browser: Browser) -> None:
+    page = browser.begin("clumsy", 4)
+    page = browser.post(page, "act", action="sing")
+    assert "&#34;sing&#34; is no action" in page.text
+    _, record = browser.record("clumsy", turns=4)
+    was = [turn.info.get("malformed") for turn in record.episode.trajectories[0].turns[:3]]
+    assert [turn.info.get("malformed") for turn in browser.rerun(page).trajectory.turns] == [*was, 1.0]
+    assert 1.0 in was
+    assert None in was
+    shown = [turn.shown for turn in record.episode.trajectories[0].turns[:4]]
+    assert [turn.shown for turn in browser.rerun(page).trajectory.turns] == shown, "refusals are told again"
+
+
+def test_hostile_words_are_shown_as_words(browser: Browser) -> None:
+    page = browser.begin("clumsy", 4)
+    page = browser.post(page, "act", action="<script>alert(1)</script>\x1b[2J")
+    assert "<script>alert" not in page.text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page.text
+    assert "\x1b" not in page.text
+
+
+def test_a_checkpoint_plays_to_the_end(browser: Browser) -> None:
+    _, record = browser.record("trained", "rl", turns=3)
+    before = record.episode.trajectories[0]
+    page = browser.over(browser.begin("trained", 3, "trained@rl", "rl"))
+    now = browser.rerun(page).finished
+    assert "done" in page.text
+    assert "trained@rl" in page.text
+    for turn in (0, 1):
+        assert now.turns[turn].sample.tokens.tolist() == before.turns[turn].sample.tokens.tolist()
+    assert now.prompt(2).tolist() == before.prompt(2).tolist(), "it sees exactly what was seen"
+    again = browser.over(browser.begin("trained", 3, "trained@rl", "rl"))
+    assert texts(browser.rerun(again).finished) == texts(now)
+    others = [browser.over(browser.begin("trained", 3, "trained@rl", "rl", seed=seed)) for seed in (1, 2, 3)]
+    assert any(texts(browser.rerun(other).finished) != texts(now) for other in others)
+
+
+def test_a_checkpoint_goes_on_where_somebody_else_spoke_in_words(browser: Browser) -> None:
+    _, record = browser.record("toy", turns=2)
+    page = browser.over(browser.begin("toy", 2, "trained@warmup"))
+    now = browser.rerun(page).finished
+    assert now is not None, page.text
+    assert texts(now)[0] == texts(record.episode.trajectories[0])[0]
+    assert len(now.turns) > 1
+
+
+async def test_what_was_sampled_is_given_again_token_by_token() -> None:
+    says, format = Message(Role.ASSISTANT, "go north"), chatml()
+    spelled = np.array([*format.codec.control("go"), *format.codec.control(" nor"), *format.codec.control("th")])
+    odd = Sample(spelled, np.zeros(len(spelled), dtype=np.float32), Versions(3, 3), Stop.END)
+    turns = [Turn(-1, spelled, odd, says), Turn(0, spelled, SILENT, says), Turn(1, spelled, odd, None)]
+    usual = list(format.encode_reply(says))
+    assert usual != spelled.tolist()
+    for same, given in ((True, [spelled.tolist(), usual]), (False, [usual, usual])):
+        recited = Recited(Says("go south"), format, turns, same)
+        found = [await recited.sample(Prompt(spelled), SamplingParams(8)) for _ in range(4)]
+        assert [sample.tokens.tolist() for sample in found[:2]] == given
+        assert found[3].tokens.tolist() == list(format.encode_reply(Message(Role.ASSISTANT, "go south")))
+
+
+def test_weights_that_are_not_there_are_told(browser: Browser) -> None:
+    page = browser.over(browser.begin("toy", 1, "trained@nosuch"))
+    assert "this run has no such weights" in page.text
+    assert browser.begin("toy", 1, "nosuch@rl").status_code == 404
+
+
+def test_a_finished_one_is_kept_as_an_episode_and_the_run_stays_as_it_is(browser: Browser) -> None:
+    was = digests(browser.folder)
+    page = browser.over(browser.begin("trained", 2, "trained@rl", "rl"))
+    kept = browser.post(page, "keep")
+    link = re.search(r'kept: <a href="([^"]+)"', kept.text)
+    assert link
+    episode = browser.get(html.unescape(link[1]))
+    assert episode.status_code == 200
+    assert "from-turn-2" in episode.text
+    assert browser.get(html.unescape(link[1]) + "?tokens=logprob").text.count('<span class="tok ') > 0
+    assert browser.reruns.out is not None
+    with EpisodeStore(browser.reruns.out / "trained-reruns") as store:
+        entry = next(iter(store.query()))
+        assert store.read(entry).episode.trajectories[0].turns[0].said is not None
+    browser.post(browser.over(browser.begin("trained", 2, "trained@rl", "rl")), "keep")
+    with EpisodeStore(browser.reruns.out / "trained-reruns") as store:
+        assert len(list(store.query())) == 2
+    assert digests(browser.folder) == was
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "http://127.0.0.1:1"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site", "origin": HOME},
+    ],
+)
+def test_a_form_of_another_origin_is_refused(browser: Browser, headers: dict[str, str]) -> None:
+    answer = browser.client.post("/rerun", data=browser.form("toy", 1), headers=headers)
+    assert answer.status_code == 403
+    assert "another origin" in answer.text
+    assert not browser.reruns.found
+    page = browser.begin("toy", 1)
+    for action in ("act", "end", "keep"):
+        refused = browser.client.post(
+            f"{page.url.path}/{action}", data={"token": browser.reruns.token}, headers=headers
+        )
+        assert refused.status_code == 403
+    assert not browser.rerun(page).over
+
+
+def test_a_form_without_the_viewers_token_is_refused(browser: Browser) -> None:
+    form = {**browser.form("toy", 1), "token": "guessed"}
+    assert browser.client.post("/rerun", data=form, headers={"origin": HOME}).status_code == 403
+    assert browser.client.get("/rerun").status_code in (404, 405)
+    assert not browser.reruns.found
+
+
+def test_it_is_off_unless_asked_for(played: Path) -> None:
+    browser = Browser(played, None)
+    entry, _ = browser.record("toy")
+    assert "re-run from here" in browser.get(f"/runs/toy/episodes/{entry.id}").text
+    page = browser.get(f"/rerun/1/toy/{entry.id}")
+    assert "sojourn view --play" in page.text
+    assert "<button>play" not in page.text
+    assert browser.client.post("/rerun", data={}, headers={"origin": HOME}).status_code == 403
+    assert "sojourn view --play" in browser.get("/play").text
+
+
+@pytest.mark.parametrize(
+    ("run", "turn", "told"), [("game", 1, "several seats (row, column)"), ("toy", 99, "cannot be re-run from turn 99")]
+)
+def test_what_cannot_be_played_again_is_said(browser: Browser, run: str, turn: int, told: str) -> None:
+    entry, _ = browser.record(run)
+    assert told in browser.get(f"/rerun/{turn}/{run}/{entry.id}").text
+    form = {"token": browser.reruns.token, "run": run, "episode": entry.id, "turn": turn, "who": "person"}
+    answer = browser.client.post("/rerun", data=form, headers={"origin": HOME})
+    assert answer.status_code == 404
+    assert told in answer.text
+
+
+def test_a_world_that_does_not_go_the_same_way_is_told(browser: Browser) -> None:
+    page = browser.over(browser.begin("shifting", 2))
+    assert "what is shown is" in page.text
+
+
+def test_whoever_is_idle_is_not_waited_for(played: Path) -> None:
+    reruns = Reruns(idle_s=0.05)
+    browser = Browser(played, reruns)
+    try:
+        page = browser.over(browser.begin("closing", 1))
+    finally:
+        reruns.close()
+    assert "nobody acted for" in page.text
+    assert not OPEN
+
+
+def test_only_so_many_go_on_and_each_can_be_ended(browser: Browser) -> None:
+    pages = [browser.begin("closing", 1) for _ in range(MOST)]
+    assert len(OPEN) == MOST
+    refused = browser.begin("closing", 1)
+    assert refused.status_code == 404
+    assert f"{MOST} re-runs go on already" in refused.text
+    assert browser.get("/play").text.count("asking") == MOST
+    ended = browser.over(browser.post(pages[0], "end"))
+    assert "ended" in ended.text
+    assert "asking" in browser.begin("closing", 1).text
+
+
+def test_closing_the_viewer_closes_the_worlds(played: Path) -> None:
+    reruns = Reruns()
+    browser = Browser(played, reruns)
+    for _ in range(2):
+        browser.begin("closing", 2)
+    assert OPEN
+    reruns.close()
+    assert not OPEN
+
+
+def test_what_a_world_shows_is_seen(browser: Browser) -> None:
+    page = browser.begin("pictures", 2)
+    address = re.search(r'<image href="(/play/[^"]+/blobs/[0-9a-f]{64})"', page.text)
+    assert address, page.text
+    image = browser.get(address[1])
+    assert image.headers["content-type"] == "image/png"
+    assert image.content.startswith(b"\x89PNG")
+    assert browser.get(f"{address[1][:-4]}beef").status_code == 404
+    assert 'href="/runs/pictures/blobs/' in browser.post(page, "end").text, "the recorded images are there too"

@@ -1,0 +1,59 @@
+"""Re-running in a real browser, against `sojourn view --play` in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from played_run import TOY, Made
+
+from sojourn.record.store import EpisodeStore
+
+
+def test_a_person_plays_in_a_browser_and_keeps_it(tmp_path: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    program = shutil.which(os.environ.get("SOJOURN_CHROMIUM") or "chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("Chromium is not installed")
+    Made({**TOY, "choices": True}, turns=12, tasks=1, episodes=1).run(tmp_path / "runs" / "toy")
+    with EpisodeStore(tmp_path / "runs" / "toy") as store:
+        entry = next(iter(store.query()))
+        said = [turn.said.text for turn in store.read(entry).episode.trajectories[0].turns if turn.said]
+    out = tmp_path / "runs" / "reruns"
+    command = [sys.executable, "-W", "ignore", "-m", "sojourn", "view", str(tmp_path / "runs"), "--port", "0"]
+    server = subprocess.Popen([*command, "--play", "--out", str(out)], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    try:
+        address = server.stdout.readline().split()[2].rstrip("/")
+        with playwright.sync_playwright() as started:
+            browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+            page = browser.new_page()
+            wrong: list[str] = []
+            page.on("console", lambda told: wrong.append(told.text) if told.type == "error" else None)
+            page.goto(f"{address}/runs/toy/episodes/{entry.id}")
+            page.click("[id='turn-0.1'] >> text=re-run from here")
+            page.click("main form button")
+            page.fill("textarea", "dance")
+            page.click("#now form:last-of-type button")
+            page.wait_for_selector('text="dance" is no action')
+            for action in said[1:]:
+                page.click(f'#now button[value="{action}"]')
+                page.wait_for_load_state()
+            page.click("text=keep it")
+            page.click(".controls a >> nth=0")
+            page.wait_for_selector("text=from-turn-2")
+            assert not wrong
+            browser.close()
+    finally:
+        server.send_signal(signal.SIGINT)
+        assert server.wait(20) is not None
+        server.stdout.close()
+    with EpisodeStore(out / "toy-reruns") as store:
+        kept = store.read(next(iter(store.query()))).episode
+    assert [turn.said.text for turn in kept.trajectories[0].turns if turn.said] == [said[0], "dance", *said[1:]]
+    assert kept.trajectories[0].reward == 1.0
