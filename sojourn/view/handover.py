@@ -44,7 +44,7 @@ class Start:
     def of(cls, episode: Episode, turn: int) -> Start:
         """Before the turn of this number, from 0; ConfigError where it cannot be played again from there."""
         if episode.error is not None:
-            raise ConfigError(f"this episode cannot be played again: its world failed ({episode.error})")
+            raise ConfigError(f"this episode cannot be played again: its world failed ({episode.error[:300]})")
         if len(episode.trajectories) != 1:
             seats = ", ".join(trajectory.agent for trajectory in episode.trajectories)
             raise ConfigError(

@@ -12,6 +12,7 @@ import secrets
 import socket
 import webbrowser
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -47,7 +48,14 @@ def application(
     reruns: Reruns | None = None,
 ) -> Starlette:
     """The viewer of the runs in some folders; a `token` is asked of whoever comes, where there is one. Episodes can be
-    played again where there are `reruns`, which the caller closes."""
+    played again where there are `reruns`, which are closed when its server ends."""
+
+    @asynccontextmanager
+    async def living(app: Starlette) -> AsyncIterator[None]:
+        yield
+        if reruns is not None:
+            await asyncio.to_thread(reruns.close)
+
     routes = [
         Route("/", page.marked(runs.index)),
         Route("/diff", page.marked(diff.index)),
@@ -79,11 +87,12 @@ def application(
             Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)),
             Middleware(Guard, token=token),
         ],
-        exception_handlers={SojournError: _missing, 404: _missing, rerun.RefusedError: rerun.refused},
+        exception_handlers={SojournError: _missing, rerun.RefusedError: rerun.refused, 404: _missing},
+        lifespan=living,
     )
     made.state.library = Library(tuple(folders))
-    made.state.ending = lambda: False  # whether streams are to end, so that the server can
     made.state.reruns = reruns
+    made.state.ending = lambda: False  # whether streams are to end, so that the server can
     return made
 
 
@@ -176,14 +185,10 @@ def serve(
     print(f"sojourn view: {address}  (Ctrl-C ends it)", flush=True)
     if browser:
         webbrowser.open(address)
-    config = uvicorn.Config(made, log_level="warning", timeout_graceful_shutdown=1, lifespan="off")
+    config = uvicorn.Config(made, log_level="warning", timeout_graceful_shutdown=1, lifespan="on")
     server = uvicorn.Server(config)
     made.state.ending = lambda: server.should_exit
-    try:
-        server.run(sockets=[bound])
-    finally:
-        if reruns is not None:
-            reruns.close()
+    server.run(sockets=[bound])
 
 
 def _is_loopback(host: str) -> bool:

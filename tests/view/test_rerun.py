@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import html
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import httpx
 import numpy as np
 import pytest
 from made import chatml
@@ -26,8 +31,10 @@ from sojourn.record.step_file import Record
 from sojourn.record.store import EpisodeStore
 from sojourn.types import Message, Prompt, Role, Sample, SamplingParams, Stop, Turn, Versions
 from sojourn.view.handover import Recited
+from sojourn.view.page import address
 from sojourn.view.reruns import MOST, Reruns
 from sojourn.view.server import application
+from tests.view import hostile
 
 SEEN: dict[str, Any] = {"observation": "image", "choices": True}
 HOME = "http://127.0.0.1"
@@ -53,6 +60,13 @@ class Closing(Sums):
 
     def close(self) -> None:
         OPEN.remove("world")
+
+
+class Marking(Sums):
+    """Leaves a file when it is closed."""
+
+    def close(self) -> None:
+        Path(os.environ["CLOSED"]).touch()
 
 
 @pytest.fixture(scope="session")
@@ -207,7 +221,7 @@ def test_a_checkpoint_goes_on_where_somebody_else_spoke_in_words(browser: Browse
 
 
 async def test_what_was_sampled_is_given_again_token_by_token() -> None:
-    says, format = Message(Role.ASSISTANT, "go north"), chatml()
+    says, format = Message(Role.ASSISTANT, "go north"), cast(Any, chatml())
     spelled = np.array([*format.codec.control("go"), *format.codec.control(" nor"), *format.codec.control("th")])
     odd = Sample(spelled, np.zeros(len(spelled), dtype=np.float32), Versions(3, 3), Stop.END)
     turns = [Turn(-1, spelled, odd, says), Turn(0, spelled, SILENT, says), Turn(1, spelled, odd, None)]
@@ -347,3 +361,53 @@ def test_what_a_world_shows_is_seen(browser: Browser) -> None:
     assert image.content.startswith(b"\x89PNG")
     assert browser.get(f"{address[1][:-4]}beef").status_code == 404
     assert 'href="/runs/pictures/blobs/' in browser.post(page, "end").text, "the recorded images are there too"
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_ending_the_viewer_closes_the_worlds(tmp_path: Path, end: signal.Signals, monkeypatch) -> None:
+    monkeypatch.setenv("CLOSED", str(tmp_path / "closed"))
+    Made({**SUMS, "cls": "test_rerun:Marking"}, tasks=1, episodes=1).run(tmp_path / "runs" / "marking")
+    (tmp_path / "closed").unlink()
+    command = [sys.executable, "-W", "ignore", "-m", "sojourn", "view", str(tmp_path / "runs"), "--port", "0", "--play"]
+    paths = [str(Path(__file__).parent), *sys.path]
+    server = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    )
+    assert server.stdout is not None
+    try:
+        client = httpx.Client(base_url=server.stdout.readline().split()[2], follow_redirects=True)
+        with EpisodeStore(tmp_path / "runs" / "marking") as store:
+            entry = next(iter(store.query()))
+        token = re.search(r'name="token" value="([^"]+)"', client.get(f"/rerun/1/marking/{entry.id}").text)
+        assert token
+        form = {"token": token[1], "run": "marking", "episode": entry.id, "turn": 1, "who": "person"}
+        page = client.post("/rerun", data=form, headers={"origin": str(client.base_url).rstrip("/")})
+        assert "asking" in page.text, page.text
+        client.close()
+        assert not (tmp_path / "closed").exists()
+    finally:
+        server.send_signal(end)
+        server.wait(30)
+        server.stdout.close()
+    assert (tmp_path / "closed").exists()
+
+
+def test_a_run_that_means_harm_is_told_of_in_words(tmp_path: Path) -> None:
+    name = '<b>"it\'s" a run'  # the client takes a % for two
+    hostile.make(tmp_path / name)
+    reruns = Reruns()
+    client = TestClient(application([tmp_path], reruns=reruns), base_url=HOME)
+    try:
+        for number, told in enumerate(("there is no world to play in", "there is no world", "its world failed")):
+            episode = f"evaluation-<b>/0/0/{number}"
+            page = client.get(address("rerun", 1, name, episode))
+            assert page.status_code == 200
+            form = {"token": reruns.token, "run": name, "episode": episode, "turn": 2, "who": "person"}
+            begun = client.post("/rerun", data=form, headers={"origin": HOME})
+            assert told in begun.text
+            for text in (page.text, begun.text):
+                assert len(text) < 1_000_000
+                assert not re.search(r"<(img|svg onload|i>|u>|script>|b>.it)", text.partition("<main")[2])
+                assert not set(text) & set("\x00\x1b\u202e")
+    finally:
+        reruns.close()

@@ -42,10 +42,10 @@ def test_a_person_plays_in_a_browser_and_keeps_it(tmp_path: Path) -> None:
             page.click("#now form:last-of-type button")
             page.wait_for_selector('text="dance" is no action')
             for action in said[1:]:
-                page.click(f'#now button[value="{action}"]')
-                page.wait_for_load_state()
+                with page.expect_navigation():
+                    page.click(f'#now button[value="{action}"]')
             page.click("text=keep it")
-            page.click(".controls a >> nth=0")
+            page.click('a[href*="/episodes/rerun/"]')
             page.wait_for_selector("text=from-turn-2")
             assert not wrong
             browser.close()
