@@ -14,7 +14,7 @@ function flipTheme() {
 
 // ---- going from page to page: the new page is fetched and put in the place of the old one
 
-const FILE = /^\/runs\/[^/]+\/(json|text|blobs|export)\//;
+const FILE = /^\/(runs|play)\/[^/]+\/(json|text|blobs|export)\//;
 const served = "mark" in document.body.dataset; // a report is one file
 let visits = 0;
 
