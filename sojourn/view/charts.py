@@ -160,12 +160,12 @@ def thinned(curve: Curve) -> Curve:
     count = len(curve.x)
     if count <= MOST_POINTS:
         return curve
-    size = math.ceil(count / MOST_POINTS)
+    size = math.ceil(count / (MOST_POINTS - 1))
     away = np.full(math.ceil(count / size) * size, -1.0)
     away[:count] = np.nan_to_num(np.abs(curve.y - smooth(curve.y, 2.0 * size)), nan=-1.0)
     rows = away.reshape(-1, size)
     kept = np.minimum(np.arange(len(rows)) * size + rows.argmax(axis=1), count - 1)
-    kept[-1] = count - 1  # how far it came
+    kept = np.unique(np.append(kept, count - 1))  # and how far it came
     bands = [None if part is None else part[kept] for part in (curve.low, curve.high)]
     return Curve(curve.name, curve.x[kept], curve.y[kept], *bands)
 
