@@ -270,10 +270,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Score:
-    """A judgement of one trajectory: a reward for every turn, and named parts for people and metrics."""
+    """A judgement of one trajectory: a reward for every turn, and named parts for people and metrics; for people alone,
+    what a judge wrote, by name."""
 
     turns: FloatArray  # (T,)
     parts: Mapping[str, float] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def total(self) -> float:

@@ -183,7 +183,9 @@ def _decode(member: bytes) -> Record:
     sizes = iter(arrays.get("allowed_sizes", np.zeros(0, dtype=np.int32)).tolist())
     episode = _episode(data, (_trajectory(t, lambda turn: _turn(turn, take, sizes)) for t in data["trajectories"]))
     judged = [t for t in episode.trajectories if t.trainable]
-    scores = tuple(Score(take["scores"](len(t.turns)), parts) for t, parts in zip(judged, data["scores"], strict=False))
+    words = data.get("words") or [{} for _ in data["scores"]]
+    told = zip(judged, data["scores"], words, strict=False)
+    scores = tuple(Score(take["scores"](len(t.turns)), parts, said) for t, parts, said in told)
     credited = judged if data["credited"] else []
     credits = tuple(Credit(by_turn(take["credits"], t)) for t in credited)
     streams = {}
@@ -278,6 +280,7 @@ def _episode_json(record: Record) -> dict[str, Any]:
             for t in episode.trajectories
         ],
         "scores": [dict(score.parts) for score in record.scores],
+        "words": [dict(score.words) for score in record.scores] if any(s.words for s in record.scores) else [],
         "credited": bool(record.credits),
         "streams": list(record.streams),
     }

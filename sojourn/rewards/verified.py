@@ -53,7 +53,8 @@ def _scored(judged: Score, passed: bool, failed: int) -> Score:
     whole = float(passed and not failed)
     turns = np.zeros(len(judged.turns), dtype=np.float32)
     turns[-1:] = whole
-    return Score(turns, {**judged.parts, "passed": float(passed), "turns_failed": float(failed), "verified": whole})
+    parts = {**judged.parts, "passed": float(passed), "turns_failed": float(failed), "verified": whole}
+    return Score(turns, parts, judged.words)
 
 
 def _only(group: Group, wanted: list[bool]) -> Group:

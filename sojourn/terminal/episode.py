@@ -94,7 +94,7 @@ def transcript(record: Record, shown: Shown) -> Group:
     for move in moves(record):
         lines += [Text(), heading(move, several), *_turn(move, shown)]
     for seat in seats(record):
-        lines += [Text(), *_end(seat, several)]
+        lines += [Text(), *_end(seat, several, shown.limit)]
     lines += [Text(f"missing: {line(sentence, 500)}", "red") for sentence in shown.missing]
     return Group(*lines)
 
@@ -215,8 +215,8 @@ def _info(info: Mapping[str, float]) -> Iterator[str]:
             yield f"{line(name, 40)} {number(value)}"
 
 
-def _end(seat: Seat, several: bool) -> Iterator[RenderableType]:
-    """How it ended, what it earned and of which parts, and its branches."""
+def _end(seat: Seat, several: bool, limit: int | None) -> Iterator[RenderableType]:
+    """How it ended, what it earned and of which parts, what its judge wrote, and its branches."""
     trajectory = seat.trajectory
     success = "success" if trajectory.success else "no success"
     told = Text(f"{seat.name}: " if several else "", "bold").append(f"{trajectory.ending}, {success}")
@@ -226,6 +226,9 @@ def _end(seat: Seat, several: bool) -> Iterator[RenderableType]:
     if not trajectory.trainable:
         told.append(", not trained", "dim")
     yield told
+    for name, said_of_it in seat.score.words.items() if seat.score is not None else ():
+        yield Text(f"{line(name, 40)} says", "dim")
+        yield Indented(Text(clean(said_of_it, limit)))
     if any(turn.parent != at - 1 for at, turn in enumerate(trajectory.turns)):
         yield Text("branches", "dim")
         yield from (Text(told) for told in tree(trajectory))

@@ -91,7 +91,10 @@ def make_group(seed: int, slot: int = 0, *, plays: int = 3) -> tuple[Group, list
         error = "the browser died" if play == plays - 1 else None
         episodes.append(Episode(f"{seed}-{slot}-{play}", task, (other, mine), error, 1.25))
     group = Group(slot, task, tuple(episodes))
-    scores = [Score(rng.random(3).astype(np.float32), {"native": float(rng.random())}) for _ in group.trajectories]
+    scores = [
+        Score(rng.random(3).astype(np.float32), {"native": float(rng.random())}, {"judge": "wéll\ud800"})
+        for _ in group.trajectories
+    ]
     credits = [
         Credit(tuple(rng.random(len(turn.sample.tokens)).astype(np.float32) for turn in trajectory.turns))
         for trajectory in group.trajectories

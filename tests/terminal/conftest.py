@@ -100,7 +100,8 @@ def special(digest: str) -> list[Episode]:
 def add(store: EpisodeStore, stage: str, step: int, groups: list[Group]) -> list[list[Score]]:
     """Records groups whose episodes earn 0, 1, 0, ... with the advantages that follow."""
     scores = [
-        [Score(np.eye(1, len(t.turns), len(t.turns) - 1, dtype=np.float32)[0] * (n % 2), {"native": float(n % 2)})
+        [Score(np.eye(1, len(t.turns), len(t.turns) - 1, dtype=np.float32)[0] * (n % 2), {"native": float(n % 2)},
+               {"judge": f"I saw {n % 2} of it"})
          for n, t in enumerate(group.trajectories)]
         for group in groups
     ]  # fmt: skip

@@ -61,6 +61,8 @@ def test_what_is_known_of_a_turn(run):
     text = " ".join(told(run, "rl/1/1/1").split())
     assert "reward 1, advantage +0.5, 2 tokens, logprob -1, weights 3 (lag 1)" in text
     assert "done, success, reward 1 (native 1)" in text
+    assert "judge says" in text
+    assert "I saw 1 of it" in text
     assert "the others of its group earned 0" in text
     assert "address rl/1/0/1" in text
 

@@ -53,12 +53,14 @@ def test_text_of_an_agent_is_shown_and_never_runs(runs: Path, tmp_path: Path) ->
         "hostile", Task(HOSTILE, {"x": HOSTILE}, 0, "train", (HOSTILE,)), (Trajectory("agent", (turn,), Ending.DONE),)
     )
     with EpisodeStore(run, write=True) as store:
-        scores = [[Score(sample([1]).logprobs * 0, {HOSTILE: 1.0})]]
+        scores = [[Score(sample([1]).logprobs * 0, {HOSTILE: 1.0}, {"judge": "too slow: " + HOSTILE})]]
         store.append("rl", 99, [Group(0, played.task, (played,))], scores)
     report.write(run, tmp_path / "report.html", ["hostile"])
     text = (tmp_path / "report.html").read_text()
     assert text.count("<script>") == 1
     assert "&lt;img src=x onerror=alert(1)&gt;" in text
+    assert "judge says" in text
+    assert "too slow: &lt;/pre&gt;" in text
     assert not re.search("[\x00\x1b\u202e]", text)
 
 

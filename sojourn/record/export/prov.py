@@ -189,7 +189,8 @@ class _Document:
         self.relate("wasAssociatedWith", activity=f"judging/{name}", agent=JUDGE, plan="reward")
         for number, score in enumerate(scores):
             place = f"score/{name}/{number}"
-            self.entity(place, "Score", {"total": score.total, "parts": _json(dict(score.parts))})
+            facts = {"total": score.total, "parts": _json(dict(score.parts))}
+            self.entity(place, "Score", facts | ({"words": _json(dict(score.words))} if score.words else {}))
             self.relate("wasGeneratedBy", entity=place, activity=f"judging/{name}")
             self.relate("wasDerivedFrom", generatedEntity=place, usedEntity=f"episode/{name}")
             self.relate("wasAttributedTo", entity=place, agent=JUDGE)
