@@ -97,8 +97,8 @@ class View:
             number=move.number + 1,
             trained=move.seat.trajectory.trainable,
             opens=opens(turn.parent, move.number),
-            shown=[self._spoken(message, seat, move.number, at) for at, message in enumerate(turn.shown)],
-            said=None if turn.said is None else self._spoken(turn.said, seat, move.number, -1),
+            shown=[self.spoken(message, seat, move.number, at) for at, message in enumerate(turn.shown)],
+            said=None if turn.said is None else self.spoken(turn.said, seat, move.number, -1),
             reward=None if score is None else float(score.turns[move.number]),
             advantage=float(advantages.mean()) if advantages is not None and len(advantages) else None,
             facts=[told for told in facts(move, self.version) if not told.startswith(("reward ", "advantage "))],
@@ -111,7 +111,7 @@ class View:
     def _tokens(self, move: Move) -> Tokens:
         return tokens_of(move, self.colouring, self.full, self.vocabulary, self.version)
 
-    def _spoken(self, message: Message, seat: int, turn: int, at: int) -> Spoken:
+    def spoken(self, message: Message, seat: int, turn: int, at: int) -> Spoken:
         whole = self.whole(seat, turn, at + 1)
         return Spoken(
             role=message.role.value,

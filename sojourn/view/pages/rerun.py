@@ -88,7 +88,7 @@ def play(request: Request) -> Page:
     pairs = _pairs(request, rerun)
     asked = rerun.shown if rerun.state is State.ASKING else None
     view = _view(rerun)
-    shown = () if asked is None else [view._spoken(m, 0, 0, 0) for m in (*asked.brief, *asked.messages)]
+    shown = () if asked is None else [view.spoken(m, 0, 0, 0) for m in (*asked.brief, *asked.messages)]
     kept = next((key for key, path in library(request).paths().items() if path == rerun.kept), "")
     return render(
         request, "play.html", rerun=rerun, pairs=pairs, asked=asked, shown=shown, token=reruns.token,
