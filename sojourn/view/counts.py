@@ -1,4 +1,4 @@
-"""What the index of a run counts for a page: its stages, causes of failure, and success by tag."""
+"""What the index of a run counts for a page: its stages, causes of failure, and success by tag and task."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from sojourn.record.metrics import Line
 from sojourn.record.store import EpisodeStore
 
 RECENT = 20  # steps that success by tag is of
+HARDEST = 12  # tasks that are listed
 MOST = 40  # steps without records that are asked after
 
 
@@ -30,6 +31,27 @@ class Tagged(NamedTuple):
     success: Estimate
     reward: float
     episodes: int
+
+
+class OfTask(NamedTuple):
+    """One task, its success rate and mean reward, and how often it was played."""
+
+    task: str
+    env: str
+    seed: str
+    success: float
+    reward: float
+    episodes: int
+
+
+class Tasks(NamedTuple):
+    """The tasks of the last steps of a stage: how many, how many were never and always won, and the hardest."""
+
+    stage: str
+    played: int
+    never: int
+    always: int
+    hardest: Sequence[OfTask]
 
 
 class Span(NamedTuple):
@@ -107,3 +129,13 @@ def of_tags(store: EpisodeStore, stage: str, step: int) -> list[Tagged]:
         (stage, step - RECENT, step),
         lambda row: Tagged(row[0], row[1], wilson(row[2] * row[4], row[4]), row[3], row[4]),
     )
+
+
+def of_tasks(store: EpisodeStore, stage: str, step: int) -> Tasks:
+    """By task over the last steps of a stage: those that are won least, of those the worst paid, first."""
+    where = "FROM episodes WHERE stage = ? AND step > ? AND step <= ? AND success NOT NULL GROUP BY task"
+    values = (stage, step - RECENT, step)
+    counted = f"SELECT count(*), total(rate <= 0), total(rate >= 1) FROM (SELECT avg(success) AS rate {where})"
+    statement = f"SELECT task, env, min(seed), avg(success) AS rate, avg(reward) AS paid, count(*) {where}"
+    hardest = store.rows(f"{statement} ORDER BY rate, paid, task LIMIT {HARDEST}", values, lambda row: OfTask(*row))
+    return Tasks(stage, *store.rows(counted, values, lambda row: (row[0], int(row[1]), int(row[2])))[0], hardest)

@@ -55,6 +55,19 @@ def test_every_sampled_token_is_there_at_a_toggle(client, runs: Path, some_episo
     assert len(re.findall(r'<span class="tok ', page)) == some_episode.sampled
 
 
+def test_a_run_tells_of_its_tasks(client: TestClient, runs: Path) -> None:
+    with EpisodeStore(runs / "seed0") as store:
+        played = [entry for entry in store.query(stage="evaluation-rl") if entry.success is not None]
+    rates = {task: [e.success for e in played if e.task == task] for task in {entry.task for entry in played}}
+    never = sum(not any(found) for found in rates.values())
+    always = sum(all(found) for found in rates.values())
+    page = client.get("/runs/seed0").text
+    assert f"{len(rates)} tasks: {never} never won, {always} always" in page
+    hardest = re.findall(r"q=task%3A%22?([0-9a-f]{16})", page)[::2]
+    assert hardest
+    assert all(not any(rates[task] or [1]) for task in hardest[: min(never, len(hardest))])
+
+
 def test_a_group_says_where_its_episodes_part(client: TestClient, runs: Path, some_episode) -> None:
     page = client.get(f"/runs/seed0/groups/rl/{some_episode.step}/{some_episode.place}").text
     assert page.count("<th><a href=") == 4

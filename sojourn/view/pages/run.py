@@ -13,8 +13,9 @@ from starlette.requests import Request
 
 from sojourn.record.metrics import Line
 from sojourn.record.standing import Standing
+from sojourn.record.store import EpisodeStore
 from sojourn.view.charts import Curve, chart, smooth
-from sojourn.view.counts import Span, failures, of_tags, stages, unrecorded
+from sojourn.view.counts import Span, Tasks, failures, of_tags, of_tasks, stages, unrecorded
 from sojourn.view.page import Page, address, library, render
 
 PREFIX = "evaluation-"
@@ -69,16 +70,27 @@ def index(request: Request) -> Page:
         played = stages(store)
         gone = unrecorded(store, played, lines)
         failed, tags = failures(store), of_tags(store, lines[-1].stage, lines[-1].step) if lines else []
+        tasks = _tasks(store, shown.standing(path), played)
     every = request.query_params.get("all") == "1"
     asked = request.query_params.get("skip", "")
     skipped = int(asked) if every and asked.isdecimal() and len(asked) < 10 else 0
     newest = lines[::-1][skipped : skipped + (LISTED if every else NEWEST)]
     return render(
         request, "run.html", run=key, standing=shown.standing(path), charts=charts(lines, starts, window, every),
-        newest=newest, skipped=skipped, count=len(lines), failed=failed, tags=tags, window=window,
+        newest=newest, skipped=skipped, count=len(lines), failed=failed, tags=tags, tasks=tasks,
+        window=window,
         every=every, linked=_links(key, shown.standing(path), played),
         missing=[*shown.standing(path).missing, *shown.lost(path), *gone, *store.troubles],
     )  # fmt: skip
+
+
+def _tasks(store: EpisodeStore, run: Standing, played: Sequence[Span]) -> Tasks | None:
+    """By task in the last evaluation, else in the last steps of the stage."""
+    last = {span.stage: span.last for span in played}
+    evaluated = [PREFIX + evaluation.name for evaluation in run.evaluations if PREFIX + evaluation.name in last]
+    stage = evaluated[-1] if evaluated else run.stage
+    found = of_tasks(store, stage, last[stage]) if stage in last else None
+    return found if found is not None and found.played else None
 
 
 def _links(key: str, run: Standing, played: Sequence[Span]) -> dict[str, Links]:
