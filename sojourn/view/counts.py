@@ -10,6 +10,7 @@ from sojourn.record.intervals import Estimate, wilson
 from sojourn.record.metrics import Line
 from sojourn.record.store import EpisodeStore
 
+PREFIX = "evaluation-"  # of the stages that evaluations are recorded in
 RECENT = 20  # steps that success by tag is of
 HARDEST = 12  # tasks that are listed
 MOST = 40  # steps without records that are asked after

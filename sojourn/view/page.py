@@ -20,7 +20,7 @@ from sojourn.record.intervals import Estimate
 from sojourn.record.search import quoted
 from sojourn.terminal.clean import escaped
 from sojourn.view.charts import number, spark
-from sojourn.view.library import Library
+from sojourn.view.shelf import Shelf
 
 Page = HTMLResponse
 MARK = "sojourn.mark"
@@ -79,8 +79,8 @@ def static(name: str) -> str:
     return f"/static/{name}?v={hashlib.sha256(data).hexdigest()[:12]}"
 
 
-def library(request: Request) -> Library:
-    return request.app.state.library
+def shelf(request: Request) -> Shelf:
+    return request.app.state.shelf
 
 
 def environment() -> Environment:
@@ -114,7 +114,7 @@ def marked(page: Callable[[Request], Response]) -> Callable[[Request], Response]
     """The page with how its run stood before it was read: what changes after that is told by `/events`."""
 
     def answered(request: Request) -> Response:
-        request.scope[MARK] = library(request).mark(request.path_params.get("run"))
+        request.scope[MARK] = shelf(request).mark(request.path_params.get("run"))
         return page(request)
 
     return answered

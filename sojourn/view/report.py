@@ -19,17 +19,18 @@ from sojourn.errors import RecordError
 from sojourn.record.atomic import write_bytes
 from sojourn.record.blobs import Blobs
 from sojourn.record.entry import Entry
+from sojourn.record.metrics import Line
 from sojourn.record.run import RunFolder
 from sojourn.record.standing import Standing, standing
 from sojourn.record.step_file import Record
 from sojourn.record.store import EpisodeStore
 from sojourn.terminal.find import found
-from sojourn.view.counts import failures, of_tags
+from sojourn.view.counts import PREFIX, failures, of_tags
 from sojourn.view.episode import End, TurnView, View, ends, version_of
-from sojourn.view.library import Library
 from sojourn.view.page import TEMPLATES
 from sojourn.view.pages.run import charts, stage_starts
 from sojourn.view.pictures import Picture, measured
+from sojourn.view.shelf import Shelf
 
 STATIC = Path(__file__).parent / "static"
 LARGEST = 2_000_000  # bytes of an image that is put in
@@ -50,15 +51,15 @@ class Told(NamedTuple):
 
 def write(run: Path, out: Path, episodes: Sequence[str] = (), smooth: float = 0.0) -> int:
     """Writes the report of a run, and says how many episodes are in it."""
-    told = _episodes(run, episodes)
-    page = _page(run, told, smooth)
+    lines = Shelf((run,)).lines(run)
+    told = _episodes(run, episodes, lines)
+    page = _page(run, told, lines, smooth)
     write_bytes(out, page.encode(errors="backslashreplace"))
     return len(told)
 
 
-def _page(run: Path, told: Sequence[Told], smooth: float) -> str:
+def _page(run: Path, told: Sequence[Told], lines: Sequence[Line], smooth: float) -> str:
     folder = RunFolder.read(run)
-    lines = Library((run,)).lines(run)
     script, style = (STATIC / "live.js").read_text(), (STATIC / "style.css").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     state = standing(run)
@@ -80,17 +81,17 @@ def _versions(folder: RunFolder, state: Standing) -> dict[str, str]:
         return {"versions": f"cannot be read: {error}"}
 
 
-def _episodes(run: Path, names: Sequence[str]) -> list[Told]:
+def _episodes(run: Path, names: Sequence[str], lines: Sequence[Line]) -> list[Told]:
     with EpisodeStore(run) as store:
         chosen = [(found(store, name), "asked for") for name in names] or _chosen(store)
-        return [_told(run, store, entry, why) for entry, why in chosen]
+        return [_told(run, store, entry, why, lines) for entry, why in chosen]
 
 
 def _chosen(store: EpisodeStore) -> list[tuple[Entry, str]]:
     """Some of the last evaluation, else of the last step: the best, the worst, the longest, and one of each ending."""
     counts = store.steps()
-    panels = [count for count in counts if count.stage.startswith("evaluation-")]
-    last = max(panels or counts, key=lambda count: (count.step, count.stage == "evaluation-before"), default=None)
+    panels = [count for count in counts if count.stage.startswith(PREFIX)]
+    last = max(panels or counts, key=lambda count: (count.step, count.stage == PREFIX + "before"), default=None)
     entries = list(store.query(stage=last.stage, step=last.step)) if last else []
     whole = sorted((e for e in entries if e.reward is not None), key=lambda e: (e.reward, e.turns))
     picked: dict[str, tuple[Entry, str]] = {}
@@ -105,12 +106,12 @@ def _chosen(store: EpisodeStore) -> list[tuple[Entry, str]]:
     return list(picked.values())[:EPISODES]
 
 
-def _told(run: Path, store: EpisodeStore, entry: Entry, why: str) -> Told:
+def _told(run: Path, store: EpisodeStore, entry: Entry, why: str, lines: Sequence[Line]) -> Told:
     try:
         record: Record = store.read(entry)
     except RecordError as error:
         return Told(entry, why, trouble=str(error))
-    version = version_of(Library((run,)).lines(run), entry)
+    version = version_of(lines, entry)
     view = View(version=version, whole=lambda seat, turn, message: "", pictured=lambda digest: _inlined(run, digest))
     data = str(dict(record.episode.task.data))[:2000]
     return Told(entry, why, list(view.turns(record)), ends(record), data, record.episode.error)

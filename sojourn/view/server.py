@@ -29,9 +29,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sojourn.errors import ConfigError, RecordError, SojournError
 from sojourn.view import page
-from sojourn.view.library import Library
 from sojourn.view.pages import diff, episode, files, find, group, panels, rerun, run, runs, step
 from sojourn.view.reruns import Reruns
+from sojourn.view.shelf import Shelf
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -90,7 +90,7 @@ def application(
         exception_handlers={SojournError: _missing, rerun.RefusedError: rerun.refused, 404: _missing},
         lifespan=living,
     )
-    made.state.library = Library(tuple(folders))
+    made.state.shelf = Shelf(tuple(folders))
     made.state.reruns = reruns
     made.state.ending = lambda: False  # whether streams are to end, so that the server can
     return made
@@ -141,14 +141,14 @@ async def _missing(request: Request, error: Exception) -> page.Page:
 
 async def events(request: Request) -> StreamingResponse:
     """Server-sent events: a word whenever a run, or any run where none is named, is not as the page's mark says."""
-    library: Library = request.app.state.library
+    shelf: Shelf = request.app.state.shelf
     key, before = request.query_params.get("run") or None, request.query_params.get("mark", "")
 
     async def said() -> AsyncIterator[bytes]:
         seen, quiet_s = before, 0.0
         yield b"retry: 1000\n\n"
         while not request.app.state.ending():
-            now = await asyncio.to_thread(library.mark, key)
+            now = await asyncio.to_thread(shelf.mark, key)
             if now != seen:
                 seen, quiet_s = now, 0.0
                 yield b"data: changed\n\n"

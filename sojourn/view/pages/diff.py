@@ -14,7 +14,7 @@ from sojourn.record.metrics import Line
 from sojourn.record.standing import Standing
 from sojourn.terminal.runs import Difference, differences
 from sojourn.view.charts import Curve, across, chart, smooth
-from sojourn.view.page import Page, library, render
+from sojourn.view.page import Page, render, shelf
 from sojourn.view.pages.run import smoothing, stage_starts
 
 FIRST = ("success", "reward", "entropy", "kl", "lag_mean", "clip_fraction", "zero_signal", "episodes_per_s")
@@ -23,7 +23,7 @@ MOST = 16  # runs
 
 
 def index(request: Request) -> Page:
-    shown = library(request)
+    shown = shelf(request)
     keys = list(dict.fromkeys(request.query_params.getlist("run")))[:MOST]
     window, seeds = smoothing(request), request.query_params.get("seeds") == "1"
     runs = {key: shown.standing(shown.path(key)) for key in keys}

@@ -11,7 +11,7 @@ from sojourn.errors import RecordError
 from sojourn.record.vocabulary import read as read_vocabulary
 from sojourn.terminal.find import found, group
 from sojourn.view.episode import View, ends, version_of
-from sojourn.view.page import Page, address, library, render
+from sojourn.view.page import Page, address, render, shelf
 from sojourn.view.pictures import picture
 from sojourn.view.tokens import colourings, largest
 
@@ -20,7 +20,7 @@ Read = TypeVar("Read")
 
 def index(request: Request) -> Page:
     key, name = request.path_params["run"], request.path_params["episode"]
-    shown = library(request)
+    shown = shelf(request)
     path = shown.path(key)
     missing: list[str] = []
     with shown.store(path) as store:

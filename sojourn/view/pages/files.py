@@ -18,7 +18,7 @@ from sojourn.record.export.chosen import Choice
 from sojourn.record.store import EpisodeStore
 from sojourn.terminal.episode import seats
 from sojourn.terminal.plain import plain
-from sojourn.view.page import library
+from sojourn.view.page import shelf
 from sojourn.view.pictures import measured
 from sojourn.view.words import message_text
 
@@ -27,7 +27,7 @@ SUFFIXES = {"prov": "prov.json", "adp": "jsonl", "chat": "jsonl"}
 
 def as_json(request: Request) -> Response:
     """The whole record of an episode, tokens and advantages included."""
-    with EpisodeStore(library(request).path(request.path_params["run"])) as store:
+    with EpisodeStore(shelf(request).path(request.path_params["run"])) as store:
         record = store.record(request.path_params["episode"])
     data: dict[str, Any] = plain(record)
     return Response(json.dumps(data, indent=1) + "\n", media_type="application/json")
@@ -38,7 +38,7 @@ def exported(request: Request) -> Response:
     run, format, episode = (request.path_params[name] for name in ("run", "format", "episode"))
     with TemporaryDirectory() as folder:
         out = Path(folder) / "episode"
-        export(library(request).path(run), out, format, Choice(episodes=(episode,)))
+        export(shelf(request).path(run), out, format, Choice(episodes=(episode,)))
         data = out.read_bytes()
     name = f"{re.sub('[^A-Za-z0-9.-]', '-', episode)}.{SUFFIXES.get(format, format)}"
     disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
@@ -48,7 +48,7 @@ def exported(request: Request) -> Response:
 def text(request: Request) -> Response:
     """One message, whole: of a turn the `message`-th that was shown, counted from 1, or with 0 what was said."""
     asked = request.path_params
-    with EpisodeStore(library(request).path(asked["run"])) as store:
+    with EpisodeStore(shelf(request).path(asked["run"])) as store:
         record = store.record(asked["episode"])
     try:
         turn = seats(record)[asked["seat"]].trajectory.turns[asked["turn"]]
@@ -62,7 +62,7 @@ def text(request: Request) -> Response:
 
 def blob(request: Request) -> Response:
     """An image, and nothing else that a folder might hold: what is no image is not sent."""
-    path = library(request).path(request.path_params["run"])
+    path = shelf(request).path(request.path_params["run"])
     data = Blobs(path / "blobs").get(request.path_params["digest"])
     kind, _, _ = measured(data[:24])
     if kind is None:

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from sojourn.errors import QueryError
 from sojourn.record.found import Found
 from sojourn.record.search import KEYS, Query
-from sojourn.view.page import Page, library, render
+from sojourn.view.page import Page, render, shelf
 
 ROWS = 20  # of a page
 
@@ -16,7 +16,7 @@ def index(request: Request) -> Page:
     key = request.path_params["run"]
     asked, after = request.query_params.get("q", ""), request.query_params.get("after", "")
     found, trouble = Found((), 0, None), ""
-    shown = library(request)
+    shown = shelf(request)
     with shown.store(shown.path(key)) as store:
         try:
             found = store.search(Query.parse(asked), ROWS, after)

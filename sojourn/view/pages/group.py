@@ -15,7 +15,7 @@ from sojourn.terminal.episode import Move, moves
 from sojourn.terminal.find import group
 from sojourn.view.beside import beside, called
 from sojourn.view.episode import opens
-from sojourn.view.page import Page, library, render
+from sojourn.view.page import Page, render, shelf
 from sojourn.view.words import first_words
 
 LONGEST = 160  # characters of an action
@@ -44,7 +44,7 @@ class Column(NamedTuple):
 
 def index(request: Request) -> Page:
     key, stage, step, place = (request.path_params[name] for name in ("run", "stage", "step", "place"))
-    shown = library(request)
+    shown = shelf(request)
     with shown.store(shown.path(key)) as store:
         entries = beside(store, group(store, stage, step, place))
         if not entries:

@@ -8,16 +8,14 @@ from sojourn.errors import RecordError
 from sojourn.record.entry import Entry
 from sojourn.record.run import RunFolder
 from sojourn.record.store import EpisodeStore
-from sojourn.view.counts import stages
-from sojourn.view.page import Page, library, render
+from sojourn.view.counts import PREFIX, stages
+from sojourn.view.page import Page, render, shelf
 from sojourn.view.panels import compare
-
-PREFIX = "evaluation-"
 
 
 def index(request: Request) -> Page:
     key = request.path_params["run"]
-    shown = library(request)
+    shown = shelf(request)
     other = request.query_params.get("other", key) or key
     with shown.store(shown.path(key)) as one, shown.store(shown.path(other)) as two:
         first = _evaluations(one)

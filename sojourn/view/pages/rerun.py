@@ -25,7 +25,7 @@ from sojourn.types import Episode, Score, Trajectory
 from sojourn.view.episode import TurnView, View
 from sojourn.view.handover import Start
 from sojourn.view.keeping import keep
-from sojourn.view.page import Page, address, library, render
+from sojourn.view.page import Page, address, render, shelf
 from sojourn.view.pictures import Picture, measured, picture
 from sojourn.view.reruns import PERSON, Rerun, Reruns, State
 from sojourn.view.words import message_text
@@ -51,7 +51,7 @@ class RefusedError(SojournError):
 def choose(request: Request) -> Page:
     """Who is to play from a turn on."""
     key, name, turn = (request.path_params[part] for part in ("run", "episode", "turn"))
-    path = library(request).path(key)
+    path = shelf(request).path(key)
     reruns: Reruns | None = request.app.state.reruns
     with EpisodeStore(path) as store:
         entry = found(store, name)
@@ -89,7 +89,7 @@ def play(request: Request) -> Page:
     asked = rerun.shown if rerun.state is State.ASKING else None
     view = _view(rerun)
     shown = () if asked is None else [view.spoken(m, 0, 0, 0) for m in (*asked.brief, *asked.messages)]
-    kept = next((key for key, path in library(request).paths().items() if path == rerun.kept), "")
+    kept = next((key for key, path in shelf(request).paths().items() if path == rerun.kept), "")
     return render(
         request, "play.html", rerun=rerun, pairs=pairs, asked=asked, shown=shown, token=reruns.token,
         now=rerun.trajectory, original=rerun.record.episode.trajectories[0], kept=kept, keeps=reruns.out is not None,
@@ -177,7 +177,7 @@ async def _form(request: Request) -> tuple[Reruns, Mapping[str, str]]:
 def _players(request: Request) -> dict[str, list[str]]:
     """The weights of every run that has any, by key."""
     found: dict[str, list[str]] = {}
-    for key, path in library(request).paths().items():
+    for key, path in shelf(request).paths().items():
         try:
             held = [one.word for one in weights(path) if one.checkpoint is not None]
         except (RecordError, OSError):
@@ -190,7 +190,7 @@ def _players(request: Request) -> dict[str, list[str]]:
 def _asked(request: Request, form: Mapping[str, str]) -> Rerun:
     """The re-run that a form asks for."""
     key, name, who = form.get("run", ""), form.get("episode", ""), form.get("who", "")
-    path = library(request).path(key)
+    path = shelf(request).path(key)
     try:
         turn, seed = int(form.get("turn", "")) - 1, int(form.get("seed") or 0)
     except ValueError:
@@ -201,7 +201,7 @@ def _asked(request: Request, form: Mapping[str, str]) -> Rerun:
     if who == "person":
         return Rerun(key, path, record, turn, start, PERSON)
     run, _, word = who.rpartition("@")
-    return Rerun(key, path, record, turn, start, who, (library(request).path(run), word), seed)
+    return Rerun(key, path, record, turn, start, who, (shelf(request).path(run), word), seed)
 
 
 def _view(rerun: Rerun) -> View:

@@ -15,10 +15,9 @@ from sojourn.record.metrics import Line
 from sojourn.record.standing import Standing
 from sojourn.record.store import EpisodeStore
 from sojourn.view.charts import Curve, chart, smooth
-from sojourn.view.counts import Span, Tasks, failures, of_tags, of_tasks, stages, unrecorded
-from sojourn.view.page import Page, address, library, render
+from sojourn.view.counts import PREFIX, Span, Tasks, failures, of_tags, of_tasks, stages, unrecorded
+from sojourn.view.page import Page, address, render, shelf
 
-PREFIX = "evaluation-"
 NEWEST, LISTED = 12, 50  # steps that are listed beside the first curves, and at once beside all
 
 
@@ -61,7 +60,7 @@ PANELS = (
 
 def index(request: Request) -> Page:
     key = request.path_params["run"]
-    shown = library(request)
+    shown = shelf(request)
     path = shown.path(key)
     window = smoothing(request)
     lines = shown.lines(path)

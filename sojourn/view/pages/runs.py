@@ -6,11 +6,11 @@ from starlette.requests import Request
 
 from sojourn.record.standing import Standing
 from sojourn.view.charts import spark
-from sojourn.view.page import Page, library, render
+from sojourn.view.page import Page, render, shelf
 
 
 def index(request: Request) -> Page:
-    shown = library(request)
+    shown = shelf(request)
     wanted = request.query_params.get("q", "").lower().split()
     state = request.query_params.get("state", "")
     every = list(shown.standings())

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from sojourn.errors import RecordError
 from sojourn.record.entry import Entry
 from sojourn.view.counts import around, stages
-from sojourn.view.page import Page, library, render
+from sojourn.view.page import Page, render, shelf
 
 
 class Row(NamedTuple):
@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
 def index(request: Request) -> Page:
     key, stage, number = (request.path_params[name] for name in ("run", "stage", "step"))
-    shown = library(request)
+    shown = shelf(request)
     path = shown.path(key)
     with shown.store(path) as store:
         entries = list(store.query(stage=stage, step=number))

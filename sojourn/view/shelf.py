@@ -29,7 +29,7 @@ class Lines(NamedTuple):
 
 
 @dataclass
-class Library:
+class Shelf:
     """`folders` are runs, or hold runs. A run's key is its folder's name, numbered where two have the same."""
 
     folders: Sequence[Path]
