@@ -123,8 +123,11 @@ ODD = [  # hidden, inner, vocabulary, heads, kv_heads: sizes around the kernel's
 ]
 
 
+@pytest.mark.parametrize("half", [False, True], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("sizes", ODD, ids=str)
-async def test_the_compiled_decoder_gives_each_token_the_same_bits_in_every_batch_chunk_and_cache(sizes):
+async def test_the_compiled_decoder_gives_each_token_the_same_bits_in_every_batch_chunk_and_cache(sizes, half):
+    if half and sizes[1] % 2:
+        pytest.skip("in bf16, inputs are multiplied in pairs")
     names = ("hidden_size", "intermediate_size", "vocab_size", "num_attention_heads", "num_key_value_heads")
     torch.manual_seed(0)
     config = LlamaConfig(**(SIZES | dict(zip(names, sizes, strict=True)) | {"initializer_range": sizes[0] ** -0.5}))
@@ -135,7 +138,9 @@ async def test_the_compiled_decoder_gives_each_token_the_same_bits_in_every_batc
     ways = [(512, 1, False), (512, 2, True), (1, 1, True), (7, 2, True), (100, 2, False)]
     for chunk, threads, crowd in ways:
         torch.set_num_threads(threads)
-        engine = open_engine(model, stops=(), max_context=256, prefill_chunk=chunk)
+        told = twin(model).to(torch.bfloat16) if half else model
+        engine = open_engine(told, stops=(), max_context=256, prefill_chunk=chunk)
+        assert type(engine._stepper._decoder).__name__ == "Compiled"
         beside = [engine.sample(Prompt(other), SamplingParams(5)) for other in others if crowd]
         first = await asyncio.gather(*beside, engine.sample(Prompt(context[:120]), SamplingParams(3, seed=1)))
         samples = [await engine.sample(Prompt(context[:n]), SamplingParams(3, seed=n)) for n in (60, 121, 250)]
@@ -144,7 +149,9 @@ async def test_the_compiled_decoder_gives_each_token_the_same_bits_in_every_batc
         await engine.close()
     torch.set_num_threads(before)
     assert all(one == found[0] for one in found)
-    np.testing.assert_allclose(found[0][1], logprobs_of(model, context[:1], context[1:]), atol=TOLERANCE)
+    gaps = np.abs(found[0][1] - logprobs_of(model, context[:1], context[1:]))
+    assert gaps.max() < (0.2 if half else TOLERANCE)
+    assert gaps.mean() < 0.02
 
 
 async def test_positions_that_scale_beyond_the_models_length_stay_as_they_are_within_it():

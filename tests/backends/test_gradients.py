@@ -11,7 +11,7 @@ from made import batch as made_batch
 from made import tree
 from torch.nn.functional import silu
 
-from sojourn.backends.torch import gradients
+from sojourn.backends.torch import gradients, product
 from sojourn.backends.torch import kernel as kernels
 from sojourn.backends.torch.lora import adapted as with_adapters
 from sojourn.backends.torch.trainer import TorchTrainer
@@ -150,11 +150,11 @@ def adapted(name: str):
     return model
 
 
-def trained(model, kernel: bool) -> TorchTrainer:
+def trained(model, kernel: bool, bf16: bool = False) -> TorchTrainer:
     async def nowhere(weights, version):
         """Takes published weights and forgets them."""
 
-    made = TorchTrainer(model, nowhere, bf16=False, token_budget=10_000, kernel=kernel)
+    made = TorchTrainer(model, nowhere, bf16=bf16, token_budget=10_000, kernel=kernel)
     made.begin(Optim(), 1, reference=True)
     return made
 
@@ -184,13 +184,28 @@ async def test_without_a_compiler_torch_does_the_same(tmp_path, monkeypatch):
     right = await trained(build("llama"), True).forward(batch)
     monkeypatch.setenv("SOJOURN_CACHE", str(tmp_path))
     monkeypatch.setenv("CC", "no-such-compiler")
-    for cached in (kernels.built, gradients.load):
+    for cached in (kernels.built, gradients.load, product._functions):
         cached.cache_clear()
     made = trained(build("llama"), True)
     assert not made.decoder.fused
     np.testing.assert_allclose((await made.forward(batch)).logprobs, right.logprobs, atol=2e-4)
-    for cached in (kernels.built, gradients.load):
+    for cached in (kernels.built, gradients.load, product._functions):
         cached.cache_clear()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_products_in_bf16_are_nearer_to_the_whole_than_torchs_autocast(family):
+    """Mean distance from fp32 of logprobs, and of all gradients; both far from none, so that bf16 was in use."""
+    batch = made_batch(np.random.default_rng(0), vocabulary=VOCABULARY)
+    whole, ours, theirs = (trained(build(family), *how) for how in ((True, False), (True, True), (False, True)))
+    found = []
+    for made in (whole, ours, theirs):
+        logprobs = (await made.forward(batch)).logprobs
+        await made.forward_backward(batch, [PPO()])
+        found.append((torch.from_numpy(logprobs), torch.cat([p.grad.flatten() for p in made.trainable.values()])))
+    for right, one, other in zip(*found, strict=True):
+        gaps = [float((t - right).abs().mean()) for t in (one, other)]
+        assert 1e-4 * float(right.abs().mean()) < gaps[0] < gaps[1]
 
 
 def test_a_copy_of_a_fused_model_passes_through_its_own_layers():

@@ -93,7 +93,8 @@ class Torch:
             decode=loaded.tokenizer.decode,
             timeline=timeline,
         )
-        trained = loaded.model if model.lora is None else lora.adapted(loaded.model, model.lora, dtype)
+        frozen = torch.float32 if self.kernel and device.type == "cpu" else dtype  # which the kernel rounds itself
+        trained = loaded.model if model.lora is None else lora.adapted(loaded.model, model.lora, frozen)
         trainer = TorchTrainer(
             trained,
             engine.publish,
@@ -101,12 +102,12 @@ class Torch:
             token_budget=self.token_budget,
             activation_bytes=self.activation_gb * 2**30 / (2 if critic is not None and critic.model else 1),
             kernel=self.kernel,
-            critic=self._critic(critic, loaded, dtype, seed) if critic is not None else None,
+            critic=self._critic(critic, loaded, dtype, frozen, seed) if critic is not None else None,
             timeline=timeline,
         )
         return Opened(trainer, engine, bound, context)
 
-    def _critic(self, critic: Critic, policy: Any, dtype: Any, seed: int) -> Any:
+    def _critic(self, critic: Critic, policy: Any, dtype: Any, frozen: Any, seed: int) -> Any:
         """A head on the policy, or on a model of its own. Raises `ModelError` where that reads other tokens."""
         import torch
 
@@ -130,7 +131,7 @@ class Torch:
                 "to that, or use another model"
             )
         loaded.model.to(device)
-        own = loaded.model if critic.lora is None else lora.adapted(loaded.model, critic.lora, dtype)
+        own = loaded.model if critic.lora is None else lora.adapted(loaded.model, critic.lora, frozen)
         half = self.activation_gb * 2**30 / 2
         decoder = Decoder(own, bf16=dtype == torch.bfloat16, kernel=self.kernel, activation_bytes=half)
         head = made.Head(loaded.model.config.get_text_config().hidden_size, critic.hidden)

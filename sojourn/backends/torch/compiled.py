@@ -1,4 +1,6 @@
-"""A decoder of Llama's form in fp32 as one call into the kernel: no Python between its operations.
+"""A decoder of Llama's form as one call into the kernel: no Python between its operations.
+
+Of a model in bf16, weights, what they multiply, and keys and values are bf16; all else is fp32.
 
 A token's logits do not depend, not even in their last bit, on what is computed beside it, in which pieces its context
 was read, or which part of that was cached.
@@ -20,11 +22,13 @@ from sojourn.backends.torch.models import max_context
 
 Weights = Iterable[tuple[str, torch.Tensor]]
 FORMS = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model types that differ in what a layer may lack
-LAYER = ("before", "qkv", "bias", "query_norm", "key_norm", "out", "between", "gate", "up", "down", "keys", "values")
+NORMS = ("before", "bias", "query_norm", "key_norm", "between")
+LAYER = (*NORMS, "qkv", "out", "gate", "up", "down", "keys", "values")
 SIZES = ("layers", "hidden", "heads", "kv_heads", "inner", "vocabulary", "capacity")
 COUNTS = ("rows", "kept", "width")
 INPUTS = ("places", "tables", "owners", "lengths", "keep", "angles", "cosines", "sines")
-SCRATCH = ("hidden", "last", "normed", "qkv", "attended", "gate", "up")
+SCRATCH = ("hidden", "last", "qkv", "gate", "up", "normed", "attended", "gated")
+WHOLE = 5  # of these are in fp32 whatever the model is in
 PHASES = 8  # of a layer, and two more in the end
 
 
@@ -48,6 +52,9 @@ class Compiled:
         self._base, self._kernel = model.model, kernel
         self._parameters = dict(model.named_parameters(remove_duplicate=False))
         self._panels: dict[str, Panels] = {}
+        for parameter in self._parameters.values():
+            if parameter.ndim == 1:  # norms and biases
+                parameter.data = parameter.data.float()
         layers = (Layer * len(cache.layers))()
         for number, (layer, kept) in enumerate(zip(self._base.layers, cache.layers, strict=True)):
             layers[number] = self._layer(f"model.layers.{number}", layer, kept)
@@ -62,7 +69,8 @@ class Compiled:
             config.intermediate_size,
             config.num_attention_heads * attention.head_dim,
         )
-        self._widths = (hidden, hidden, hidden, wide + 2 * kv_heads * attention.head_dim, wide, inner, inner)
+        beside = 2 * kv_heads * attention.head_dim
+        self._widths = (hidden, hidden, wide + beside, inner, inner, hidden, wide, inner)
         self._scratch, self._rows = [torch.empty(0)] * len(self._widths), 0
         self._tables: tuple[torch.Tensor, ...] = ()
         self._phases = torch.zeros(PHASES * len(layers) + 2, 2, dtype=torch.int64)
@@ -86,7 +94,10 @@ class Compiled:
         """The logits (R, V) after the kept tokens."""
         if len(tokens) > self._rows:
             self._rows = len(tokens)
-            self._scratch = [torch.empty(self._rows, width) for width in self._widths]
+            kinds = [torch.float32] * WHOLE + [self._kernel.dtype] * (len(SCRATCH) - WHOLE)
+            self._scratch = [
+                torch.empty(self._rows, width, dtype=kind) for width, kind in zip(self._widths, kinds, strict=True)
+            ]
         rows, hidden = plan.rows, self._scratch[0][: len(tokens)]
         hidden.copy_(embedding(tokens, self._base.embed_tokens.weight))
         logits, inputs = torch.empty(len(keep), self._vocabulary), (plan.places, *rows, keep, *self._angles(plan))
@@ -101,7 +112,7 @@ class Compiled:
         most = int(plan.positions.max()) + 1
         if not self._tables or most > len(self._tables[0]):
             ahead = torch.arange(max(most, min(2 * most, max_context(self._base.config))))
-            tables = self._base.rotary_emb(self._base.embed_tokens.weight, position_ids=ahead[None])
+            tables = self._base.rotary_emb(torch.zeros(1), position_ids=ahead[None])
             self._tables = tuple(part[0].contiguous() for part in tables)
         return plan.positions, *self._tables
 
@@ -158,4 +169,5 @@ def fits(model: Any) -> bool:
     projections = [(n, module) for n, module in model.named_modules() if n.endswith("_proj")]
     own_bias = [n for n, module in projections if module.bias is not None and n[-6:-5] not in "qkv"]
     plain = all(type(module) is torch.nn.Linear for _, module in projections)
-    return config.model_type in FORMS and config.hidden_act == "silu" and plain and not own_bias
+    paired = model.dtype == torch.float32 or all(module.in_features % 2 == 0 for _, module in projections)
+    return config.model_type in FORMS and config.hidden_act == "silu" and plain and paired and not own_bias

@@ -7,27 +7,30 @@ from typing import Any
 
 import torch
 
-from sojourn.backends.torch import activations, layers, packed
+from sojourn.backends.torch import activations, layers, packed, product
 from sojourn.batch import share
 
 
 class Decoder:
     """The layers of a transformers model, by the kernel where it does what they do; what they keep for the backward
-    pass stays within `activation_bytes`."""
+    pass stays within `activation_bytes`. In bf16 it is products that are: all else is fp32 on a CPU."""
 
     def __init__(self, model: Any, *, bf16: bool, kernel: bool = True, activation_bytes: float = float("inf")) -> None:
         self.base = base_of(model)
         self.device = next(self.base.parameters()).device
         self.activation_bytes = activation_bytes
-        self.kernel, self._bf16 = kernel, bf16
+        own = kernel and self.device.type == "cpu"
+        self.kernel, self._cast = kernel, bf16 and not own
         self._cost: activations.Cost | None = None
         packed.use_packed(self.base)
-        self.fused = kernel and not bf16 and layers.fuse(self.base)
+        self.fused = own and layers.fuse(self.base)
+        if own:
+            product.enlist(model, half=bf16)
 
     def __call__(self, tree: share.Tree, rows: torch.Tensor) -> torch.Tensor:
         """The last hidden states of some of the nodes: (R, H)."""
         tokens, positions = (torch.from_numpy(of).to(self.device)[None] for of in (tree.tokens, tree.positions))
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bf16):
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._cast):
             plan = packed.Plan(tree, self.device, rows, kernel=self.kernel)
             passed = self.base.get_decoder()(input_ids=tokens, position_ids=positions, use_cache=False, plan=plan)
         hidden = passed.last_hidden_state[0]

@@ -2,9 +2,8 @@
 
 At small batches a step through transformers' modules spends as long between operations as in them. Here queries, keys
 and values are one product, gate and up another, and no module is called. The fused matrices are the storage of the
-model's own parameters, which become views of them: what is written into one is in the other. It serves where the
-kernel does not know the whole decoder (`compiled`); any model that is not plainly of this form goes through
-transformers.
+model's own parameters, which become views of them: what is written into one is in the other. It serves where there is
+no kernel (`compiled`); any model that is not plainly of this form goes through transformers.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch.nn.functional import embedding, rms_norm, silu
+from torch.nn.functional import embedding, linear, rms_norm, silu
 
 from sojourn.backends.torch import compiled, inductor
 from sojourn.backends.torch.attention import Plan, over_cache
 from sojourn.backends.torch.cache import KeyValues
 from sojourn.backends.torch.compiled import Weights
 from sojourn.backends.torch.kernel import Kernel
-from sojourn.backends.torch.product import Product
 
 
 class Decoder(Protocol):
@@ -37,10 +35,10 @@ class Decoder(Protocol):
 def build(model: Any, kernel: Kernel | None, cache: KeyValues, *, by_inductor: bool = False) -> Decoder:
     """The fastest that there is for a model of this form; what transformers must run, torch.compile may speed up."""
     if compiled.fits(model):
-        if kernel is not None and kernel.whole:
+        if kernel is not None:
             return compiled.Compiled(model, kernel, cache)
         if model.config.model_type == "llama" and not model.config.attention_bias:
-            return FusedLlama(model, kernel)
+            return FusedLlama(model)
     if by_inductor:
         inductor.compile_layers(model)
     return Plain(model)
@@ -67,44 +65,53 @@ class Plain:
         ).logits[0]
 
 
+class Joined:
+    """x @ weight.T for one weight matrix or several side by side, without biases. The joined matrix is the storage of
+    the modules' own parameters, which become views of it."""
+
+    def __init__(self, *modules: Any) -> None:
+        self._weight = modules[0].weight.data
+        if len(modules) > 1:
+            self._weight = torch.cat([module.weight.data for module in modules])
+            sizes = [len(module.weight) for module in modules]
+            for module, weight in zip(modules, self._weight.split(sizes), strict=True):
+                module.weight.data = weight
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return linear(x, self._weight)
+
+
 class FusedLayer(NamedTuple):
     before_attention: torch.Tensor
-    qkv: Product
-    out: Product
+    qkv: Joined
+    out: Joined
     before_mlp: torch.Tensor
-    gate_up: Product
-    down: Product
+    gate_up: Joined
+    down: Joined
     scaling: float
 
 
 class FusedLlama(Plain):
-    def __init__(self, model: Any, kernel: Kernel | None) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__(model)
-        config, self._kernel = model.config, kernel
+        config = model.config
         self._eps = config.rms_norm_eps
         self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
         self._head = model.model.layers[0].self_attn.head_dim
         self._layers = [self._fused(layer) for layer in model.model.layers]
-        self._vocabulary = Product(model.lm_head)
+        self._vocabulary = Joined(model.lm_head)
 
     def _fused(self, layer: Any) -> FusedLayer:
         attention, mlp = layer.self_attn, layer.mlp
         return FusedLayer(
             layer.input_layernorm.weight,
-            Product(attention.q_proj, attention.k_proj, attention.v_proj),
-            Product(attention.o_proj),
+            Joined(attention.q_proj, attention.k_proj, attention.v_proj),
+            Joined(attention.o_proj),
             layer.post_attention_layernorm.weight,
-            Product(mlp.gate_proj, mlp.up_proj),
-            Product(mlp.down_proj),
+            Joined(mlp.gate_proj, mlp.up_proj),
+            Joined(mlp.down_proj),
             attention.scaling,
         )
-
-    def load(self, weights: Weights) -> None:
-        super().load(weights)
-        for layer in self._layers:
-            for product in (layer.qkv, layer.out, layer.gate_up, layer.down):
-                product.refresh()
-        self._vocabulary.refresh()
 
     def __call__(self, tokens: torch.Tensor, plan: Plan, keep: torch.Tensor) -> torch.Tensor:
         base = self._model.model
@@ -115,7 +122,8 @@ class FusedLlama(Plain):
             normed = self._add_norm(hidden, more, layer.before_attention)
             attended = self._attention(number, layer, layer.qkv(normed), plan, cos, sin)
             normed = self._add_norm(hidden, layer.out(attended), layer.before_mlp)
-            more = layer.down(self._gated(layer.gate_up(normed)))
+            gate, up = layer.gate_up(normed).chunk(2, dim=-1)
+            more = layer.down(silu(gate) * up)
         assert more is not None
         return self._vocabulary(self._add_norm(hidden[keep], more[keep], base.norm.weight))
 
@@ -125,25 +133,14 @@ class FusedLlama(Plain):
         """(N, heads * head), from queries, keys and values side by side, which are rotated in place."""
         rotated = self._heads + self._kv_heads
         heads = qkv.view(len(qkv), -1, self._head)
-        if self._kernel is not None:
-            self._kernel.rotate(qkv, rotated, cos, sin)
-        else:
-            turned = heads[:, :rotated]
-            low, high = turned.chunk(2, dim=-1)
-            turned.copy_(turned * cos[:, None] + torch.cat([-high, low], dim=-1) * sin[:, None])
+        turned = heads[:, :rotated]
+        low, high = turned.chunk(2, dim=-1)
+        turned.copy_(turned * cos[:, None] + torch.cat([-high, low], dim=-1) * sin[:, None])
         query, key, value = heads[:, : self._heads], heads[:, self._heads : rotated], heads[:, rotated:]
         return over_cache(plan, number, query, key, value, layer.scaling).reshape(len(qkv), -1)
 
     def _add_norm(self, hidden: torch.Tensor, more: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:
         """The norm of hidden + more; the sum is left in `hidden`."""
-        if self._kernel is not None:
-            return self._kernel.add_norm(hidden, more, weight, self._eps)
         if more is not None:
             hidden += more
         return rms_norm(hidden, (hidden.shape[-1],), weight, self._eps)
-
-    def _gated(self, gate_up: torch.Tensor) -> torch.Tensor:
-        if self._kernel is not None:
-            return self._kernel.gated(gate_up)
-        gate, up = gate_up.chunk(2, dim=-1)
-        return silu(gate) * up

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from sojourn.backends.torch import product
 from sojourn.errors import ModelError
 from sojourn.types import Batch, IntArray
 
@@ -35,7 +36,7 @@ class Asked:
     temperature: torch.Tensor  # (n,)
     allowed: Mapping[int, torch.Tensor]  # row -> token ids; rows that are absent may be any token
     cap: float | None  # soft cap of the logits
-    dtype: torch.dtype  # of the matrix products
+    half: bool  # whether matrix products are of bf16
     rows: int  # of a chunk
 
     @classmethod
@@ -58,7 +59,7 @@ class Asked:
             torch.from_numpy(batch.temperature[where]).to(device),
             {row: torch.from_numpy(np.asarray(ids, dtype=np.int64)).to(device) for row, ids in allowed.items()},
             cap,
-            torch.bfloat16 if bf16 else head.weight.dtype,
+            bf16,
             max(1, chunk // (4 * head.out_features)),
             **how,
         )
@@ -91,7 +92,7 @@ def read(hidden: torch.Tensor, head: Any, asked: Asked) -> Read:
 @torch.no_grad()
 def likeliest(hidden: torch.Tensor, head: Any, asked: Asked) -> torch.Tensor:
     """The token that each row gives most to, of those that it may be: (n,)."""
-    table = head.weight.to(asked.dtype)
+    table = _table(head.weight, asked)
     parts = [_logits(hidden, table, head.bias, asked, rows).argmax(1) for rows in asked.chunks()]
     return torch.cat([asked.tokens[:0], *parts])
 
@@ -101,7 +102,7 @@ class _Head(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, asked: Asked
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        count, table = len(hidden), weight.to(asked.dtype)
+        count, table = len(hidden), _table(weight, asked)
         norm, logprobs, entropy = (hidden.new_zeros(count, dtype=torch.float32) for _ in range(3))
         logits = hidden.new_zeros(0)
         for rows in asked.chunks():
@@ -128,22 +129,19 @@ class _Head(torch.autograd.Function):
         ctx: Any, *grads: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, norm, entropy = ctx.saved_tensors
-        asked, table = ctx.asked, weight.to(ctx.asked.dtype)
-        to_hidden = torch.zeros_like(hidden)
-        to_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
-        to_bias = torch.zeros_like(bias, dtype=torch.float32) if ctx.needs_input_grad[2] else None
+        asked, table, to_hidden = ctx.asked, _table(weight, ctx.asked), torch.zeros_like(hidden)
+        to_weight = to_bias = None
         for rows in asked.chunks():
             logits = ctx.kept if ctx.kept is not None else _logits(hidden, table, bias, asked, rows)
             ctx.kept = None  # overwritten here
             for block in _blocks(rows, logits):
                 part = logits[block.start - rows.start : block.stop - rows.start]
                 _differentiate(part, asked, block, norm, entropy, grads)
-            slope = logits.to(asked.dtype)
-            to_hidden[rows] = (slope @ table).to(hidden.dtype)
-            if to_weight is not None:
-                _add_product(to_weight, slope.T, hidden[rows].to(asked.dtype))
-            if to_bias is not None:
-                to_bias += logits.sum(0)
+            to_hidden[rows] = product.linear(logits, table.T, half=asked.half)
+            if ctx.needs_input_grad[1]:
+                to_weight = _sum(to_weight, product.linear(logits.T, hidden[rows].T, half=asked.half))
+            if ctx.needs_input_grad[2]:
+                to_bias = _sum(to_bias, logits.sum(0))
         given = (None if to is None else to.to(weight.dtype) for to in (to_weight, to_bias))
         return to_hidden, *given, None
 
@@ -164,8 +162,7 @@ def _logits(
 ) -> torch.Tensor:
     """(rows, V) fp32, capped, tempered and constrained, in memory of its own."""
     with torch.autocast(hidden.device.type, enabled=False):
-        made = torch.nn.functional.linear(hidden[rows].to(asked.dtype), table, bias if bias is None else bias.to(table))
-    logits = made.float()
+        logits = product.linear(hidden[rows], table, bias, half=asked.half)
     for block in _blocks(rows, logits):
         part = logits[block.start - rows.start : block.stop - rows.start]
         if asked.cap:
@@ -203,8 +200,10 @@ def _differentiate(
         part.masked_fill_(forbidden, 0.0)
 
 
-def _add_product(to: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> None:
-    if one.dtype == to.dtype:
-        to.addmm_(one, other)
-    else:
-        to += one @ other
+def _sum(before: torch.Tensor | None, more: torch.Tensor) -> torch.Tensor:
+    return more if before is None else before.add_(more)
+
+
+def _table(weight: torch.Tensor, asked: Asked) -> torch.Tensor:
+    """The weights as all chunks multiply by them; the kernel rounds them itself."""
+    return weight.to(torch.bfloat16) if asked.half and weight.device.type != "cpu" else weight

@@ -4,32 +4,10 @@
    each key head), PAGE (tokens). The `capacity` of the cache, in tokens, is a multiple of PAGE. Rows are independent of
    each other: a token's result is the same whatever is computed beside it, on however many threads. */
 
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
+#include "tile.c"
+
 #ifdef _OPENMP
 #include <omp.h>
-#endif
-
-#ifdef REAL16
-typedef uint16_t real;
-static inline float get(real x)
-{
-    uint32_t bits = (uint32_t)x << 16;
-    float f;
-    memcpy(&f, &bits, 4);
-    return f;
-}
-static inline real put(float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, 4);
-    return (real)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16); /* to the nearest, ties to even */
-}
-#else
-typedef float real;
-static inline float get(real x) { return x; }
-static inline real put(float f) { return f; }
 #endif
 
 /* exp for x <= 0 to float precision, in a form that compilers turn into vector instructions: x = n log 2 + r. */
@@ -118,7 +96,7 @@ static inline void gather(lanes seen[REPEATS][VALUE / LANES], const float shrink
 
 /* A token's queries of one key head, and the keys from `first` to `length` of its context, at which they look. */
 struct Row {
-    const real *query;
+    const float *query;
     const int64_t *table;
     int64_t first, length;
     real *out;
@@ -162,7 +140,7 @@ static void look(const struct Row *rows, int64_t count, int64_t head_stride, con
     for (int64_t i = 0; i < count; i++) {
         for (int r = 0; r < REPEATS; r++) {
             for (int d = 0; d < KEY; d++)
-                looks[i].q[r][d] = get(rows[i].query[r * head_stride + d]) * scale;
+                looks[i].q[r][d] = rows[i].query[r * head_stride + d] * scale;
             looks[i].top[r] = -1e30f;
         }
         first = rows[i].first < first ? rows[i].first : first;
@@ -193,7 +171,7 @@ static inline int64_t handful(int64_t rows, int64_t kv_heads, int64_t threads)
 
 /* Row i attends to the first lengths[i] tokens of the context whose pages are tables[owners[i]]; of those, to the last
    `window` where it is not 0. Queries (rows, heads, KEY) by strides, out (rows, heads, VALUE). */
-void attend(const real *query, int64_t row_stride, int64_t head_stride, real *out, const real *keys, const real *values,
+void attend(const float *query, int64_t row_stride, int64_t head_stride, real *out, const real *keys, const real *values,
             int64_t capacity, int64_t rows, int64_t kv_heads, const int64_t *tables, int64_t width,
             const int64_t *owners, const int64_t *lengths, int64_t window, float scale, float cap)
 {
@@ -237,66 +215,6 @@ void store(const real *key, int64_t key_row, int64_t key_head, const real *value
         for (int64_t row = 0; row < rows; row++)
             store_one(key + row * key_row + head * key_head, value + row * value_row + head * value_head, keys, values,
                       head * capacity + places[row]);
-}
-
-/* By half-split rotary positions. */
-static inline void rotate_row(real *row, int64_t heads, const float *cosines, const float *sines)
-{
-    for (int64_t head = 0; head < heads; head++) {
-        real *x = row + head * KEY;
-        for (int d = 0; d < KEY / 2; d++) {
-            float low = get(x[d]), high = get(x[d + KEY / 2]);
-            x[d] = put(low * cosines[d] - high * sines[d]);
-            x[d + KEY / 2] = put(high * cosines[d + KEY / 2] + low * sines[d + KEY / 2]);
-        }
-    }
-}
-
-/* Rotates the first `heads` heads of each row (rows, width) in place. */
-void rotate(real *row, int64_t rows, int64_t width, int64_t heads, const float *cosines, const float *sines)
-{
-#pragma omp parallel for if (rows * width > 65536)
-    for (int64_t i = 0; i < rows; i++)
-        rotate_row(row + i * width, heads, cosines + i * KEY, sines + i * KEY);
-}
-
-static inline void add_norm_row(real *hidden, const real *more, const real *weight, real *out, int64_t size, float eps)
-{
-    float squares = 0;
-    for (int64_t d = 0; d < size; d++) {
-        float x = get(hidden[d]) + (more ? get(more[d]) : 0);
-        hidden[d] = put(x);
-        x = get(hidden[d]);
-        squares += x * x;
-    }
-    float scale = 1 / sqrtf(squares / size + eps);
-    for (int64_t d = 0; d < size; d++)
-        out[d] = put(get(weight[d]) * get(put(get(hidden[d]) * scale)));
-}
-
-/* hidden += more (where there is more), and out = hidden / rms(hidden) * weight, for rows of `size`. */
-void add_norm(real *hidden, const real *more, const real *weight, real *out, int64_t rows, int64_t size, float eps)
-{
-#pragma omp parallel for if (rows * size > 65536)
-    for (int64_t i = 0; i < rows; i++)
-        add_norm_row(hidden + i * size, more ? more + i * size : 0, weight, out + i * size, size, eps);
-}
-
-static inline void gated_row(const real *gate, const real *up, real *out, int64_t size)
-{
-    for (int64_t d = 0; d < size; d++) {
-        float g = get(gate[d]), e = exponential(-fabsf(g)); /* 1 / (1 + exp(-g)), without overflow */
-        float sigmoid = (g < 0 ? e : 1) / (1 + e);
-        out[d] = put(get(put(g * sigmoid)) * get(up[d]));
-    }
-}
-
-/* out = silu(gate) * up, for rows of gate and up side by side, `size` each. */
-void gated(const real *gate_up, real *out, int64_t rows, int64_t size)
-{
-#pragma omp parallel for if (rows * size > 32768)
-    for (int64_t i = 0; i < rows; i++)
-        gated_row(gate_up + i * 2 * size, gate_up + (i * 2 + 1) * size, out + i * size, size);
 }
 
 #define FOLD 256 /* numbers that are summed up in single precision */

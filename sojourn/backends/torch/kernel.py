@@ -22,7 +22,9 @@ import torch
 
 from sojourn.backends.torch.cache import PAGE, Layer, Shape
 
-SOURCES = {name: Path(__file__).with_name(f"{name}.c") for name in ("kernel", "forward", "gradients")}
+SOURCES = {
+    name: Path(__file__).with_name(f"{name}.c") for name in ("tile", "kernel", "forward", "gradients", "product")
+}
 # What -ffast-math allows, but infinities stay what they are, and loading does not change how the process rounds.
 ROUNDING = ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-freciprocal-math"]
 FLAGS = ["-O3", "-fPIC", *ROUNDING]
@@ -31,12 +33,12 @@ ARGUMENTS: dict[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": cty
 LAYOUTS = {
     "attend": "piipppiiipippiff",
     "store": "piipiippiiip",
-    "rotate": "piiipp",
-    "add_norm": "ppppiif",
-    "gated": "ppii",
     "draw": "piipppp",
+    "forward": "ppi",
+    "pack": "piipi",
+    "panel_size": "",
 }
-WHOLE = {"forward": "ppi", "pack": "piipi", "panel_size": ""}  # in fp32 only
+REAL16 = "-DREAL16"  # for the sources: numbers are bf16
 
 
 class Rows(NamedTuple):
@@ -48,20 +50,18 @@ class Rows(NamedTuple):
 
 
 class Kernel:
-    """The compiled functions, for tensors of one shape; where numbers are fp32, a decoder's whole forward among them.
-    Work is split over torch's own threads."""
+    """The compiled functions, for tensors of one shape and kind. Work is split over torch's own threads."""
 
-    def __init__(self, library: Any, shape: Shape, *, whole: bool) -> None:
-        self._shape, self.whole = shape, whole
-        found = functions(library, LAYOUTS | WHOLE if whole else LAYOUTS, ("panel_size",))
-        for name, function in vars(found).items():
+    def __init__(self, library: Any, shape: Shape, dtype: torch.dtype) -> None:
+        self._shape, self.dtype = shape, dtype
+        for name, function in vars(functions(library, LAYOUTS, ("panel_size",))).items():
             setattr(self, f"_{name}", function)
 
     def attend(
         self, layer: Layer, query: torch.Tensor, rows: Rows, scale: float, window: int | None, cap: float | None
     ) -> torch.Tensor:
         """Queries (R, heads, key) to (R, heads, value)."""
-        out = query.new_empty(len(query), query.shape[1], self._shape.value)
+        out, query = query.new_empty(len(query), query.shape[1], self._shape.value), query.float()
         self._attend(
             *(query.data_ptr(), query.stride(0), query.stride(1), out.data_ptr()),
             *(layer.keys.data_ptr(), layer.values.data_ptr(), layer.keys.shape[1], len(query), self._shape.kv_heads),
@@ -78,26 +78,6 @@ class Kernel:
             places.data_ptr(),
         )
 
-    def rotate(self, rows: torch.Tensor, heads: int, cosines: torch.Tensor, sines: torch.Tensor) -> None:
-        """In place, the first heads of rows (R, heads * key and more)."""
-        self._rotate(rows.data_ptr(), len(rows), rows.shape[1], heads, cosines.data_ptr(), sines.data_ptr())
-
-    def add_norm(
-        self, hidden: torch.Tensor, more: torch.Tensor | None, weight: torch.Tensor, eps: float
-    ) -> torch.Tensor:
-        """Adds in place, and returns the sum's root-mean-square norm (R, H)."""
-        out = torch.empty_like(hidden)
-        extra = None if more is None else more.data_ptr()
-        self._add_norm(hidden.data_ptr(), extra, weight.data_ptr(), out.data_ptr(), *hidden.shape, eps)
-        return out
-
-    def gated(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """silu(gate) * up of (R, 2 * I): (R, I)."""
-        rows, size = gate_up.shape
-        out = gate_up.new_empty(rows, size // 2)
-        self._gated(gate_up.data_ptr(), out.data_ptr(), rows, size // 2)
-        return out
-
     def draw(
         self, logits: torch.Tensor, temperatures: torch.Tensor, uniforms: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -111,7 +91,7 @@ class Kernel:
     def panels(self, outputs: int, inputs: int) -> torch.Tensor:
         """Room for weights as `forward` reads them."""
         size = self._panel_size()
-        return torch.zeros(-(-outputs // size), inputs, size)
+        return torch.zeros(-(-outputs // size), inputs, size, dtype=self.dtype)
 
     def pack(self, weight: torch.Tensor, panels: torch.Tensor, begin: int) -> None:
         """Puts a weight (outputs, inputs) where the panels' outputs from `begin` on belong."""
@@ -124,9 +104,6 @@ class Kernel:
 
     _attend: Any
     _store: Any
-    _rotate: Any
-    _add_norm: Any
-    _gated: Any
     _draw: Any
     _panel_size: Any
     _pack: Any
@@ -138,9 +115,9 @@ def load(shapes: Sequence[Shape], heads: int, dtype: torch.dtype, device: torch.
     if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16) or len(set(shapes)) > 1:
         return None
     shape = shapes[0]
-    sizes, whole = defines(shape.key, shape.value, heads // shape.kv_heads), dtype == torch.float32
-    found = built("forward", *sizes) if whole else built("kernel", *sizes, "-DREAL16")
-    return None if found is None else Kernel(found, shape, whole=whole)
+    kind = [REAL16] if dtype == torch.bfloat16 else []
+    found = built("forward", *defines(shape.key, shape.value, heads // shape.kv_heads), *kind)
+    return None if found is None else Kernel(found, shape, dtype)
 
 
 def struct(integers: Sequence[str], pointers: Sequence[str], floats: Sequence[str] = ()) -> type[ctypes.Structure]:

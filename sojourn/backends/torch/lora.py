@@ -12,7 +12,7 @@ from sojourn.backends.torch.decoder import base_of
 
 
 def adapted(model: Any, lora: Any, dtype: Any) -> Any:
-    """Low-rank adapters in fp32 over frozen weights, which are kept in the compute dtype."""
+    """Low-rank adapters in fp32 over frozen weights, which are kept in `dtype`."""
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", bias="none")

@@ -1,52 +1,87 @@
-"""Matrix products with weights that stay: in the layout that is fastest for the number of rows."""
+"""The trainer's matrix products, by a kernel of its own on a CPU: inputs in fp32 or bf16, sums and results in fp32.
+
+MKL leaves half of the width of vectors unused on processors that Intel did not make, and oneDNN compiles anew for every
+number of rows (measured: LOG.md). Where there is no compiler, or not on a CPU, torch multiplies.
+"""
 
 from __future__ import annotations
 
+import threading
+from functools import cache, partial
 from typing import Any
 
 import torch
-from torch.nn.functional import linear
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
-MANY = 192  # rows, from which on the weights' own layout is as fast as a packed one (measured: LOG.md)
-ROWS = 32  # for which weights are packed; any other number of rows works as well
+from sojourn.backends.torch import kernel
 
-
-class Product:
-    """x @ weight.T for one weight matrix or several side by side, without biases.
-
-    The joined matrix is the storage of the modules' own parameters, which become views of it: what is written into one
-    is in the other. For few rows oneDNN multiplies by a packed copy, two to four times as fast on a CPU: `refresh` it
-    after writing.
-    """
-
-    def __init__(self, *modules: Any) -> None:
-        self.weight = modules[0].weight.data if len(modules) == 1 else _join(*modules)
-        self._packed = _pack(self.weight)
-
-    def refresh(self) -> None:
-        if self._packed is not None:
-            self._packed = _pack(self.weight)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if self._packed is None or len(x) >= MANY:
-            return linear(x, self.weight)
-        return torch.ops.mkldnn._linear_pointwise(x, self._packed, None, "none", [], "")
+LAYOUTS = {"multiply": "piipiiiiipp", "product_scratch": "iii"}
 
 
-def _pack(weight: torch.Tensor) -> torch.Tensor | None:
-    """A copy for oneDNN, as torch's own compiler makes them; None where that cannot be: not on a CPU, not with this
-    torch, not with numbers of this kind on this processor."""
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
-        return None
-    try:
-        return torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
-    except (AttributeError, RuntimeError):
-        return None
+@cache
+def _functions(half: bool) -> Any:
+    found = kernel.built("product", *([kernel.REAL16] if half else []))
+    return None if found is None else kernel.functions(found, LAYOUTS, ("product_scratch",))
 
 
-def _join(*parts: Any) -> torch.Tensor:
-    """One matrix that holds the weights of all, which become views of it."""
-    joined = torch.cat([part.weight.data for part in parts])
-    for part, weight in zip(parts, joined.split([len(part.weight) for part in parts]), strict=True):
-        part.weight.data = weight
-    return joined
+def linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, half: bool = False
+) -> torch.Tensor:
+    """x (rows, inputs) @ weight.T (inputs, outputs) + bias, in whatever layout. What is multiplied is rounded to bf16
+    where `half`; the result is in fp32."""
+    whole = {x.dtype, weight.dtype} == {torch.float32} and x.device.type == "cpu" and x.numel() and len(weight)
+    if not whole or (by := _functions(half)) is None:
+        kind = torch.bfloat16 if half else x.dtype
+        return functional.linear(x.to(kind), weight.to(kind), None if bias is None else bias.to(kind)).float()
+    x, weight = (t if 1 in t.stride() else t.contiguous() for t in (x, weight))
+    rows, inputs, outputs = *x.shape, len(weight)
+    out = x.new_empty(rows, outputs)
+    sizes, right = (rows, inputs, outputs), weight.T
+    memory = _scratch(by.product_scratch(*sizes))
+    given = ((t.data_ptr(), *t.stride()) for t in (x, right))
+    by.multiply(*next(given), *next(given), *sizes, out.data_ptr(), memory.data_ptr())
+    return out if bias is None else out.add_(bias)
+
+
+def enlist(model: Any, *, half: bool) -> None:
+    """Lets the model's linear layers multiply so, forward and backward."""
+    for module in model.modules():
+        if type(module) is torch.nn.Linear:
+            layer: Any = module
+            layer.forward = partial(_forward, module, half)
+
+
+def _forward(module: torch.nn.Linear, half: bool, x: torch.Tensor) -> torch.Tensor:
+    return _Linear.apply(x, module.weight, module.bias, half)
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, half: bool) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.half = half
+        return linear(x.reshape(-1, x.shape[-1]), weight, bias, half=half).view(*x.shape[:-1], len(weight))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: torch.Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (x, weight), half = ctx.saved_tensors, ctx.half
+        rows, to_x, to_weight, to_bias = slope.reshape(-1, slope.shape[-1]), None, None, None
+        if ctx.needs_input_grad[0]:
+            to_x = linear(rows, weight.T, half=half).view(x.shape)
+        if ctx.needs_input_grad[1]:
+            to_weight = linear(rows.T, x.reshape(-1, x.shape[-1]).T, half=half)
+        if ctx.needs_input_grad[2]:
+            to_bias = rows.sum(0)
+        return to_x, to_weight, to_bias, None
+
+
+def _scratch(size: int) -> torch.Tensor:
+    """Kept from call to call: memory that is new must first be found and cleared by the system."""
+    if getattr(_kept, "scratch", None) is None or len(_kept.scratch) < size:
+        _kept.scratch = torch.empty(size)
+    return _kept.scratch
+
+
+_kept = threading.local()
