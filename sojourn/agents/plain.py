@@ -113,6 +113,8 @@ class PlainSeat:
         if not self.turns:
             self.owed += reward
             return
+        if not (reward or info):
+            return
         last = self.turns[-1]
         self.turns[-1] = replace(last, reward=last.reward + reward, info={**last.info, **info})
 

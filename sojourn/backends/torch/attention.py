@@ -52,14 +52,20 @@ class Plan:
     positions: torch.Tensor = field(init=False)  # (N,)
     places: torch.Tensor = field(init=False)  # (N,) in the cache
     singles: int = field(init=False)  # tokens of the short pieces
+    _tables: torch.Tensor = field(init=False)  # (pieces, pages)
+    _owners: torch.Tensor = field(init=False)  # (N,) pieces
     _hidden: dict[tuple[int, int | None], tuple[int, torch.Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.pieces = sorted(self.pieces, key=self._is_long)
-        positions = [np.arange(begin, end) for _, begin, end in self.pieces]
-        places = [c.table[at // PAGE] * PAGE + at % PAGE for (c, _, _), at in zip(self.pieces, positions, strict=True)]
-        self.positions = torch.from_numpy(np.concatenate(positions)).to(self.device)
-        self.places = torch.from_numpy(np.concatenate(places)).to(self.device)
+        begins, ends = (np.array(edges) for edges in list(zip(*self.pieces, strict=True))[1:])
+        tables = np.stack([context.table[: -(-ends.max() // PAGE)] for context, _, _ in self.pieces])
+        owners = np.repeat(np.arange(len(begins)), ends - begins)
+        positions = np.arange(len(owners)) + (ends - np.cumsum(ends - begins))[owners]
+        places = tables[owners, positions // PAGE] * PAGE + positions % PAGE
+        self.positions, self.places, self._tables, self._owners = (
+            torch.from_numpy(of).to(self.device) for of in (positions, places, tables, owners)
+        )
         self.singles = sum(piece.end - piece.begin for piece in self.short)
 
     def _is_long(self, piece: Piece) -> bool:
@@ -73,10 +79,8 @@ class Plan:
     def rows(self) -> Rows:
         """The tokens of the short pieces, one by one."""
         pages = -(-max(piece.end for piece in self.short) // PAGE)
-        tables = np.stack([piece.context.table[:pages] for piece in self.short])
-        owners = np.repeat(np.arange(len(self.short)), [piece.end - piece.begin for piece in self.short])
-        tables, owners = torch.from_numpy(tables).to(self.device), torch.from_numpy(owners).to(self.device)
-        return Rows(tables, owners, self.positions[: self.singles] + 1)
+        tables = self._tables[: len(self.short), :pages].contiguous()
+        return Rows(tables, self._owners[: self.singles], self.positions[: self.singles] + 1)
 
     @cached_property
     def long(self) -> list[Long]:

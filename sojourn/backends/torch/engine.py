@@ -119,7 +119,7 @@ class Engine:
         self._active: list[Request] = []
         self._publications: list[Publication] = []
         self._pump: asyncio.Task[None] | None = None
-        self._arrivals = 0
+        self._moves = 0  # requests that came, and answers that were given
         self._timeline = timeline or Timeline()
         self._closed = False
         self._totals = self._reported = EngineStats()
@@ -215,7 +215,7 @@ class Engine:
 
     async def _submit(self, request: Request) -> Any:
         self._waiting.append(request)
-        self._arrivals += 1
+        self._moves += 1
         self._wake()
         return await request.future
 
@@ -226,10 +226,11 @@ class Engine:
             self._pump = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, moved = asyncio.get_running_loop(), -1
         try:
             while self._waiting or self._active or self._publications:
-                await self._settle()
+                if moved != self._moves:  # else nobody has been answered or has asked since the last step
+                    await self._settle()
                 if self._publications:
                     await self._apply(self._publications[0])
                     del self._publications[0]
@@ -237,6 +238,7 @@ class Engine:
                 try:
                     pieces, copies = self._admit()
                     if pieces:
+                        moved = self._moves
                         with self._timeline.during("sample"):
                             outcomes = await loop.run_in_executor(self._thread, self._stepper.step, pieces, copies)
                         self._deliver(outcomes)
@@ -251,9 +253,9 @@ class Engine:
         """Lets everything run that can run now."""
         quiet, passes = 0, 0
         while quiet < QUIET and passes < RESTLESS:
-            before = self._arrivals
+            before = self._moves
             await asyncio.sleep(0)
-            quiet, passes = (quiet + 1 if self._arrivals == before else 0), passes + 1
+            quiet, passes = (quiet + 1 if self._moves == before else 0), passes + 1
 
     def _admit(self) -> tuple[dict[Piece, Request], list[Copy]]:
         """The pieces of the next step, and the prefixes to copy before it."""
@@ -323,6 +325,7 @@ class Engine:
     def _answer(self, request: Request, answer: Sample | FloatArray) -> None:
         if not request.future.done():
             request.future.set_result(answer)
+        self._moves += 1
         self._release(request)
 
     def _release(self, request: Request, *, keep: bool = True) -> None:

@@ -75,15 +75,15 @@ class Request:
         if self.tokens and self.choices is None:
             if self.tokens[-1] in stops or self.tokens[-1] in self.params.stop_tokens:
                 return Stop.END
-            if decode is not None and self._says_stop(decode):
+            if decode is not None and self.params.stop_strings and self._says_stop(decode):
                 return Stop.END
         return Stop.LENGTH if len(self.tokens) >= self.params.max_tokens else None
 
     def _says_stop(self, decode: Decode) -> bool:
         assert self.params is not None
         strings = self.params.stop_strings
-        most = max((len(string.encode()) for string in strings), default=0)
-        text = decode(self.tokens[-most - 1 :]) if most else ""  # a token says a byte at least
+        most = max(len(string.encode()) for string in strings)
+        text = decode(self.tokens[-most - 1 :])  # a token says a byte at least
         return any(string in text for string in strings)
 
     def sample(self, stop: Stop) -> Sample:

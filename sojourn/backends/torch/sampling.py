@@ -6,6 +6,7 @@ and the token's place: never on what is sampled beside it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,16 +20,25 @@ from sojourn.types import IntArray, SamplingParams
 BLOCK = 256  # ids: the cumulative distribution is searched by blocks first, so that no vocabulary is summed up in full
 HEAD = 1024  # ids: a nucleus is looked for among this many before the whole vocabulary is sorted
 DIVERGED = "the model's logits are not finite: its weights have diverged: lower the step size"
-_ANY_SEED = np.random.SeedSequence(0)
-_START: Any = np.random.Philox(_ANY_SEED).state
+_START: Any = np.random.Philox(0).state
+
+
+class _Generator(threading.local):
+    """Of each thread its own: to make one takes longer than to draw some numbers."""
+
+    def __init__(self) -> None:
+        self.bits: Any = np.random.Philox(0)
+        self.random = np.random.Generator(self.bits).random
+
+
+_generator = _Generator()
 
 
 def uniforms(seed: int, prompt_length: int, count: int) -> np.ndarray:
     """A number in [0, 1) for each token to be sampled: (count,), of a counter-based generator (Philox)."""
-    generator: Any = np.random.Philox(_ANY_SEED)  # given a key, it would ask the system for a seed that it then ignores
     key = np.array([seed % 2**64, prompt_length], dtype=np.uint64)
-    generator.state = _START | {"state": {"counter": np.zeros(4, dtype=np.uint64), "key": key}}
-    return np.random.Generator(generator).random(count)
+    _generator.bits.state = _START | {"state": {"counter": np.zeros(4, dtype=np.uint64), "key": key}}
+    return _generator.random(count)
 
 
 class Row(NamedTuple):

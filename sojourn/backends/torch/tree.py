@@ -116,7 +116,6 @@ class PrefixTree:
 
     def append(self, context: Context, tokens: Sequence[int] | IntArray) -> None:
         """Tokens that are not computed yet."""
-        tokens = np.asarray(tokens, dtype=np.int64)
         while len(tokens):
             page = context.pages[-1] if context.pages else None
             if page is None or page.known == self.size:
@@ -130,6 +129,8 @@ class PrefixTree:
             tokens = tokens[len(part) :]
 
     def tokens(self, context: Context, begin: int, end: int) -> IntArray:
+        if end - begin == 1:
+            return context.pages[begin // self.size].tokens[begin % self.size : begin % self.size + 1]
         first, last = begin // self.size, -(-end // self.size)
         joined = np.concatenate([page.tokens for page in context.pages[first:last]])
         return joined[begin - first * self.size : end - first * self.size]
