@@ -8,10 +8,11 @@ from typing import NamedTuple
 import torch
 
 PAGE = 32  # tokens
+BEYOND = 64  # numbers: the kernel reads whole registers, also where the last ones are not meant
 
 
 class Layer(NamedTuple):
-    keys: torch.Tensor  # (kv_heads, pages * PAGE, head); each page is (head, PAGE) where the kernel wrote it
+    keys: torch.Tensor  # (kv_heads, pages * PAGE, head); within a page the kernel has its own order
     values: torch.Tensor  # (kv_heads, pages * PAGE, head)
 
     def read(self, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,13 +41,11 @@ class KeyValues:
     """The tensors of all pages. Memory is first touched when a page is first used."""
 
     def __init__(self, shapes: Sequence[Shape], pages: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.layers = [
-            Layer(
-                torch.empty(shape.kv_heads, pages * PAGE, shape.key, dtype=dtype, device=device),
-                torch.empty(shape.kv_heads, pages * PAGE, shape.value, dtype=dtype, device=device),
-            )
-            for shape in shapes
-        ]
+        def rows(heads: int, width: int) -> torch.Tensor:
+            count = heads * pages * PAGE * width
+            return torch.empty(count + BEYOND, dtype=dtype, device=device)[:count].view(heads, -1, width)
+
+        self.layers = [Layer(rows(s.kv_heads, s.key), rows(s.kv_heads, s.value)) for s in shapes]
 
     def copy(self, source: int, target: int) -> None:
         """One page to another, in whatever order its tokens lie."""

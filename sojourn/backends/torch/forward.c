@@ -175,14 +175,14 @@ static void norm_heads(float *row, int64_t heads, const float *weight, float eps
     }
 }
 
-static void keep_one(const float *key, const float *value, const struct Layer *layer, int64_t place)
+static void keep_one(const float *key, const float *value, const struct Layer *layer, int64_t place, int last)
 {
     real k[KEY], v[VALUE];
     for (int d = 0; d < KEY; d++)
         k[d] = put(key[d]);
     for (int d = 0; d < VALUE; d++)
         v[d] = put(value[d]);
-    store_one(k, v, layer->keys, layer->values, place);
+    store_one(k, v, layer->keys, layer->values, place, last);
 }
 
 /* Queries, keys and values are finished; keys and values stored. */
@@ -200,7 +200,7 @@ static void turns(struct Phase *phase, const struct Model *model, const struct L
             rotate_row(row, rotated, step->cosines + step->angles[r] * KEY, step->sines + step->angles[r] * KEY);
             for (int64_t head = 0; head < model->kv_heads; head++)
                 keep_one(row + (model->heads + head) * KEY, row + rotated * KEY + head * VALUE, layer,
-                         head * model->capacity + step->places[r]);
+                         head * model->capacity + step->places[r], is_last(step->places, r, step->rows));
         }
         done(phase);
     }

@@ -11,8 +11,6 @@
 #define CUT (3 * PANEL) /* queries of a block */
 #define SPAN 8          /* panels of keys that are worked on together */
 #define ACROSS (SPAN * PANEL)
-#define COLUMNS(size) ((size + PANEL - 1) / PANEL)
-#define NEVER -1e30f
 
 enum Sight { NOTHING, SOME, ALL }; /* how many pairs of a block and a panel see each other */
 
@@ -100,7 +98,8 @@ static void rows_by_panel(int64_t rows, const float *x, int64_t stride, int64_t 
     int64_t blocks = parts(rows, TALL);
     for (int64_t b = 0; b < blocks; b++) {
         int64_t begin = b * rows / blocks, end = (b + 1) * rows / blocks;
-        tiles((int)(end - begin), x + begin * stride, stride, step, w, depth, y + begin * across, across, more, 0, 0);
+        tiles((int)(end - begin), x + begin * stride, stride, step, w, PANEL, depth, y + begin * across, across, more, 0,
+              0);
     }
 }
 
@@ -187,44 +186,6 @@ static void hide(const struct Tree *tree, int64_t start, int64_t rows, const str
             }
         }
     }
-}
-
-static inline float likely(float score, float top)
-{
-    float weight = exponential(score - top); /* of all, so that the compiler makes vectors of it */
-    return score > NEVER ? weight : 0;
-}
-
-typedef int32_t flags __attribute__((vector_size(4 * WIDE)));
-
-static inline wide greater(wide one, wide other)
-{
-    flags more = one > other;
-    return (wide)(((flags)one & more) | ((flags)other & ~more));
-}
-
-/* A row's softmax goes on: scores become weights, `top` and `sum` take them in; how much the earlier ones shrink. */
-static float soften(float *restrict scores, int64_t count, float scale, float *top, float *sum)
-{
-    float before = *top, most = before, added = 0;
-    wide high = {0}, total = {0};
-    high += before;
-    for (int64_t n = 0; n < count; n++)
-        scores[n] = scores[n] > NEVER ? scores[n] * scale : NEVER;
-    for (int64_t n = 0; n < count; n += WIDE)
-        high = greater(*(wide *)(scores + n), high);
-    for (int l = 0; l < WIDE; l++)
-        most = high[l] > most ? high[l] : most;
-    for (int64_t n = 0; n < count; n++)
-        scores[n] = likely(scores[n], most);
-    for (int64_t n = 0; n < count; n += WIDE)
-        total += *(wide *)(scores + n);
-    for (int l = 0; l < WIDE; l++)
-        added += total[l];
-    float shrink = likely(before, most);
-    *sum = *sum * shrink + added;
-    *top = most;
-    return shrink;
 }
 
 /* Queries of one head and block; `norms` are logarithms of the sums of weights. */

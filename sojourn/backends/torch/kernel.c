@@ -30,69 +30,50 @@ static inline float exponential(float x)
     return p * scale;
 }
 
-/* Numbers that are worked on together. */
-#if VALUE % 8 == 0
-#define LANES 8
-#elif VALUE % 4 == 0
-#define LANES 4
-#else
-#define LANES 1
-#endif
-typedef float lanes __attribute__((vector_size(4 * LANES)));
+#define NEVER -1e30f
+#define COLUMNS(size) ((size + PANEL - 1) / PANEL)
 
-static inline lanes load(const real *x)
+static inline float likely(float score, float top)
 {
-    float f[LANES];
-    lanes all;
-    for (int l = 0; l < LANES; l++)
-        f[l] = get(x[l]);
-    memcpy(&all, f, sizeof all);
-    return all;
+    float weight = exponential(score - top); /* of all, so that the compiler makes vectors of it */
+    return score > NEVER ? weight : 0;
 }
 
-/* Sums of a query head that are under way at once: all of them, over the heads, fit into registers. */
-#define SIDE (REPEATS <= 3 ? 4 : REPEATS <= 6 ? 2 : 1)
+typedef int32_t flags __attribute__((vector_size(4 * WIDE)));
 
-/* s[r][t] = q[r] . k[t] for all keys of a page, which lie side by side (KEY, PAGE). */
-static inline void products(float q[REPEATS][KEY], const real *k, float s[REPEATS][PAGE])
+static inline wide greater(wide one, wide other)
 {
-    for (int t = 0; t < PAGE; t += SIDE * LANES) {
-        lanes sum[REPEATS][SIDE] = {{{0}}};
-        for (int d = 0; d < KEY; d++)
-            for (int n = 0; n < SIDE; n++) {
-                lanes key = load(k + d * PAGE + t + n * LANES);
-                for (int r = 0; r < REPEATS; r++)
-                    sum[r][n] += q[r][d] * key;
-            }
-        for (int r = 0; r < REPEATS; r++)
-            memcpy(s[r] + t, sum[r], sizeof sum[r]);
-    }
+    flags more = one > other;
+    return (wide)(((flags)one & more) | ((flags)other & ~more));
 }
 
-#define CHUNK (VALUE / LANES % SIDE == 0 ? SIDE : 1)
-
-/* seen[r] = seen[r] * shrink[r] + sum over t of s[r][t] v[t]. */
-static inline void gather(lanes seen[REPEATS][VALUE / LANES], const float shrink[REPEATS], const real *v, int begin,
-                          int end, float s[REPEATS][PAGE])
+/* A row's softmax goes on: scores become weights, `top` and `sum` take them in; how much the earlier ones shrink. */
+static float soften(float *restrict scores, int64_t count, float scale, float *top, float *sum)
 {
-    for (int c = 0; c < VALUE / LANES; c += CHUNK) {
-        lanes sum[REPEATS][CHUNK];
-        for (int r = 0; r < REPEATS; r++)
-            for (int n = 0; n < CHUNK; n++)
-                sum[r][n] = seen[r][c + n] * shrink[r];
-        for (int t = begin; t < end; t++)
-            for (int n = 0; n < CHUNK; n++) {
-                lanes value = load(v + t * VALUE + (c + n) * LANES);
-                for (int r = 0; r < REPEATS; r++)
-                    sum[r][n] += s[r][t] * value;
-            }
-        for (int r = 0; r < REPEATS; r++)
-            for (int n = 0; n < CHUNK; n++)
-                seen[r][c + n] = sum[r][n];
-    }
+    float before = *top, most = before, added = 0;
+    wide high = {0}, total = {0};
+    high += before;
+    for (int64_t n = 0; n < count; n++)
+        scores[n] = scores[n] > NEVER ? scores[n] * scale : NEVER;
+    for (int64_t n = 0; n < count; n += WIDE)
+        high = greater(*(wide *)(scores + n), high);
+    for (int l = 0; l < WIDE; l++)
+        most = high[l] > most ? high[l] : most;
+    for (int64_t n = 0; n < count; n++)
+        scores[n] = likely(scores[n], most);
+    for (int64_t n = 0; n < count; n += WIDE)
+        total += *(wide *)(scores + n);
+    for (int l = 0; l < WIDE; l++)
+        added += total[l];
+    float shrink = likely(before, most);
+    *sum = *sum * shrink + added;
+    *top = most;
+    return shrink;
 }
 
 #define FEW 8 /* rows that look at a page while it is near */
+#define QUERIES (FEW * REPEATS)
+#define BROAD (COLUMNS(VALUE) * PANEL)
 
 /* A token's queries of one key head, and the keys from `first` to `length` of its context, at which they look. */
 struct Row {
@@ -102,64 +83,93 @@ struct Row {
     real *out;
 };
 
-/* A softmax under way. */
+/* Softmaxes under way, of all queries of some rows. */
 struct Look {
-    lanes seen[REPEATS][VALUE / LANES];
-    float q[REPEATS][KEY], sum[REPEATS], top[REPEATS];
+    real queries[QUERIES * KEY], weights[QUERIES * PAGE];
+    float scores[QUERIES * PAGE], seen[QUERIES * BROAD], sum[QUERIES], top[QUERIES];
 };
 
-static inline void look_at(struct Look *look, const real *keys, const real *values, int begin, int end, float cap)
+/* y = or += x w for all queries, `outs` numbers of y: what is beyond is not meant, but there is room for it. */
+static void across_page(int64_t count, const real *x, int64_t stride, const real *w, int64_t gap, int64_t depth,
+                        float *y, int64_t across, int64_t outs, int more)
 {
-    float shrink[REPEATS], s[REPEATS][PAGE];
-    products(look->q, keys, s);
-    for (int r = 0; r < REPEATS; r++) {
-        if (cap > 0)
-            for (int t = begin; t < end; t++)
-                s[r][t] = cap * tanhf(s[r][t] / cap);
-        float high = look->top[r], added = 0;
-        for (int t = begin; t < end; t++)
-            high = s[r][t] > high ? s[r][t] : high;
-        for (int t = begin; t < end; t++) {
-            s[r][t] = exponential(s[r][t] - high);
-            added += s[r][t];
+    int64_t blocks = parts(count, TALL);
+    for (int64_t o = 0; o < outs; o += PANEL)
+        for (int64_t b = 0; b < blocks; b++) {
+            int64_t begin = b * count / blocks, end = (b + 1) * count / blocks;
+            tiles((int)(end - begin), x + begin * stride, stride, 1, w + o * PAIR, gap, depth,
+                  y + begin * across + o, across, more, 0, 0);
         }
-        shrink[r] = exponential(look->top[r] - high);
-        look->sum[r] = look->sum[r] * shrink[r] + added;
-        look->top[r] = high;
+}
+
+/* Some rows, one after another, look at a page that all of them have: each at its tokens from `begin` to `end`. */
+static void look_at(struct Look *look, int64_t row, int64_t rows, const real *keys, const real *values,
+                    const int *begin, const int *end, float scale, float cap)
+{
+    int64_t first = row * REPEATS, count = rows * REPEATS;
+    float *scores = look->scores + first * PAGE, *seen = look->seen + first * BROAD;
+    int last = 0;
+    across_page(count, look->queries + first * KEY, KEY, keys, PAGE, KEY, scores, PAGE, PAGE, 0);
+    for (int64_t q = 0; q < count; q++) {
+        float *score = scores + q * PAGE;
+        int from = begin[q / REPEATS], to = end[q / REPEATS];
+        last = to > last ? to : last;
+        if (cap > 0)
+            for (int t = from; t < to; t++)
+                score[t] = cap * tanhf(score[t] * scale / cap) / scale;
+        for (int t = 0; t < PAGE; t++)
+            score[t] = (t >= from) & (t < to) ? score[t] : NEVER;
+        float shrink = soften(score, PAGE, scale, look->top + first + q, look->sum + first + q);
+        for (int d = 0; d < BROAD; d++)
+            seen[q * BROAD + d] *= shrink;
+        for (int t = 0; t < PAGE; t++)
+            look->weights[(first + q) * PAGE + t] = put(score[t]);
     }
-    gather(look->seen, shrink, values, begin, end, s);
+    across_page(count, look->weights + first * PAGE, PAGE, values, VALUE, last + last % PAIR, seen, BROAD, VALUE, 1);
 }
 
 /* Page after page, each for all of at most FEW rows: those that share it find it in the processor's cache. */
 static void look(const struct Row *rows, int64_t count, int64_t head_stride, const real *keys, const real *values,
                  float scale, float cap)
 {
-    struct Look looks[FEW];
+    struct Look look;
     int64_t first = rows->first, length = rows->length;
-    memset(looks, 0, count * sizeof *looks);
+    memset(look.seen, 0, count * REPEATS * BROAD * sizeof(float));
     for (int64_t i = 0; i < count; i++) {
-        for (int r = 0; r < REPEATS; r++) {
+        for (int64_t r = 0; r < REPEATS; r++) {
+            int64_t q = i * REPEATS + r;
             for (int d = 0; d < KEY; d++)
-                looks[i].q[r][d] = rows[i].query[r * head_stride + d] * scale;
-            looks[i].top[r] = -1e30f;
+                look.queries[q * KEY + d] = put(rows[i].query[r * head_stride + d]);
+            look.top[q] = NEVER;
+            look.sum[q] = 0;
         }
-        first = rows[i].first < first ? rows[i].first : first;
-        length = rows[i].length > length ? rows[i].length : length;
+        first = least(rows[i].first, first);
+        length = -least(-rows[i].length, -length);
     }
-    for (int64_t page = first / PAGE; page * PAGE < length; page++)
+    for (int64_t page = first / PAGE; page * PAGE < length; page++) {
+        int begin[FEW], end[FEW];
         for (int64_t i = 0; i < count; i++) {
-            int64_t begin = rows[i].first - page * PAGE, end = rows[i].length - page * PAGE;
-            begin = begin > 0 ? begin : 0;
-            end = end < PAGE ? end : PAGE;
-            if (begin < end) {
-                int64_t at = rows[i].table[page] * PAGE;
-                look_at(looks + i, keys + at * KEY, values + at * VALUE, (int)begin, (int)end, cap);
-            }
+            int64_t from = rows[i].first - page * PAGE;
+            begin[i] = from > 0 ? (int)least(from, PAGE) : 0;
+            end[i] = (int)least(rows[i].length - page * PAGE, PAGE);
         }
+        for (int64_t i = 0, j; i < count; i = j) {
+            j = i + 1;
+            if (begin[i] >= end[i])
+                continue;
+            int64_t at = rows[i].table[page];
+            while (j < count && begin[j] < end[j] && rows[j].table[page] == at)
+                j++;
+            look_at(&look, i, j - i, keys + at * PAGE * KEY, values + at * PAGE * VALUE, begin + i, end + i, scale,
+                    cap);
+        }
+    }
     for (int64_t i = 0; i < count; i++)
-        for (int r = 0; r < REPEATS; r++)
-            for (int d = 0; d < VALUE; d++)
-                rows[i].out[r * VALUE + d] = put(looks[i].seen[r][d / LANES][d % LANES] / looks[i].sum[r]);
+        for (int64_t r = 0; r < REPEATS; r++)
+            for (int d = 0; d < VALUE; d++) {
+                int64_t q = i * REPEATS + r;
+                rows[i].out[r * VALUE + d] = put(look.seen[q * BROAD + d] / look.sum[q]);
+            }
 }
 
 /* How many rows look together, so that every thread has some pieces of work. */
@@ -196,14 +206,24 @@ void attend(const float *query, int64_t row_stride, int64_t head_stride, real *o
 }
 
 /* A token's key and value of one head, where they belong: keys side by side in a page (KEY, PAGE), values one after
-   another (PAGE, VALUE). */
-static inline void store_one(const real *key, const real *value, real *keys, real *values, int64_t place)
+   another (PAGE, VALUE), and of what is summed up PAIR together. What would be paired with the last of a context, and is
+   looked at with weight 0, becomes a number. */
+static inline void store_one(const real *key, const real *value, real *keys, real *values, int64_t place, int last)
 {
     int64_t at = place % PAGE;
-    real *page = keys + (place - at) * KEY;
+    real *k = keys + (place - at) * KEY + at * PAIR, *v = values + (place - at % PAIR) * VALUE + at % PAIR;
     for (int d = 0; d < KEY; d++)
-        page[d * PAGE + at] = key[d];
-    memcpy(values + place * VALUE, value, VALUE * sizeof(real));
+        k[(d - d % PAIR) * PAGE + d % PAIR] = key[d];
+    for (int d = 0; d < VALUE; d++)
+        v[d * PAIR] = value[d];
+    for (int d = 0; last && place % PAIR == 0 && PAIR == 2 && d < VALUE; d++)
+        v[d * PAIR + 1] = 0;
+}
+
+/* Whether row `r` is followed by no other of its page. */
+static inline int is_last(const int64_t *places, int64_t r, int64_t rows)
+{
+    return r + 1 == rows || places[r + 1] != places[r] + 1;
 }
 
 /* All rows' keys and values (rows, kv_heads, size), by strides. */
@@ -214,7 +234,7 @@ void store(const real *key, int64_t key_row, int64_t key_head, const real *value
     for (int64_t head = 0; head < kv_heads; head++)
         for (int64_t row = 0; row < rows; row++)
             store_one(key + row * key_row + head * key_head, value + row * value_row + head * value_head, keys, values,
-                      head * capacity + places[row]);
+                      head * capacity + places[row], is_last(places, row, rows));
 }
 
 #define FOLD 256 /* numbers that are summed up in single precision */

@@ -115,6 +115,8 @@ def load(shapes: Sequence[Shape], heads: int, dtype: torch.dtype, device: torch.
     if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16) or len(set(shapes)) > 1:
         return None
     shape = shapes[0]
+    if dtype == torch.bfloat16 and shape.key % 2:  # which it multiplies in pairs
+        return None
     kind = [REAL16] if dtype == torch.bfloat16 else []
     found = built("forward", *defines(shape.key, shape.value, heads // shape.kv_heads), *kind)
     return None if found is None else Kernel(found, shape, dtype)

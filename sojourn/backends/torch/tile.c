@@ -72,11 +72,11 @@ static inline int64_t least(int64_t one, int64_t other) { return one < other ? o
 static inline int64_t place(int64_t d, int64_t o) { return (d - d % PAIR) * PANEL + o * PAIR + d % PAIR; }
 
 /* y = x w, or y += x w where there is `more`, over `depth` inputs, for so many rows (a constant, once inlined) and a
-   panel. Inputs lie `step` apart, rows `stride`. The sum begins at 0, so that what is large in y costs it no digits.
-   Fetches what is read next. */
+   panel. Inputs of x lie `step` apart, rows `stride`, inputs of w `gap`. The sum begins at 0, so that what is large in y
+   costs it no digits. Fetches what is read next. */
 static inline __attribute__((always_inline)) void tile(int rows, const real *x, int64_t stride, int64_t step,
-                                                       const real *w, int64_t depth, float *y, int64_t across,
-                                                       int more, const real *next, int64_t hop)
+                                                       const real *w, int64_t gap, int64_t depth, float *y,
+                                                       int64_t across, int more, const real *next, int64_t hop)
 {
     wide sum[TALL][2];
     for (int r = 0; r < rows; r++)
@@ -84,7 +84,7 @@ static inline __attribute__((always_inline)) void tile(int rows, const real *x, 
     for (int64_t d = 0; d < depth; d += PAIR) {
         if (next)
             __builtin_prefetch(next + d * hop, 0, 2);
-        terms low = *(const terms *)(w + d * PANEL), high = *(const terms *)(w + d * PANEL + WIDE * PAIR);
+        terms low = *(const terms *)(w + d * gap), high = *(const terms *)(w + d * gap + WIDE * PAIR);
         for (int r = 0; r < rows; r++) {
             term one;
             memcpy(&one, x + r * stride + d * step, sizeof one);
@@ -99,15 +99,20 @@ static inline __attribute__((always_inline)) void tile(int rows, const real *x, 
         }
 }
 
-static void tiles(int rows, const real *x, int64_t stride, int64_t step, const real *w, int64_t depth, float *y,
-                  int64_t across, int more, const real *next, int64_t hop)
+/* Never a copy of its own for a depth that is known: its sums would have another order. */
+#if defined __GNUC__ && !defined __clang__
+__attribute__((noclone))
+#endif
+__attribute__((noinline)) static void tiles(int rows, const real *x, int64_t stride, int64_t step, const real *w,
+                                            int64_t gap, int64_t depth, float *y, int64_t across, int more,
+                                            const real *next, int64_t hop)
 {
 #define CASE(n)                                                                                                        \
     case n:                                                                                                            \
         if (next)                                                                                                      \
-            tile(n, x, stride, step, w, depth, y, across, more, next, hop);                                            \
+            tile(n, x, stride, step, w, gap, depth, y, across, more, next, hop);                                            \
         else                                                                                                           \
-            tile(n, x, stride, step, w, depth, y, across, more, 0, 0);                                                 \
+            tile(n, x, stride, step, w, gap, depth, y, across, more, 0, 0);                                                 \
         break;
     switch (rows) {
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
@@ -130,8 +135,8 @@ static void panel(const real *x, int tall, int64_t rows, int64_t depth, const re
             int64_t begin = b * rows / blocks, end = (b + 1) * rows / blocks;
             const real *next = fetch || k + d < depth ? w + (k + d) * PANEL + b * d * hop : 0;
             int64_t stride = tall ? PAIR : depth, step = tall ? end - begin : 1;
-            tiles((int)(end - begin), x + begin * depth + k * step, stride, step, w + k * PANEL, d, y + begin * across,
-                  across, more || k, next, hop);
+            tiles((int)(end - begin), x + begin * depth + k * step, stride, step, w + k * PANEL, PANEL, d,
+                  y + begin * across, across, more || k, next, hop);
         }
     }
 }
