@@ -34,7 +34,7 @@ def test_the_cores_are_shared_out(team, count):
         meet.wait(10)  # each on a thread of its own
         return openmp().omp_get_max_threads()
 
-    assert team.run([threads] * count) == [cores // count] * count
+    assert list(team.run([threads] * count)) == [cores // count] * count
     assert torch.get_num_threads() == cores
 
 
@@ -49,7 +49,7 @@ def test_products_keep_to_their_share(team):
         return asked()
 
     before = asked()
-    assert team.run([product] * team.count) == [cores // team.count] * team.count
+    assert list(team.run([product] * team.count)) == [cores // team.count] * team.count
     assert asked() == before
 
 
@@ -59,7 +59,7 @@ def test_what_each_gives_comes_in_order(team):
         time.sleep(0.02 * (3 - n))
         return n
 
-    assert team.run([lambda n=n: late(n) for n in range(4)]) == [0, 1, 2, 3]
+    assert list(team.run([lambda n=n: late(n) for n in range(4)])) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("team", [2], indirect=True)
@@ -68,8 +68,19 @@ def test_a_failure_is_raised_and_the_team_goes_on(team):
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        team.run([lambda: 1, fails])
-    assert team.run([lambda: 1, lambda: 2]) == [1, 2]
+        list(team.run([lambda: 1, fails]))
+    assert list(team.run([lambda: 1, lambda: 2])) == [1, 2]
+
+
+@pytest.mark.parametrize("team", [2], indirect=True)
+def test_what_is_not_taken_holds_up_what_comes_next(team):
+    begun: list[int] = []
+    given = team.run([lambda n=n: begun.append(n) for n in range(9)])
+    next(given)
+    time.sleep(0.1)
+    assert sorted(begun) == [0, 1, 2]
+    given.close()
+    assert sorted(begun) == [0, 1, 2]
 
 
 def test_an_accelerator_is_not_shared_out():

@@ -6,8 +6,9 @@ no half waits for the other, and it is noticed less when something else wants a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 import torch
@@ -28,11 +29,22 @@ class Team:
         self._cores = cores // self.count
         self._pool = ThreadPoolExecutor(self.count, "trainer-team", self._settle) if self.count > 1 else None
 
-    def run(self, works: Sequence[Callable[[], T]]) -> list[T]:
-        """What each gives, in order; raises what the first that fails raises."""
+    def run(self, works: Sequence[Callable[[], T]]) -> Iterator[T]:
+        """What each gives, in order, as soon as it is there; raises what the first that fails raises. What nobody has
+        taken yet holds up what comes next, so that few results are kept at once."""
         if self._pool is None or len(works) == 1:
-            return [work() for work in works]
-        return list(self._pool.map(lambda work: work(), works))
+            yield from (work() for work in works)
+            return
+        begun: deque[Future[T]] = deque()
+        try:
+            for work in works:
+                begun.append(self._pool.submit(work))
+                if len(begun) > self.count:
+                    yield begun.popleft().result()
+            while begun:
+                yield begun.popleft().result()
+        finally:
+            wait(begun)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -239,8 +239,8 @@ class TorchTrainer:
                 getattr(scored, name)[part.places[where]] = values.cpu().numpy()
 
         with self._weights_of_reference() if reference else nullcontext():
-            for parts in self._rounds(batch):
-                self._team.run([partial(score, part) for part in parts])
+            for _ in self._over(list(self._rounds(batch)), score):
+                pass
         return scored
 
     def _read_states(self, batch: Batch, places: IntArray) -> FloatArray:
@@ -258,8 +258,8 @@ class TorchTrainer:
             hidden = self.decoder(part.tree, torch.from_numpy(nodes).to(self.device))
             found[asked[part.places[where]]] = hidden.float().cpu().numpy()[row]
 
-        for parts in self._rounds(marked):
-            self._team.run([partial(read, part) for part in parts])
+        for _ in self._over(list(self._rounds(marked)), read):
+            pass
         return found[back]
 
     @contextmanager
@@ -283,13 +283,16 @@ class TorchTrainer:
             batch = _without_idle(batch)
         sums: dict[str, float] = {}
         objective = mass = trained = computed = 0.0
-        for parts in self._rounds(batch):
-            nodes = sum(len(part.tree.tokens) for part in parts)
-            with activations.checkpointed(self._recomputed(nodes, needs)):
-                passed = self._team.run([partial(self._pass, part, losses, needs) for part in parts])
-            trained, computed = trained + sum(len(part.batch) for part in parts), computed + nodes
-            for one in passed:
+        rounds = list(self._rounds(batch))
+        at_once = max((sum(len(part.tree.tokens) for part in parts) for parts in rounds), default=0)
+        with activations.checkpointed(self._recomputed(at_once, needs)):
+            for part, one in zip(
+                (part for parts in rounds for part in parts),
+                self._over(rounds, lambda part: self._pass(part, losses, needs)),
+                strict=True,
+            ):
                 self._add(one)
+                trained, computed = trained + len(part.batch), computed + len(part.tree.tokens)
                 objective, mass = objective + one.objective, mass + one.mass
                 for name, value in one.sums.items():
                     sums[name] = sums.get(name, 0.0) + value
@@ -321,6 +324,12 @@ class TorchTrainer:
         for name, gradient in zip(self.parameters, passed.left_out, strict=False):
             if gradient is not None:
                 self._left_out[name] = gradient if name not in self._left_out else self._left_out[name].add_(gradient)
+
+    def _over(self, rounds: Sequence[Sequence[Part]], work: Callable[[Part], T]) -> Iterator[T]:
+        """What `work` gives for each part, in order: side by side where rounds are of several."""
+        works = [partial(work, part) for parts in rounds for part in parts]
+        beside = any(len(parts) > 1 for parts in rounds)
+        return self._team.run(works) if beside else (one() for one in works)
 
     def _rounds(self, batch: Batch) -> Iterator[list[Part]]:
         """The sequences that carry weight, cut after their last such token, in parts that pass side by side."""
