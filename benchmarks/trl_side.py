@@ -43,6 +43,7 @@ class Work:
     seed: int = 0
     micro: int
     generation: str = "whole"
+    half: bool = False  # products in bf16
 
 
 @dataclass
@@ -185,7 +186,7 @@ def config(work: Work, folder: Path) -> GRPOConfig:
         weight_decay=0.0,
         max_grad_norm=1.0,
         use_cpu=True,
-        bf16=False,
+        bf16=work.half,
         gradient_checkpointing=False,
         save_strategy="no",
         logging_strategy="no",

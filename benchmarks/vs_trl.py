@@ -8,12 +8,13 @@
     python benchmarks/vs_trl.py --modes     # TRL's ways of generating, and sizes of its training batch, side by side
 
 Both sides play the world of `keydoor.py` with the same weights, prompts, tasks, group size, turns, token limits,
-temperature 1, fp32, AdamW, learning rate, clipping and normalisation, on two threads that sleep when idle; all weights
-are trained. Each measurement is its own process, the sides take turns, and its first two steps count as warm-up. TRL
-plays by `rollout_func` (see `trl_side.py`, which says why); vLLM, its fast backend, has no CPU package. For speed,
-every episode has exactly the given turns and every group some signal; seconds are between the ends of steps. The
-processor time of all threads stands beside them, as it suffers less from other load on the machine. In one
-case the prompt is 541 tokens longer, as of agents that are told how their world works: there, more is shared.
+temperature 1, AdamW, learning rate, clipping and normalisation, on two threads that sleep when idle; all weights are
+trained. All is in fp32, or, where a case says bf16 and the processor has its instructions, products are in bf16 and
+weights in fp32: TRL's own default. Each measurement is its own process, the sides take turns, and its first two steps
+count as warm-up. TRL plays by `rollout_func` (see `trl_side.py`, which says why); vLLM, its fast backend, has no CPU
+package. For speed, every episode has exactly the given turns and every group some signal; seconds are between the ends
+of steps. The processor time of all threads stands beside them, as it suffers less from other load on the machine. In
+one case the prompt is 541 tokens longer, as of agents that are told how their world works: there, more is shared.
 
 For learning, a small model is cloned once by Sojourn until it sometimes wins, then trained by both, three seeds each.
 """
@@ -37,6 +38,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from machine import RESULTS, commit, write
 
 from sojourn.record import checkpoint, intervals
@@ -68,6 +70,7 @@ class Work:
     threads: int = 2
     micro: int
     generation: str = "whole"
+    half: bool = False  # products in bf16
 
     @property
     def world(self) -> dict[str, Any]:
@@ -94,6 +97,7 @@ def execute(command: Sequence[str], threads: int) -> None:
 def sojourn_command(work: Work, clock: Path) -> list[str]:
     overrides = {
         "model.name": work.model,
+        "model.dtype": "bf16" if work.half else "fp32",
         "backend.device": "cpu",
         "seed": work.seed,
         "backend.threads": work.threads,
@@ -116,7 +120,7 @@ def train_command(out: Path) -> list[str]:
 
 
 def trl_command(work: Work, clock: Path) -> list[str]:
-    names = ("model", "max_tokens", "groups", "size", "steps", "lr", "seed", "micro", "generation")
+    names = ("model", "max_tokens", "groups", "size", "steps", "lr", "seed", "micro", "generation", "half")
     told = {name: value for name, value in asdict(work).items() if name in names}
     return [sys.executable, "benchmarks/trl_side.py", json.dumps({**told, "world": work.world, "path": str(clock)})]
 
@@ -308,6 +312,11 @@ def cases(folder: Path, quick: bool) -> dict[str, Timed]:
     plain: dict[str, Timed] = {
         f"SmolLM2-135M, {turns} turns": partial(lambda n: (replace(large, turns=n), 2), turns) for turns in BARS
     }
+    if torch.cpu._is_avx512_bf16_supported():
+        plain |= {
+            f"SmolLM2-135M, {turns} turns, bf16": partial(lambda n: (replace(large, turns=n, half=True), 2), turns)
+            for turns in BARS
+        }
     return plain | long | found
 
 
