@@ -193,6 +193,7 @@ async def test_without_a_compiler_torch_does_the_same(tmp_path, monkeypatch):
         cached.cache_clear()
 
 
+@pytest.mark.skipif(product._functions(True) is None, reason="torch multiplies bf16 here")
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_products_in_bf16_are_nearer_to_the_whole_than_torchs_autocast(family):
     """Mean distance from fp32 of logprobs, and of all gradients; both far from none, so that bf16 was in use."""

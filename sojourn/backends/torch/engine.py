@@ -226,22 +226,23 @@ class Engine:
             self._pump = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
-        loop, moved = asyncio.get_running_loop(), -1
+        loop, settled = asyncio.get_running_loop(), -1
         try:
             while self._waiting or self._active or self._publications:
-                if moved != self._moves:  # else nobody has been answered or has asked since the last step
+                if settled != self._moves:  # else nobody has been answered or has asked since before the last step
                     await self._settle()
                 if self._publications:
                     await self._apply(self._publications[0])
                     del self._publications[0]
                     continue
+                before, settled = self._moves, -1
                 try:
                     pieces, copies = self._admit()
                     if pieces:
-                        moved = self._moves
                         with self._timeline.during("sample"):
                             outcomes = await loop.run_in_executor(self._thread, self._stepper.step, pieces, copies)
                         self._deliver(outcomes)
+                        settled = before
                 except Exception as error:  # whatever a model raises: its requests fail, and the engine goes on
                     self._fail(self._active or self._waiting, f"a step failed: {error or repr(error)}", error)
         except asyncio.CancelledError:

@@ -123,7 +123,8 @@ static void product(struct Phase *phase, int64_t threads, const real *x, int64_t
     struct Pieces all = pieces(rows, outs, threads);
     struct Piece at;
     while (next_piece(phase, &all, &at)) {
-        panels(x + at.row * depth, 0, at.rows, depth, w, outs, y + at.row * outs, more, at.panel, at.stop);
+        panels(x + at.row * depth, 0, at.rows, depth, w, outs, y + at.row * outs, outs, more, at.panel,
+               at.stop);
         done(phase);
     }
     meet(phase, all.count);
@@ -139,8 +140,8 @@ static void gated_product(struct Phase *phase, int64_t threads, const struct Ste
     while (next_piece(phase, &all, &at)) {
         const real *x = step->normed + at.row * depth;
         float *gate = step->gate + at.row * inner, *up = step->up + at.row * inner;
-        panels(x, 0, at.rows, depth, layer->gate, inner, gate, 0, at.panel, at.stop);
-        panels(x, 0, at.rows, depth, layer->up, inner, up, 0, at.panel, at.stop);
+        panels(x, 0, at.rows, depth, layer->gate, inner, gate, inner, 0, at.panel, at.stop);
+        panels(x, 0, at.rows, depth, layer->up, inner, up, inner, 0, at.panel, at.stop);
         int64_t begin = at.panel * PANEL, end = least(at.stop * PANEL, inner);
         for (int64_t r = 0; r < at.rows; r++)
             gated_row(gate + r * inner + begin, up + r * inner + begin, step->gated + (at.row + r) * inner + begin,

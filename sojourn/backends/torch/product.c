@@ -4,6 +4,7 @@
 #include "tile.c"
 
 #define FAR 786432     /* bytes of a block that stay in the next cache */
+#define MANY 4096      /* rows, and outputs, that are packed at once, at most */
 #define LITTLE 1000000 /* products that one thread makes as soon as several */
 
 /* Numbers of a matrix, from row to row and from column to column. */
@@ -107,20 +108,19 @@ static int64_t slice_of(int64_t depth)
 /* Numbers of memory that a product packs into. */
 int64_t product_scratch(int64_t rows, int64_t depth, int64_t outs)
 {
-    return slice_of(depth) * (rows + parts(outs, PANEL) * PANEL);
+    return slice_of(depth) * (least(rows, MANY) + parts(least(outs, MANY), PANEL) * PANEL);
 }
 
-/* y (rows, outs) = a (rows, depth) b (depth, outs). Of each side's strides one is 1. */
-void multiply(const float *a, int64_t a_row, int64_t a_column, const float *b, int64_t b_row, int64_t b_column,
-              int64_t rows, int64_t depth, int64_t outs, float *y, real *memory)
+/* What all threads of a team do together for at most MANY rows and outputs: y = a b, the rows of y `across` apart. */
+static void part(struct Matrix a, struct Matrix b, int64_t rows, int64_t depth, int64_t outs, float *y, int64_t across,
+                 real *memory)
 {
     int64_t slice = slice_of(depth), blocks = parts(rows, BLOCK), all = parts(outs, PANEL), groups = parts(all, SHARE);
-    int tall = a_column != 1, as_is = PAIR == 1 && !tall && a_row == depth && slice == depth;
+    int tall = a.column != 1, as_is = PAIR == 1 && !tall && a.row == depth && slice == depth;
     real *packed = memory + rows * slice;
-#pragma omp parallel if (rows * depth * outs > LITTLE)
     for (int64_t k = 0; k < depth; k += slice) {
         int64_t some = least(slice, depth - k), deep = even(some);
-        struct Matrix left = {a + k * a_column, a_row, a_column}, right = {b + k * b_row, b_row, b_column};
+        struct Matrix left = {a.at + k * a.column, a.row, a.column}, right = {b.at + k * b.row, b.row, b.column};
 #pragma omp for schedule(static) nowait
         for (int64_t p = 0; p < all; p++)
             pack_panel(right, some, outs, p, packed + p * deep * PANEL);
@@ -134,9 +134,22 @@ void multiply(const float *a, int64_t a_row, int64_t a_column, const float *b, i
         for (int64_t i = 0; i < blocks; i++)
             for (int64_t g = 0; g < groups; g++) {
                 int64_t first = i * rows / blocks, count = (i + 1) * rows / blocks - first;
-                const real *x = (as_is ? (const real *)a : memory) + first * deep;
-                panels(x, tall, count, deep, packed, outs, y + first * outs, k > 0, g * SHARE,
+                const real *x = (as_is ? (const real *)a.at : memory) + first * deep;
+                panels(x, tall, count, deep, packed, outs, y + first * across, across, k > 0, g * SHARE,
                        least((g + 1) * SHARE, all));
             }
     }
+}
+
+/* y (rows, outs) = a (rows, depth) b (depth, outs). Of each side's strides one is 1. */
+void multiply(const float *a, int64_t a_row, int64_t a_column, const float *b, int64_t b_row, int64_t b_column,
+              int64_t rows, int64_t depth, int64_t outs, float *y, real *memory)
+{
+#pragma omp parallel if (rows * depth * outs > LITTLE)
+    for (int64_t row = 0; row < rows; row += MANY)
+        for (int64_t out = 0; out < outs; out += MANY) {
+            struct Matrix left = {a + row * a_row, a_row, a_column}, right = {b + out * b_column, b_row, b_column};
+            part(left, right, least(MANY, rows - row), depth, least(MANY, outs - out), y + row * outs + out, outs,
+                 memory);
+        }
 }

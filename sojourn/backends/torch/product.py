@@ -21,6 +21,9 @@ LAYOUTS = {"multiply": "piipiiiiipp", "product_scratch": "iii"}
 
 @cache
 def _functions(half: bool) -> Any:
+    """None too where the processor multiplies whole tiles of bf16 (AMX), as oneDNN does and the kernel does not."""
+    if half and torch.cpu._is_amx_tile_supported():
+        return None
     found = kernel.built("product", *([kernel.REAL16] if half else []))
     return None if found is None else kernel.functions(found, LAYOUTS, ("product_scratch",))
 

@@ -141,22 +141,22 @@ static void panel(const real *x, int tall, int64_t rows, int64_t depth, const re
     }
 }
 
-/* y (rows, outs) = or += x (rows, depth) w, for the panels from `p` to `stop`. */
+/* y (rows, outs) = or += x (rows, depth) w, for the panels from `p` to `stop`; rows of y lie `across` apart. */
 static void panels(const real *x, int tall, int64_t rows, int64_t depth, const real *w, int64_t outs, float *y,
-                   int more, int64_t p, int64_t stop)
+                   int64_t across, int more, int64_t p, int64_t stop)
 {
     for (; p < stop; p++) {
         const real *from = w + p * PANEL * depth;
         float *to = y + p * PANEL, part[BLOCK * PANEL];
         int64_t some = outs - p * PANEL;
         if (some >= PANEL) {
-            panel(x, tall, rows, depth, from, to, outs, more, some > PANEL);
+            panel(x, tall, rows, depth, from, to, across, more, some > PANEL);
             continue;
         }
         for (int64_t r = 0; more && r < rows; r++)
-            memcpy(part + r * PANEL, to + r * outs, some * sizeof(float));
+            memcpy(part + r * PANEL, to + r * across, some * sizeof(float));
         panel(x, tall, rows, depth, from, part, PANEL, more, 0);
         for (int64_t r = 0; r < rows; r++)
-            memcpy(to + r * outs, part + r * PANEL, some * sizeof(float));
+            memcpy(to + r * across, part + r * PANEL, some * sizeof(float));
     }
 }
