@@ -7,7 +7,6 @@ on however many threads. Where there is no compiler, `load` gives None.
 from __future__ import annotations
 
 import ctypes
-import threading
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -220,14 +219,8 @@ def _at(*tensors: torch.Tensor) -> list[int]:
 
 
 def _scratch(ctx: Any, *, backward: bool) -> torch.Tensor:
-    """Kept from call to call: memory that is new must first be found and cleared by the system."""
     size = ctx.own.c.tree_scratch(ctypes.addressof(ctx.about), backward)
-    if getattr(_kept, "scratch", None) is None or len(_kept.scratch) < size:
-        _kept.scratch = torch.empty(size)
-    return _kept.scratch
-
-
-_kept = threading.local()
+    return kernel.scratch(size)
 
 
 def _norm_backward(

@@ -12,6 +12,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -215,3 +216,13 @@ def loaded(*names: str, mode: int = ctypes.DEFAULT_MODE) -> Any:
         if any(name in path for name in names):
             return ctypes.CDLL(f"/{path}", mode=mode)
     return None
+
+
+def scratch(size: int) -> torch.Tensor:
+    """Memory of this thread for one call of a kernel, kept for the next: what is new the system must find and clear."""
+    if getattr(_kept, "scratch", None) is None or len(_kept.scratch) < size:
+        _kept.scratch = torch.empty(size)
+    return _kept.scratch
+
+
+_kept = threading.local()

@@ -6,7 +6,6 @@ number of rows (measured: LOG.md). Where there is no compiler, or not on a CPU, 
 
 from __future__ import annotations
 
-import threading
 from functools import cache, partial
 from typing import Any
 
@@ -41,7 +40,7 @@ def linear(
     rows, inputs, outputs = *x.shape, len(weight)
     out = x.new_empty(rows, outputs)
     sizes, right = (rows, inputs, outputs), weight.T
-    memory = _scratch(by.product_scratch(*sizes))
+    memory = kernel.scratch(by.product_scratch(*sizes))
     given = ((t.data_ptr(), *t.stride()) for t in (x, right))
     by.multiply(*next(given), *next(given), *sizes, out.data_ptr(), memory.data_ptr())
     return out if bias is None else out.add_(bias)
@@ -78,13 +77,3 @@ class _Linear(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             to_bias = rows.sum(0)
         return to_x, to_weight, to_bias, None
-
-
-def _scratch(size: int) -> torch.Tensor:
-    """Kept from call to call: memory that is new must first be found and cleared by the system."""
-    if getattr(_kept, "scratch", None) is None or len(_kept.scratch) < size:
-        _kept.scratch = torch.empty(size)
-    return _kept.scratch
-
-
-_kept = threading.local()

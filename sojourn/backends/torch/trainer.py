@@ -286,11 +286,7 @@ class TorchTrainer:
         rounds = list(self._rounds(batch))
         at_once = max((sum(len(part.tree.tokens) for part in parts) for parts in rounds), default=0)
         with activations.checkpointed(self._recomputed(at_once, needs)):
-            for part, one in zip(
-                (part for parts in rounds for part in parts),
-                self._over(rounds, lambda part: self._pass(part, losses, needs)),
-                strict=True,
-            ):
+            for part, one in self._over(rounds, lambda part: self._pass(part, losses, needs)):
                 self._add(one)
                 trained, computed = trained + len(part.batch), computed + len(part.tree.tokens)
                 objective, mass = objective + one.objective, mass + one.mass
@@ -325,11 +321,11 @@ class TorchTrainer:
             if gradient is not None:
                 self._left_out[name] = gradient if name not in self._left_out else self._left_out[name].add_(gradient)
 
-    def _over(self, rounds: Sequence[Sequence[Part]], work: Callable[[Part], T]) -> Iterator[T]:
-        """What `work` gives for each part, in order: side by side where rounds are of several."""
-        works = [partial(work, part) for parts in rounds for part in parts]
-        beside = any(len(parts) > 1 for parts in rounds)
-        return self._team.run(works) if beside else (one() for one in works)
+    def _over(self, rounds: Sequence[Sequence[Part]], work: Callable[[Part], T]) -> Iterator[tuple[Part, T]]:
+        """Each part and what `work` gives for it, in order: side by side where rounds are of several."""
+        parts, beside = [part for some in rounds for part in some], any(len(some) > 1 for some in rounds)
+        works = [partial(work, part) for part in parts]
+        return zip(parts, self._team.run(works) if beside else (one() for one in works), strict=True)
 
     def _rounds(self, batch: Batch) -> Iterator[list[Part]]:
         """The sequences that carry weight, cut after their last such token, in parts that pass side by side."""
