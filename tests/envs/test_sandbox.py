@@ -231,6 +231,17 @@ async def test_a_session_keeps_its_variables_and_stands_still():
         assert (await sandbox.cell("x")).output == "3\n"
 
 
+async def test_what_a_session_forked_hears_none_of_its_cells():
+    async with Sandbox() as sandbox:
+        first = (await sandbox.cell("import os, time\nx = 0\nos.getpid()")).output
+        for _ in range(8):
+            await sandbox.cell("_ = os.fork()")
+        await sandbox.cell("time.sleep(0.1)")  # until each has read what it would
+        for count in range(1, 9):
+            assert (await sandbox.cell("x += 1; print(x)")).output == f"{count}\n"
+        assert (await sandbox.cell("os.getpid()")).output == first
+
+
 @pytest.mark.parametrize(
     "code",
     [

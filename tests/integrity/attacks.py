@@ -212,8 +212,8 @@ PYTHON = {
         "print('\\0\\x1b[2J' * 10**6)",
         "class R:\n    def __repr__(self): raise SystemExit\nR()",
         "class E(Exception):\n    def __str__(self): raise self\nraise E",
-        "import os\nfor i in range(10): open(f'/task/{i}', 'wb').truncate(1 << 24)",
     ],
+    "more than its disk": ["import os\nfor i in range(10): open(f'/task/{i}', 'wb').truncate(1 << 24)"],
     "odd answers": ["submit {answer}0", "submit nan", "submit " + "9" * 300, "submit [42]"],
 }
 

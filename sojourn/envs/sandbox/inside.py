@@ -45,12 +45,13 @@ builtin trap '__leave 2>/dev/null >&201' EXIT
 builtin echo ready >&201
 """
 READY = b"ready\n"
-# A session reads a length and code, runs it as a notebook would, and answers with one byte.
+# A session reads a length and code, runs it as a notebook would, and answers with one byte. A copy of it, which code
+# forked, ends with its cell: it would hear what the session is told next.
 SESSION = r"""
 import ast, linecache, os, struct, sys, traceback
 def serve(count=0):
     sys.path.insert(0, os.getcwd())
-    names = {"__name__": "__main__", "__builtins__": __builtins__}
+    names, own = {"__name__": "__main__", "__builtins__": __builtins__}, os.getpid()
     read, write = os.fdopen(202, "rb"), 203
     while head := read.read(4):
         text, count = read.read(struct.unpack("!I", head)[0]).decode(errors="replace"), count + 1
@@ -72,6 +73,8 @@ def serve(count=0):
             print("".join(traceback.format_exception(type(error), error, trace)), file=sys.stderr, end="")
             del error, trace
         sys.stdout.flush(), sys.stderr.flush()
+        if os.getpid() != own:
+            os._exit(0)
         os.write(write, b".")
 serve()
 """
