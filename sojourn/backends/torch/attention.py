@@ -49,43 +49,49 @@ class Plan:
     pieces: list[Piece]
     device: torch.device
     kernel: Kernel | None = None
+    counts: np.ndarray = field(init=False)  # (pieces,) of their tokens
+    length: int = field(init=False)  # tokens of the longest context
     positions: torch.Tensor = field(init=False)  # (N,)
     places: torch.Tensor = field(init=False)  # (N,) in the cache
-    singles: int = field(init=False)  # tokens of the short pieces
     _tables: torch.Tensor = field(init=False)  # (pieces, pages)
     _owners: torch.Tensor = field(init=False)  # (N,) pieces
     _hidden: dict[tuple[int, int | None], tuple[int, torch.Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.pieces = sorted(self.pieces, key=self._is_long)
-        begins, ends = (np.array(edges) for edges in list(zip(*self.pieces, strict=True))[1:])
-        tables = np.stack([context.table[: -(-ends.max() // PAGE)] for context, _, _ in self.pieces])
-        owners = np.repeat(np.arange(len(begins)), ends - begins)
-        positions = np.arange(len(owners)) + (ends - np.cumsum(ends - begins))[owners]
+        if self.kernel is None:
+            self.pieces = sorted(self.pieces, key=_is_long)
+        contexts, begins, ends = zip(*self.pieces, strict=True)
+        self.length, self.counts = max(ends), np.subtract(ends, begins)
+        width = -(-self.length // PAGE)
+        tables = np.concatenate([context.table[:width] for context in contexts]).reshape(-1, width)
+        owners = np.repeat(np.arange(len(ends)), self.counts)
+        positions = np.arange(len(owners)) + (ends - np.cumsum(self.counts))[owners]
         places = tables[owners, positions // PAGE] * PAGE + positions % PAGE
         self.positions, self.places, self._tables, self._owners = (
             torch.from_numpy(of).to(self.device) for of in (positions, places, tables, owners)
         )
-        self.singles = sum(piece.end - piece.begin for piece in self.short)
-
-    def _is_long(self, piece: Piece) -> bool:
-        return self.kernel is None and piece.end - piece.begin > FEW
 
     @cached_property
-    def short(self) -> list[Piece]:
-        return [piece for piece in self.pieces if not self._is_long(piece)]
+    def short(self) -> int:
+        """Pieces whose tokens are looked at one by one."""
+        return len(self.pieces) if self.kernel is not None else sum(not _is_long(piece) for piece in self.pieces)
+
+    @cached_property
+    def singles(self) -> int:
+        """Tokens of the short pieces."""
+        return int(self.counts[: self.short].sum())
 
     @cached_property
     def rows(self) -> Rows:
         """The tokens of the short pieces, one by one."""
-        pages = -(-max(piece.end for piece in self.short) // PAGE)
-        tables = self._tables[: len(self.short), :pages].contiguous()
+        pages = -(-max(piece.end for piece in self.pieces[: self.short]) // PAGE)
+        tables = self._tables[: self.short, :pages].contiguous()
         return Rows(tables, self._owners[: self.singles], self.positions[: self.singles] + 1)
 
     @cached_property
     def long(self) -> list[Long]:
         out, row = [], self.singles
-        for context, begin, end in self.pieces[len(self.short) :]:
+        for context, begin, end in self.pieces[self.short :]:
             pages = torch.from_numpy(context.table[None, : -(-end // PAGE)]).to(self.device)
             out.append(Long(slice(row, row + end - begin), pages, begin, end))
             row += end - begin
@@ -105,6 +111,10 @@ class Plan:
             seen = (keys <= at) & (keys > at - (window or end + 1))
             self._hidden[key] = first, _hidden(seen, dtype).repeat(repeats, 1)
         return self._hidden[key]
+
+
+def _is_long(piece: Piece) -> bool:
+    return piece.end - piece.begin > FEW
 
 
 def attend(

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.functional import embedding
 
 from sojourn.backends.torch.attention import Plan
 from sojourn.backends.torch.cache import KeyValues
@@ -26,14 +25,14 @@ NORMS = ("before", "bias", "query_norm", "key_norm", "between")
 LAYER = (*NORMS, "qkv", "out", "gate", "up", "down", "keys", "values")
 SIZES = ("layers", "hidden", "heads", "kv_heads", "inner", "vocabulary", "capacity")
 COUNTS = ("rows", "kept", "width")
-INPUTS = ("places", "tables", "owners", "lengths", "keep", "angles", "cosines", "sines")
+INPUTS = ("tokens", "places", "tables", "owners", "lengths", "keep", "angles", "cosines", "sines")
 SCRATCH = ("hidden", "last", "qkv", "gate", "up", "normed", "attended", "gated")
 WHOLE = 5  # of these are in fp32 whatever the model is in
-PHASES = 8  # of a layer, and two more in the end
+PHASES = 8  # of a layer, and three besides, as in forward.c
 
 
 Layer = struct(("window",), LAYER)
-Model = struct(SIZES, ("norm", "head", "layer"), ("eps", "scale"))
+Model = struct(SIZES, ("norm", "head", "embedding", "layer"), ("eps", "scale"))
 Step = struct(COUNTS, (*INPUTS, *SCRATCH, "logits", "phases"))
 
 
@@ -61,7 +60,8 @@ class Compiled:
         vocabulary = self._pack("lm_head")
         kv_heads, capacity = cache.layers[0].keys.shape[:2]
         sizes = (config.hidden_size, config.num_attention_heads, kv_heads, config.intermediate_size, config.vocab_size)
-        at = (self._base.norm.weight.data_ptr(), vocabulary, ctypes.addressof(layers))
+        table = self._base.embed_tokens.weight
+        at = (self._base.norm.weight.data_ptr(), vocabulary, table.data_ptr(), ctypes.addressof(layers))
         self._layers, self._vocabulary = layers, config.vocab_size
         self._about = Model(len(layers), *sizes, capacity, *at, config.rms_norm_eps, attention.scaling)
         hidden, inner, wide = (
@@ -73,7 +73,7 @@ class Compiled:
         self._widths = (hidden, hidden, wide + beside, inner, inner, hidden, wide, inner)
         self._scratch, self._rows = [torch.empty(0)] * len(self._widths), 0
         self._tables: tuple[torch.Tensor, ...] = ()
-        self._phases = torch.zeros(PHASES * len(layers) + 2, 2, dtype=torch.int64)
+        self._phases = torch.empty(PHASES * len(layers) + 3, 2, dtype=torch.int64)
         if model.lm_head.weight is self._base.embed_tokens.weight:
             self._panels["model.embed_tokens.weight"] = self._panels["lm_head.weight"]
         for name in self._panels:
@@ -98,10 +98,8 @@ class Compiled:
             self._scratch = [
                 torch.empty(self._rows, width, dtype=kind) for width, kind in zip(self._widths, kinds, strict=True)
             ]
-        rows, hidden = plan.rows, self._scratch[0][: len(tokens)]
-        hidden.copy_(embedding(tokens, self._base.embed_tokens.weight))
-        logits, inputs = torch.empty(len(keep), self._vocabulary), (plan.places, *rows, keep, *self._angles(plan))
-        self._phases.zero_()
+        rows, logits = plan.rows, torch.empty(len(keep), self._vocabulary)
+        inputs = (tokens, plan.places, *rows, keep, *self._angles(plan))
         pointers = (tensor.data_ptr() for tensor in (*inputs, *self._scratch, logits, self._phases))
         step = Step(len(tokens), len(keep), rows.tables.shape[1], *pointers)
         self._kernel.forward(self._about, step)
@@ -109,7 +107,7 @@ class Compiled:
 
     def _angles(self, plan: Plan) -> tuple[torch.Tensor, ...]:
         """Where in the tables of cosines and sines each token's are, and the tables (positions, head)."""
-        most = int(plan.positions.max()) + 1
+        most = plan.length
         if not self._tables or most > len(self._tables[0]):
             ahead = torch.arange(max(most, min(2 * most, max_context(self._base.config))))
             tables = self._base.rotary_emb(torch.zeros(1), position_ids=ahead[None])

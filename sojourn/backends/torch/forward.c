@@ -18,25 +18,27 @@ struct Layer {
 struct Model {
     int64_t layers, hidden, heads, kv_heads, inner, vocabulary, capacity;
     const float *norm;
-    const real *head;
+    const real *head, *embedding; /* (vocabulary, hidden) */
     const struct Layer *layer;
     float eps, scale;
 };
+
+#define PHASES 8 /* of a layer, and three besides */
 
 /* What a phase of a step has to do, in shares: how many were taken so far, and how many are done. */
 struct Phase {
     int64_t taken, done;
 };
 
-/* Tokens (rows) of a step, with their embeddings; `keep` are those whose logits are wanted. */
+/* Tokens (rows) of a step; `keep` are those whose logits are wanted. */
 struct Step {
     int64_t rows, kept, width;
-    const int64_t *places, *tables, *owners, *lengths, *keep, *angles; /* each row's in the tables that follow */
+    const int64_t *tokens, *places, *tables, *owners, *lengths, *keep, *angles; /* each row's in the tables that follow */
     const float *cosines, *sines;
     float *hidden, *last, *qkv, *gate, *up;
     real *normed, *attended, *gated;
     float *logits;
-    struct Phase *phases; /* all 0 at first */
+    struct Phase *phases;
 };
 
 /* The next share of a phase, or -1. */
@@ -234,12 +236,25 @@ static void looks(struct Phase *phase, int64_t threads, const struct Model *mode
     meet(phase, all * model->kv_heads);
 }
 
+static void embeddings(struct Phase *phase, const struct Model *model, const struct Step *step)
+{
+    int64_t share, size = model->hidden, count = parts(step->rows, FEW);
+    while ((share = take(phase, count)) >= 0) {
+        for (int64_t r = share * FEW; r < least(share * FEW + FEW, step->rows); r++)
+            for (int64_t d = 0; d < size; d++)
+                step->hidden[r * size + d] = get(model->embedding[step->tokens[r] * size + d]);
+        done(phase);
+    }
+    meet(phase, count);
+}
+
 /* What one thread does. */
 static void walk(int64_t threads, const struct Model *model, const struct Step *step)
 {
     int64_t qkv = (model->heads + model->kv_heads) * KEY + model->kv_heads * VALUE, rows = step->rows;
     struct Phase *phase = step->phases;
     float *hidden = step->hidden;
+    embeddings(phase++, model, step);
     for (int64_t n = 0; n < model->layers; n++) {
         const struct Layer *layer = model->layer + n;
         int last = n == model->layers - 1;
@@ -260,6 +275,7 @@ static void walk(int64_t threads, const struct Model *model, const struct Step *
 
 void forward(const struct Model *model, const struct Step *step, int64_t threads)
 {
+    memset(step->phases, 0, (PHASES * model->layers + 3) * sizeof *step->phases);
 #pragma omp parallel num_threads((int)threads)
     walk(threads, model, step);
 }

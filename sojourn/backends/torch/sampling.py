@@ -70,12 +70,13 @@ def draw(logits: torch.Tensor, rows: Sequence[Row], kernel: Kernel | None = None
         drawn = [draw(logits[part], [rows[n] for n in part], kernel) for part in parts]
         back = np.argsort(np.concatenate(parts))
         return Draw(*(np.concatenate(each)[back].tolist() for each in zip(*drawn, strict=True)))
-    temperatures = torch.tensor([row.params.temperature for row in rows], dtype=torch.float32)
-    uniform = torch.tensor([row.uniform for row in rows], dtype=torch.float64)
-    tokens, logprobs = kernel.draw(logits.float().contiguous(), temperatures, uniform)
-    if int(tokens.min()) < 0:
+    temperatures = torch.from_numpy(np.array([row.params.temperature for row in rows], dtype=np.float32))
+    uniform = torch.from_numpy(np.array([row.uniform for row in rows]))
+    drawn = kernel.draw(logits.float().contiguous(), temperatures, uniform)
+    tokens, logprobs = (of.tolist() for of in drawn)
+    if min(tokens) < 0:
         raise InfrastructureError(DIVERGED)
-    return Draw(tokens.tolist(), logprobs.tolist())
+    return Draw(tokens, logprobs)
 
 
 def _by_torch(logits: torch.Tensor, rows: Sequence[Row]) -> Draw:

@@ -19,6 +19,20 @@ from sojourn.errors import ConfigError, ModelError
 from sojourn.types import FloatArray
 
 
+class Wanted(NamedTuple):
+    """A request's part in a step."""
+
+    request: Request
+    piece: Piece
+
+    @property
+    def rows(self) -> int:
+        """Of how many of the piece's tokens, the last ones, logits are needed."""
+        if self.request.params is None:
+            return self.piece.end - self.piece.begin
+        return int(self.piece.end == self.piece.context.known)
+
+
 class Drawing(NamedTuple):
     token: int
     logprob: float
@@ -65,37 +79,29 @@ class Stepper:
             self._cache.copy(copy.source, copy.target)
         plan = Plan(self._cache, list(pieces), self._device, self._kernel)
         tokens = np.concatenate([self.tree.tokens(*piece) for piece in plan.pieces])
-        wanted: list[tuple[Request, Piece, slice]] = []  # with the rows of logits that each needs
-        keep: list[np.ndarray] = []
-        row = count = 0
-        for piece in plan.pieces:
-            request, row = pieces[piece], row + piece.end - piece.begin
-            whole = request.params is None
-            kept = np.arange(row - (piece.end - piece.begin) if whole else row - 1, row)
-            kept = kept if whole or piece.end == piece.context.known else kept[:0]
-            wanted.append((request, piece, slice(count, count := count + len(kept))))
-            keep.append(kept)
-        index = torch.from_numpy(np.concatenate(keep)).to(self._device)
-        logits = self._decoder(torch.from_numpy(tokens).to(self._device), plan, index)
-        return self._read(logits, wanted)
+        wanted = [Wanted(pieces[piece], piece) for piece in plan.pieces]
+        kept = np.array([one.rows for one in wanted])
+        stops = np.cumsum(kept)  # of each one's rows of logits
+        index = np.arange(stops[-1]) + np.repeat(np.cumsum(plan.counts) - stops, kept)
+        row, keep = (torch.from_numpy(of).to(self._device) for of in (tokens, index))
+        return self._read(self._decoder(row, plan, keep), wanted, stops)
 
-    def _read(self, logits: torch.Tensor, wanted: list[tuple[Request, Piece, slice]]) -> list[Outcome]:
+    def _read(self, logits: torch.Tensor, wanted: list[Wanted], stops: np.ndarray) -> list[Outcome]:
         """Draws and scores from a step's logits."""
-        drawing = [(request, at) for request, _, at in wanted if request.params is not None and at.stop > at.start]
-        drawn: dict[Request, Drawing] = {}
+        drawing = [n for n, one in enumerate(wanted) if one.rows and one.request.params is not None]
+        drawn: dict[int, Drawing] = {}
         if drawing:
-            rows = [request.row() for request, _ in drawing]
-            chosen = logits if len(rows) == len(logits) else logits[[at.start for _, at in drawing]]
+            rows = [wanted[n].request.row() for n in drawing]
+            chosen = logits if len(rows) == len(logits) else logits[stops[drawing] - 1]
             result = sampling.draw(chosen, rows, self._kernel)
-            requests = [request for request, _ in drawing]
-            drawn = dict(zip(requests, map(Drawing, result.tokens, result.logprobs, rows), strict=True))
+            drawn = dict(zip(drawing, map(Drawing, result.tokens, result.logprobs, rows), strict=True))
         outcomes = []
-        for request, piece, at in wanted:
+        for n, (request, piece) in enumerate(wanted):
+            scores = None
             if request.params is None:
                 targets = torch.from_numpy(request.prompt[piece.begin + 1 : piece.end + 1]).to(self._device)
-                outcomes.append(Outcome(request, piece.end, scores=sampling.score(logits[at], targets)))
-            else:
-                outcomes.append(Outcome(request, piece.end, drawn.get(request)))
+                scores = sampling.score(logits[stops[n] - len(targets) : stops[n]], targets)
+            outcomes.append(Outcome(request, piece.end, drawn.get(n), scores))
         return outcomes
 
     @torch.no_grad()
