@@ -49,19 +49,26 @@ TREES = [((150, 40, 33, 5), 90), ((1, 2, 3, 1), 1), ((700, 1, 60, 300), 200)]
 @pytest.mark.parametrize(("key", "value", "heads", "kv_heads"), SHAPES)
 @pytest.mark.parametrize("window", [None, 16, 170])
 @pytest.mark.parametrize("lengths_and_prompt", TREES)
-def test_attention_over_a_tree(key, value, heads, kv_heads, window, lengths_and_prompt):
+@pytest.mark.parametrize("portion", [None, 0.3, 0.0])
+def test_attention_over_a_tree(key, value, heads, kv_heads, window, lengths_and_prompt, portion):
+    """Of all nodes, of some, or of none but the last."""
     own, made = gradients.load(key, value, heads // kv_heads), tree(*lengths_and_prompt)
     assert own is not None
     torch.manual_seed(0)
     nodes = len(made.tokens)
-    sent = [torch.randn(nodes, *size) for size in ((heads, key), (kv_heads, key), (kv_heads, value))]
+    asked = (
+        torch.arange(nodes) if portion is None else (torch.rand(nodes) < portion).index_fill(0, torch.tensor(-1), True)
+    )
+    asked = asked if portion is None else asked.nonzero()[:, 0]
+    sizes = ((len(asked), heads, key), (nodes, kv_heads, key), (nodes, kv_heads, value))
+    sent = [torch.randn(size) for size in sizes]
     sent[0] *= 3
-    slope = torch.randn(nodes, heads, value)
+    slope = torch.randn(len(asked), heads, value)
     found = [t.clone().requires_grad_() for t in sent]
-    out = own.attend(*found, own.sights(made, window), key**-0.5)
+    out = own.attend(*found, own.sights(made, window, None if portion is None else asked), key**-0.5)
     out.backward(slope)
     exact = [t.double().requires_grad_() for t in sent]
-    right = plain(*exact, seen(made, window), key**-0.5)
+    right = plain(*exact, seen(made, window)[asked], key**-0.5)
     right.backward(slope.double())
     torch.testing.assert_close(out.double(), right, atol=1e-5, rtol=1e-4)
     for one, other in zip(found, exact, strict=True):

@@ -14,30 +14,35 @@
 
 enum Sight { NOTHING, SOME, ALL }; /* how many pairs of a block and a panel see each other */
 
-/* `ends` and `positions` go on to the end of the last panel, with ends of 0. `sights` and `numbers` (blocks, panels):
-   what `tree_sights` found, and how many it found before. Strides of queries, keys and values from row to row and from
-   head to head. */
+/* `asked` are the nodes (queries) that look, ascending: queries and what they give have a row for each. `ends` and
+   `positions` go on to the end of the last panel, with ends of 0. `sights` and `numbers` (blocks, panels): what
+   `tree_sights` found, and how many it found before. Strides of queries, keys and values from row to row and from head
+   to head. */
 struct Tree {
-    int64_t nodes, heads, kv_heads, window, tiles;
+    int64_t nodes, queries, heads, kv_heads, window, tiles;
     int64_t query_row, query_head, key_row, key_head, value_row, value_head;
-    const int32_t *ends, *positions;
+    const int32_t *ends, *positions, *asked;
     int8_t *sights;
     int32_t *numbers;
     float scale;
 };
 
 static inline int64_t panels_of(const struct Tree *tree) { return parts(tree->nodes, PANEL); }
-static inline int64_t block_rows(const struct Tree *tree, int64_t block) { return least(CUT, tree->nodes - block * CUT); }
+static inline int64_t blocks_of(const struct Tree *tree) { return parts(tree->queries, CUT); }
+static inline int64_t block_rows(const struct Tree *tree, int64_t block)
+{
+    return least(CUT, tree->queries - block * CUT);
+}
 
-/* Of nodes one after another: their first and last end, and their least and greatest position. */
+/* Of a panel's nodes: their first and last end, and their least and greatest position. */
 struct Bounds {
     int64_t start, stop, soonest, latest, low, high;
 };
 
-static struct Bounds bounds(const struct Tree *tree, int64_t start, int64_t stop)
+static struct Bounds bounds(const struct Tree *tree, int64_t panel)
 {
-    struct Bounds of = {start, stop, INT64_MAX, 0, INT64_MAX, 0};
-    for (int64_t n = start; n < stop; n++) {
+    struct Bounds of = {panel * PANEL, (panel + 1) * PANEL, INT64_MAX, 0, INT64_MAX, 0};
+    for (int64_t n = of.start; n < of.stop; n++) {
         int64_t end = tree->ends[n], position = tree->positions[n];
         of.soonest = least(end, of.soonest);
         of.latest = -least(-end, -of.latest);
@@ -47,23 +52,24 @@ static struct Bounds bounds(const struct Tree *tree, int64_t start, int64_t stop
     return of;
 }
 
-static enum Sight sight(const struct Tree *tree, struct Bounds queries, struct Bounds keys)
+static enum Sight sight(const struct Tree *tree, int64_t block, struct Bounds keys)
 {
-    int64_t window = tree->window;
-    if (keys.start >= queries.stop || keys.latest <= queries.start || (window && queries.low - keys.high >= window))
-        return NOTHING;
-    int all = keys.stop - 1 <= queries.start && keys.soonest >= queries.stop;
-    return all && (!window || queries.high - keys.low < window) ? ALL : SOME;
+    int64_t window = tree->window ? tree->window : INT64_MAX, some = 0, all = 1;
+    for (int64_t r = 0; r < block_rows(tree, block); r++) {
+        int64_t query = tree->asked[block * CUT + r], position = tree->positions[query];
+        some |= keys.start <= query && query < keys.latest && position - keys.high < window;
+        all &= keys.stop - 1 <= query && query < keys.soonest && position - keys.low < window;
+    }
+    return all ? ALL : some ? SOME : NOTHING;
 }
 
 /* Fills in what sees what; the number of tiles, a block of queries by a panel of keys, that are not hidden. */
 int64_t tree_sights(const struct Tree *tree)
 {
     int64_t panels = panels_of(tree), found = 0;
-    for (int64_t block = 0; block < parts(tree->nodes, CUT); block++) {
-        struct Bounds queries = bounds(tree, block * CUT, block * CUT + block_rows(tree, block));
+    for (int64_t block = 0; block < blocks_of(tree); block++) {
         for (int64_t p = 0; p < panels; p++) {
-            enum Sight seen = sight(tree, queries, bounds(tree, p * PANEL, (p + 1) * PANEL));
+            enum Sight seen = sight(tree, block, bounds(tree, p));
             tree->sights[block * panels + p] = seen;
             tree->numbers[block * panels + p] = found;
             found += seen != NOTHING;
@@ -105,6 +111,9 @@ static void rows_by_panel(int64_t rows, const float *x, int64_t stride, int64_t 
 
 /* Room for heads' rows (nodes, size), with whole panels. */
 static int64_t room(int64_t nodes, int64_t heads, int64_t size) { return heads * parts(nodes, PANEL) * PANEL * size; }
+
+/* Numbers of a head's queries, with whole panels. */
+static inline int64_t spread(const struct Tree *tree) { return room(tree->queries, 1, 1); }
 
 /* Panels of nodes side by side, for each number of a row. */
 static float *across(const float *packed, int64_t panels, int64_t head, int64_t panel, int64_t size)
@@ -178,7 +187,7 @@ static void hide(const struct Tree *tree, int64_t start, int64_t rows, const str
         int32_t first = (at->panel + i) * PANEL, window = tree->window ? tree->window : INT32_MAX;
         const int32_t *ends = tree->ends + first, *positions = tree->positions + first;
         for (int64_t r = 0; at->sights[i] == SOME && r < rows; r++) {
-            int32_t query = start + r, position = tree->positions[query];
+            int32_t query = tree->asked[start + r], position = tree->positions[query];
             float *score = scores + r * ACROSS + i * PANEL;
             for (int32_t l = 0; l < PANEL; l++) {
                 int seen = (first + l <= query) & (query < ends[l]) & (position - positions[l] < window);
@@ -209,7 +218,7 @@ static void attend_block(const struct Tree *tree, const float *query, const floa
         collect(rows, scores, value, panels, kv, &at, VALUE, seen);
     }
     for (int64_t r = 0; r < rows; r++) {
-        norms[head * panels * PANEL + start + r] = top[r] + logf(sum[r]);
+        norms[head * spread(tree) + start + r] = top[r] + logf(sum[r]);
         for (int64_t d = 0; d < VALUE; d++)
             out[((start + r) * tree->heads + head) * VALUE + d] = seen[r * COLUMNS(VALUE) * PANEL + d] / sum[r];
     }
@@ -236,9 +245,9 @@ static struct Scratch scratch_of(const struct Tree *tree, float *memory, int bac
                {&at.value_along, room(nodes, tree->kv_heads, COLUMNS(VALUE) * PANEL)},
                {&at.key_along, room(nodes, kv, COLUMNS(KEY) * PANEL)},
                {&at.value_across, room(nodes, kv, VALUE)},
-               {&at.query_along, room(nodes, heads, COLUMNS(KEY) * PANEL)},
-               {&at.slope_along, room(nodes, heads, COLUMNS(VALUE) * PANEL)},
-               {&at.dots, room(nodes, heads, 1)},
+               {&at.query_along, room(tree->queries, heads, COLUMNS(KEY) * PANEL)},
+               {&at.slope_along, room(tree->queries, heads, COLUMNS(VALUE) * PANEL)},
+               {&at.dots, room(tree->queries, heads, 1)},
                {&at.weights, tiles},
                {&at.bends, tiles}};
     for (int64_t n = 0; n < (int64_t)(sizeof all / sizeof *all); n++) {
@@ -251,16 +260,16 @@ static struct Scratch scratch_of(const struct Tree *tree, float *memory, int bac
 /* Numbers of scratch memory that a pass needs. */
 int64_t tree_scratch(const struct Tree *tree, int64_t backward) { return scratch_of(tree, 0, backward).size; }
 
-/* out (nodes, heads, VALUE), norms (heads, nodes to the end of the last panel). */
+/* out (queries, heads, VALUE), norms (heads, queries to the end of the last panel). */
 void tree_forward(const struct Tree *tree, const float *query, const float *key, const float *value, float *out,
                   float *norms, float *memory)
 {
-    int64_t nodes = tree->nodes, blocks = parts(nodes, CUT), kv_heads = tree->kv_heads;
+    int64_t nodes = tree->nodes, kv_heads = tree->kv_heads;
     struct Scratch kept = scratch_of(tree, memory, 0);
     pack_rows(key, tree->key_row, tree->key_head, nodes, kv_heads, KEY, kept.key_across, 0);
     pack_rows(value, tree->value_row, tree->value_head, nodes, kv_heads, VALUE, 0, kept.value_along);
 #pragma omp parallel for collapse(2) schedule(dynamic) if (nodes > CUT)
-    for (int64_t block = blocks - 1; block >= 0; block--)
+    for (int64_t block = blocks_of(tree) - 1; block >= 0; block--)
         for (int64_t head = 0; head < tree->heads; head++)
             attend_block(tree, query, kept.key_across, kept.value_along, out, norms, head, block);
 }
@@ -276,7 +285,7 @@ static void to_queries(const struct Tree *tree, const struct Back *back, float *
 {
     float scores[CUT * ACROSS], slopes[CUT * ACROSS], sums[CUT * COLUMNS(KEY) * PANEL] = {0};
     int64_t panels = panels_of(tree), rows = block_rows(tree, block), start = block * CUT, kv = head / REPEATS;
-    int64_t own = head * panels * PANEL + start, stride = tree->heads * VALUE;
+    int64_t own = head * spread(tree) + start, stride = tree->heads * VALUE;
     struct Stretch at = {0};
     const float *query = back->query + start * tree->query_row + head * tree->query_head;
     while (next_stretch(tree, block, &at)) {
@@ -311,17 +320,18 @@ static void to_keys(const struct Tree *tree, const struct Back *back, float *to_
 {
     float keys[PANEL * COLUMNS(KEY) * PANEL] = {0}, values[PANEL * COLUMNS(VALUE) * PANEL] = {0};
     int64_t panels = panels_of(tree), start = panel * PANEL, count = least(PANEL, tree->nodes - start);
-    for (int64_t block = start / CUT; block < parts(tree->nodes, CUT); block++) {
+    int64_t asked = parts(tree->queries, PANEL);
+    for (int64_t block = 0; block < blocks_of(tree); block++) {
         int64_t at = block * panels + panel, depth = block_rows(tree, block), first = block * CUT / PANEL;
         if (tree->sights[at] == NOTHING)
             continue;
         const float *weights = back->kept.weights + tree->numbers[at] * TILE;
         const float *bends = back->kept.bends + tree->numbers[at] * TILE;
         for (int64_t c = 0; c < COLUMNS(KEY); c++)
-            rows_by_panel(PANEL, bends, 1, PANEL, along(back->kept.query_along, panels, head, c, first, KEY), depth,
+            rows_by_panel(PANEL, bends, 1, PANEL, along(back->kept.query_along, asked, head, c, first, KEY), depth,
                           keys + c * PANEL, COLUMNS(KEY) * PANEL, 1);
         for (int64_t c = 0; c < COLUMNS(VALUE); c++)
-            rows_by_panel(PANEL, weights, 1, PANEL, along(back->kept.slope_along, panels, head, c, first, VALUE), depth,
+            rows_by_panel(PANEL, weights, 1, PANEL, along(back->kept.slope_along, asked, head, c, first, VALUE), depth,
                           values + c * PANEL, COLUMNS(VALUE) * PANEL, 1);
     }
     for (int64_t r = 0; r < count; r++) {
@@ -335,14 +345,14 @@ static void to_keys(const struct Tree *tree, const struct Back *back, float *to_
 
 static void dot_rows(const struct Tree *tree, const float *out, const float *slope, float *dots)
 {
-    int64_t panels = panels_of(tree);
-#pragma omp parallel for schedule(static) if (tree->nodes > 256)
-    for (int64_t n = 0; n < tree->nodes; n++)
+    int64_t size = spread(tree);
+#pragma omp parallel for schedule(static) if (tree->queries > 256)
+    for (int64_t n = 0; n < tree->queries; n++)
         for (int64_t head = 0; head < tree->heads; head++) {
             float sum = 0;
             for (int64_t d = 0; d < VALUE; d++)
                 sum += out[(n * tree->heads + head) * VALUE + d] * slope[(n * tree->heads + head) * VALUE + d];
-            dots[head * panels * PANEL + n] = sum;
+            dots[head * size + n] = sum;
         }
 }
 
@@ -351,18 +361,18 @@ void tree_backward(const struct Tree *tree, const float *query, const float *key
                    const float *norms, const float *slope, float *to_query, float *to_key, float *to_value,
                    float *memory)
 {
-    int64_t nodes = tree->nodes, blocks = parts(nodes, CUT), heads = tree->heads, kv_heads = tree->kv_heads;
+    int64_t nodes = tree->nodes, queries = tree->queries, heads = tree->heads, kv_heads = tree->kv_heads;
     struct Scratch kept = scratch_of(tree, memory, 1);
     struct Back back = {query, slope, norms, kept};
     dot_rows(tree, out, slope, kept.dots);
     pack_rows(key, tree->key_row, tree->key_head, nodes, kv_heads, KEY, kept.key_across, kept.key_along);
     pack_rows(value, tree->value_row, tree->value_head, nodes, kv_heads, VALUE, kept.value_across, 0);
-    pack_rows(query, tree->query_row, tree->query_head, nodes, heads, KEY, 0, kept.query_along);
-    pack_rows(slope, heads * VALUE, VALUE, nodes, heads, VALUE, 0, kept.slope_along);
+    pack_rows(query, tree->query_row, tree->query_head, queries, heads, KEY, 0, kept.query_along);
+    pack_rows(slope, heads * VALUE, VALUE, queries, heads, VALUE, 0, kept.slope_along);
 #pragma omp parallel if (nodes > CUT)
     for (int64_t head = 0; head < heads; head++) {
 #pragma omp for schedule(dynamic)
-        for (int64_t block = blocks - 1; block >= 0; block--)
+        for (int64_t block = blocks_of(tree) - 1; block >= 0; block--)
             to_queries(tree, &back, to_query, head, block);
 #pragma omp for schedule(dynamic)
         for (int64_t panel = 0; panel < parts(nodes, PANEL); panel++)

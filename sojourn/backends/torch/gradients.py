@@ -20,8 +20,8 @@ from sojourn.batch.share import Tree
 CUT = 3  # panels whose nodes are a block of queries, as in gradients.c
 SHARED = 64  # rows whose gradients to a norm's weight are one sum, as in gradients.c
 STRIDES = ("query_row", "query_head", "key_row", "key_head", "value_row", "value_head")
-FIELDS = ("nodes", "heads", "kv_heads", "window", "tiles", *STRIDES)
-About = kernel.struct(FIELDS, ("ends", "positions", "sights", "numbers"), ("scale",))
+FIELDS = ("nodes", "queries", "heads", "kv_heads", "window", "tiles", *STRIDES)
+About = kernel.struct(FIELDS, ("ends", "positions", "asked", "sights", "numbers"), ("scale",))
 LAYOUTS = {
     "tree_forward": "ppppppp",
     "tree_backward": "ppppppppppp",
@@ -38,21 +38,22 @@ SIZES = ("panel_size", "tree_sights", "tree_scratch")  # functions that return a
 
 
 class Sights(NamedTuple):
-    """Which node of a tree sees which, under one window, as the kernel reads it."""
+    """Which of the nodes asked about sees which node of a tree, under one window, as the kernel reads it."""
 
     nodes: int
     window: int  # 0: none
     tiles: int  # blocks of queries by panels of keys in which any see each other
     ends: torch.Tensor  # of nodes, to the end of the last panel
     positions: torch.Tensor
+    asked: torch.Tensor  # (Q,)
     sights: torch.Tensor  # (blocks, panels)
     numbers: torch.Tensor
 
     def about(self, scale: float = 0.0, *sizes: int) -> Any:
         """The kernel's structure; sizes are heads, key heads and strides."""
         heads, strides = sizes[:2] or (0, 0), sizes[2:] or (0,) * len(STRIDES)
-        at = (t.data_ptr() for t in (self.ends, self.positions, self.sights, self.numbers))
-        return About(self.nodes, *heads, self.window, self.tiles, *strides, *at, scale)
+        at = (t.data_ptr() for t in (self.ends, self.positions, self.asked, self.sights, self.numbers))
+        return About(self.nodes, len(self.asked), *heads, self.window, self.tiles, *strides, *at, scale)
 
 
 class Gradients:
@@ -60,27 +61,29 @@ class Gradients:
 
     def __init__(self, functions: Any, key: int) -> None:
         self.c, self.key = functions, key
-        self._panel = functions.panel_size()
+        self.panel = functions.panel_size()
 
-    def sights(self, tree: Tree, window: int | None) -> Sights:
-        count, panels = len(tree.tokens), -(-len(tree.tokens) // self._panel)
-        more = (0, panels * self._panel - count)
+    def sights(self, tree: Tree, window: int | None, rows: torch.Tensor | None = None) -> Sights:
+        """Of the nodes in `rows` (Q,), ascending, or of all."""
+        count, panels = len(tree.tokens), -(-len(tree.tokens) // self.panel)
+        more = (0, panels * self.panel - count)
         ends, positions = (torch.from_numpy(np.pad(of.astype(np.int32), more)) for of in (tree.ends, tree.positions))
-        sizes = (-(-count // (CUT * self._panel)), panels)
+        asked = torch.arange(count, dtype=torch.int32) if rows is None else rows.to(torch.int32)
+        sizes = (-(-len(asked) // (CUT * self.panel)), panels)
         tables = (torch.empty(sizes, dtype=torch.int8), torch.empty(sizes, dtype=torch.int32))
-        made = Sights(count, window or 0, 0, ends, positions, *tables)
+        made = Sights(count, window or 0, 0, ends, positions, asked, *tables)
         about = made.about()
         return made._replace(tiles=self.c.tree_sights(ctypes.addressof(about)))
 
     def attend(
         self,
-        query: torch.Tensor,  # (M, heads, key)
+        query: torch.Tensor,  # (Q, heads, key)
         key: torch.Tensor,  # (M, kv_heads, key)
         value: torch.Tensor,  # (M, kv_heads, value)
         sights: Sights,
         scale: float,
     ) -> torch.Tensor:
-        """Each node looks at the nodes before it on its path: (M, heads, value)."""
+        """Each node asked about looks at itself and the nodes before it on its path: (Q, heads, value)."""
         rows = (t if t.stride(-1) == 1 else t.contiguous() for t in (query, key, value))
         return _Attend.apply(self, sights, scale, *rows)
 
@@ -127,7 +130,7 @@ class _Attend(torch.autograd.Function):
         ctx.own, ctx.sights = own, sights  # whose arrays the structure points to
         ctx.about = sights.about(scale, heads, key.shape[1], *strides)
         out = query.new_empty(len(query), heads, value.shape[-1])
-        norms = query.new_zeros(heads, len(sights.ends))
+        norms = query.new_zeros(heads, -(-len(query) // own.panel) * own.panel)
         about, scratch = ctypes.addressof(ctx.about), _scratch(ctx, backward=False)
         own.c.tree_forward(about, *_at(*rows, out, norms, scratch))
         ctx.save_for_backward(*rows, out, norms)

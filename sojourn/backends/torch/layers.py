@@ -1,7 +1,7 @@
 """A decoder layer of Llama's form for the trainer: between its products, the kernel's functions instead of torch's.
 
 The model's own modules multiply, adapters, biases and all, so that gradients reach whatever they are made of. In the
-last layer, what stands behind attention is computed only for the nodes whose hidden state is asked for.
+last layer, all but keys and values is computed only for the nodes whose hidden state is asked for.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ def _pass(
     before, between = layer.input_layernorm, layer.post_attention_layernorm
     own = _kernel(attention)
     assert own is not None, "fuse() asks whether there is one"
-    rows = hidden[0]
-    seen = _attended(own, attention, own.norm(rows, before.weight, before.variance_epsilon), position_embeddings, plan)
-    if last and plan.rows is not None:
-        rows, seen = (t.index_select(0, plan.rows) for t in (rows, seen))
+    rows, asked = hidden[0], plan.rows if last else None
+    seen = _attended(
+        own, attention, own.norm(rows, before.weight, before.variance_epsilon), position_embeddings, plan, asked
+    )
+    rows = rows if asked is None else rows.index_select(0, asked)
     rows, normed = own.add_norm(rows, attention.o_proj(seen), between.weight, between.variance_epsilon)
     return (rows + mlp.down_proj(own.gated(mlp.gate_proj(normed), mlp.up_proj(normed))))[None]
 
@@ -63,14 +64,21 @@ def _attended(
     normed: torch.Tensor,  # (M, H)
     angles: tuple[torch.Tensor, torch.Tensor],
     plan: Plan,
+    asked: torch.Tensor | None,  # (R,) nodes, or all
 ) -> torch.Tensor:
-    """(M, heads * head)."""
-    query, key, value = (getattr(attention, f"{part}_proj")(normed).unflatten(-1, (-1, own.key)) for part in "qkv")
+    """(R, heads * head)."""
+    looking = normed if asked is None else normed.index_select(0, asked)
+    sources = {"q": looking, "k": normed, "v": normed}
+    query, key, value = (
+        getattr(attention, f"{part}_proj")(rows).unflatten(-1, (-1, own.key)) for part, rows in sources.items()
+    )
     if hasattr(attention, "q_norm"):
         query = own.norm(query, attention.q_norm.weight, attention.q_norm.variance_epsilon)
         key = own.norm(key, attention.k_norm.weight, attention.k_norm.variance_epsilon)
-    query, key = (own.turned(heads, *(table[0] for table in angles)) for heads in (query, key))
-    sights = plan.sights(own, window_of(attention))
+    tables = [table[0] for table in angles]
+    key = own.turned(key, *tables)
+    query = own.turned(query, *(tables if asked is None else [table.index_select(0, asked) for table in tables]))
+    sights = plan.sights(own, window_of(attention), last=asked is not None)
     return own.attend(query, key, value, sights, attention.scaling).flatten(1)
 
 

@@ -23,12 +23,12 @@ BLOCK = 128  # queries that share a mask: the fewer, the less is computed only t
 
 
 class Plan:
-    """Which keys meet which queries, once for all layers of a pass over a tree; and the nodes (R,) whose last hidden
-    state is asked for. `kernel` allows attention by ours, where it can be had."""
+    """Which keys meet which queries, once for all layers of a pass over a tree; and the nodes (R,), ascending, whose
+    last hidden state is asked for. `kernel` allows attention by ours, where it can be had."""
 
     def __init__(self, tree: Tree, device: torch.device, rows: torch.Tensor | None = None, *, kernel: bool) -> None:
         self._tree, self._device, self._kernel, self.rows = tree, device, kernel and device.type == "cpu", rows
-        self._sights: dict[int | None, gradients.Sights] = {}
+        self._sights: dict[tuple[int | None, bool], gradients.Sights] = {}
 
     @cached_property
     def flexible(self) -> flexible.Masks | None:
@@ -38,10 +38,11 @@ class Plan:
     def cuts(self) -> Cuts:
         return Cuts(self._tree)
 
-    def sights(self, own: gradients.Gradients, window: int | None) -> gradients.Sights:
-        if window not in self._sights:
-            self._sights[window] = own.sights(self._tree, window)
-        return self._sights[window]
+    def sights(self, own: gradients.Gradients, window: int | None, *, last: bool = False) -> gradients.Sights:
+        """Of all nodes, or, in the `last` layer, of those asked for."""
+        if (window, last) not in self._sights:
+            self._sights[window, last] = own.sights(self._tree, window, self.rows if last else None)
+        return self._sights[window, last]
 
     def own(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> gradients.Gradients | None:
         """The kernel for such rows (1, heads, M, head), where there is one."""
