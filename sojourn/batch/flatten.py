@@ -20,6 +20,21 @@ class Place(NamedTuple):
     stop: int
 
 
+class _Part(NamedTuple):
+    """Tokens that follow one another, their logprobs, and what is the same for all of them."""
+
+    tokens: IntArray
+    logprobs: FloatArray
+    sequence: int
+    weight: float
+    temperature: float
+    trajectory: int
+    turn: int
+
+
+KINDS = {name: np.float32 if name in ("logprobs", "weight", "temperature") else np.int64 for name in _Part._fields}
+
+
 def paths(trajectory: Trajectory) -> list[list[int]]:
     """The root-to-leaf paths of the turn forest, as turn numbers; together they contain every turn."""
     parents = {turn.parent for turn in trajectory.turns}
@@ -54,23 +69,24 @@ def flatten(groups: Sequence[Group]) -> tuple[Batch, list[Place]]:
 class _Packer:
     def __init__(self) -> None:
         self.places: list[Place] = []
-        self.parts: dict[str, list[np.ndarray]] = {}
+        self.parts: list[_Part] = []
         self.images: list[tuple[str, ...]] = []
         self.allowed: dict[int, IntArray] = {}
         self.length = 0
-        self.sequences = 0
         self.turns = 0
 
     def add(
         self, trajectory: Trajectory, path: Sequence[int], trained: set[int], where: tuple[int, int], number: int
     ) -> None:
+        sequence = len(self.images)
         for turn_number in path:
             turn = trajectory.turns[turn_number]
-            self._append(turn.context, np.zeros(len(turn.context)), 0.0, 1.0, number, -1)
+            sample, context = turn.sample, len(turn.context)
+            self._append(_Part(turn.context, np.zeros(context), sequence, 0.0, 1.0, number, -1))
             start = self.length
             train = 0.0 if turn_number in trained else 1.0
-            sample = turn.sample
-            self._append(sample.tokens, sample.logprobs, train, sample.temperature, number, self.turns)
+            heat = sample.temperature or 1.0
+            self._append(_Part(sample.tokens, sample.logprobs, sequence, train, heat, number, self.turns))
             self.turns += 1
             if train:
                 trained.add(turn_number)
@@ -79,29 +95,21 @@ class _Packer:
                     if ids is not None:
                         self.allowed[start + offset] = ids
         self.images.append(tuple(image for turn_number in path for image in trajectory.turns[turn_number].images))
-        self.sequences += 1
 
-    def _append(
-        self, tokens: np.ndarray, logprobs: np.ndarray, weight: float, temperature: float, number: int, turn: int
-    ) -> None:
-        count = len(tokens)
-        columns = {
-            "tokens": np.asarray(tokens, dtype=np.int64),
-            "sequence": np.full(count, self.sequences, dtype=np.int64),
-            "weight": np.full(count, weight, dtype=np.float32),
-            "logprobs": np.asarray(logprobs, dtype=np.float32),
-            "temperature": np.full(count, temperature or 1.0, dtype=np.float32),
-            "trajectory": np.full(count, number, dtype=np.int64),
-            "turn": np.full(count, turn, dtype=np.int64),
-        }
-        for name, column in columns.items():
-            self.parts.setdefault(name, []).append(column)
-        self.length += count
+    def _append(self, part: _Part) -> None:
+        self.parts.append(part)
+        self.length += len(part.tokens)
 
     def batch(self) -> Batch:
-        empty = {name: np.zeros(0, dtype=np.int64) for name in ("tokens", "sequence", "trajectory", "turn")}
-        empty |= {name: np.zeros(0, dtype=np.float32) for name in ("weight", "logprobs", "temperature")}
-        columns = empty | {name: np.concatenate(parts) for name, parts in self.parts.items()}
+        counts = [len(part.tokens) for part in self.parts]
+        each = zip(*self.parts, strict=True) if self.parts else [()] * len(KINDS)
+        columns = {}
+        for (name, kind), values in zip(KINDS.items(), each, strict=True):
+            arrays = name in ("tokens", "logprobs")
+            column = (
+                np.concatenate([np.zeros(0, kind), *values]) if arrays else np.repeat(np.array(values, kind), counts)
+            )
+            columns[name] = column.astype(kind, copy=False)
         images = tuple(self.images) if any(self.images) else ()
         zeros = np.zeros(self.length, dtype=np.float32)
         return Batch(**cast(Any, columns), advantages=zeros, images=images, allowed=self.allowed)

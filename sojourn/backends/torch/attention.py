@@ -31,6 +31,10 @@ class Piece(NamedTuple):
     begin: int
     end: int
 
+    @property
+    def is_long(self) -> bool:
+        return self.end - self.begin > FEW
+
 
 class Long(NamedTuple):
     """A piece of more tokens: its rows, the pages of its context (1, pages), its first position, its last and one."""
@@ -43,7 +47,8 @@ class Long(NamedTuple):
 
 @dataclass
 class Plan:
-    """Where every token of a step's row belongs. Pieces whose tokens are looked at one by one come first."""
+    """Where every token of a step's row belongs. Without a kernel, pieces of few tokens come first: each token of
+    theirs is looked at by itself. With one, all are."""
 
     cache: KeyValues
     pieces: list[Piece]
@@ -58,8 +63,6 @@ class Plan:
     _hidden: dict[tuple[int, int | None], tuple[int, torch.Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.kernel is None:
-            self.pieces = sorted(self.pieces, key=_is_long)
         contexts, begins, ends = zip(*self.pieces, strict=True)
         self.length, self.counts = max(ends), np.subtract(ends, begins)
         width = -(-self.length // PAGE)
@@ -74,7 +77,7 @@ class Plan:
     @cached_property
     def short(self) -> int:
         """Pieces whose tokens are looked at one by one."""
-        return len(self.pieces) if self.kernel is not None else sum(not _is_long(piece) for piece in self.pieces)
+        return len(self.pieces) if self.kernel is not None else sum(not piece.is_long for piece in self.pieces)
 
     @cached_property
     def singles(self) -> int:
@@ -111,10 +114,6 @@ class Plan:
             seen = (keys <= at) & (keys > at - (window or end + 1))
             self._hidden[key] = first, _hidden(seen, dtype).repeat(repeats, 1)
         return self._hidden[key]
-
-
-def _is_long(piece: Piece) -> bool:
-    return piece.end - piece.begin > FEW
 
 
 def attend(

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from sojourn.backends.torch.cache import PAGE
 from sojourn.backends.torch.fused import Weights
 from sojourn.backends.torch.request import Decode, Request
 from sojourn.backends.torch.sampling import Choices
-from sojourn.backends.torch.stepper import Outcome, Stepper
+from sojourn.backends.torch.stepper import Outcome, Stepper, Wanted
 from sojourn.backends.torch.tree import Copy, Wait
 from sojourn.errors import BudgetError, InfrastructureError, ModelError
 from sojourn.timeline import Timeline
@@ -122,7 +123,8 @@ class Engine:
         self._moves = 0  # requests that came, and answers that were given
         self._timeline = timeline or Timeline()
         self._closed = False
-        self._totals = self._reported = EngineStats()
+        self._totals: defaultdict[str, Any] = defaultdict(int)
+        self._reported = EngineStats()
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
         """Raises `BudgetError` where prompt and `max_tokens` exceed `max_context`, `InfrastructureError` where the
@@ -180,8 +182,8 @@ class Engine:
 
     def stats(self) -> EngineStats:
         tree = self._tree
-        return replace(
-            self._totals,
+        return EngineStats(
+            **self._totals,
             waiting=len(self._waiting),
             evicted_pages=tree.evicted,
             held_pages=tree.held,
@@ -237,10 +239,10 @@ class Engine:
                     continue
                 before, settled = self._moves, -1
                 try:
-                    pieces, copies = self._admit()
-                    if pieces:
+                    wanted, copies = self._admit()
+                    if wanted:
                         with self._timeline.during("sample"):
-                            outcomes = await loop.run_in_executor(self._thread, self._stepper.step, pieces, copies)
+                            outcomes = await loop.run_in_executor(self._thread, self._stepper.step, wanted, copies)
                         self._deliver(outcomes)
                         settled = before
                 except Exception as error:  # whatever a model raises: its requests fail, and the engine goes on
@@ -258,7 +260,7 @@ class Engine:
             await asyncio.sleep(0)
             quiet, passes = (quiet + 1 if self._moves == before else 0), passes + 1
 
-    def _admit(self) -> tuple[dict[Piece, Request], list[Copy]]:
+    def _admit(self) -> tuple[list[Wanted], list[Copy]]:
         """The pieces of the next step, and the prefixes to copy before it."""
         for request in [r for r in self._active if r.future.done()]:
             self._release(request)
@@ -281,9 +283,9 @@ class Engine:
             reused, queued = min(claim.reused, len(request.prompt)), time.perf_counter() - request.asked
             self._count(reused_tokens=reused, requests=1, queued_s=queued)
         self._waiting = left
-        return dict(self._pieces()), copies
+        return list(self._pieces()), copies
 
-    def _pieces(self) -> Iterator[tuple[Piece, Request]]:
+    def _pieces(self) -> Iterator[Wanted]:
         """One token of each context that goes on; of the new tokens, the first request's share is half of the step's
         at least, and the shortest of the others come first: none starves and short ones do not queue behind long."""
         open_ = {r: r.held.known - r.held.filled for r in self._active}
@@ -299,27 +301,28 @@ class Engine:
             granted[eldest] += min(open_[eldest] - granted[eldest], left)
         for request, count in granted.items():
             if count:
-                begin = request.held.filled
-                yield Piece(request.held, begin, begin + count), request
+                held = request.held
+                yield Wanted(request, Piece(held, held.filled, held.filled + count))
 
     def _deliver(self, outcomes: list[Outcome]) -> None:
         """Takes a step's results over, and answers the requests that are complete."""
         read = drawn = 0
         for request, end, drawing, scores in outcomes:
-            read += max(0, min(end, len(request.prompt)) - request.held.filled)
-            self._tree.fill(request.held, end)
+            held, prompt = request.held, len(request.prompt)
+            read += max(0, min(end, prompt) - held.filled) if held.filled < prompt else 0
+            self._tree.fill(held, end)
             if drawing is not None:
                 before = len(request.tokens)
                 request.accept(*drawing, self.version)
                 drawn += len(request.tokens) - before
                 stop = request.stop(self._stops, self._decode)
                 if stop is None:
-                    self._tree.append(request.held, request.tokens[before:])
+                    self._tree.append(held, request.tokens[before:])
                 else:
                     self._answer(request, request.sample(stop))
             elif scores is not None:
                 request.scores.append(scores)
-                if end == len(request.prompt) - 1:
+                if end == prompt - 1:
                     self._answer(request, np.concatenate(request.scores))
         self._count(steps=1, rows=len(outcomes), prefill_tokens=read, sampled_tokens=drawn)
 
@@ -365,4 +368,5 @@ class Engine:
         self._waiting = restarted + self._waiting
 
     def _count(self, **more: float) -> None:
-        self._totals = replace(self._totals, **{name: getattr(self._totals, name) + n for name, n in more.items()})
+        for name, count in more.items():
+            self._totals[name] += count

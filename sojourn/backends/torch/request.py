@@ -64,9 +64,12 @@ class Request:
 
     def accept(self, token: int, logprob: float, row: Row, version: int) -> None:
         """A drawn token, and those that can only follow it."""
-        self.drawn, self.versions = True, Versions(self.versions.oldest, version)
+        self.drawn = True
+        if self.versions.newest != version:
+            self.versions = Versions(self.versions.oldest, version)
         self._add(token, logprob, row.allowed)
-        self._force()
+        if self.choices is not None:
+            self._force()
 
     def stop(self, stops: frozenset[int], decode: Decode | None) -> Stop | None:
         assert self.params is not None

@@ -74,12 +74,13 @@ class Stepper:
         self._shapes = {name: p.shape for name, p in self._model.named_parameters(remove_duplicate=False)}
 
     @torch.inference_mode()
-    def step(self, pieces: dict[Piece, Request], copies: list[Copy]) -> list[Outcome]:
+    def step(self, wanted: list[Wanted], copies: list[Copy]) -> list[Outcome]:
         for copy in copies:
             self._cache.copy(copy.source, copy.target)
-        plan = Plan(self._cache, list(pieces), self._device, self._kernel)
+        if self._kernel is None:
+            wanted = sorted(wanted, key=lambda one: one.piece.is_long)
+        plan = Plan(self._cache, [piece for _, piece in wanted], self._device, self._kernel)
         tokens = np.concatenate([self.tree.tokens(*piece) for piece in plan.pieces])
-        wanted = [Wanted(pieces[piece], piece) for piece in plan.pieces]
         kept = np.array([one.rows for one in wanted])
         stops = np.cumsum(kept)  # of each one's rows of logits
         index = np.arange(stops[-1]) + np.repeat(np.cumsum(plan.counts) - stops, kept)
