@@ -46,7 +46,10 @@ class Timeline:
         return spent
 
     def _advance(self) -> None:
-        now = self.now()
-        first = next((name for name in self.activities if self._going_on[name]), "other")
+        now, first = self.now(), "other"
+        for name in self.activities:
+            if self._going_on[name]:
+                first = name
+                break
         self._spent[first] += now - self._last
         self._last = now

@@ -32,17 +32,13 @@ def weigh(groups: Sequence[Group], aggregate: Aggregate) -> list[list[tuple[Floa
     turns = sum(len(t.turns) for t in trajectories)
 
     def of(trajectory: Trajectory) -> tuple[FloatArray, ...]:
-        own = sum(len(turn.sample.tokens) for turn in trajectory.turns)
-        weights = []
-        for turn in trajectory.turns:
-            length = len(turn.sample.tokens)
-            each = {
-                "token": 1 / max(tokens, 1),
-                "sequence": 1 / max(own * len(trajectories), 1),
-                "turn": 1 / max(length * turns, 1),
-                "constant": 1 / (aggregate.length * max(len(trajectories), 1)),
-            }[aggregate.by]
-            weights.append(np.full(length, each, dtype=np.float32))
-        return tuple(weights)
+        lengths = [len(turn.sample.tokens) for turn in trajectory.turns]
+        each = {
+            "token": [1 / max(tokens, 1)] * len(lengths),
+            "sequence": [1 / max(sum(lengths) * len(trajectories), 1)] * len(lengths),
+            "turn": [1 / max(length * turns, 1) for length in lengths],
+            "constant": [1 / (aggregate.length * max(len(trajectories), 1))] * len(lengths),
+        }[aggregate.by]
+        return tuple(np.full(length, one, dtype=np.float32) for length, one in zip(lengths, each, strict=True))
 
     return [[of(t) for t in group.trajectories] for group in groups]

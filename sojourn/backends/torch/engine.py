@@ -140,7 +140,8 @@ class Engine:
         if params.stop_strings and self._decode is None:
             raise ModelError(f"stop_strings {params.stop_strings}: this engine was given no `decode`: use stop_tokens")
         choices = Choices(params.choices, tuple(self._stops)) if params.choices else None
-        self._check_ids(np.array([token for choice in params.choices for token in choice], dtype=np.int64))
+        if params.choices:
+            self._check_ids(np.array([token for choice in params.choices for token in choice], dtype=np.int64))
         request = Request(tokens, asyncio.get_running_loop().create_future(), params, choices)
         request.restart(self.version)
         if (stop := request.stop(self._stops, self._decode)) is not None:
@@ -208,10 +209,9 @@ class Engine:
         return tokens
 
     def _check_ids(self, tokens: IntArray) -> None:
-        low, high = (tokens.min(), tokens.max()) if len(tokens) else (0, 0)
-        if low < 0 or high >= self._stepper.vocabulary:
+        if tokens.view(np.uint64).max(initial=0) >= self._stepper.vocabulary:  # where negative ones are the greatest
             raise ModelError(
-                f"token ids from {low} to {high}: expected 0 to {self._stepper.vocabulary - 1}: "
+                f"token ids from {tokens.min()} to {tokens.max()}: expected 0 to {self._stepper.vocabulary - 1}: "
                 "the tokenizer is not this model's"
             )
 

@@ -34,17 +34,19 @@ class Request:
     logprobs: list[float] = field(default_factory=list)
     allowed: list[IntArray | None] = field(default_factory=list)
     scores: list[FloatArray] = field(default_factory=list)
-    uniforms: np.ndarray = field(init=False)
+    uniforms: list[float] = field(init=False)
 
     def __post_init__(self) -> None:
         if self.params is not None:
-            self.uniforms = sampling.uniforms(self.params.seed, len(self.prompt), self.params.max_tokens)
+            self.uniforms = sampling.uniforms(self.params.seed, len(self.prompt), self.params.max_tokens).tolist()
             self._force()
 
     @property
     def context(self) -> IntArray:
         """The tokens to compute. A score needs no logits of the last one."""
-        return self.prompt[:-1] if self.params is None else np.concatenate([self.prompt, self.tokens]).astype(np.int64)
+        if self.params is None:
+            return self.prompt[:-1]
+        return np.concatenate([self.prompt, np.array(self.tokens, dtype=np.int64)]) if self.tokens else self.prompt
 
     @property
     def room(self) -> int:
@@ -60,7 +62,7 @@ class Request:
         """How to draw the next token."""
         assert self.params is not None
         allowed = None if self.choices is None else self.choices.allowed()
-        return Row(self.params, float(self.uniforms[len(self.tokens)]), allowed)
+        return Row(self.params, self.uniforms[len(self.tokens)], allowed)
 
     def accept(self, token: int, logprob: float, row: Row, version: int) -> None:
         """A drawn token, and those that can only follow it."""

@@ -81,15 +81,15 @@ class Stepper:
             wanted = sorted(wanted, key=lambda one: one.piece.is_long)
         plan = Plan(self._cache, [piece for _, piece in wanted], self._device, self._kernel)
         tokens = np.concatenate([self.tree.tokens(*piece) for piece in plan.pieces])
-        kept = np.array([one.rows for one in wanted])
+        kept = [one.rows for one in wanted]
         stops = np.cumsum(kept)  # of each one's rows of logits
         index = np.arange(stops[-1]) + np.repeat(np.cumsum(plan.counts) - stops, kept)
         row, keep = (torch.from_numpy(of).to(self._device) for of in (tokens, index))
-        return self._read(self._decoder(row, plan, keep), wanted, stops)
+        return self._read(self._decoder(row, plan, keep), wanted, kept, stops)
 
-    def _read(self, logits: torch.Tensor, wanted: list[Wanted], stops: np.ndarray) -> list[Outcome]:
-        """Draws and scores from a step's logits."""
-        drawing = [n for n, one in enumerate(wanted) if one.rows and one.request.params is not None]
+    def _read(self, logits: torch.Tensor, wanted: list[Wanted], kept: list[int], stops: np.ndarray) -> list[Outcome]:
+        """Draws and scores from a step's logits: of each one's rows, how many there are and where they stop."""
+        drawing = [n for n, one in enumerate(wanted) if kept[n] and one.request.params is not None]
         drawn: dict[int, Drawing] = {}
         if drawing:
             rows = [wanted[n].request.row() for n in drawing]
@@ -101,7 +101,7 @@ class Stepper:
             scores = None
             if request.params is None:
                 targets = torch.from_numpy(request.prompt[piece.begin + 1 : piece.end + 1]).to(self._device)
-                scores = sampling.score(logits[stops[n] - len(targets) : stops[n]], targets)
+                scores = sampling.score(logits[stops[n] - kept[n] : stops[n]], targets)
             outcomes.append(Outcome(request, piece.end, drawn.get(n), scores))
         return outcomes
 

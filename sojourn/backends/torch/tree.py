@@ -187,7 +187,8 @@ class PrefixTree:
         for child in page.children if len(prompt) else ():
             width = min(child.known, len(prompt))
             differs = child.tokens[:width] != prompt[:width]
-            common = int(differs.argmax()) if differs.any() else width
+            first = int(differs.argmax()) if width else 0
+            common = first if width and differs[first] else width
             rank = (common, common == child.known and child.readers == 0)
             if rank > best:
                 best, found = rank, child
