@@ -114,7 +114,10 @@ def _even(placed: Sequence[_Placed], budget: int, teams: int) -> list[list[list[
 
 
 def _rounds(placed: Sequence[_Placed], budget: float, teams: int) -> list[list[list[_Placed]]]:
+    """The longest shares first where teams divide them, so that little is left to wait for in the end."""
     shares = list(_parts(placed, budget))
+    if teams > 1:
+        shares.sort(key=lambda part: -_sizes(part)[-1])
     return [shares[n : n + teams] for n in range(0, len(shares), teams)]
 
 
