@@ -82,7 +82,7 @@ class _Packer:
         for turn_number in path:
             turn = trajectory.turns[turn_number]
             sample, context = turn.sample, len(turn.context)
-            self._append(_Part(turn.context, np.zeros(context), sequence, 0.0, 1.0, number, -1))
+            self._append(_Part(turn.context, np.zeros(context, np.float32), sequence, 0.0, 1.0, number, -1))
             start = self.length
             train = 0.0 if turn_number in trained else 1.0
             heat = sample.temperature or 1.0
@@ -105,11 +105,10 @@ class _Packer:
         each = zip(*self.parts, strict=True) if self.parts else [()] * len(KINDS)
         columns = {}
         for (name, kind), values in zip(KINDS.items(), each, strict=True):
-            arrays = name in ("tokens", "logprobs")
-            column = (
-                np.concatenate([np.zeros(0, kind), *values]) if arrays else np.repeat(np.array(values, kind), counts)
-            )
-            columns[name] = column.astype(kind, copy=False)
+            if name in ("tokens", "logprobs"):
+                columns[name] = np.concatenate([np.zeros(0, kind), *values]).astype(kind, copy=False)
+            else:
+                columns[name] = np.repeat(np.array(values, kind), counts)
         images = tuple(self.images) if any(self.images) else ()
         zeros = np.zeros(self.length, dtype=np.float32)
         return Batch(**cast(Any, columns), advantages=zeros, images=images, allowed=self.allowed)
