@@ -83,6 +83,21 @@ class Sojourn:
     def greedy(self, prompts: Sequence[Tokens], count: int) -> list[Tokens]:
         return self.loop.run_until_complete(self._all(prompts, count, temperature=0.0))
 
+    def gap(self, prompts: Sequence[Tokens], own: Sequence[Tokens], others: Sequence[Tokens]) -> float:
+        """By how many nats the likeliest token is likelier than the other one, where continuations part; the most."""
+
+        async def last(tokens: Tokens) -> float:
+            return float((await self.engine.score(Prompt(np.array(tokens))))[-1])
+
+        async def between(prompt: Tokens, one: Tokens, other: Tokens) -> float:
+            place = next((n for n, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), None)
+            if place is None:
+                return 0.0
+            return await last([*prompt, *one[: place + 1]]) - await last([*prompt, *other[: place + 1]])
+
+        each = [between(*of) for of in zip(prompts, own, others, strict=True)]
+        return max([self.loop.run_until_complete(one) for one in each])
+
     def read(self, prompts: Sequence[Tokens]) -> None:
         self.loop.run_until_complete(self.engine.forget())
         self.loop.run_until_complete(self._all(prompts, 1))

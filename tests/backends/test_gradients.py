@@ -1,6 +1,7 @@
 """The trainer's kernel gives what torch gives in double precision, forward and backward, for every shape and tree."""
 
 import copy
+import ctypes
 from itertools import pairwise
 
 import numpy as np
@@ -90,6 +91,14 @@ def test_attention_takes_rows_by_their_strides_and_repeats_itself_to_the_bit():
     torch.set_num_threads(threads)
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_memory_grows_with_nodes_not_with_pairs():
+    own, sizes = gradients.load(16, 16, 2), []
+    for nodes in (4096, 8192):
+        about = own.sights(share.line(nodes), None).about(1.0, 4, 2)
+        sizes.append(own.c.tree_scratch(ctypes.addressof(about), True))
+    assert sizes[1] < 2.1 * sizes[0]
 
 
 def compare(function, reference, *shapes, atol=1e-5):

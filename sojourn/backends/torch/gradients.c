@@ -3,7 +3,8 @@
    Attention is over a tree whose nodes are numbered depth first: node t is seen by the nodes from t to ends[t] and,
    under a window, by those less than `window` positions later. Scores are made for a block of queries and a panel of
    keys at a time, where any of them see each other. The forward pass keeps none; the backward pass makes them again
-   from each row's logarithm of its sum, and keeps those of one head. Every sum has one order on however many threads.
+   from each row's logarithm of its sum, and keeps those of some blocks of one head. Every sum has one order on however
+   many threads.
    (Dao et al. 2022, arXiv:2205.14135, is where blocks, sums under way and scores made again are from.) */
 
 #include "forward.c"
@@ -225,9 +226,29 @@ static void attend_block(const struct Tree *tree, const float *query, const floa
 }
 
 #define TILE (CUT * PANEL)
+#define HELD 256 /* tiles of weights and gradients that a pass keeps at once */
 
-/* Where a pass keeps what it packs. Of a head, the backward pass keeps weights and the gradients to scores, tile by tile
-   (CUT, PANEL). */
+/* Blocks one after another. Of a head, the backward pass keeps weights and the gradients to scores of so many at once,
+   tile by tile (CUT, PANEL): of at most HELD tiles, or of one block. */
+struct Group {
+    int64_t first, stop;
+};
+
+/* Tiles of the blocks before. */
+static inline int64_t tiles_before(const struct Tree *tree, int64_t block)
+{
+    return block < blocks_of(tree) ? tree->numbers[block * panels_of(tree)] : tree->tiles;
+}
+
+static struct Group group_from(const struct Tree *tree, int64_t first)
+{
+    struct Group group = {first, least(first + 1, blocks_of(tree))};
+    while (group.stop < blocks_of(tree) && tiles_before(tree, group.stop + 1) - tiles_before(tree, first) <= HELD)
+        group.stop++;
+    return group;
+}
+
+/* Where a pass keeps what it packs. */
 struct Scratch {
     float *key_across, *value_along, *key_along, *value_across, *query_along, *slope_along, *dots, *weights, *bends;
     int64_t size;
@@ -237,7 +258,12 @@ static struct Scratch scratch_of(const struct Tree *tree, float *memory, int bac
 {
     struct Scratch at = {0};
     int64_t nodes = tree->nodes, heads = backward ? tree->heads : 0, kv = backward ? tree->kv_heads : 0;
-    int64_t tiles = backward ? tree->tiles * TILE : 0;
+    int64_t tiles = 0;
+    for (struct Group g = {0}; backward && g.stop < blocks_of(tree);) {
+        g = group_from(tree, g.stop);
+        int64_t some = tiles_before(tree, g.stop) - tiles_before(tree, g.first);
+        tiles = some * TILE > tiles ? some * TILE : tiles;
+    }
     struct {
         float **place;
         int64_t size;
@@ -280,8 +306,9 @@ struct Back {
     struct Scratch kept;
 };
 
-/* For a block's queries: what it keeps, and the gradient to them. */
-static void to_queries(const struct Tree *tree, const struct Back *back, float *out, int64_t head, int64_t block)
+/* For a block's queries: what it keeps, from tile `base` on, and the gradient to them. */
+static void to_queries(const struct Tree *tree, const struct Back *back, float *out, int64_t head, int64_t block,
+                       int64_t base)
 {
     float scores[CUT * ACROSS], slopes[CUT * ACROSS], sums[CUT * COLUMNS(KEY) * PANEL] = {0};
     int64_t panels = panels_of(tree), rows = block_rows(tree, block), start = block * CUT, kv = head / REPEATS;
@@ -289,7 +316,7 @@ static void to_queries(const struct Tree *tree, const struct Back *back, float *
     struct Stretch at = {0};
     const float *query = back->query + start * tree->query_row + head * tree->query_head;
     while (next_stretch(tree, block, &at)) {
-        int64_t number = tree->numbers[block * panels + at.panel];
+        int64_t number = tree->numbers[block * panels + at.panel] - base;
         against(rows, query, tree->query_row, back->kept.key_across, panels, kv, &at, KEY, scores);
         hide(tree, start, rows, &at, scores);
         against(rows, back->slope + start * stride + head * VALUE, stride, back->kept.value_across, panels, kv, &at,
@@ -313,20 +340,22 @@ static void to_queries(const struct Tree *tree, const struct Back *back, float *
         memcpy(out + ((start + r) * tree->heads + head) * KEY, sums + r * COLUMNS(KEY) * PANEL, KEY * sizeof(float));
 }
 
-/* For a panel of keys: the gradients to them and their values through one head, added to those of the heads before it
-   that look at the same. */
+/* For a panel of keys: the gradients to them and their values through a group of one head, added to those of the groups
+   before it and of the heads before it that look at the same. */
 static void to_keys(const struct Tree *tree, const struct Back *back, float *to_key, float *to_value, int64_t head,
-                    int64_t panel)
+                    int64_t panel, struct Group group)
 {
     float keys[PANEL * COLUMNS(KEY) * PANEL] = {0}, values[PANEL * COLUMNS(VALUE) * PANEL] = {0};
     int64_t panels = panels_of(tree), start = panel * PANEL, count = least(PANEL, tree->nodes - start);
-    int64_t asked = parts(tree->queries, PANEL);
-    for (int64_t block = 0; block < blocks_of(tree); block++) {
+    int64_t asked = parts(tree->queries, PANEL), base = tiles_before(tree, group.first);
+    int fresh = head % REPEATS == 0 && group.first == 0, more = fresh;
+    for (int64_t block = group.first; block < group.stop; block++) {
         int64_t at = block * panels + panel, depth = block_rows(tree, block), first = block * CUT / PANEL;
         if (tree->sights[at] == NOTHING)
             continue;
-        const float *weights = back->kept.weights + tree->numbers[at] * TILE;
-        const float *bends = back->kept.bends + tree->numbers[at] * TILE;
+        const float *weights = back->kept.weights + (tree->numbers[at] - base) * TILE;
+        const float *bends = back->kept.bends + (tree->numbers[at] - base) * TILE;
+        more = 1;
         for (int64_t c = 0; c < COLUMNS(KEY); c++)
             rows_by_panel(PANEL, bends, 1, PANEL, along(back->kept.query_along, asked, head, c, first, KEY), depth,
                           keys + c * PANEL, COLUMNS(KEY) * PANEL, 1);
@@ -334,12 +363,12 @@ static void to_keys(const struct Tree *tree, const struct Back *back, float *to_
             rows_by_panel(PANEL, weights, 1, PANEL, along(back->kept.slope_along, asked, head, c, first, VALUE), depth,
                           values + c * PANEL, COLUMNS(VALUE) * PANEL, 1);
     }
-    for (int64_t r = 0; r < count; r++) {
-        int64_t at = (start + r) * tree->kv_heads + head / REPEATS, first = head % REPEATS == 0;
+    for (int64_t r = 0; more && r < count; r++) {
+        int64_t at = (start + r) * tree->kv_heads + head / REPEATS;
         for (int64_t d = 0; d < KEY; d++)
-            to_key[at * KEY + d] = (first ? 0 : to_key[at * KEY + d]) + keys[r * COLUMNS(KEY) * PANEL + d];
+            to_key[at * KEY + d] = (fresh ? 0 : to_key[at * KEY + d]) + keys[r * COLUMNS(KEY) * PANEL + d];
         for (int64_t d = 0; d < VALUE; d++)
-            to_value[at * VALUE + d] = (first ? 0 : to_value[at * VALUE + d]) + values[r * COLUMNS(VALUE) * PANEL + d];
+            to_value[at * VALUE + d] = (fresh ? 0 : to_value[at * VALUE + d]) + values[r * COLUMNS(VALUE) * PANEL + d];
     }
 }
 
@@ -371,12 +400,16 @@ void tree_backward(const struct Tree *tree, const float *query, const float *key
     pack_rows(slope, heads * VALUE, VALUE, queries, heads, VALUE, 0, kept.slope_along);
 #pragma omp parallel if (nodes > CUT)
     for (int64_t head = 0; head < heads; head++) {
+        struct Group group = {0};
+        do {
+            group = group_from(tree, group.stop);
 #pragma omp for schedule(dynamic)
-        for (int64_t block = blocks_of(tree) - 1; block >= 0; block--)
-            to_queries(tree, &back, to_query, head, block);
+            for (int64_t block = group.stop - 1; block >= group.first; block--)
+                to_queries(tree, &back, to_query, head, block, tiles_before(tree, group.first));
 #pragma omp for schedule(dynamic)
-        for (int64_t panel = 0; panel < parts(nodes, PANEL); panel++)
-            to_keys(tree, &back, to_key, to_value, head, panel);
+            for (int64_t panel = 0; panel < parts(nodes, PANEL); panel++)
+                to_keys(tree, &back, to_key, to_value, head, panel, group);
+        } while (group.stop < blocks_of(tree));
     }
 }
 
