@@ -96,7 +96,8 @@ def test_attention_takes_rows_by_their_strides_and_repeats_itself_to_the_bit():
 def test_memory_grows_with_nodes_not_with_pairs():
     own, sizes = gradients.load(16, 16, 2), []
     for nodes in (4096, 8192):
-        about = own.sights(share.line(nodes), None).about(1.0, 4, 2)
+        sights = own.sights(share.line(nodes), None)  # whose arrays the structure points to
+        about = sights.about(1.0, 4, 2)
         sizes.append(own.c.tree_scratch(ctypes.addressof(about), True))
     assert sizes[1] < 2.1 * sizes[0]
 

@@ -213,7 +213,7 @@ static void attend_block(const struct Tree *tree, const float *query, const floa
         hide(tree, start, rows, &at, scores);
         for (int64_t r = 0; r < rows; r++) {
             float shrink = soften(scores + r * ACROSS, at.count * PANEL, tree->scale, top + r, sum + r);
-            for (int64_t d = 0; d < COLUMNS(VALUE) * PANEL; d++)
+            for (int64_t d = 0; shrink != 1 && d < COLUMNS(VALUE) * PANEL; d++)
                 seen[r * COLUMNS(VALUE) * PANEL + d] *= shrink;
         }
         collect(rows, scores, value, panels, kv, &at, VALUE, seen);

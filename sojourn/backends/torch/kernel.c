@@ -39,6 +39,11 @@ static inline float likely(float score, float top)
     return score > NEVER ? weight : 0;
 }
 
+#ifdef __AVX512F__
+static inline wide greater(wide one, wide other) { return (wide)_mm512_max_ps((__m512)one, (__m512)other); }
+static inline float highest(wide x) { return _mm512_reduce_max_ps((__m512)x); }
+static inline float added(wide x) { return _mm512_reduce_add_ps((__m512)x); }
+#else
 typedef int32_t flags __attribute__((vector_size(4 * WIDE)));
 
 static inline wide greater(wide one, wide other)
@@ -47,26 +52,39 @@ static inline wide greater(wide one, wide other)
     return (wide)(((flags)one & more) | ((flags)other & ~more));
 }
 
-/* A row's softmax goes on: scores become weights, `top` and `sum` take them in; how much the earlier ones shrink. */
-static float soften(float *restrict scores, int64_t count, float scale, float *top, float *sum)
+static inline float highest(wide x)
 {
-    float before = *top, most = before, added = 0;
+    float most = x[0];
+    for (int l = 1; l < WIDE; l++)
+        most = x[l] > most ? x[l] : most;
+    return most;
+}
+
+static inline float added(wide x)
+{
+    float sum = 0;
+    for (int l = 0; l < WIDE; l++)
+        sum += x[l];
+    return sum;
+}
+#endif
+
+/* A row's softmax goes on: scores become weights, `top` and `sum` take them in; how much the earlier ones shrink. */
+static inline float soften(float *restrict scores, int64_t count, float scale, float *top, float *sum)
+{
+    float before = *top;
     wide high = {0}, total = {0};
     high += before;
     for (int64_t n = 0; n < count; n++)
         scores[n] = scores[n] > NEVER ? scores[n] * scale : NEVER;
     for (int64_t n = 0; n < count; n += WIDE)
         high = greater(*(wide *)(scores + n), high);
-    for (int l = 0; l < WIDE; l++)
-        most = high[l] > most ? high[l] : most;
+    float most = highest(high), shrink = most > before ? likely(before, most) : 1;
     for (int64_t n = 0; n < count; n++)
         scores[n] = likely(scores[n], most);
     for (int64_t n = 0; n < count; n += WIDE)
         total += *(wide *)(scores + n);
-    for (int l = 0; l < WIDE; l++)
-        added += total[l];
-    float shrink = likely(before, most);
-    *sum = *sum * shrink + added;
+    *sum = *sum * shrink + added(total);
     *top = most;
     return shrink;
 }
@@ -120,7 +138,7 @@ static void look_at(struct Look *look, int64_t row, int64_t rows, const real *ke
         for (int t = 0; t < PAGE; t++)
             score[t] = (t >= from) & (t < to) ? score[t] : NEVER;
         float shrink = soften(score, PAGE, scale, look->top + first + q, look->sum + first + q);
-        for (int d = 0; d < BROAD; d++)
+        for (int d = 0; shrink != 1 && d < BROAD; d++)
             seen[q * BROAD + d] *= shrink;
         for (int t = 0; t < PAGE; t++)
             look->weights[(first + q) * PAGE + t] = put(score[t]);
