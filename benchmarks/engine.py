@@ -62,9 +62,9 @@ class Comparison:
         self.primed, self.prefill_rate = dict[str, Tokens](), dict[str, float]()
         self.ones = dict[tuple[str, str], float]()  # the least seconds of one token, by cell and engine
 
-    def agree(self, prompts: Sequence[Tokens]) -> str:
-        """All engines that work here continue the same prompts alike, or by what is as likely within what rounding to
-        bf16 leaves open: else nothing is worth comparing."""
+    def agree(self, prompts: Sequence[Tokens], tie: float) -> str:
+        """All engines that work here continue prompts alike, or by what is at most `tie` nats less likely: else
+        nothing is worth comparing."""
         found: dict[str, list[Tokens]] = {}
         for worker in self.workers:
             try:
@@ -77,7 +77,7 @@ class Comparison:
         gaps = dict[str, float]()
         for name, said in found.items():
             gaps[name] = ours.ask("gap", prompts, first, said).value
-            assert gaps[name] <= TIE, f"{name} says what is {gaps[name]:.2f} nats less likely: not the same model"
+            assert gaps[name] <= tie, f"{name} says what is {gaps[name]:.2f} nats less likely: not the same model"
         parted = ", ".join(f"{name} by a tie of {gap:.3f} nats" for name, gap in gaps.items() if gap)
         return f"{sum(map(len, first))} greedy tokens after {len(first)} prompts{parted and f'; {parted}'}"
 
@@ -184,7 +184,7 @@ def compare(
         workers, without = open_workers(setup, Path(folder))
         comparison = Comparison(workers, effort)
         try:
-            agreed = comparison.agree(prompts)
+            agreed = comparison.agree(prompts, TIE if setup.dtype == "bf16" else 0.0)
             cells = [comparison.group()] if wanted("multi-turn") else []
             comparison.keep_faster(cells[0].seconds if cells else before["multi-turn"]["seconds"])
             for context, name in itertools.product(CONTEXTS, ("decode", "prefill")):

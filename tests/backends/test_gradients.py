@@ -57,10 +57,9 @@ def test_attention_over_a_tree(key, value, heads, kv_heads, window, lengths_and_
     assert own is not None
     torch.manual_seed(0)
     nodes = len(made.tokens)
-    asked = (
-        torch.arange(nodes) if portion is None else (torch.rand(nodes) < portion).index_fill(0, torch.tensor(-1), True)
-    )
-    asked = asked if portion is None else asked.nonzero()[:, 0]
+    chosen = torch.rand(nodes) < (1.0 if portion is None else portion)
+    chosen[-1] = True
+    asked = chosen.nonzero()[:, 0]
     sizes = ((len(asked), heads, key), (nodes, kv_heads, key), (nodes, kv_heads, value))
     sent = [torch.randn(size) for size in sizes]
     sent[0] *= 3

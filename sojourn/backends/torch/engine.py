@@ -309,7 +309,7 @@ class Engine:
         read = drawn = 0
         for request, end, drawing, scores in outcomes:
             held, prompt = request.held, len(request.prompt)
-            read += max(0, min(end, prompt) - held.filled) if held.filled < prompt else 0
+            read += max(0, min(end, prompt) - held.filled)
             self._tree.fill(held, end)
             if drawing is not None:
                 before = len(request.tokens)

@@ -70,8 +70,7 @@ class Request:
         if self.versions.newest != version:
             self.versions = Versions(self.versions.oldest, version)
         self._add(token, logprob, row.allowed)
-        if self.choices is not None:
-            self._force()
+        self._force()
 
     def stop(self, stops: frozenset[int], decode: Decode | None) -> Stop | None:
         assert self.params is not None
