@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from floor import Costs
+from floor import Costs, Machine
 from worker import LateError, Worker
 
 BEGAN = time.monotonic()
@@ -44,16 +44,25 @@ class Cell:
     tokens: int
     least: Callable[[Costs], float]
     times: dict[str, list[float]] = field(default_factory=dict)
+    machines: list[Machine] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
-    def run(self, workers: Sequence[Worker], work: Callable[[Worker], float], effort: Effort) -> None:
-        """The first time of each warms up, where it is short enough to be done again."""
+    def run(
+        self,
+        workers: Sequence[Worker],
+        work: Callable[[Worker], float],
+        effort: Effort,
+        machine: Callable[[], Machine],
+    ) -> None:
+        """The first time of each warms up, where it is short enough to be done again. What the machine can do takes its
+        turn with the engines, as what else runs there slows all of them."""
         self.times = {worker.name: [] for worker in workers}
         for repeat in range(effort.repeats + 1):
-            for worker in workers:
+            due = [w for w in workers if not repeat or sum(self.times[w.name]) < effort.enough_s]
+            due = [w for w in due if w.name not in self.left_out]
+            self.machines += [machine()] if due else []
+            for worker in due:
                 taken = self.times[worker.name]
-                if worker.name in self.left_out or (repeat and sum(taken) >= effort.enough_s):
-                    continue
                 if elapsed() < effort.until:
                     self._once(worker, work, taken)
                 elif not taken:
@@ -72,11 +81,16 @@ class Cell:
         """The median of each engine."""
         return {name: statistics.median(taken[1:] or taken) for name, taken in self.times.items() if taken}
 
-    def figures(self, costs: Costs) -> dict[str, Any]:
-        floor_s, took = self.least(costs), self.seconds
+    @property
+    def machine(self) -> Machine:
+        return Machine(*map(statistics.median, zip(*self.machines, strict=True)))
+
+    def figures(self, model: Any) -> dict[str, Any]:
+        floor_s, took = self.least(Costs(model, self.machine)), self.seconds
         ours = took.get("sojourn")
         return {
             "tokens_per_s": {name: round(self.tokens / s, 1) for name, s in took.items()},
+            "machine": {key: round(value, 1) for key, value in self.machine._asdict().items()},
             "floor_tokens_per_s": round(self.tokens / floor_s, 1),
             "seconds": {name: round(s, 3) for name, s in took.items()},
             "floor_s": round(floor_s, 3),

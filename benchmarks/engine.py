@@ -4,10 +4,11 @@
     python benchmarks/engine.py [--quick] [--limit seconds] [--minutes total] [--only part-of-a-name]
 
 Each engine has a process of its own and as many threads; they take turns within each repeat, so that they meet the
-same noise, and figures are medians. A cell that takes an engine over `LIMIT_S` at once is left out and says so, as does
-one that it is expected to, by its rate on fewer tokens. Decoding is the time of `1 + COUNT` tokens less that of one,
-for contexts that share all but their last token; prompts to be read are new in every repeat. llama.cpp reads fp16 and
-bf16 files of the weights; after the multi-turn workload, only the faster of the two goes on.
+same noise, and so does a measurement of what the machine can do at most; figures are medians. A cell that takes an
+engine over `LIMIT_S` at once is left out and says so, as does one that it is expected to, by its rate on fewer tokens.
+Decoding is the time of `1 + COUNT` tokens less that of one, for contexts that share all but their last token; prompts
+to be read are new in every repeat. llama.cpp reads fp16 and bf16 files of the weights; after the multi-turn workload,
+only the faster of the two goes on.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ Wanted = Callable[[str], bool]  # whether a cell of that name is
 class Comparison:
     """All cells of one run, of engines that are open."""
 
-    def __init__(self, workers: Sequence[Worker], effort: Effort) -> None:
-        self.workers, self.effort = list(workers), effort
+    def __init__(self, workers: Sequence[Worker], effort: Effort, machine: Callable[[], floor.Machine]) -> None:
+        self.workers, self.effort, self.machine = list(workers), effort, machine
         self.rng, self.without = np.random.default_rng(0), dict[str, str]()
         self.primed, self.prefill_rate = dict[str, Tokens](), dict[str, float]()
         self.ones = dict[tuple[str, str], float]()  # the least seconds of one token, by cell and engine
@@ -97,19 +98,20 @@ class Comparison:
         shared, shown = self._tokens(SHARED), self._tokens(GROUP, TURNS, SHOWN)
         cell, limit_s = Cell("multi-turn", GROUP * TURNS * SAID, group_floor), GROUP_TIMES * self.effort.limit_s
         effort = self.effort._replace(enough_s=GROUP_TIMES * self.effort.enough_s)
-        cell.run(self.workers, lambda w: w.ask("episodes", shared, shown, SAID, limit_s=limit_s).seconds, effort)
-        return cell
+        return self._run(cell, lambda w: w.ask("episodes", shared, shown, SAID, limit_s=limit_s).seconds, effort)
 
     def decode(self, context: int, batch: int) -> Cell:
         prefix = np.random.default_rng(context).integers(1000, 40_000, context - 1).tolist()
         least = partial(decode_floor, batch=batch, context=context)
         cell = Cell(f"decode, batch {batch}, context {context}", batch * COUNT, least)
-        cell.run(self.workers, partial(self._decoding, cell, prefix, batch), self.effort)
-        return cell
+        return self._run(cell, partial(self._decoding, cell, prefix, batch), self.effort)
 
     def prefill(self, context: int, batch: int) -> Cell:
         cell = Cell(f"prefill, batch {batch}, context {context}", batch * context, lambda c: batch * c.prefill(context))
-        cell.run(self.workers, partial(self._prefilling, cell, (batch, context)), self.effort)
+        return self._run(cell, partial(self._prefilling, cell, (batch, context)), self.effort)
+
+    def _run(self, cell: Cell, work: Callable[[Worker], float], effort: Effort) -> Cell:
+        cell.run(self.workers, work, effort, self.machine)
         return cell
 
     def _decoding(self, cell: Cell, prefix: Tokens, batch: int, worker: Worker) -> float:
@@ -182,7 +184,8 @@ def compare(
     """What the engines are, and the cells, the shorter contexts first; `before` are those of the last time."""
     with tempfile.TemporaryDirectory() as folder:
         workers, without = open_workers(setup, Path(folder))
-        comparison = Comparison(workers, effort)
+        dtype = torch.bfloat16 if setup.dtype == "bf16" else torch.float32
+        comparison = Comparison(workers, effort, partial(floor.measure, dtype, setup.device))
         try:
             agreed = comparison.agree(prompts, TIE if setup.dtype == "bf16" else 0.0)
             cells = [comparison.group()] if wanted("multi-turn") else []
@@ -202,20 +205,17 @@ def main(wanted: Wanted, effort: Effort, *, keep: bool) -> None:
     name = "bf16" if dtype == torch.bfloat16 else "fp32"
     path = result("engine.json")
     last = json.loads(path.read_text())["figures"]["cells"] if path.exists() else {}
-    loaded, before = models.load("smollm2", name), floor.measure(dtype, device)
+    loaded = models.load("smollm2", name)
     prompts = [loaded.tokenizer.encode(text) for text in PROBES]
     longest = max(*CONTEXTS, SHARED + TURNS * (SHOWN + SAID)) + COUNT + 2
     setup = Setup("smollm2", name, device, int(os.environ["OMP_NUM_THREADS"]), longest, max(BATCHES))
     engines, cells = compare(setup, prompts, wanted, effort, last)
-    machine = floor.Machine(*map(max, before, floor.measure(dtype, device)))
-    costs = floor.Costs(loaded.model, machine)
     figures = {
         "model": "SmolLM2-135M, dequantized",
         "setting": {"device": device, "dtype": name, "threads": setup.threads, "limit_s": effort.limit_s},
         "workload": {"episodes": GROUP, "turns": TURNS, "shared": SHARED, "shown": SHOWN, "said": SAID},
         "engines": engines,
-        "floor": {key: round(value, 1) for key, value in machine._asdict().items()},
-        "cells": last | {cell.name: cell.figures(costs) for cell in cells},
+        "cells": last | {cell.name: cell.figures(loaded.model) for cell in cells},
     }
     print(write("engine", figures) if keep else json.dumps(figures, indent=1))
 

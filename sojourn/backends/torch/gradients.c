@@ -198,30 +198,33 @@ static void hide(const struct Tree *tree, int64_t start, int64_t rows, const str
     }
 }
 
-/* Queries of one head and block; `norms` are logarithms of the sums of weights. */
+/* Queries of one head and block; `norms` are logarithms, to the base of 2, of the sums of weights. */
 static void attend_block(const struct Tree *tree, const float *query, const float *key, const float *value,
                          float *out, float *norms, int64_t head, int64_t block)
 {
-    float scores[CUT * ACROSS], seen[CUT * COLUMNS(VALUE) * PANEL] = {0}, top[CUT], sum[CUT] = {0};
+    float scores[CUT * ACROSS], seen[CUT * COLUMNS(VALUE) * PANEL] = {0};
+    struct Softmax softmax[CUT];
     int64_t panels = panels_of(tree), rows = block_rows(tree, block), start = block * CUT, kv = head / REPEATS;
     struct Stretch at = {0};
     query += start * tree->query_row + head * tree->query_head;
     for (int64_t r = 0; r < rows; r++)
-        top[r] = NEVER;
+        softmax[r] = (struct Softmax){.top = LOWEST};
     while (next_stretch(tree, block, &at)) {
         against(rows, query, tree->query_row, key, panels, kv, &at, KEY, scores);
         hide(tree, start, rows, &at, scores);
         for (int64_t r = 0; r < rows; r++) {
-            float shrink = soften(scores + r * ACROSS, at.count * PANEL, tree->scale, top + r, sum + r);
+            float *row = scores + r * ACROSS;
+            float shrink = soften(row, row, at.count * PANEL, tree->scale * LOG2E, softmax + r);
             for (int64_t d = 0; shrink != 1 && d < COLUMNS(VALUE) * PANEL; d++)
                 seen[r * COLUMNS(VALUE) * PANEL + d] *= shrink;
         }
         collect(rows, scores, value, panels, kv, &at, VALUE, seen);
     }
     for (int64_t r = 0; r < rows; r++) {
-        norms[head * spread(tree) + start + r] = top[r] + logf(sum[r]);
+        float sum = added(softmax[r].sum);
+        norms[head * spread(tree) + start + r] = softmax[r].top + log2f(sum);
         for (int64_t d = 0; d < VALUE; d++)
-            out[((start + r) * tree->heads + head) * VALUE + d] = seen[r * COLUMNS(VALUE) * PANEL + d] / sum[r];
+            out[((start + r) * tree->heads + head) * VALUE + d] = seen[r * COLUMNS(VALUE) * PANEL + d] / sum;
     }
 }
 
@@ -324,9 +327,10 @@ static void to_queries(const struct Tree *tree, const struct Back *back, float *
         for (int64_t r = 0; r < rows; r++) {
             float norm = back->norms[own + r], dot = back->kept.dots[own + r], scale = tree->scale;
             float *score = scores + r * ACROSS, *slope = slopes + r * ACROSS;
-            for (int64_t n = 0; n < at.count * PANEL; n++) {
-                score[n] = likely(score[n] > NEVER ? score[n] * scale : NEVER, norm);
-                slope[n] = score[n] * (slope[n] - dot) * scale;
+            for (int64_t n = 0; n < at.count * PANEL; n += WIDE) {
+                wide *weight = (wide *)(score + n), *bend = (wide *)(slope + n);
+                *weight = power(*weight * (scale * LOG2E) - norm);
+                *bend = *weight * (*bend - dot) * scale;
             }
             for (int64_t i = 0; i < at.count; i++) {
                 int64_t to = (number + i) * TILE + r * PANEL;

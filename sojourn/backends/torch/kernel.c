@@ -10,37 +10,40 @@
 #include <omp.h>
 #endif
 
-/* exp for x <= 0 to float precision, in a form that compilers turn into vector instructions: x = n log 2 + r. */
+#define NEVER -1e30f  /* the score of what is not seen */
+#define LOWEST -1e20f /* below all that is seen */
+#define COLUMNS(size) ((size + PANEL - 1) / PANEL)
+#define LOG2E 1.44269504f
+
+/* 2^r for r from -1/2 to 1/2, to 2e-7: of such polynomials that are 1 at 0 the one of least relative error. */
+#define RISE(r)                                                                                                        \
+    (((((1.32647271e-3f * (r) + 9.67151264e-3f) * (r) + 5.55073374e-2f) * (r) + 0.240222421f) * (r) + 0.693146978f) *  \
+         (r) +                                                                                                         \
+     1)
+
+/* exp for x <= 0, in a form that compilers turn into vector instructions. */
 static inline float exponential(float x)
 {
-    x = x < -87.0f ? -87.0f : x;
-    float n = floorf(x * 1.44269504f + 0.5f);
-    float r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    float p = 1.0f / 5040;
-    p = p * r + 1.0f / 720;
-    p = p * r + 1.0f / 120;
-    p = p * r + 1.0f / 24;
-    p = p * r + 1.0f / 6;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
+    x = x * LOG2E < -126.0f ? -126.0f : x * LOG2E;
+    float n = floorf(x + 0.5f), r = x - n, scale;
     uint32_t bits = (uint32_t)((int32_t)n + 127) << 23;
-    float scale;
     memcpy(&scale, &bits, 4);
-    return p * scale;
+    return RISE(r) * scale;
 }
 
-#define NEVER -1e30f
-#define COLUMNS(size) ((size + PANEL - 1) / PANEL)
-
-static inline float likely(float score, float top)
-{
-    float weight = exponential(score - top); /* of all, so that the compiler makes vectors of it */
-    return score > NEVER ? weight : 0;
-}
-
+/* Of numbers side by side: 2^x for x <= 0, and 0 where a float is hardly anything else. */
 #ifdef __AVX512F__
+static inline wide power(wide x)
+{
+    wide n = (wide)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = x - n;
+    return (wide)_mm512_scalef_ps((__m512)RISE(r), (__m512)n);
+}
+
 static inline wide greater(wide one, wide other) { return (wide)_mm512_max_ps((__m512)one, (__m512)other); }
+static inline int any_above(wide x, float top)
+{
+    return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(top), _CMP_GT_OQ) != 0;
+}
 static inline float highest(wide x) { return _mm512_reduce_max_ps((__m512)x); }
 static inline float added(wide x) { return _mm512_reduce_add_ps((__m512)x); }
 #else
@@ -52,6 +55,15 @@ static inline wide greater(wide one, wide other)
     return (wide)(((flags)one & more) | ((flags)other & ~more));
 }
 
+static inline wide power(wide x)
+{
+    flags some = x > -126.0f;
+    wide near = greater(x, (wide){0} - 126.0f);
+    flags n = __builtin_convertvector(near - 0.5f, flags);
+    wide r = near - __builtin_convertvector(n, wide);
+    return (wide)((flags)(RISE(r) * (wide)((n + 127) << 23)) & some);
+}
+
 static inline float highest(wide x)
 {
     float most = x[0];
@@ -59,6 +71,8 @@ static inline float highest(wide x)
         most = x[l] > most ? x[l] : most;
     return most;
 }
+
+static inline int any_above(wide x, float top) { return highest(x) > top; }
 
 static inline float added(wide x)
 {
@@ -69,23 +83,40 @@ static inline float added(wide x)
 }
 #endif
 
-/* A row's softmax goes on: scores become weights, `top` and `sum` take them in; how much the earlier ones shrink. */
-static inline float soften(float *restrict scores, int64_t count, float scale, float *top, float *sum)
+static inline void put_wide(wide x, real *to)
 {
-    float before = *top;
-    wide high = {0}, total = {0};
-    high += before;
-    for (int64_t n = 0; n < count; n++)
-        scores[n] = scores[n] > NEVER ? scores[n] * scale : NEVER;
-    for (int64_t n = 0; n < count; n += WIDE)
-        high = greater(*(wide *)(scores + n), high);
-    float most = highest(high), shrink = most > before ? likely(before, most) : 1;
-    for (int64_t n = 0; n < count; n++)
-        scores[n] = likely(scores[n], most);
-    for (int64_t n = 0; n < count; n += WIDE)
-        total += *(wide *)(scores + n);
-    *sum = *sum * shrink + added(total);
-    *top = most;
+#if defined REAL16 && defined __AVX512BF16__
+    _mm256_storeu_si256((__m256i *)to, (__m256i)_mm512_cvtneps_pbh((__m512)x));
+#else
+    for (int l = 0; l < WIDE; l++)
+        to[l] = put(x[l]);
+#endif
+}
+
+/* A softmax under way: the greatest score so far, and WIDE sums of weights, of which a weight is 2^(score - top). */
+struct Softmax {
+    wide sum;
+    float top;
+};
+
+/* A row's scores become weights, and the softmax takes them in; how much those before shrink. */
+static inline float soften(const float *scores, real *weights, int64_t count, float scale, struct Softmax *row)
+{
+    wide high = *(const wide *)scores;
+    float shrink = 1;
+    for (int64_t n = WIDE; n < count; n += WIDE)
+        high = greater(*(const wide *)(scores + n), high);
+    if (any_above(high * scale, row->top)) {
+        float before = row->top;
+        row->top = highest(high * scale);
+        shrink = power((wide){0} + (before - row->top))[0];
+        row->sum *= shrink;
+    }
+    for (int64_t n = 0; n < count; n += WIDE) {
+        wide weight = power(*(const wide *)(scores + n) * scale - row->top);
+        row->sum += weight;
+        put_wide(weight, weights + n);
+    }
     return shrink;
 }
 
@@ -104,7 +135,8 @@ struct Row {
 /* Softmaxes under way, of all queries of some rows. */
 struct Look {
     real queries[QUERIES * KEY], weights[QUERIES * PAGE];
-    float scores[QUERIES * PAGE], seen[QUERIES * BROAD], sum[QUERIES], top[QUERIES];
+    float scores[QUERIES * PAGE], seen[QUERIES * BROAD];
+    struct Softmax softmax[QUERIES];
 };
 
 /* y = or += x w for all queries, `outs` numbers of y: what is beyond is not meant, but there is room for it. */
@@ -135,13 +167,12 @@ static void look_at(struct Look *look, int64_t row, int64_t rows, const real *ke
         if (cap > 0)
             for (int t = from; t < to; t++)
                 score[t] = cap * tanhf(score[t] * scale / cap) / scale;
-        for (int t = 0; t < PAGE; t++)
+        for (int t = 0; to - from < PAGE && t < PAGE; t++)
             score[t] = (t >= from) & (t < to) ? score[t] : NEVER;
-        float shrink = soften(score, PAGE, scale, look->top + first + q, look->sum + first + q);
+        float shrink = soften(score, look->weights + (first + q) * PAGE, PAGE, scale * LOG2E,
+                              look->softmax + first + q);
         for (int d = 0; shrink != 1 && d < BROAD; d++)
             seen[q * BROAD + d] *= shrink;
-        for (int t = 0; t < PAGE; t++)
-            look->weights[(first + q) * PAGE + t] = put(score[t]);
     }
     across_page(count, look->weights + first * PAGE, PAGE, values, VALUE, last + last % PAIR, seen, BROAD, VALUE, 1);
 }
@@ -158,8 +189,7 @@ static void look(const struct Row *rows, int64_t count, int64_t head_stride, con
             int64_t q = i * REPEATS + r;
             for (int d = 0; d < KEY; d++)
                 look.queries[q * KEY + d] = put(rows[i].query[r * head_stride + d]);
-            look.top[q] = NEVER;
-            look.sum[q] = 0;
+            look.softmax[q] = (struct Softmax){.top = LOWEST};
         }
         first = least(rows[i].first, first);
         length = -least(-rows[i].length, -length);
@@ -182,12 +212,11 @@ static void look(const struct Row *rows, int64_t count, int64_t head_stride, con
                     cap);
         }
     }
-    for (int64_t i = 0; i < count; i++)
-        for (int64_t r = 0; r < REPEATS; r++)
-            for (int d = 0; d < VALUE; d++) {
-                int64_t q = i * REPEATS + r;
-                rows[i].out[r * VALUE + d] = put(look.seen[q * BROAD + d] / look.sum[q]);
-            }
+    for (int64_t q = 0; q < count * REPEATS; q++) {
+        float sum = added(look.softmax[q].sum);
+        for (int d = 0; d < VALUE; d++)
+            rows[q / REPEATS].out[q % REPEATS * VALUE + d] = put(look.seen[q * BROAD + d] / sum);
+    }
 }
 
 /* How many rows look together, so that every thread has some pieces of work. */
