@@ -3,8 +3,9 @@
     python benchmarks/training.py [turns ...]
 
 Groups of 8 episodes of 1, 4, 8 and 16 turns (or those given) share a prompt of 500 tokens; each turn observes 60 tokens
-and samples 20. One forward and backward pass (PPO) of a model of SmolLM2-135M's shape, cut to `LAYERS` of its 30 layers
-so that the script takes minutes: the vocabulary head, where nothing is shared, weighs more than in the whole model.
+and samples 20. One forward and backward pass (REINFORCE, as a token at the edge of a clip may fall to either side) of a
+model of SmolLM2-135M's shape, cut to `LAYERS` of its 30 layers so that the script takes minutes: the vocabulary head,
+where nothing is shared, weighs more than in the whole model.
 The ways:
 
 - shared: the package as it is, every distinct token once;
@@ -44,7 +45,7 @@ from sojourn.backends.torch.columns import Part
 from sojourn.backends.torch.decoder import Decoder
 from sojourn.backends.torch.trainer import TorchTrainer
 from sojourn.batch import Aggregate, share, to_batch
-from sojourn.losses.ppo import PPO
+from sojourn.losses.reinforce import Reinforce
 from sojourn.threads import prepare
 from sojourn.types import (
     Batch,
@@ -165,7 +166,7 @@ def take(model: Any, way: str, batch: Batch) -> float:
     model.zero_grad()
     one = trainer(model, way)
     began = time.perf_counter()
-    asyncio.run(one.forward_backward(batch, [PPO()]))
+    asyncio.run(one.forward_backward(batch, [Reinforce()]))
     seconds = time.perf_counter() - began
     one.close()
     return seconds
@@ -184,8 +185,8 @@ def timed(models: Mapping[str, Any], turns: int) -> dict[str, Any]:
             gradients[way] = torch.cat([p.grad.flatten() for p in models[way].parameters()])
     norm = gradients["shared"].norm()
     apart = max(float((gradients[way] - gradients["shared"]).norm() / norm) for way in WAYS)
-    # in bf16 the padded way, torch's autocast, rounds what lies between the products too: 0.06 measured
-    if not apart < (1e-3 if compute_dtype("auto", device_of("auto")) == torch.float32 else 1e-1):
+    # in bf16 the padded way, torch's autocast, rounds what lies between the products too: 0.008 measured
+    if not apart < (1e-3 if compute_dtype("auto", device_of("auto")) == torch.float32 else 2e-2):
         raise SystemExit(f"the gradients differ by {apart:.2g} of their norm: the ways do not do the same work")
     medians = {way: statistics.median(seconds[way]) for way in WAYS}
     distinct, sampled = len(share.merge(batches["shared"]).tokens), EPISODES * turns * SAMPLED

@@ -31,7 +31,7 @@ static inline float exponential(float x)
     return RISE(r) * scale;
 }
 
-/* Of numbers side by side: 2^x for x <= 0, and 0 where a float is hardly anything else. */
+/* Of numbers side by side: 2^x for x <= 0, and 0 where that is less than any float (or any but the least). */
 #ifdef __AVX512F__
 static inline wide power(wide x)
 {
@@ -93,7 +93,7 @@ static inline void put_wide(wide x, real *to)
 #endif
 }
 
-/* A softmax under way: the greatest score so far, and WIDE sums of weights, of which a weight is 2^(score - top). */
+/* A softmax under way: the greatest score so far, and the sums of weights, 2^(score - top), WIDE side by side. */
 struct Softmax {
     wide sum;
     float top;
