@@ -36,10 +36,12 @@ def serve(open_: Callable[[], Any], calls: Connection) -> None:
 
 
 @contextmanager
-def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """For the processes that start within."""
+def environment(values: Mapping[str, str | None]) -> Iterator[None]:
+    """For the processes that start within; None takes away what is set here."""
     before = dict(os.environ)
-    os.environ.update(values)
+    os.environ.update({name: value for name, value in values.items() if value is not None})
+    for name in [name for name, value in values.items() if value is None]:
+        os.environ.pop(name, None)
     try:
         yield
     finally:
@@ -53,7 +55,7 @@ class Worker:
 
     name: str
     open_: Callable[[], Any]
-    environ: Mapping[str, str]
+    environ: Mapping[str, str | None]
     _process: Any = field(default=None, init=False)
     _calls: Any = field(default=None, init=False)
 
