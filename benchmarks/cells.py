@@ -58,8 +58,8 @@ class Cell:
         turn with the engines, as what else runs there slows all of them."""
         self.times = {worker.name: [] for worker in workers}
         for repeat in range(effort.repeats + 1):
-            due = [w for w in workers if not repeat or sum(self.times[w.name]) < effort.enough_s]
-            due = [w for w in due if w.name not in self.left_out]
+            going = [w for w in workers if w.name not in self.left_out]
+            due = [w for w in going if not repeat or sum(self.times[w.name]) < effort.enough_s]
             self.machines += [machine()] if due else []
             for worker in due:
                 taken = self.times[worker.name]

@@ -185,10 +185,10 @@ def compare(
     """What the engines are, and the cells, the shorter contexts first; `before` are those of the last time."""
     with tempfile.TemporaryDirectory() as folder:
         workers, without = open_workers(setup, Path(folder))
-        dtype = torch.bfloat16 if setup.dtype == "bf16" else torch.float32
+        dtype, tie = (torch.bfloat16, TIE) if setup.dtype == "bf16" else (torch.float32, 0.0)
         comparison = Comparison(workers, effort, partial(floor.measure, dtype, setup.device))
         try:
-            agreed = comparison.agree(prompts, TIE if setup.dtype == "bf16" else 0.0)
+            agreed = comparison.agree(prompts, tie)
             cells = [comparison.group()] if wanted("multi-turn") else []
             comparison.keep_faster(cells[0].seconds if cells else before["multi-turn"]["seconds"])
             for context, name in itertools.product(CONTEXTS, ("decode", "prefill")):

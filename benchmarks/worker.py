@@ -39,9 +39,8 @@ def serve(open_: Callable[[], Any], calls: Connection) -> None:
 def environment(values: Mapping[str, str | None]) -> Iterator[None]:
     """For the processes that start within; None takes away what is set here."""
     before = dict(os.environ)
-    os.environ.update({name: value for name, value in values.items() if value is not None})
-    for name in [name for name, value in values.items() if value is None]:
-        os.environ.pop(name, None)
+    os.environ.clear()
+    os.environ.update({name: value for name, value in {**before, **values}.items() if value is not None})
     try:
         yield
     finally:
