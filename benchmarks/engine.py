@@ -3,12 +3,12 @@
     pip install llama-cpp-python==0.3.36
     python benchmarks/engine.py [--quick] [--limit seconds] [--minutes total] [--only part-of-a-name]
 
-Each engine has a process of its own and as many threads; they take turns within each repeat, so that they meet the
-same noise, and so does a measurement of what the machine can do at most; figures are medians. A cell that takes an
-engine over `LIMIT_S` at once is left out and says so, as does one that it is expected to, by its rate on fewer tokens.
-Decoding is the time of `1 + COUNT` tokens less that of one, for contexts that share all but their last token; prompts
-to be read are new in every repeat. llama.cpp reads fp16 and bf16 files of the weights; after the multi-turn workload,
-only the faster of the two goes on.
+Each engine has a process of its own and as many threads, which wait as they do by default (Sojourn's sleep, others
+spin for a while); engines take turns within each repeat, so that they meet the same noise, and so does a measurement
+of what the machine can do at most; figures are medians. A cell that takes an engine over `LIMIT_S` at once is left out
+and says so, as does one that it is expected to, by its rate on fewer tokens. Decoding is the time of `1 + COUNT` tokens
+less that of one, for contexts that share all but their last token; prompts to be read are new in every repeat.
+llama.cpp reads fp16 and bf16 files of the weights; after the multi-turn workload, only the faster of the two goes on.
 """
 
 from __future__ import annotations
@@ -155,18 +155,18 @@ def group_floor(costs: floor.Costs) -> float:
 def open_workers(setup: Setup, folder: Path) -> tuple[list[Worker], dict[str, str]]:
     """The engines that can run here, and why others cannot."""
     threads = {"OMP_NUM_THREADS": str(setup.threads)}
-    quiet = threads | {"OMP_WAIT_POLICY": "passive"}  # as Sojourn's command sets it
+    # Others' threads spin for a while unless told otherwise: asleep, some are half as fast.
+    own = threads | {"OMP_WAIT_POLICY": None}
     workers = [
-        Worker("sojourn", partial(Sojourn, setup), quiet),
-        Worker("transformers generate", partial(Generate, setup), quiet),
-        Worker("transformers generate, cache kept", partial(KeptGenerate, setup), quiet),
-        Worker("transformers continuous batching", partial(Continuous, setup), quiet),
+        Worker("sojourn", partial(Sojourn, setup), threads | {"OMP_WAIT_POLICY": "passive"}),  # as its command sets it
+        Worker("transformers generate", partial(Generate, setup), own),
+        Worker("transformers generate, cache kept", partial(KeptGenerate, setup), own),
+        Worker("transformers continuous batching", partial(Continuous, setup), own),
     ]
     if why := llama_missing(setup.device):
         return workers, {"llama.cpp": why}
     for kind, file in halves(gguf.packaged(setup.model)[0], folder).items():
         opening = partial(LlamaCpp, setup, file, unified=False)
-        own = threads | {"OMP_WAIT_POLICY": None}  # its threads wait in their own way: half as fast asleep
         workers.append(Worker(f"llama.cpp {kind}", opening, own))
     return workers, {}
 

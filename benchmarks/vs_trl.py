@@ -8,13 +8,14 @@
     python benchmarks/vs_trl.py --modes     # TRL's ways of generating, and sizes of its training batch, side by side
 
 Both sides play the world of `keydoor.py` with the same weights, prompts, tasks, group size, turns, token limits,
-temperature 1, AdamW, learning rate, clipping and normalisation, on two threads that sleep when idle; all weights are
-trained. All is in fp32, or, where a case says bf16 and the processor has its instructions, products are in bf16 and
-weights in fp32: TRL's own default. Each measurement is its own process, the sides take turns, and its first two steps
-count as warm-up. TRL plays by `rollout_func` (see `trl_side.py`, which says why); vLLM, its fast backend, has no CPU
-package. For speed, every episode has exactly the given turns and every group some signal; seconds are between the ends
-of steps. The processor time of all threads stands beside them, as it suffers less from other load on the machine. In
-one case the prompt is 541 tokens longer, as of agents that are told how their world works: there, more is shared.
+temperature 1, AdamW, learning rate, clipping and normalisation; all weights are trained. They have two threads, which
+wait as each side lets them by default: Sojourn's sleep, TRL's spin for a while, and would be slower asleep. All is in
+fp32, or, where a case says bf16 and the processor has its instructions, products are in bf16 and weights in fp32: TRL's
+own default. Each measurement is its own process, the sides take turns, and its first two steps count as warm-up. TRL
+plays by `rollout_func` (see `trl_side.py`, which says why); vLLM, its fast backend, has no CPU package. For speed,
+every episode has exactly the given turns and every group some signal; seconds are between the ends of steps. The processor
+time of all threads stands beside them, as it suffers less from other load on the machine. In one case the prompt is 541
+tokens longer, as of agents that are told how their world works: there, more is shared.
 
 For learning, a small model is cloned once by Sojourn until it sometimes wins, then trained by both, three seeds each.
 """
@@ -88,8 +89,9 @@ def run(side: str, work: Work) -> list[dict[str, float]]:
 
 def execute(command: Sequence[str], threads: int) -> None:
     quiet = {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    both = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", "PYTHONPATH": str(ROOT), **quiet}
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **both}, capture_output=True, text=True, check=False)
+    both = {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(ROOT), **quiet}
+    outer = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    done = subprocess.run(command, cwd=ROOT, env={**outer, **both}, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\nfailed:\n{done.stderr[-2000:]}")
 
