@@ -20,7 +20,7 @@ from sojourn.types import Prompt, SamplingParams
 
 Tokens = list[int]
 PAGE = 32  # tokens that continuous batching keeps and shares together (its default, 256, shares far less)
-SPARE = 20_000  # tokens of cache that it has beyond what a shared beginning takes
+SPARE = 20_000  # tokens of cache that it has beyond what all contexts take
 
 
 class Setup(NamedTuple):
@@ -47,12 +47,12 @@ class Contender(Protocol):
         """Computes prompts that share nothing, and draws one token each."""
         ...
 
-    def prime(self, prefix: Tokens) -> None:
-        """Computes a long beginning, to be shared."""
+    def prime(self, contexts: Sequence[Tokens]) -> None:
+        """Computes equally long contexts that share nothing, all but their last tokens."""
         ...
 
-    def branch(self, batch: int) -> None:
-        """Makes ready to go on from the beginning in so many contexts, with one token of its own each."""
+    def choose(self, batch: int) -> None:
+        """Makes ready to go on from so many of them."""
         ...
 
     def more(self, count: int) -> None:
@@ -64,10 +64,6 @@ class Contender(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-def branches(prefix: Tokens, batch: int) -> list[Tokens]:
-    return [[*prefix, token] for token in range(100, 100 + batch)]
 
 
 class Sojourn:
@@ -102,14 +98,12 @@ class Sojourn:
         self.loop.run_until_complete(self.engine.forget())
         self.loop.run_until_complete(self._all(prompts, 1))
 
-    def prime(self, prefix: Tokens) -> None:
-        self.loop.run_until_complete(self.engine.forget())
-        self.prefix = prefix
-        self.loop.run_until_complete(self._sample([*prefix, 0], 1))
+    def prime(self, contexts: Sequence[Tokens]) -> None:
+        self.contexts = contexts
+        self.read(contexts)
 
-    def branch(self, batch: int) -> None:
-        self.prompts = branches(self.prefix, batch)
-        self.more(1)
+    def choose(self, batch: int) -> None:
+        self.prompts = self.contexts[:batch]
 
     def more(self, count: int) -> None:
         self.loop.run_until_complete(self._all(self.prompts, count))
@@ -144,8 +138,8 @@ class Generate:
 
     def __init__(self, setup: Setup) -> None:
         self.model: Any = setup.load()
-        self.base: Any = None  # the cache of the beginning
-        self.cache: Any = None  # of the contexts that go on from it
+        self.base: Any = None  # the cache of all contexts but their last tokens
+        self.cache: Any = None  # of those that go on
 
     def greedy(self, prompts: Sequence[Tokens], count: int) -> list[Tokens]:
         return [self._generate([prompt], count, do_sample=False)[0][len(prompt) :] for prompt in prompts]
@@ -154,17 +148,17 @@ class Generate:
         self.base = self.cache = None
         self._generate(prompts, 1)
 
-    def prime(self, prefix: Tokens) -> None:
-        self.prefix, self.cache = prefix, None
-        self.base = self._read(prefix)
+    def prime(self, contexts: Sequence[Tokens]) -> None:
+        self.contexts, self.cache = contexts, None
+        self.base = self._read([context[:-1] for context in contexts])
 
-    def branch(self, batch: int) -> None:
-        self.prompts, self.cache = branches(self.prefix, batch), None
+    def choose(self, batch: int) -> None:
+        self.prompts, self.cache = self.contexts[:batch], None
         self.cache = copy.deepcopy(self.base)
-        self.cache.batch_repeat_interleave(batch)
+        self.cache.batch_select_indices(torch.arange(batch, device=self.model.device))
 
     def more(self, count: int) -> None:
-        if extra := self.cache.get_seq_length() - len(self.prefix):
+        if extra := self.cache.get_seq_length() + 1 - len(self.prompts[0]):
             self.cache.crop(-extra)
         self._generate(self.prompts, count, past_key_values=self.cache)
 
@@ -179,8 +173,8 @@ class Generate:
     def _turn(self, contexts: Sequence[Tokens], count: int) -> list[Tokens]:
         return self._generate(contexts, count)
 
-    def _read(self, prefix: Tokens) -> Any:
-        ids = torch.tensor([prefix], device=self.model.device)
+    def _read(self, contexts: Sequence[Tokens]) -> Any:
+        ids = torch.tensor(contexts, device=self.model.device)
         with torch.inference_mode():
             return self.model(ids, use_cache=True, logits_to_keep=1).past_key_values
 
@@ -197,7 +191,7 @@ class KeptGenerate(Generate):
     done by hand where all contexts of a batch are equally long."""
 
     def episodes(self, shared: Tokens, shown: Sequence[Sequence[Tokens]], count: int) -> None:
-        self.cache = self._read(shared)
+        self.cache = self._read([shared])
         self.cache.batch_repeat_interleave(len(shown))
         super().episodes(shared, shown, count)
 
@@ -212,7 +206,7 @@ class Continuous:
         from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
         self.model = setup.load()
-        blocks = (setup.max_context + SPARE) // PAGE
+        blocks = (setup.batch * setup.max_context + SPARE) // PAGE
         self.batching = ContinuousBatchingConfig(page_size=PAGE, num_blocks=blocks, max_batch_tokens=512)
         self.manager = self._start(do_sample=True, top_k=0, top_p=1.0)
 
@@ -235,13 +229,12 @@ class Continuous:
     def read(self, prompts: Sequence[Tokens]) -> None:
         self._generate(prompts, 1)
 
-    def prime(self, prefix: Tokens) -> None:
-        self.prefix = prefix
-        self._generate([[*prefix, 0]], 2)  # what ends at its first token is not kept for others
+    def prime(self, contexts: Sequence[Tokens]) -> None:
+        self.contexts = contexts
+        self._generate(contexts, 2)  # what ends at its first token is not kept for others
 
-    def branch(self, batch: int) -> None:
-        self.prompts = branches(self.prefix, batch)
-        self.more(2)
+    def choose(self, batch: int) -> None:
+        self.prompts = self.contexts[:batch]
 
     def more(self, count: int) -> None:
         self._generate(self.prompts, count)

@@ -3,12 +3,12 @@
     pip install llama-cpp-python==0.3.36
     python benchmarks/engine.py [--quick] [--limit seconds] [--minutes total] [--only part-of-a-name]
 
-Each engine has a process of its own and as many threads, which wait as they do by default (Sojourn's sleep, others
-spin for a while); engines take turns within each repeat, so that they meet the same noise, and so does a measurement
-of what the machine can do at most; figures are medians. A cell that takes an engine over `LIMIT_S` at once is left out
-and says so, as does one that it is expected to, by its rate on fewer tokens. Decoding is the time of `1 + COUNT` tokens
-less that of one, for contexts that share all but their last token; prompts to be read are new in every repeat.
-llama.cpp reads fp16 and bf16 files of the weights; after the multi-turn workload, only the faster of the two goes on.
+Each engine has a process of its own and as many threads, which wait as they do by default (Sojourn's sleep, others spin
+for a while); engines take turns within each repeat, so that they meet the same noise, and so does a measurement of what
+the machine can do at most; figures are medians. A cell that takes an engine over `LIMIT_S` at once is left out and says
+so, as does one that it is expected to, by its rate on fewer tokens. Decoding is the time of `1 + COUNT` tokens less
+that of one, for contexts that share nothing; prompts to be read are new in every repeat. llama.cpp reads fp16 and bf16
+files of the weights; after the multi-turn workload, only the faster of the two goes on.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ BATCHES, PREFILL_BATCHES, CONTEXTS, COUNT = (1, 8, 16, 32), (1, 8, 32), (512, 20
 GROUP, TURNS, SHARED, SHOWN, SAID = 8, 8, 400, 60, 16
 LIMIT_S, MINUTES = 40, 30
 EFFORT = Effort(repeats=3, enough_s=12, limit_s=LIMIT_S, until=60 * MINUTES)
-GROUP_TIMES = 6  # the multi-turn workload may take so much longer
+GROUP_TIMES = PRIME_TIMES = 6  # the multi-turn workload, and computing what is decoded after, may take so much longer
 TIE = 0.125  # nats: where logits are above 16, bf16 knows no smaller difference
 PROBES = ("The capital of France is", "One, two, three, four,", "Monday, Tuesday, Wednesday,", "A B C D E F G")
 
@@ -60,7 +60,7 @@ class Comparison:
     def __init__(self, workers: Sequence[Worker], effort: Effort, machine: Callable[[], floor.Machine]) -> None:
         self.workers, self.effort, self.machine = list(workers), effort, machine
         self.rng, self.without = np.random.default_rng(0), dict[str, str]()
-        self.primed, self.prefill_rate = dict[str, Tokens](), dict[str, float]()
+        self.primed, self.prefill_rate = dict[str, int](), dict[str, float]()
         self.ones = dict[tuple[str, str], float]()  # the least seconds of one token, by cell and engine
 
     def agree(self, prompts: Sequence[Tokens], tie: float) -> str:
@@ -101,10 +101,9 @@ class Comparison:
         return self._run(cell, lambda w: w.ask("episodes", shared, shown, SAID, limit_s=limit_s).seconds, effort)
 
     def decode(self, context: int, batch: int) -> Cell:
-        prefix = np.random.default_rng(context).integers(1000, 40_000, context - 1).tolist()
         least = partial(decode_floor, batch=batch, context=context)
         cell = Cell(f"decode, batch {batch}, context {context}", batch * COUNT, least)
-        return self._run(cell, partial(self._decoding, cell, prefix, batch), self.effort)
+        return self._run(cell, partial(self._decoding, cell, context, batch), self.effort)
 
     def prefill(self, context: int, batch: int) -> Cell:
         cell = Cell(f"prefill, batch {batch}, context {context}", batch * context, lambda c: batch * c.prefill(context))
@@ -114,13 +113,14 @@ class Comparison:
         cell.run(self.workers, work, effort, self.machine)
         return cell
 
-    def _decoding(self, cell: Cell, prefix: Tokens, batch: int, worker: Worker) -> float:
+    def _decoding(self, cell: Cell, context: int, batch: int, worker: Worker) -> float:
         limit_s = self.effort.limit_s
         if not cell.times[worker.name]:
-            if worker.idle or self.primed.get(worker.name) != prefix:
-                worker.ask("prime", prefix)
-                self.primed[worker.name] = prefix
-            worker.ask("branch", batch, limit_s=limit_s)
+            if worker.idle or self.primed.get(worker.name) != context:
+                contexts = np.random.default_rng(context).integers(1000, 40_000, (max(BATCHES), context)).tolist()
+                worker.ask("prime", contexts, limit_s=PRIME_TIMES * limit_s)
+                self.primed[worker.name] = context
+            worker.ask("choose", batch, limit_s=limit_s)
         one = worker.ask("more", 1, limit_s=limit_s).seconds
         self.ones[cell.name, worker.name] = one = min(one, self.ones.get((cell.name, worker.name), one))
         return worker.ask("more", 1 + COUNT, limit_s=one + limit_s).seconds - one

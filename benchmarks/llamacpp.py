@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from contenders import Setup, Tokens, branches
+from contenders import Setup, Tokens
 
 CHUNK = 512  # tokens that one call computes at most
 
@@ -58,29 +58,24 @@ class LlamaCpp:
         for number, prompt in enumerate(prompts):
             self._draw(self._feed([(t, at, number) for at, t in enumerate(prompt)], {len(prompt) - 1}))
 
-    def prime(self, prefix: Tokens) -> None:
-        self.prefix = prefix
-        self.lib.llama_memory_clear(self.memory, False)
-        self._feed([(t, at, 0) for at, t in enumerate(prefix)], set())
+    def prime(self, contexts: Sequence[Tokens]) -> None:
+        self.contexts = contexts
+        self._store([context[:-1] for context in contexts])
 
-    def branch(self, batch: int) -> None:
-        """Sequence 0 holds the beginning, of which the others become copies."""
-        self.count = batch
-        for number in range(1, batch):
-            self.lib.llama_memory_seq_rm(self.memory, number, -1, -1)
-            self.lib.llama_memory_seq_cp(self.memory, 0, number, -1, -1)
+    def choose(self, batch: int) -> None:
+        self.prompts = self.contexts[:batch]
 
     def more(self, count: int) -> None:
-        length = len(self.prefix)
-        tokens = [context[-1] for context in branches([], self.count)]
-        for at in range(length, length + count):
+        begin, tokens = len(self.prompts[0]) - 1, [prompt[-1] for prompt in self.prompts]
+        for at in range(begin, begin + count):
             tokens = self._step(tokens, at)
-        for number in range(self.count):
-            self.lib.llama_memory_seq_rm(self.memory, number, length, -1)
+        for number in range(len(self.prompts)):
+            self.lib.llama_memory_seq_rm(self.memory, number, begin, -1)
 
     def episodes(self, shared: Tokens, shown: Sequence[Sequence[Tokens]], count: int) -> None:
-        self.prime(shared)
-        self.branch(len(shown))
+        self._store([shared])
+        for number in range(1, len(shown)):
+            self.lib.llama_memory_seq_cp(self.memory, 0, number, -1, -1)
         at, last = len(shared), [[] for _ in shown]  # the last token said is read with what is shown next
         for turns in zip(*shown, strict=True):
             pieces = [[*said, *turn] for said, turn in zip(last, turns, strict=True)]
@@ -94,6 +89,11 @@ class LlamaCpp:
 
     def close(self) -> None:
         self.lib.llama_free(self.context)
+
+    def _store(self, contexts: Sequence[Tokens]) -> None:
+        self.lib.llama_memory_clear(self.memory, False)
+        for number, context in enumerate(contexts):
+            self._feed([(t, at, number) for at, t in enumerate(context)], set())
 
     def _step(self, tokens: Tokens, at: int) -> Tokens:
         fed = [(token, at, number) for number, token in enumerate(tokens)]

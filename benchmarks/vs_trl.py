@@ -13,9 +13,9 @@ wait as each side lets them by default: Sojourn's sleep, TRL's spin for a while,
 fp32, or, where a case says bf16 and the processor has its instructions, products are in bf16 and weights in fp32: TRL's
 own default. Each measurement is its own process, the sides take turns, and its first two steps count as warm-up. TRL
 plays by `rollout_func` (see `trl_side.py`, which says why); vLLM, its fast backend, has no CPU package. For speed,
-every episode has exactly the given turns and every group some signal; seconds are between the ends of steps. The processor
-time of all threads stands beside them, as it suffers less from other load on the machine. In one case the prompt is 541
-tokens longer, as of agents that are told how their world works: there, more is shared.
+every episode has exactly the given turns and every group some signal; seconds are between the ends of steps. The
+processor time of all threads stands beside them, as it suffers less from other load on the machine. In one case the
+prompt is 541 tokens longer, as of agents that are told how their world works: there, more is shared.
 
 For learning, a small model is cloned once by Sojourn until it sometimes wins, then trained by both, three seeds each.
 """
