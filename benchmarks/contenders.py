@@ -235,6 +235,7 @@ class Continuous:
 
     def choose(self, batch: int) -> None:
         self.prompts = self.contexts[:batch]
+        self.more(2)  # where its pages were taken for others, they are computed again
 
     def more(self, count: int) -> None:
         self._generate(self.prompts, count)

@@ -120,7 +120,7 @@ class Comparison:
                 contexts = np.random.default_rng(context).integers(1000, 40_000, (max(BATCHES), context)).tolist()
                 worker.ask("prime", contexts, limit_s=PRIME_TIMES * limit_s)
                 self.primed[worker.name] = context
-            worker.ask("choose", batch, limit_s=limit_s)
+            worker.ask("choose", batch, limit_s=PRIME_TIMES * limit_s)
         one = worker.ask("more", 1, limit_s=limit_s).seconds
         self.ones[cell.name, worker.name] = one = min(one, self.ones.get((cell.name, worker.name), one))
         return worker.ask("more", 1 + COUNT, limit_s=one + limit_s).seconds - one

@@ -177,6 +177,13 @@ static void look_at(struct Look *look, int64_t row, int64_t rows, const real *ke
     across_page(count, look->weights + first * PAGE, PAGE, values, VALUE, last + last % PAIR, seen, BROAD, VALUE, 1);
 }
 
+/* What will be looked at next is on its way meanwhile: where pages lie, the processor cannot foresee. */
+static inline void fetch(const real *numbers, int64_t count)
+{
+    for (int64_t n = 0; n < count; n += 64 / sizeof(real))
+        __builtin_prefetch(numbers + n, 0, 2);
+}
+
 /* Page after page, each for all of at most FEW rows: those that share it find it in the processor's cache. */
 static void look(const struct Row *rows, int64_t count, int64_t head_stride, const real *keys, const real *values,
                  float scale, float cap)
@@ -208,6 +215,11 @@ static void look(const struct Row *rows, int64_t count, int64_t head_stride, con
             int64_t at = rows[i].table[page];
             while (j < count && begin[j] < end[j] && rows[j].table[page] == at)
                 j++;
+            int64_t soon = j < count ? j : 0, then = page + (j == count);
+            if (then * PAGE < rows[soon].length) {
+                fetch(keys + rows[soon].table[then] * PAGE * KEY, PAGE * KEY);
+                fetch(values + rows[soon].table[then] * PAGE * VALUE, PAGE * VALUE);
+            }
             look_at(&look, i, j - i, keys + at * PAGE * KEY, values + at * PAGE * VALUE, begin + i, end + i, scale,
                     cap);
         }
