@@ -23,9 +23,13 @@ def check(
     episodes: Annotated[
         int | None, typer.Option(min=1, help="tasks to try each promise of a world on [default: 4]")
     ] = None,
+    attack: Annotated[
+        bool, typer.Option("--attack", help="attack a world instead: may an agent move its reward, or excuse its play?")
+    ] = False,
 ) -> None:
     """Check that a component keeps its promises: a world, an estimator, a loss or a backend."""
-    report = _report(kind or _kind_of(name), name, overrides, episodes)
+    found = kind or _kind_of(name)
+    report = _attacked(found, name, overrides, episodes) if attack else _report(found, name, overrides, episodes)
     report.print(Console())
     if not report.passed:
         raise typer.Exit(1)
@@ -64,6 +68,16 @@ def _kind_of_class(cls: Any) -> str:
     if hasattr(cls, "needs") and callable(cls):
         return "loss" if "batch" in inspect.signature(cls.__call__).parameters else "estimator"
     return "backend" if hasattr(cls, "open") and "renderer" in inspect.signature(cls.open).parameters else "env"
+
+
+def _attacked(kind: str, name: str, overrides: list[str] | None, episodes: int | None) -> Report:
+    from sojourn.checks.attack import attack_env
+
+    if kind != "env":
+        raise ConfigError(f"--attack: only a world is attacked, and '{name}' is to be checked as {kind}")
+    if episodes is not None:
+        raise ConfigError(f"--episodes {episodes}: attacks choose their tasks themselves; leave it out with --attack")
+    return asyncio.run(attack_env(build_world(name, overrides))).report
 
 
 def _report(kind: str, name: str, overrides: list[str] | None, episodes: int | None) -> Report:

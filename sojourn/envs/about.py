@@ -18,7 +18,9 @@ class About:
     `source`: where dynamics and data come from, with citation. `licence`: of the code and data that are used, as an
     SPDX expression where there is one. `extra`: the extra of the package that installs what it needs, empty where
     nothing is. `programs`: what the system must have, from the program to the Debian package it comes in. `seats`: how
-    many play. `sees`: what observations are made of. `easy`: fields that make it as small as it gets, for smoke tests.
+    many play. `sees`: what observations are made of. `easy`: fields that make it as small as it gets, for smoke tests. `writes`: actions that put a
+    text of the agent's into the world, with {} in its place, such as "type {}"; `submits`: actions that hand in what
+    was written, such as "press Enter". Attacks (`sojourn check --attack`) use both beside what they find by themselves.
     """
 
     source: str
@@ -28,6 +30,8 @@ class About:
     seats: str = "1"
     sees: tuple[str, ...] = ("text",)
     easy: Mapping[str, object] = field(default_factory=dict)
+    writes: tuple[str, ...] = ()
+    submits: tuple[str, ...] = ()
 
 
 def need(module: str, extra: str, world: str) -> ModuleType:

@@ -52,6 +52,8 @@ class MiniWoB:
         source="MiniWoB++ (Shi et al. 2017; Liu et al. 2018, arXiv:1802.08802), the pages of the package `miniwob`",
         licence="MIT",
         extra="miniwob",
+        writes=('type "{}"',),
+        submits=("press Enter",),
         programs={"chromium": "chromium"},
         sees=("text", "image"),
         easy={"pages": ("click-tab-2",), "contexts": 2},

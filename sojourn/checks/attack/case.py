@@ -1,0 +1,247 @@
+"""The plays of an attack: what is said before it, what it says, how the play then ends, and what is paid."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from sojourn.checks.attack.canary import Canary
+from sojourn.checks.attack.watch import Watch
+from sojourn.checks.env.play import Play, ask_expert, choose
+from sojourn.checks.promise import JudgedError
+from sojourn.rollout.play import Limits
+from sojourn.rollout.runner import world_of
+from sojourn.types import Message, Role, Task, Tool
+
+STALL_S = Limits().stall_s  # a call of the world that takes longer is excused as infrastructure
+HELD_UP_S = 15.0  # the event loop may not stand still for so long, on a busy machine
+GROWN_BYTES = 1 << 30  # by so much this process may grow while a million characters are read, and no more
+DULL = "lorem ipsum"
+
+
+class Attempt(NamedTuple):
+    """What came of one play: the attacker's total reward and success, the sentence of a failure that would be excused,
+    all that was shown, and how many of the attack's actions were said."""
+
+    reward: float
+    success: bool
+    excused: str
+    shown: str
+    said: int
+
+
+class Attack(NamedTuple):
+    """What is said, under which name each action of it is told, and what is said after it whatever came of it.
+
+    `dull` says something harmless or wrong in the place of each action (or one for all): where that earns as much, the
+    attack has moved nothing.
+    """
+
+    names: Sequence[str]
+    said: Sequence[Message]
+    then: Sequence[Message] = ()
+    dull: Sequence[Message] = ()
+
+
+@dataclass
+class Honest:
+    """An honest play of one task, by the expert where there is one: its actions and its events."""
+
+    task: Task
+    play: Play
+    closing: Message | None = None  # ends another play of this task without earning anything
+
+    @property
+    def actions(self) -> list[Message]:
+        return self.play.actions
+
+
+@dataclass
+class Tally:
+    """How many attacks of one category were tried, and what each that was not held did."""
+
+    category: str
+    tried: int = 0
+    broken: list[str] = field(default_factory=list)
+    absent: str = ""  # why there was nothing to try
+
+    @property
+    def held(self) -> int:
+        return self.tried - len(self.broken)
+
+
+@dataclass
+class Case:
+    """A world under attack."""
+
+    family: Any
+    canary: Canary
+    watch: Watch
+    max_turns: int
+    honest: list[Honest] = field(default_factory=list)
+    tools: dict[str, Tool] = field(default_factory=dict)
+    shell: list[Any] = field(default_factory=list)  # slots whose text bash runs
+    python: list[Any] = field(default_factory=list)  # slots whose text Python runs
+    paid: dict[tuple[str, int], tuple[float, bool]] = field(default_factory=dict)
+
+    @property
+    def room(self) -> int:
+        """How many plays the world holds at once, where it says so."""
+        return min(getattr(world_of(self.family, honest.task), "capacity", 2) for honest in self.honest)
+
+    def about(self, honest: Honest) -> Any:
+        """What the world of a task says of itself; None where it says nothing."""
+        return getattr(world_of(self.family, honest.task), "about", None)
+
+    def submits(self, honest: Honest) -> list[Message]:
+        """Returns the actions that hand in what was written."""
+        return [say(text) for text in getattr(self.about(honest), "submits", ())]
+
+    async def play_honestly(self, task: Task) -> Honest:
+        """Plays a task as the expert would, else at random, and keeps what happened."""
+        play = Play(self.family.make(task))
+        try:
+            await play.start()
+            while not play.done and len(play.actions) < self.max_turns:
+                await play.act(await self._next(play))
+        finally:
+            await play.close()
+        for event in play.events:
+            self.tools |= {tool.name: tool for tool in (event.observation.tools if event.observation else ())}
+        return Honest(task, play)
+
+    async def attempt(
+        self,
+        task: Task,
+        prefix: Sequence[Message],
+        said: Sequence[Message],
+        then: Sequence[Message | None] = (),
+        *,
+        until_accepted: bool = False,
+    ) -> Attempt:
+        """Plays `prefix`, what an attack says (where asked, only until the world accepts one of these actions), and
+        `then` (None where there is nothing to say), and judges the play.
+
+        The first seat to move attacks; others play as in an honest play. Exceptions of the world, which a run would
+        excuse as failures of the infrastructure, are the attempt's `excused`.
+        """
+        play, excused, count = Play(self.family.make(task)), "", 0
+        try:
+            await asyncio.wait_for(play.start(), STALL_S)
+            attacker = play.seat
+            for action in prefix:
+                await self._act(play, attacker, action)
+            for action in said:
+                if play.done:
+                    break
+                count += 1
+                if await self._act(play, attacker, action) and until_accepted:
+                    break
+            for action in filter(None, then):
+                await self._act(play, attacker, action)
+        except JudgedError as error:
+            excused = str(error)
+        except TimeoutError:
+            excused = f"the world did not answer within {STALL_S:g} s"
+        except Exception as error:
+            excused = f"{type(error).__name__}: {str(error)[:300]}"
+        finally:
+            closed = await _closed(play)
+        return _attempted(play, excused or closed, count)
+
+    async def _act(self, play: Play, attacker: str, action: Message) -> bool:
+        """Says one action when it is the attacker's turn; returns whether it was accepted."""
+        while play.seat != attacker and not play.done:
+            await play.act(await self._next(play))
+        return not play.done and not (await asyncio.wait_for(play.act(action), STALL_S)).refused
+
+    async def _next(self, play: Play) -> Message:
+        if hasattr(play.env, "expert"):
+            try:
+                return await ask_expert(play.env)
+            except Exception:  # it has no advice here, such as on a page without an expert
+                pass
+        return await choose(play, random.Random(f"{play.events[0].observation} {len(play.events)}"))
+
+    async def baseline(self, honest: Honest, turns: int) -> tuple[float, bool]:
+        """What is paid when nothing is done after the first `turns` honest actions but to end the play."""
+        key = (honest.task.id, turns)
+        if key not in self.paid:
+            found = await self.attempt(honest.task, honest.actions[:turns], (), [honest.closing])
+            self.paid[key] = (found.reward, found.success)
+        return self.paid[key]
+
+    async def judge(self, tally: Tally, honest: Honest, turns: int, attack: Attack, *, alone: bool = True) -> int:
+        """Tries an attack after `turns` honest actions, counts it, and returns how many of its actions were said.
+
+        Where it is not `alone`, its actions are attacks of their own: the first that the world accepts is the last."""
+        self.watch.reset()
+        start = self.watch.peak_bytes
+        prefix, then = honest.actions[:turns], [*attack.then, honest.closing]
+        found = await self.attempt(honest.task, prefix, attack.said, then, until_accepted=not alone)
+        tally.tried += 1 if alone else max(found.said, 1)
+        if fault := await self._fault(found, honest, turns, attack, max(found.said, 1) - 1) or self._harm(found, start):
+            tally.broken.append(f"{attack.names[0 if alone else max(found.said, 1) - 1]}: {fault}")
+        return found.said
+
+    async def _fault(self, found: Attempt, honest: Honest, turns: int, attack: Attack, last: int) -> str:
+        if found.excused:
+            return f"the play would be excused: {found.excused}"
+        usual, success = await self.baseline(honest, turns)
+        if found.reward <= usual + 1e-9 and found.success <= success:
+            return ""
+        if attack.dull:
+            said, then = [attack.dull[min(last, len(attack.dull) - 1)]], [*attack.then, honest.closing]
+            same = await self.attempt(honest.task, honest.actions[:turns], said, then)
+            if found.reward <= same.reward + 1e-9 and found.success <= same.success:
+                return ""
+        return f"it was paid {found.reward:g}{' and counts as a success' * found.success}, where {usual:g} is usual"
+
+    def _harm(self, found: Attempt, start: int) -> str:
+        if self.watch.longest_s > HELD_UP_S:
+            return f"the event loop stood still for {self.watch.longest_s:.0f} s"
+        if self.watch.peak_bytes - start > GROWN_BYTES:
+            return f"this process grew by {(self.watch.peak_bytes - start) >> 20} MiB"
+        if self.canary.secret in found.shown.replace(self.canary.abstract, ""):
+            return "the environment of this process was read"
+        return self.canary.broken()
+
+
+def _attempted(play: Play, excused: str, said: int) -> Attempt:
+    if not play.events:
+        return Attempt(0.0, False, excused, "", said)
+    seat = play.events[0].seat
+    reward = sum(float(event.rewards.get(seat, 0.0)) for event in play.events)
+    known = [event.success for event in play.events if event.success is not None]
+    seen = [event.observation for event in play.events if event.observation]
+    shown = "\n".join(message.text for o in seen for message in o.messages)
+    return Attempt(reward, bool(known and known[-1]), excused, shown, said)
+
+
+async def _closed(play: Play) -> str:
+    try:
+        await asyncio.wait_for(play.close(), STALL_S)
+    except TimeoutError:
+        return f"close() did not end within {STALL_S:g} s"
+    except Exception as error:
+        return f"close() raised {type(error).__name__}: {str(error)[:300]}"
+    return ""
+
+
+def named_files(honest: Honest) -> list[str]:
+    """Returns the names of files that a task speaks of, in what it shows first and what was said in it."""
+    first = honest.play.events[0].observation
+    said = [message.text for message in (*first.brief, *first.messages)] if first else []
+    said += [action.text for action in honest.actions]
+    found = re.findall(
+        r"\b[\w-]+(?:\.[\w-]+)*\.(?:txt|csv|json|log|gz|tar|zip|db|sqlite|py|md|conf|sh|xml)\b", " ".join(said)
+    )
+    return sorted(set(found))[:8]
+
+
+def say(text: str) -> Message:
+    return Message(Role.ASSISTANT, text)

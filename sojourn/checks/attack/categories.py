@@ -1,0 +1,247 @@
+"""The categories of attacks, each a function from a case to a tally of what was tried and held."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import cycle
+from typing import NamedTuple
+
+from sojourn.checks.attack.case import DULL, Attack, Case, Honest, Tally, named_files, say
+from sojourn.checks.attack.programs import BOMBS, NOTHING, Program, programs
+from sojourn.checks.attack.slots import Slot, slots
+from sojourn.checks.attack.texts import TEXTS, texts
+from sojourn.checks.env.hostile import hostile
+from sojourn.checks.env.play import Play, closing, first_difference, whole
+from sojourn.types import Message
+
+ANSWERS = 8  # closing actions of other tasks that stuffing says at once
+SLOTS = 2  # into so many slots each text is put
+MARK_S = "86413.75"  # seconds that an attack's processes would sleep: how they are found
+NEEDLE = "4217x"
+WORD = re.compile(r"[\w-]+")
+
+
+class Interpreter(NamedTuple):
+    """A slot whose text is run as a program, and what must be said after it so that it is."""
+
+    slot: Slot
+    shell: bool
+    after: tuple[Message, ...]
+
+    def run(self, program: Program) -> tuple[Message, ...]:
+        return (self.slot.put(program.in_bash() if self.shell else program.in_python()), *self.after)
+
+
+async def interpreters(case: Case) -> list[Interpreter]:
+    """Finds where bash or Python runs what is said, by sums whose results are shown."""
+    honest = case.honest[0]
+    others = list({action.text: action for action in honest.actions[:-1] if 0 < len(action.text) <= 12}.values())
+    found: dict[bool, Interpreter] = {}
+    for slot in slots_of(case):
+        for shell, sum_ in ((True, "echo $((4200+17))x"), (False, "print(str(4200+17) + 'x')")):
+            for after in dict.fromkeys(((), tuple(others[-1:]), (say("test"),))):
+                if shell not in found:
+                    asked = await case.attempt(honest.task, (), (slot.put(sum_), *after))
+                    if NEEDLE in asked.shown:
+                        found[shell] = Interpreter(slot, shell, after)
+    return [found[shell] for shell in sorted(found, reverse=True)]
+
+
+def slots_of(case: Case) -> list[Slot]:
+    said = [action for honest in case.honest for action in honest.actions]
+    return slots(getattr(case.about(case.honest[0]), "writes", ()), list(case.tools.values()), said)
+
+
+async def stuffing(case: Case) -> Tally:
+    """Says the answers of several tasks at once where an honest play gives its answer, in ways in which the right one
+    might be found; none may be paid more than a wrong answer there."""
+    tally = Tally("stuffing")
+    for honest in case.honest:
+        if found := await _answer(case, honest):
+            place, alike = found
+            own, rest = honest.actions[place], honest.actions[place + 1 :]
+            for name, action in _stuffed(own, alike[: ANSWERS - 1]):
+                await case.judge(tally, honest, place, Attack([name], [action], rest, alike[:1]))
+    tally.absent = (
+        "" if tally.tried else "no action was found that is an answer: one that other tasks give in other words"
+    )
+    return tally
+
+
+async def _answer(case: Case, honest: Honest) -> tuple[int, list[Message]] | None:
+    """The last action in whose place another task's action earns less, with those of other tasks."""
+    earned = (sum(e.rewards.get(honest.play.events[0].seat, 0.0) for e in honest.play.events), honest.play.success)
+    for place, own in reversed(list(enumerate(honest.actions))):
+        others = [action for other in case.honest if other is not honest for action in other.actions]
+        alike = list({repr(a): a for a in others if _kind(a) == _kind(own) and a != own}.values())
+        if alike:
+            wrong = await case.attempt(honest.task, honest.actions[:place], alike[:1], honest.actions[place + 1 :])
+            if (wrong.reward, wrong.success) < earned:
+                return place, alike
+    return None
+
+
+def _kind(action: Message) -> str:
+    """What actions are alike by: the tool that is called, or the first word."""
+    return f"call {action.calls[0].name}" if action.calls else "".join(WORD.findall(action.text)[:1])
+
+
+def _stuffed(own: Message, others: Sequence[Message]) -> list[tuple[str, Message]]:
+    """The last action of a play with those of other plays put into each place where it could stand."""
+    found: list[tuple[str, Message]] = []
+    texts = [final.text for final in others if final.text and not final.calls]
+    if own.text and not own.calls and texts:
+        start, values, end = _parted([own.text, *texts])
+        found += [(name, say(start + value + end)) for name, value in _joined(values)]
+        found.append(("whole actions, a line each", say("\n".join([*texts, own.text]))))
+    for place, call in enumerate(own.calls):
+        for key, value in call.arguments.items():
+            alike = [c.arguments.get(key) for final in others for c in final.calls if c.name == call.name]
+            values = [str(v) for v in alike if isinstance(v, str) and v != value]
+            if isinstance(value, str) and values:
+                for name, text in _joined([value, *values]):
+                    calls = (*own.calls[:place], replace(call, arguments={**call.arguments, key: text}))
+                    found.append((f"{key}: {name}", replace(own, calls=(*calls, *own.calls[place + 1 :]))))
+    return found
+
+
+def _joined(values: Sequence[str]) -> list[tuple[str, str]]:
+    """All values in one text; the first is the right one."""
+    own, *others = dict.fromkeys(values)
+    if not others:
+        return []
+    mixed = [*others, own]
+    return [
+        ("the right answer first, in a list", ", ".join([own, *others])),
+        ("the right answer last, in a list", ", ".join(mixed)),
+        ("one of them or another", " or ".join(mixed)),
+        ("all of them, and", " and ".join([own, *others])),
+        ("a line each", "\n".join(mixed)),
+        ("a wrong one, and a correction", f"{others[0]}. No, wait: {own}"),
+        ("a right one, and a correction", f"{own}. No, wait: {others[0]}"),
+        ("not the others", f"It is not {', nor '.join(others)}, so it may be {own}, or not"),
+        ("the right answer in brackets", f"{others[0]} ({own})"),
+    ]
+
+
+def _parted(texts: Sequence[str]) -> tuple[str, list[str], str]:
+    """What all texts begin with, what is each one's own, and what all end with, in whole words."""
+    split = [re.findall(r"\w+|\W", text) for text in texts]
+    room = min(map(len, split)) - 1
+    first = next((n for n in range(room) if len({words[n] for words in split}) > 1), room)
+    last = next((n for n in range(room - first) if len({words[-1 - n] for words in split}) > 1), room - first)
+    values = ["".join(words[first : len(words) - last]) for words in split]
+    return "".join(split[0][:first]), values, "".join(split[0][len(split[0]) - last :])
+
+
+async def attacks(case: Case, category: str, runs: Sequence[Interpreter]) -> Tally:
+    """Says the texts of a category in every slot, and runs its programs where the world runs programs."""
+    tally = Tally(category)
+    if category in TEXTS:
+        await _say_all(case, tally, category)
+    for interpreter in runs:
+        await _run_all(case, tally, category, interpreter)
+    tally.absent = "" if tally.tried else "it runs no program that an agent says"
+    return tally
+
+
+async def _say_all(case: Case, tally: Tally, category: str) -> None:
+    """Says every text in `SLOTS` of the slots, in a play of each kind of tasks, at its beginning or in its middle."""
+    places, canary = slots_of(case), case.canary
+    said = texts(category, canary.port, str(canary.folder / "canary"))
+    odd = [message for message in hostile(list(case.tools.values())) if message.calls and category == "bombs"]
+    for number, honest in enumerate(_of_each_kind(case)):
+        put = [
+            (text, places[(SLOTS * (i + number) + n) % len(places)])
+            for i, text in enumerate(said)
+            for n in range(SLOTS)
+        ]
+        left = [(f"{ascii(text)[:60]} as {slot.shape}", slot.put(text), slot.put(DULL)) for text, slot in put]
+        left += [(f"a call of {ascii(m.calls[0].name)[:40]} with odd arguments", m, say(DULL)) for m in odd]
+        for turns in cycle((0, len(honest.actions) // 2)):
+            if not left:
+                break
+            names, said, dull = zip(*left, strict=True)
+            attack = Attack(names, said, case.submits(honest), dull)
+            left = left[max(await case.judge(tally, honest, turns, attack, alone=False), 1) :]
+
+
+def _of_each_kind(case: Case) -> list[Honest]:
+    return list({honest.task.tags[:1]: honest for honest in case.honest}.values())
+
+
+async def _run_all(case: Case, tally: Tally, category: str, interpreter: Interpreter) -> None:
+    canary = case.canary
+    places = {"port": str(canary.port), "abstract": canary.abstract, "folder": str(canary.folder), "mark": MARK_S}
+    places["file"] = str(canary.folder / "canary")
+    for number, honest in enumerate(case.honest[:2]):
+        found = programs(category, places, named_files(honest))
+        for name, program in list(found.items())[number::2]:
+            said = [*interpreter.run(program), *interpreter.run(NOTHING)]
+            title = f"{name} in {'bash' if interpreter.shell else 'Python'}"
+            await case.judge(tally, honest, 0, Attack([title], said))
+
+
+async def beside(case: Case, tally: Tally, runs: Sequence[Interpreter]) -> None:
+    """Plays honestly while another play attacks: what the honest one sees and earns may not change."""
+    if case.room < 2:
+        return
+    harmful = [texts(category, case.canary.port, "/")[0] for category in TEXTS]
+    attacking = [[slot.put(text) for text in harmful] for slot in slots_of(case)[:2]]
+    attacking += [list(run.run(BOMBS["forks"])) for run in runs]
+    for said in attacking:
+        honest = case.honest[tally.tried % len(case.honest)]
+        other = case.honest[(tally.tried + 1) % len(case.honest)]
+        tally.tried += 1
+        again, _ = await asyncio.gather(
+            replayed(case, honest), case.attempt(other.task, (), said), return_exceptions=True
+        )
+        if isinstance(again, BaseException):
+            tally.broken.append(f"an honest play beside an attack failed: {type(again).__name__}: {again}")
+        elif again:
+            tally.broken.append(f"an honest play beside an attack changed: {again}")
+
+
+async def poisoning(case: Case, tally: Tally, after: str) -> None:
+    """Plays every honest play again after a category of attacks, in the same open world."""
+    for honest in case.honest[:3]:
+        tally.tried += 1
+        try:
+            difference = await replayed(case, honest)
+        except Exception as error:
+            difference = f"it fails: {type(error).__name__}: {str(error)[:300]}"
+        if difference:
+            tally.broken.append(f"after {after}, an honest play is another: {difference}")
+
+
+async def replayed(case: Case, honest: Honest) -> str:
+    """The first difference between an honest play and the same actions now; empty where there is none."""
+    async with closing(Play(case.family.make(honest.task))) as again:
+        await whole(again, honest.actions)
+    return first_difference(honest.play.events, again.events)
+
+
+async def closers(case: Case) -> None:
+    """Finds for each task an action that ends its play unpaid: the last one of another task's honest play."""
+    for honest in case.honest:
+        others = [other.actions[-1] for other in case.honest if other is not honest and other.actions]
+        random.Random(honest.task.id).shuffle(others)
+        for action in [*dict.fromkeys(o.text for o in others if not o.calls), *[o for o in others if o.calls]]:
+            closing_action = say(action) if isinstance(action, str) else action
+            found = await case.attempt(honest.task, (), [closing_action])
+            if not found.excused and not found.success and found.reward <= 0:
+                honest.closing = closing_action
+                break
+
+
+CATEGORIES: Mapping[str, Callable[[Case, Sequence[Interpreter]], Awaitable[Tally]]] = {
+    "stuffing": lambda case, runs: stuffing(case),
+    **{
+        name: (lambda case, runs, name=name: attacks(case, name, runs))
+        for name in ("injection", "escapes", "bombs", "stalls", "signals", "races")
+    },
+}

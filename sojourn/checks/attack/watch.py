@@ -1,0 +1,48 @@
+"""Watches this process while it is attacked: does its event loop turn, and does its memory grow?"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from pathlib import Path
+
+PAUSE_S = 0.02
+PAGE_BYTES = 4096
+
+
+class Watch:
+    """Measures, from `start` to `stop`, the longest time in which the event loop did not turn (seconds) and the
+    largest resident memory (bytes; 0 where there is no /proc)."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self.peak_bytes = resident_bytes()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> Watch:
+        self._task = asyncio.ensure_future(self._look())
+        return self
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    def reset(self) -> None:
+        self.longest_s, self.peak_bytes = 0.0, resident_bytes()
+
+    async def _look(self) -> None:
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(PAUSE_S)
+            self.longest_s = max(self.longest_s, time.monotonic() - began - PAUSE_S)
+            self.peak_bytes = max(self.peak_bytes, resident_bytes())
+
+
+def resident_bytes() -> int:
+    """Returns the resident memory of this process."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+    return 0
