@@ -33,6 +33,11 @@ class InfrastructureError(SojournError):
     """The world or a server broke, not the agent: the episode is retried and never trained on."""
 
 
+class WorldError(InfrastructureError):
+    """The world answers what no run can use, such as a reward that is no number: its code is to be mended, and no
+    retry would help, so the run stops."""
+
+
 class ActionError(SojournError):
     """The agent's action is malformed or impossible here; the world has not changed.
 

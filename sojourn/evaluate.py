@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sojourn.errors import InfrastructureError
+from sojourn.rewards.judge import judged
 from sojourn.types import Group, Score, Task
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ async def evaluate(rig: Rig, label: str, expert: bool = False) -> Evaluated:
     if (forget := getattr(rig.sampler, "forget", None)) is not None:
         await forget()  # training goes on as if nothing had been played, and as it would after a restart
     require_plays(groups)
-    scores = await asyncio.gather(*(rig.judge.reward(group) for group in groups))
+    scores = await asyncio.gather(*(judged(rig.judge.reward, group) for group in groups))
     return Evaluated(list(groups), list(scores))
 
 

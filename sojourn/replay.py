@@ -128,7 +128,7 @@ async def _again(family: EnvFamily, episode: Episode, trajectories: list[Traject
     timeline = Timeline()
     env = family.make(episode.task)
     try:
-        played = await play(env, seats, replace(limits, turns=recorded, seconds=0.0), timeline)
+        played = await play(env, seats, replace(limits, turns=recorded, seconds=0.0), timeline, episode.task.env)
     finally:
         await ask(env.close, limits, timeline)
     for seat in seats.values():

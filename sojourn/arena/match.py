@@ -12,6 +12,7 @@ from sojourn.arena.lockstep import PacedSeat, Rounds, Watcher
 from sojourn.arena.operators import Operator
 from sojourn.errors import ConfigError
 from sojourn.protocols import EnvFamily
+from sojourn.rewards.judge import judged
 from sojourn.rewards.native import Native
 from sojourn.rollout.play import Limits
 from sojourn.rollout.runner import Rollout, Runner, seats_of, seed_of, world_of
@@ -62,7 +63,7 @@ class Match:
             group.create_task(rounds.conduct())
             running = [group.create_task(self._play(operator, task, number, rounds)) for operator in self.operators]
         groups = tuple(Group(number, task, (play.result(),)) for play in running)
-        return Bout(number, task, groups, tuple([await Native()(group) for group in groups]))
+        return Bout(number, task, groups, tuple([await judged(Native(), group) for group in groups]))
 
     async def _play(self, operator: Operator, task: Task, number: int, rounds: Rounds) -> Episode:
         held = Held(self.family)

@@ -38,20 +38,7 @@ class Judge:
     async def one(self, group: Group) -> list[Score]:
         key = tuple(episode.id for episode in group.episodes)
         if key not in self._known:
-            scores = await self.reward(group)
-            if len(scores) != len(group.trajectories):
-                raise ConfigError(
-                    f"the reward gave {len(scores)} scores for {len(group.trajectories)} trajectories of slot "
-                    f"{group.slot}: a reward returns one score for each of group.trajectories"
-                )
-            for owner, score in zip(group.owners, scores, strict=True):
-                name = group.episodes[owner].id
-                if wrong := [turn for turn, paid in enumerate(score.turns) if not np.isfinite(paid)]:
-                    raise ConfigError(
-                        f"the reward of turn {wrong[0]} of episode {name} is {score.turns[wrong[0]]}: expected a "
-                        "finite number for each turn: look at what the world or the reward divides by"
-                    )
-            self._known[key] = Judged(group, scores)
+            self._known[key] = Judged(group, await judged(self.reward, group))
         return self._known[key].scores
 
     def forget(self, before: int) -> list[Judged]:
@@ -60,3 +47,26 @@ class Judge:
         for key in done:
             del self._known[key]
         return list(done.values())
+
+
+async def judged(reward: Reward, group: Group) -> list[Score]:
+    """What a reward says of a group, checked: one score for each trajectory, and a finite number for each turn."""
+    scores = await reward(group)
+    if len(scores) != len(group.trajectories):
+        raise ConfigError(
+            f"the reward gave {len(scores)} scores for {len(group.trajectories)} trajectories of slot "
+            f"{group.slot}: a reward returns one score for each of group.trajectories"
+        )
+    for owner, trajectory, score in zip(group.owners, group.trajectories, scores, strict=True):
+        name = group.episodes[owner].id
+        if len(score.turns) != len(trajectory.turns):
+            raise ConfigError(
+                f"the reward gave {len(score.turns)} numbers for the {len(trajectory.turns)} turns of episode {name}: "
+                "a score has one for each turn"
+            )
+        if wrong := [turn for turn, paid in enumerate(score.turns) if not np.isfinite(paid)]:
+            raise ConfigError(
+                f"the reward of turn {wrong[0]} of episode {name} is {score.turns[wrong[0]]}: expected a "
+                "finite number for each turn: look at what the world or the reward divides by"
+            )
+    return scores

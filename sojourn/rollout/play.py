@@ -12,8 +12,9 @@ from typing import Annotated, Any, TypeVar
 from sojourn.errors import ActionError, BudgetError, ConfigError, InfrastructureError
 from sojourn.protocols import Env
 from sojourn.registry import Range
+from sojourn.rollout.answers import checked_observation, checked_step
 from sojourn.timeline import Timeline
-from sojourn.types import Ending, Observation, Step, Trajectory
+from sojourn.types import Ending, Step, Trajectory
 
 T = TypeVar("T")
 MOVE = "move"
@@ -29,21 +30,23 @@ class Limits:
     stall_s: Annotated[float, Range(above=0)] = 60.0
 
 
-async def play(env: Env, seats: Mapping[str, Any], limits: Limits, timeline: Timeline) -> tuple[Trajectory, ...]:
-    """Plays until the world is done or a budget is spent; the caller closes the world. Where several seats play, each
-    turn's info says with `move` which of the play's it was."""
-    began = time.monotonic()
-    shown = observation = await ask(env.start, limits, timeline)
+async def play(
+    env: Env, seats: Mapping[str, Any], limits: Limits, timeline: Timeline, world: str = ""
+) -> tuple[Trajectory, ...]:
+    """Plays until the world is done or a budget is spent; the caller closes the world, whose name is for messages.
+    Where several seats play, each turn's info says with `move` which of the play's it was."""
+    began, world = time.monotonic(), world or type(env).__name__
+    shown = observation = checked_observation(await ask(env.start, limits, timeline), seats, world)
     ending = Ending.TURNS
     for number in range(limits.turns):
         order = {MOVE: float(number)} if len(seats) > 1 else {}
         if limits.seconds and time.monotonic() - began > limits.seconds:
             ending = Ending.TIME
             break
-        seat = _seat(seats, observation)
+        seat = seats[observation.agent]
         try:
             message = await seat.act(shown, _state(env))
-            step = await ask(lambda o=observation, m=message: env.step(o.agent, m), limits, timeline)
+            answer = await ask(lambda o=observation, m=message: env.step(o.agent, m), limits, timeline)
         except BudgetError:
             ending = Ending.TOKENS
             break
@@ -54,20 +57,13 @@ async def play(env: Env, seats: Mapping[str, Any], limits: Limits, timeline: Tim
                 break
             shown = seat.refused(error, observation)
             continue
+        step = checked_step(answer, seats, world)
         _pay(seats, observation.agent, step, order)
         if step.done or step.observation is None:
             ending = Ending.DONE
             break
         shown = observation = step.observation
     return tuple(seat.finish(ending) for seat in seats.values())
-
-
-def _seat(seats: Mapping[str, Any], observation: Observation) -> Any:
-    if observation.agent not in seats:
-        raise InfrastructureError(
-            f"the world asks for seat '{observation.agent}', but only {', '.join(seats)} sit here: name the seats alike"
-        )
-    return seats[observation.agent]
 
 
 def _state(env: Env) -> str | None:
@@ -81,8 +77,7 @@ def _pay(seats: Mapping[str, Any], actor: str, step: Step, order: Mapping[str, f
         info["success"] = float(step.success)
     seats[actor].pay(0.0, info)
     for name, reward in step.rewards.items():
-        if name in seats:
-            seats[name].pay(float(reward), {} if step.success is None else {"success": float(step.success)})
+        seats[name].pay(reward, {} if step.success is None else {"success": float(step.success)})
 
 
 async def ask(call: Callable[[], Awaitable[T]], limits: Limits, timeline: Timeline) -> T:

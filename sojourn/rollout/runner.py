@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from sojourn.agents.plain import Chair
-from sojourn.errors import ConfigError, InfrastructureError, SojournError
+from sojourn.errors import ConfigError, InfrastructureError, SojournError, WorldError
 from sojourn.protocols import EnvFamily, Renderer, Sampler
 from sojourn.registry import Range
 from sojourn.rollout.play import Limits, ask, expert_action, play
@@ -94,7 +94,7 @@ class Runner:
                 try:
                     sampler = self.sampler if tape is None else tape.sampler(self.sampler, label)
                     trajectories = await self._play(task, params, sampler, expert)
-                except ConfigError:
+                except (ConfigError, WorldError):
                     raise
                 except (Exception, SystemExit, asyncio.CancelledError) as error:  # a world that exits ends its own play
                     if isinstance(error, asyncio.CancelledError) and _cancelled():
@@ -117,7 +117,7 @@ class Runner:
         says = ExpertSampler(env, self.renderer) if expert else sampler
         try:
             seats = {name: self.agent.seat(self._chair(name, says, params)) for name in seats_of(self.family, task)}
-            played = await play(env, seats, self.config.limits, self.timeline)
+            played = await play(env, seats, self.config.limits, self.timeline, task.env)
             if blobs := getattr(env, "blobs", None):
                 self.on_blobs(blobs)
             return played

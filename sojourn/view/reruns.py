@@ -213,7 +213,8 @@ class Reruns:
         began = time.monotonic()
         rerun.env = env = family.make(rerun.record.episode.task)
         try:
-            rerun.finished = (await play(env, {rerun.start.before.agent: seat}, limits, timeline))[0]
+            seats, world = {rerun.start.before.agent: seat}, rerun.record.episode.task.env
+            rerun.finished = (await play(env, seats, limits, timeline, world))[0]
         finally:
             rerun.blobs = dict(getattr(env, "blobs", {}))
             rerun.env, rerun.shown, rerun.seconds = None, None, time.monotonic() - began

@@ -122,11 +122,6 @@ class NoClose(Sound):
         raise RuntimeError("it does not go away")
 
 
-class PaysNonsense(Sound):
-    async def step(self, agent: str, action: Message) -> Step:
-        return Step(Observation(()), {agent: "much"})  # type: ignore[dict-item]
-
-
 @dataclass
 class World:
     """Plays of `broken`, and of a sound world after the first `failures` of them."""
@@ -161,7 +156,6 @@ FAILURES = {
     Interrupted: "CalledProcessError: Command '['false']' returned non-zero exit status 1.",
     NoStart: "RuntimeError: no such server",
     NoClose: "RuntimeError: it does not go away",
-    PaysNonsense: "ValueError: could not convert string to float: 'much'",
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Collection
 from dataclasses import is_dataclass, replace
@@ -21,6 +20,7 @@ from sojourn.checks.env.play import (
     whole,
 )
 from sojourn.checks.promise import BrokenError, DoubtfulError, NotOfferedError
+from sojourn.rollout.answers import as_finite
 from sojourn.types import Message
 
 LONGEST_REFUSAL = 2_000  # characters
@@ -115,7 +115,7 @@ async def expert(case: Case) -> str:
 async def rewards_small(case: Case) -> str:
     events = [event for play in [*case.plays, *case.expert_plays] for event in play.events]
     rewards = [reward for event in events for reward in event.rewards.values()]
-    if wrong := [reward for reward in rewards if not math.isfinite(reward)]:
+    if wrong := [reward for reward in rewards if as_finite(reward) is None]:
         raise BrokenError(f"a reward is {wrong[0]}: expected a finite number")
     if rewards and max(map(abs, rewards)) > 1:
         raise DoubtfulError(f"rewards go from {min(rewards):g} to {max(rewards):g}: from -1 to 1 suits most estimators")

@@ -14,6 +14,7 @@ from typing import Any
 from sojourn.checks.env.holding import Held, leak
 from sojourn.checks.promise import BrokenError
 from sojourn.errors import ActionError
+from sojourn.rollout.answers import as_finite, is_number, is_success
 from sojourn.rollout.runner import seats_of, world_of
 from sojourn.types import Message, Observation, Role, Step, Task, ToolCall
 
@@ -229,10 +230,12 @@ def require_step(value: Any, where: str) -> None:
         )
     if value.observation is not None:
         require_observation(value.observation, where)
-    if wrong := {seat: reward for seat, reward in value.rewards.items() if not isinstance(reward, (int, float))}:
+    if wrong := {seat: reward for seat, reward in value.rewards.items() if not is_number(reward)}:
         raise BrokenError(f"{where} gave the rewards {short(wrong)}: expected numbers by seat")
-    if wrong := {name: number for name, number in value.info.items() if not isinstance(number, (int, float))}:
-        raise BrokenError(f"{where} gave the info {short(wrong)}: expected numbers by name")
+    if wrong := {name: number for name, number in value.info.items() if as_finite(number) is None}:
+        raise BrokenError(f"{where} gave the info {short(wrong)}: expected finite numbers by name")
+    if not is_success(value.success):
+        raise BrokenError(f"{where} gave success={short(value.success)}: expected True, False or None")
 
 
 def require_equal(then: Sequence[Event], now: Sequence[Event], when: str) -> None:

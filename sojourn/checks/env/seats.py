@@ -22,7 +22,7 @@ async def named(case: Case) -> str:
         if len(seats) > 1:
             await _wrong_seat(case, number, seats)
     if strangers:
-        raise DoubtfulError(f"it pays {short(min(strangers))}, who has no seat, so nobody gets it")
+        raise BrokenError(f"it pays {short(min(strangers))}, who has no seat: a run stops there")
     if idle := named - moved:
         raise DoubtfulError(f"the seat '{min(idle)}' never moved in {len(case.plays)} plays")
     return ", ".join(sorted(named)) + ("; none moves in another's turn" if len(named) > 1 else "")
