@@ -70,6 +70,14 @@ class EnvFamily(Protocol):
     def make(self, task: Task) -> Env: ...
 
 
+@runtime_checkable
+class HasRisks(Protocol):
+    """A world that knows which of its protections this machine does not give, in whole sentences; none where all hold.
+    Commands print them before they play."""
+
+    def risks(self) -> Sequence[str]: ...
+
+
 class Renderer(Protocol):
     """The only code that knows a chat format.
 

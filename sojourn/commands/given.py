@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ from sojourn import threads
 from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
+    from sojourn.protocols import EnvFamily
     from sojourn.recipe import Resolved
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="dotted overrides, such as stages.rl.optim.lr=3e-6")]
@@ -64,3 +66,13 @@ def build_component(kind: str, name: str, overrides: list[str] | None) -> Any:
     for override in overrides or []:
         tables.override(override.removeprefix(f"{kind}."))
     return build(kind, tables.data, kind).value
+
+
+def tell_risks(family: EnvFamily) -> None:
+    """Prints which protections of a world this machine does not give, a line each, before anything is played."""
+    from sojourn.protocols import HasRisks
+    from sojourn.rollout.runner import worlds_of
+
+    found = [risk for world in worlds_of(family) if isinstance(world, HasRisks) for risk in world.risks()]
+    for risk in dict.fromkeys(found):
+        print(f"note: {risk}", file=sys.stderr)

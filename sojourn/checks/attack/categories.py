@@ -165,8 +165,8 @@ async def _say_all(case: Case, tally: Tally, category: str) -> None:
         for turns in cycle((0, len(honest.actions) // 2)):
             if not left:
                 break
-            names, said, dull = zip(*left, strict=True)
-            attack = Attack(names, said, case.submits(honest), dull)
+            names, actions, dull = zip(*left, strict=True)
+            attack = Attack(names, actions, case.submits(honest), dull)
             left = left[max(await case.judge(tally, honest, turns, attack, alone=False), 1) :]
 
 
