@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from sojourn.errors import ConfigError
 from sojourn.registry import PATH, Text, convert, nearest
 
 PARENT = "extends"  # the key of a file that names the file, or the run folder, it is laid over
+OVERRIDE = "command line"  # the origin of what was given there
+COMMAND_LINE = math.inf  # its age: newer than any file
 DEEPEST = 50  # tables and arrays in each other; what is deeper is no config, and would exhaust the stack
 
 
@@ -23,10 +26,12 @@ class Tables:
 
     data: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
+    _files: list[str] = field(default_factory=list)  # what was laid over what, oldest first
     _given: set[str] = field(default_factory=set)  # the leaves that overrides gave, stages by their number
 
     def merge(self, other: Mapping[str, Any], origin: str) -> None:
         """Lays another config over this one, leaf by leaf; a table with another `name` replaces its predecessor."""
+        self._files.append(origin)
         self._merge(self.data, other, "", origin)
 
     def _merge(self, into: dict[str, Any], other: Mapping[str, Any], where: str, origin: str) -> None:
@@ -49,13 +54,25 @@ class Tables:
     def override(self, text: str) -> None:
         """Applies `a.b.c=value`; the value is read as TOML, else as plain text. `stages.<name>.` finds a stage."""
         path, raw = _split(text)
-        here, place = self._find(path)
-        value = _value(raw, path)
-        self._once(path, ".".join(map(str, place)), value)
-        here[place[-1]] = value
-        for stale in [p for p in self.origins if p == path or p.startswith(f"{path}.")]:
+        here, keys = self._find(path)
+        value, place = _value(raw, path), ".".join(map(str, keys))
+        self._once(path, place, value)
+        here[keys[-1]] = value
+        for stale in [p for p in self.origins if p == place or p.startswith(f"{place}.")]:
             del self.origins[stale]
-        self.origins |= {leaf: "command line" for leaf, _ in leaves(value, path)}
+        self.origins |= {leaf: OVERRIDE for leaf, _ in leaves(value, place)}
+
+    def origin(self, path: str) -> str:
+        """Where the newest value at the path or below it came from; empty where nothing says so."""
+        found = {origin for leaf, origin in self.origins.items() if leaf == path or leaf.startswith(f"{path}.")}
+        return max(found, key=self._age, default="")
+
+    def age(self, path: str) -> float:
+        """The number of the file that gave the newest value at the path, `COMMAND_LINE` if that did; else -1."""
+        return self._age(self.origin(path))
+
+    def _age(self, origin: str) -> float:
+        return COMMAND_LINE if origin == OVERRIDE else self._files.index(origin) if origin in self._files else -1
 
     def _find(self, path: str) -> _Spot:
         """Where a dotted path leads, through tables that are made on the way."""

@@ -180,6 +180,7 @@ class Resolved(NamedTuple):
     origins: Mapping[str, str]  # by dotted path; what is not here is a default
 
 
+SHARED, OWN_KEYS = "shared", "own"
 STAGE_KEYS = tuple(f.name for f in fields(Stage) if f.name != "name")
 
 
@@ -196,7 +197,7 @@ def resolve(tables: config.Tables) -> Resolved:
         raise ConfigError("stages = []: a recipe needs at least one stage, [[stages]]")
     merged = [_merged(shared, own) for own in listed]
     called = [_called(number, stage) for number, stage in enumerate(merged)]
-    _refuse_unused(shared, merged, called, tables.origins)
+    _refuse_unused(shared, merged, called, tables)
     stages = [construct(Stage, m.data, f"stages.{name}") for name, m in zip(called, merged, strict=True)]
     names = [stage.value.name for stage in stages]
     if len(set(names)) < len(names):
@@ -208,7 +209,7 @@ def resolve(tables: config.Tables) -> Resolved:
         stages=tuple(stage.value for stage in stages),
     )
     check_needs(recipe)
-    return Resolved(recipe, {**built.table, "stages": [stage.table for stage in stages]}, tables.origins)
+    return Resolved(recipe, {**built.table, "stages": [stage.table for stage in stages]}, _origins(tables, merged))
 
 
 def _known_tables(data: Mapping[str, Any]) -> None:
@@ -221,9 +222,19 @@ def _known_tables(data: Mapping[str, Any]) -> None:
 def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> config.Tables:
     """A stage's own keys over those that all stages share."""
     merged = config.Tables()
-    merged.merge(shared, "")
-    merged.merge(own, "")
+    merged.merge(shared, SHARED)
+    merged.merge(own, OWN_KEYS)
     return merged
+
+
+def _origins(tables: config.Tables, stages: Sequence[config.Tables]) -> dict[str, str]:
+    """The origin of each value of the resolved recipe that is not a default."""
+    found = {path: origin for path, origin in tables.origins.items() if path.partition(".")[0] not in STAGE_KEYS}
+    for number, stage in enumerate(stages):
+        for path, whose in stage.origins.items():
+            own = f"stages.{number}.{path}"
+            found[own] = tables.origins.get(path if whose == SHARED else own, "")
+    return found
 
 
 def _called(number: int, stage: config.Tables) -> str:
@@ -233,20 +244,38 @@ def _called(number: int, stage: config.Tables) -> str:
 
 
 def _refuse_unused(
-    shared: Mapping[str, Any], stages: Sequence[config.Tables], names: Sequence[str], origins: Mapping[str, str]
+    shared: Mapping[str, Any], stages: Sequence[config.Tables], names: Sequence[str], tables: config.Tables
 ) -> None:
-    """Refuses a key for all stages of which each has its own already (not one that was overridden since)."""
-    found = [dict(config.leaves(stage.data, "")) for stage in stages]
-    for path, value in config.leaves(shared, ""):
-        if value == {} or any(values.get(path) == value for values in found):
+    """Refuses a key for all stages that the stages' own keep from its use: one of the command line that any stage keeps
+    out, unless it was overridden there as well, and one of a file that every stage keeps out, unless by a file that was
+    laid over this one."""
+    found = [_values(stage.data) for stage in stages]
+    for path, value in _values(shared).items():
+        missed = [number for number, values in enumerate(found) if values.get(path) != value]
+        if value == {} or not missed:
             continue
-        origin = origins.get(path, "")
-        own = {origins.get(f"stages.{where}.{path}") for where in (*names, *map(str, range(len(names))))} - {None}
-        if origin == "command line" or own <= {origin}:
-            raise ConfigError(
-                f"{path} = {value!r} ({origin}) would change nothing, as every stage has its own: "
-                f"say {' or '.join(f'stages.{name}.{path}' for name in names)}"
-            )
+        age = tables.age(path)
+        given = age == config.COMMAND_LINE
+        ages = {number: tables.age(f"stages.{number}.{path}") for number in missed}
+        kept = [number for number in missed if (ages[number] < age if given else ages[number] <= age)]
+        unused = len(missed) == len(stages) and (given or kept == missed)
+        if unused or (given and kept):
+            raise ConfigError(_unused(path, value, tables, [names[n] for n in (missed if unused else kept)]))
+
+
+def _values(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested tables by dotted path; an array is one value."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        path = f"{prefix}{key}"
+        found |= _values(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
+    return found
+
+
+def _unused(path: str, value: Any, tables: config.Tables, kept: Sequence[str]) -> str:
+    whose = "every stage" if len(kept) == len(tables.data.get("stages", kept)) else f"the stage {' and '.join(kept)}"
+    ways = " or ".join(f"stages.{name}.{path}" for name in kept)
+    return f"{path} = {value!r} ({tables.origin(path)}) would change nothing where {whose} has its own: say {ways}"
 
 
 def check_needs(recipe: Recipe) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sojourn import config
+from sojourn.commands.given import world_and_table
 from sojourn.errors import ConfigError
 from sojourn.recipe import load, resolve
 
@@ -193,13 +194,68 @@ def test_a_component_with_another_name_replaces_its_table(tmp_path):
 STAGES = "[[stages]]\nname = 'a'\noptim = {lr = 1e-3}\n[[stages]]\nname = 'b'\noptim = {lr = 2e-3}\n"
 
 
-@pytest.mark.parametrize("override", ["optim.lr=3e-6", "optim={lr=3e-6}", "optim.lr=1e-3 "])
+@pytest.mark.parametrize("override", ["optim.lr=3e-6", "optim={lr=3e-6}"])
 def test_a_key_that_every_stage_overrides_is_refused_on_the_command_line(tmp_path, override):
-    if override.endswith(" "):  # it happens to be what one stage has already
-        assert load(write(tmp_path, TOY + STAGES), [override]).recipe.stages[1].optim.lr == 2e-3
-        return
-    with pytest.raises(ConfigError, match=r"optim.lr = 3e-06 \(command line\) would change nothing.*stages.a.optim.lr"):
+    told = r"optim.lr = 3e-06 \(command line\) would change nothing where every stage .*stages.a.optim.lr or stages.b"
+    with pytest.raises(ConfigError, match=told):
         load(write(tmp_path, TOY + STAGES), [override])
+
+
+@pytest.mark.parametrize(
+    ("override", "stage"),
+    [
+        ("optim.lr=1e-3", "b"),  # what one stage has already
+        ("minibatches=2", "b"),  # what one stage takes
+        ("estimator.std=false", "b"),  # a component that one stage does not have
+        ("losses.0.clip_low=0.1", "b"),
+        ("losses=[{name='ppo'}]", "b"),
+    ],
+)
+def test_an_override_that_does_not_reach_every_stage_is_refused(tmp_path, override, stage):
+    stages = "[stages.estimator]\nname = 'rloo'\n[[stages.losses]]\nname = 'ppo'\n[[stages.losses]]\nname = 'entropy'\n"
+    path = write(tmp_path, TOY + STAGES + "minibatches = 3\n" + stages)
+    key = override.split("=")[0].replace(".0.clip_low", "")
+    told = rf"{key} = .* \(command line\) would change nothing where the stage {stage} has its own: say stages.b.{key}$"
+    with pytest.raises(ConfigError, match=told):
+        load(path, [override])
+
+
+def test_an_override_of_all_stages_leaves_those_that_are_overridden_by_name(tmp_path):
+    path = write(tmp_path, TOY + "[[stages]]\nname = 'a'\n[[stages]]\nname = 'b'\noptim = {lr = 2e-3}\n")
+    a, b = load(path, ["optim.lr=3e-6", "stages.b.optim.lr=4e-6"]).recipe.stages
+    assert (a.optim.lr, b.optim.lr) == (3e-6, 4e-6)
+    with pytest.raises(ConfigError, match=r"optim.lr = 3e-06 .* would change nothing where every stage"):
+        load(path, ["optim.lr=3e-6", "stages.b.optim.lr=4e-6", "stages.a.optim.lr=5e-6"])
+
+
+def test_a_key_of_a_child_that_the_stages_of_its_parent_keep_out_is_refused(tmp_path):
+    write(tmp_path, TOY + STAGES, "parent.toml")
+    child = write(tmp_path, "extends = 'parent.toml'\n[optim]\nlr = 5e-3\n")
+    with pytest.raises(ConfigError, match=r"optim.lr = 0.005 \(.*r.toml\) would change nothing where every stage"):
+        load(child)
+
+
+def test_a_match_refuses_overrides_that_it_does_not_use(tmp_path):
+    path = write(tmp_path)
+    assert world_and_table(str(path), ["env.rooms=4"])[0].rooms == 4
+    with pytest.raises(ConfigError, match="override 'seed=3': a match takes env and rollout.limits alone"):
+        world_and_table(str(path), ["seed=3"])
+
+
+def test_the_origin_of_every_value_of_a_stage_is_known(tmp_path):
+    shared = "losses = [{ name = 'ppo', clip_low = 0.1 }]\nname = 't'\n[env]\nname = 'toy'\n[optim]\nlr = 1e-3\n"
+    own = (
+        "[[stages]]\nname = 'a'\nlosses = [{ name = 'ppo' }]\n[[stages]]\nname = 'b'\noptim = { weight_decay = 1.0 }\n"
+    )
+    path = write(tmp_path, shared + own)
+    resolved = load(path, ["stages.a.optim.lr=5e-3"])
+    found = {leaf: resolved.origins.get(leaf) for leaf, _ in config.leaves(resolved.table, "")}
+    told = {leaf: origin and Path(origin).name for leaf, origin in found.items()}
+    assert told["stages.0.optim.lr"] == "command line"
+    assert told["stages.1.optim.lr"] == told["stages.1.optim.weight_decay"] == told["stages.0.name"] == "r.toml"
+    assert told["stages.1.losses.0.clip_low"] == "r.toml"
+    assert told["stages.0.losses.0.clip_low"] is None  # the stage's own loss says none: it is the default
+    assert told["stages.0.optim.weight_decay"] is told["stages.0.steps"] is None
 
 
 def test_a_key_that_every_stage_overrides_is_refused_in_one_file_but_not_where_a_later_one_overrides(tmp_path):

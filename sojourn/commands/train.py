@@ -92,7 +92,12 @@ def _dry(resolved: Resolved) -> None:
 
     console = Console()
     for path, value in leaves(resolved.table, ""):
-        console.print(f"{path} = {value!r}", f"[dim]{_origin(resolved, path)}[/dim]", soft_wrap=True, highlight=False)
+        console.print(
+            f"{path} = {value!r}",
+            f"[dim]{resolved.origins.get(path, 'default')}[/dim]",
+            soft_wrap=True,
+            highlight=False,
+        )
     check_buildable(resolved.recipe)
     asyncio.run(_enter(resolved.recipe))
     console.print(f"{resolved.recipe.name}: everything can be built")
@@ -113,18 +118,3 @@ async def _enter(recipe: Recipe) -> None:
 
     async with opened(recipe.env):
         await check_groups(recipe)
-
-
-def _origin(resolved: Resolved, path: str) -> str:
-    """Where a value came from; a stage's value may come from the top level, which all stages share."""
-    names = {str(number): stage.name for number, stage in enumerate(resolved.recipe.stages)}
-    parts = path.split(".")
-    options = [path]
-    if parts[0] == "stages":
-        options += [".".join(["stages", names[parts[1]], *parts[2:]]), ".".join(parts[2:])]
-    for option in options:
-        pieces = option.split(".")
-        for depth in range(len(pieces), 0, -1):
-            if ".".join(pieces[:depth]) in resolved.origins:
-                return resolved.origins[".".join(pieces[:depth])]
-    return "default"
