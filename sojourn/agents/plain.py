@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from sojourn.agents.choices import tokens_of
 from sojourn.errors import ActionError, BudgetError
 from sojourn.protocols import Renderer, Sampler
 from sojourn.registry import Range
@@ -140,10 +141,7 @@ class PlainSeat:
         )
         if not (self.config.choices and observation.choices):
             return params
-        encode = self.chair.renderer.encode_reply
-        return replace(
-            params, choices=tuple(tuple(encode(Message(Role.ASSISTANT, text))) for text in observation.choices)
-        )
+        return replace(params, choices=tokens_of(self.chair.renderer, observation.choices))
 
     def _read(self, sample: Sample) -> tuple[Message | None, ActionError | None]:
         try:

@@ -46,9 +46,7 @@ def world_and_table(name: str, overrides: list[str] | None) -> tuple[Any, dict[s
     if Path(name).exists():
         for override in overrides or ():
             if not f"{override.partition('=')[0].strip()}.".startswith(("env.", "rollout.limits.")):
-                raise ConfigError(
-                    f"override '{override}': a match takes [env] and [rollout.limits] alone: leave it out"
-                )
+                raise ConfigError(f"override '{override}': a match takes env and rollout.limits alone: leave it out")
         tables = config.read(Path(name), overrides or ())
         if "env" not in tables.data:
             raise ConfigError(f"'{name}' has no table [env], so there is no world to play in: name a world or a recipe")

@@ -140,8 +140,8 @@ class Engine:
         if params.stop_strings and self._decode is None:
             raise ModelError(f"stop_strings {params.stop_strings}: this engine was given no `decode`: use stop_tokens")
         choices = Choices(params.choices, tuple(self._stops)) if params.choices else None
-        if params.choices:
-            self._check_ids(np.array([token for choice in params.choices for token in choice], dtype=np.int64))
+        if choices is not None:
+            self._check_ids(np.array(choices.ids, dtype=np.int64))
         request = Request(tokens, asyncio.get_running_loop().create_future(), params, choices)
         request.restart(self.version)
         if (stop := request.stop(self._stops, self._decode)) is not None:

@@ -7,7 +7,9 @@ and the token's place: never on what is sampled beside it.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -166,44 +168,53 @@ class Choices:
     """Walks the tokens that lead to one of the given choices.
 
     Where a choice is the beginning of another, a stop token ends the shorter one: it is allowed there besides the
-    tokens that go on.
+    tokens that go on. The choices are kept sorted: those that begin with the tokens so far stand in a row.
     """
 
     def __init__(self, choices: Sequence[Sequence[int]], stops: Sequence[int]) -> None:
-        self._root: dict[int, dict] = {}
-        self._stops = frozenset(stops)
-        for choice in choices:
-            if not choice:
-                raise ModelError("a choice has no tokens: expected at least one: leave empty choices out")
-            node = self._root
-            for token in choice:
-                node = node.setdefault(int(token), {})
-            node[-1] = {}
-        self._node = self._root
-        if not self._stops and any(self._begins_another(choice) for choice in choices):
+        self._all = sorted({tuple(choice) for choice in choices})
+        self._stops = sorted(set(stops))
+        if not self._all[0]:
+            raise ModelError("a choice has no tokens: expected at least one: leave empty choices out")
+        if not self._stops and any(then[: len(choice)] == choice for choice, then in pairwise(self._all)):
             raise ModelError(
                 "a choice is the beginning of another, and the engine has no stop token to end it: "
                 "expected choices of which none begins another: end each with a token of its own"
             )
-
-    def _begins_another(self, choice: Sequence[int]) -> bool:
-        node = self._root
-        for token in choice:
-            node = node[int(token)]
-        return len(node) > 1
+        self.ids = (min(map(min, self._all)), max(map(max, self._all)))  # the least and the greatest
+        self._first, self._last, self._depth = 0, len(self._all), 0  # the row, and how many tokens there are
+        self._ends = False  # whether the tokens so far are a choice
 
     @property
     def complete(self) -> bool:
         """Whether the tokens so far are a choice, and of no longer one the beginning."""
-        return not any(token >= 0 for token in self._node)
+        return self._ends and self._first == self._last
 
     def allowed(self) -> IntArray:
         """The ids that may come next, ascending."""
-        ids = {token for token in self._node if token >= 0}
-        if -1 in self._node:
-            ids |= self._stops
+        ids = set(self._stops) if self._ends else set()
+        here = self._first
+        while here < self._last:
+            ids.add(token := self._all[here][self._depth])
+            here = self._after(token, here)
         return np.array(sorted(ids), dtype=np.int64)
 
     def advance(self, token: int) -> None:
         """Takes an allowed token; a stop that ends a choice completes it."""
-        self._node = self._node.get(token, {-1: {}})
+        first = bisect_left(self._all, token, self._first, self._last, key=self._next)
+        self._first, self._last = first, self._after(token, first)
+        self._depth += 1
+        if self._first == self._last:
+            self._ends = True
+            return
+        self._ends = len(self._all[self._first]) == self._depth
+        self._first += self._ends
+
+    def _after(self, token: int, here: int) -> int:
+        """Where those of the row that go on with the token end, which begin at `here` if there are any."""
+        if here + 1 < self._last and self._next(self._all[here + 1]) > token:
+            return here + (self._next(self._all[here]) == token)
+        return bisect_right(self._all, token, here, self._last, key=self._next)
+
+    def _next(self, choice: tuple[int, ...]) -> int:
+        return choice[self._depth]
