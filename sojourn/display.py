@@ -18,6 +18,7 @@ from rich.text import Text
 from sojourn.record.intervals import Summary, table, wilson
 from sojourn.terminal.clean import line
 from sojourn.terminal.numbers import bars, duration, number, of, percent
+from sojourn.terminal.output import CleanConsole
 from sojourn.types import Episode
 
 CAUSES = 20  # kinds of failure that are told one by one
@@ -49,7 +50,7 @@ class Display:
 
     def __init__(self, title: str = "", *, console: Console | None = None, live: bool | None = None) -> None:
         self.title = title
-        self.console = console or Console()
+        self.console = console or CleanConsole()
         self.live = self.console.is_terminal if live is None else live
         self._stage = _Stage()
         self._evaluations: dict[str, Summary] = {}

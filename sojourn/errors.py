@@ -1,5 +1,11 @@
 """One exception per boundary; every message gives the value, what was expected, and the remedy."""
 
+from __future__ import annotations
+
+import os
+import traceback
+from functools import cache
+
 
 class SojournError(Exception):
     """Anything that Sojourn reports to its user in one sentence; the command exits with code 2."""
@@ -61,3 +67,39 @@ def cause(error: BaseException) -> str:
     """Why something failed, in one sentence where the error is one of ours, else with the error's kind."""
     found = leaf(error)
     return str(found) if isinstance(found, SojournError) else f"{type(found).__name__}: {found}"
+
+
+def raised_at(error: BaseException) -> str:
+    """Where the user's own code raised an error: the last function, file and line of theirs, empty where none is."""
+    known = ("<", *_installed())
+    frames = [*traceback.walk_tb(leaf(error).__traceback__)][::-1]
+    for frame, number in frames:
+        file = frame.f_code.co_filename
+        if not file.startswith(known) and frame.f_globals.get("__name__") != "__main__":
+            return f"{frame.f_code.co_qualname}, {file}:{number}"
+    return ""
+
+
+@cache
+def _installed() -> tuple[str, ...]:
+    """The folders of Sojourn, of Python and of installed packages."""
+    import sysconfig  # slow to import, and asked for only where something failed
+
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = {os.path.dirname(os.path.abspath(__file__)), *(sysconfig.get_path(kind) for kind in kinds)}
+    return tuple(f"{folder}{os.sep}" for folder in folders)
+
+
+def told(error: BaseException) -> str:
+    """An error of the user's code on one line, with where it was raised."""
+    found = leaf(error)
+    said = " ".join(_words(found).split())
+    where = raised_at(found)
+    return f"{type(found).__name__}{': ' * bool(said)}{said}{f' ({where})' * bool(where)}"
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # an exception of the user's, whose __str__ is theirs too
+        return f"its text raises {type(broken).__name__}"

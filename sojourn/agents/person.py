@@ -14,9 +14,11 @@ from rich.text import Text
 
 from sojourn.errors import ActionError, ConfigError
 from sojourn.protocols import EnvFamily
+from sojourn.terminal.clean import clean
 from sojourn.types import Message, Observation, Role, Step, Task
 
 HELP = "say an action, or the number of a choice; :hint for the expert's, :quit to leave"
+SHOWN = 20_000  # characters of one message
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Terminal:
             self.say(f"  {number}  {choice}", "cyan")
 
     def say(self, text: str, style: str = "") -> None:
-        self.console.print(Text(text, style=style))
+        self.console.print(Text(clean(text, SHOWN), style=style))
 
     async def ask(self, observation: Observation) -> str | None:
         """The action that the person chose, or None where they leave."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.markup import escape
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -110,7 +109,7 @@ def by_task(names: Sequence[str], bouts: Sequence[Bout]) -> Table:
     """Each task with what every operator earned in it."""
     made = Table("task", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in names:
-        made.add_column(escape(name), justify="right", overflow="fold")
+        made.add_column(name, justify="right", overflow="fold")
     for bout in bouts:
         made.add_row(
             f"{bout.number + 1} {line(bout.task.env, 30)} {bout.task.seed}", *map(_cell, bout.groups, bout.scores)
@@ -118,9 +117,9 @@ def by_task(names: Sequence[str], bouts: Sequence[Bout]) -> Table:
     return made
 
 
-def _cell(group, scores) -> str:
+def _cell(group, scores) -> str | Text:
     if not group.trajectories:
-        return "[red]failed[/red]"
+        return Text("failed", "red")
     return f"{'✓' if group.trajectories[0].success else '✗'} {number(scores[0].total)}"
 
 

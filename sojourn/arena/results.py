@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rich.markup import escape
 from rich.table import Table
 
 from sojourn.arena.match import Bout
@@ -87,7 +86,7 @@ def table(found: Sequence[Result]) -> Table:
     for one in found:
         part = one.overall
         made.add_row(
-            escape(one.name), part.success.percent if part.episodes else "-", number(part.reward.mean),
+            one.name, part.success.percent if part.episodes else "-", number(part.reward.mean),
             number(part.turns.mean), f"{one.tokens:,}" if one.tokens else "-", number(one.seconds), str(one.failed),
         )  # fmt: skip
     return made
@@ -101,7 +100,7 @@ def pairs(found: Sequence[Difference]) -> Table:
     for one in found:
         counts = map(str, (one.better, one.same, one.worse))
         success = one.success._replace(low=max(one.success.low, -1.0), high=min(one.success.high, 1.0))
-        made.add_row(f"{escape(one.name)} - {escape(one.against)}", _signed(success), _signed(one.reward), *counts)
+        made.add_row(f"{one.name} - {one.against}", _signed(success), _signed(one.reward), *counts)
     return made
 
 

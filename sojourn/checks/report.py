@@ -11,6 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sojourn.terminal.clean import LIMIT, clean
+from sojourn.terminal.output import CleanConsole
+
 
 class Outcome(StrEnum):
     PASSED = "passed"
@@ -63,15 +66,15 @@ class Report:
             box=box.SIMPLE_HEAD,
             show_edge=False,
             pad_edge=False,
-            title=Text(self.subject),
+            title=Text(clean(self.subject, LIMIT)),
             caption="passed" if self.passed else f"{len(self.failed)} broken",
         )
         for heading in ("promise", "verdict", "detail"):
             table.add_column(heading, overflow="fold")
         for verdict in self.verdicts:
             outcome = Text(verdict.outcome, style=STYLES[verdict.outcome])
-            table.add_row(Text(verdict.promise), outcome, Text(verdict.detail))
+            table.add_row(Text(verdict.promise), outcome, Text(clean(verdict.detail, LIMIT)))
         return table
 
     def print(self, console: Console | None = None) -> None:
-        (console or Console()).print(self)
+        (console or CleanConsole()).print(self)

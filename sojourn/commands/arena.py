@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from sojourn.commands.given import Overrides, world_and_table
+from sojourn.terminal.output import CleanConsole
 
 
-class Page(Console):
+class Page(CleanConsole):
     """Standard output; when whoever reads it has gone, the match ends with that error and not in silence."""
 
     def on_broken_pipe(self) -> None:
@@ -50,4 +50,4 @@ def arena(
         operators=operator or (), others=others, seat=seat, tasks=tasks, first=first, split=split, seed=seed,
         turns=turns, greedy=greedy, brief=brief, key=key, out=out,
     )  # fmt: skip
-    asyncio.run(whole.arena(family, table, asked, Page(highlight=False)))
+    asyncio.run(whole.arena(family, table, asked, Page()))

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from sojourn.commands.given import Overrides, build_component, build_world
 from sojourn.errors import ConfigError
+from sojourn.terminal.output import CleanConsole
 
 if TYPE_CHECKING:
     from sojourn.checks.report import Report
@@ -30,7 +30,7 @@ def check(
     """Check that a component keeps its promises: a world, an estimator, a loss or a backend."""
     found = kind or _kind_of(name)
     report = _attacked(found, name, overrides, episodes) if attack else _report(found, name, overrides, episodes)
-    report.print(Console())
+    report.print(CleanConsole())
     if not report.passed:
         raise typer.Exit(1)
 

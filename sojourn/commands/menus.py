@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from sojourn import threads
 from sojourn.commands.given import Overrides, build_world
 from sojourn.errors import ConfigError
+from sojourn.terminal.output import CleanConsole
 
 
 def envs(
@@ -23,7 +23,7 @@ def envs(
     from sojourn.components import COMPONENTS
     from sojourn.registry import find
 
-    console = Console()
+    console = CleanConsole()
     if not name:
         if measure or overrides:
             raise ConfigError("name the world that is meant: sojourn envs toy --measure")
@@ -54,5 +54,5 @@ def methods(
     shown = Table("kind", "name", "what it is", "from", "needs", "goes with", box=None, padding=(0, 1, 1, 0))
     for method in menu.methods(kind):
         said = (method.what, "; ".join(method.sources), ", ".join(method.needs), method.composes)
-        shown.add_row(method.kind, f"[bold]{method.name}[/bold]", *map(escape, said))
-    Console().print(shown)
+        shown.add_row(method.kind, Text(method.name, "bold"), *said)
+    CleanConsole().print(shown)

@@ -6,10 +6,10 @@ import asyncio
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from sojourn.commands.given import Overrides, build_world
 from sojourn.errors import ConfigError
+from sojourn.terminal.output import CleanConsole
 
 
 def play(
@@ -26,4 +26,4 @@ def play(
     tasks = family.tasks(split)
     if not 0 <= task < len(tasks):
         raise ConfigError(f"--task {task}: the split '{split}' has the tasks 0 to {len(tasks) - 1}")
-    asyncio.run(play_in_terminal(family, tasks[task], Console(), expert=expert))
+    asyncio.run(play_in_terminal(family, tasks[task], CleanConsole(), expert=expert))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sojourn.errors import ConfigError
+from sojourn.terminal.clean import line
 
 if TYPE_CHECKING:
     from sojourn.record.entry import Entry
@@ -46,7 +47,7 @@ def export(
     done = write(run, out, format, _choice(run, episodes, where, tokens))
     print(f"{out}: {_counted(done.episodes, 'episode')}, {_counted(done.records, done.unit)}")
     for sentence in done.left_out[:SHOWN]:
-        print(f"left out: {sentence}", file=sys.stderr)
+        print(f"left out: {line(sentence, 500)}", file=sys.stderr)
     if len(done.left_out) > SHOWN:
         print(f"left out: {len(done.left_out) - SHOWN} more", file=sys.stderr)
 
@@ -94,7 +95,7 @@ async def _replay(chosen: Chosen, sample: int) -> bool:
     async for done in replay(chosen.run, chosen.store.read_each(_spread(chosen, sample))):
         found[done.verdict] += 1
         if done.verdict is not Verdict.SAME or chosen.choice.episodes:
-            print(_line(done), flush=True)
+            print(line(_line(done), 1000), flush=True)
     same, differ, nothing = (found[verdict] for verdict in Verdict)
     if same + differ + nothing > 1:
         rest = f"; {nothing} could not be played again" if nothing else ""

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from sojourn.errors import ConfigError
+from sojourn.terminal.output import CleanConsole
 
 
 def runs(
@@ -22,7 +22,7 @@ def runs(
     """List runs: whether they run, how far they are, what their evaluations said."""
     from sojourn.terminal import runs as lists
 
-    console = Console(highlight=False)
+    console = CleanConsole()
     if curve is not None:
         return _draw(folders or [], curve)
     if diff:
@@ -38,7 +38,7 @@ def runs(
         console.print(f"no runs in '{where}'{wanted}", soft_wrap=True, markup=False)
 
 
-def _differ(folders: list[Path], json: bool, console: Console) -> None:
+def _differ(folders: list[Path], json: bool, console: CleanConsole) -> None:
     import json as format
 
     from sojourn.terminal import runs as lists

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from sojourn.errors import ConfigError, RecordError
+from sojourn.terminal.output import CleanConsole
 
 if TYPE_CHECKING:
     from sojourn.record.vocabulary import Vocabulary
@@ -34,7 +34,7 @@ def show(
     from sojourn.terminal import run as runs
 
     RunFolder.read(run)
-    console = Console(highlight=False)
+    console = CleanConsole()
     if (tokens or prompt is not None or full or seat) and not episode:
         raise ConfigError("--tokens, --prompt, --seat and --full are of one episode: sojourn show runs/a EPISODE")
     if episode and (step is not None or stage or find):
@@ -53,7 +53,7 @@ def show(
         console.print(runs.overview(run, console.width, stage))
 
 
-def _find(run: Path, query: str, limit: int, json: bool, console: Console) -> None:
+def _find(run: Path, query: str, limit: int, json: bool, console: CleanConsole) -> None:
     from sojourn.terminal import find
 
     if json:
@@ -62,7 +62,7 @@ def _find(run: Path, query: str, limit: int, json: bool, console: Console) -> No
         console.print(find.matches(run, query, limit, console.width))
 
 
-def _step(run: Path, stage: str, step: int, json: bool, console: Console) -> None:
+def _step(run: Path, stage: str, step: int, json: bool, console: CleanConsole) -> None:
     from sojourn.record.standing import standing
     from sojourn.terminal import step as steps
 
@@ -74,7 +74,7 @@ def _step(run: Path, stage: str, step: int, json: bool, console: Console) -> Non
 
 
 def _episode(
-    run: Path, name: str, console: Console, tokens: bool, prompt: int | None, seat: str, full: bool, json: bool
+    run: Path, name: str, console: CleanConsole, tokens: bool, prompt: int | None, seat: str, full: bool, json: bool
 ) -> None:
     from sojourn.terminal import episode, find
     from sojourn.terminal import tokens as sampled

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
+from rich.text import Text
 
 from sojourn.commands.given import Overrides, load
 from sojourn.errors import ConfigError
+from sojourn.terminal.output import CleanConsole
 
 if TYPE_CHECKING:
     from sojourn.recipe import Recipe, Resolved
@@ -66,7 +67,7 @@ async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
     from sojourn.record.standing import FAILURE
     from sojourn.stages import run_recipe
 
-    recipe, console = resolved.recipe, Console()
+    recipe, console = resolved.recipe, CleanConsole()
     (folder.path / FAILURE).unlink(missing_ok=True)
     console.print(f"run folder: {folder.path}", soft_wrap=True)
     if resume and {stage.name for stage in recipe.stages} <= {e["name"] for e in folder.evaluations()}:
@@ -90,14 +91,10 @@ def _dry(resolved: Resolved) -> None:
     """Shows the resolved recipe, and checks that everything can be built."""
     from sojourn.config import leaves
 
-    console = Console()
+    console = CleanConsole()
     for path, value in leaves(resolved.table, ""):
-        console.print(
-            f"{path} = {value!r}",
-            f"[dim]{resolved.origins.get(path, 'default')}[/dim]",
-            soft_wrap=True,
-            highlight=False,
-        )
+        origin = Text(resolved.origins.get(path, "default"), "dim")
+        console.print(f"{path} = {value!r}", origin, soft_wrap=True)
     check_buildable(resolved.recipe)
     asyncio.run(_enter(resolved.recipe))
     console.print(f"{resolved.recipe.name}: everything can be built")

@@ -33,7 +33,7 @@ def line(text: str, limit: int = 200) -> str:
 
 def escaped(text: str) -> str:
     """The text with what must not reach a terminal spelled out."""
-    if text.isprintable():
+    if text.replace("\n", "").isprintable():
         return _thinned(text)
     return _thinned("".join(character if _harmless(character) else _spelled(character) for character in text))
 
