@@ -12,12 +12,19 @@ from typing import Annotated, Any, NamedTuple
 import tomli_w
 
 from sojourn.errors import ConfigError
+from sojourn.files import read_text
 from sojourn.registry import PATH, Text, convert, nearest
 
 PARENT = "extends"  # the key of a file that names the file, or the run folder, it is laid over
 OVERRIDE = "command line"  # the origin of what was given there
 COMMAND_LINE = math.inf  # its age: newer than any file
 DEEPEST = 50  # tables and arrays in each other; what is deeper is no config, and would exhaust the stack
+LARGEST = 1 << 20  # characters of a config
+VALUES = 20_000  # of a config, each item of an array counted
+
+
+class UnfitError(ValueError):
+    """TOML that is no config: too large, or nested too deeply."""
 
 
 @dataclass
@@ -45,9 +52,10 @@ class Tables:
             ):
                 self._merge(old, value, f"{path}.", origin)
                 continue
+            if key in into:
+                for stale, _ in leaves(old, path):
+                    self.origins.pop(stale, None)
             into[key] = _copy(value)
-            for stale in [p for p in self.origins if p == path or p.startswith(f"{path}.")]:
-                del self.origins[stale]
             for leaf, _ in leaves(value, path):
                 self.origins[leaf] = origin
 
@@ -122,22 +130,32 @@ def _index(items: list[Any], key: str, path: str) -> int:
 def _value(raw: str, path: str) -> Any:
     """The value as TOML, else as plain text."""
     try:
-        return _parsed(f"value = {raw}")["value"]
+        return parsed(f"value = {raw}")["value"]
+    except UnfitError as error:
+        raise ConfigError(f"override '{path}': {error}") from None
     except ValueError:
         return raw
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """TOML text as tables. Raises ValueError for what is no TOML, UnfitError for what is no config all the same."""
+    if len(text) > LARGEST:
+        raise UnfitError(f"it holds {len(text):,} characters: expected at most {LARGEST:,}")
+    deep = f"it is nested too deeply: expected at most {DEEPEST} tables and arrays in each other"
+    try:
+        tables = tomllib.loads(text)
     except RecursionError:
-        raise ConfigError(f"override '{path}': expected at most {DEEPEST} arrays in each other") from None
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    """TOML text as tables. Raises ValueError for what is no TOML, RecursionError for what is nested too deeply."""
-    tables = tomllib.loads(text)
+        raise UnfitError(deep) from None
     layer: list[Any] = [tables]
+    count = 0
     for _ in range(DEEPEST):
         layer = [inner for item in layer for inner in (item.values() if isinstance(item, dict) else item)]
+        count += len(layer)
         layer = [inner for inner in layer if isinstance(inner, (dict, list))]
     if layer:
-        raise RecursionError
+        raise UnfitError(deep)
+    if count > VALUES:
+        raise UnfitError(f"it holds {count:,} values: expected at most {VALUES:,}")
     return tables
 
 
@@ -197,13 +215,13 @@ def _parent(value: Any, path: Path) -> str:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        return _parsed(path.read_text(encoding="utf-8-sig"))
+        return parsed(read_text(path, 4 * LARGEST, "utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"no config file at '{path}'") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read '{path}': {error}") from None
-    except RecursionError:
-        raise ConfigError(f"'{path}' is nested too deeply: expected at most {DEEPEST} tables in each other") from None
+    except UnfitError as error:
+        raise ConfigError(f"'{path}' cannot be used: {error}") from None
     except ValueError as error:
         raise ConfigError(f"'{path}' is not valid TOML: {error}") from None
 

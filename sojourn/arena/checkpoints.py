@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from sojourn import recipe as recipes
 from sojourn.agents.plain import Chair
 from sojourn.errors import ConfigError, RecordError
+from sojourn.files import read_text
 from sojourn.protocols import EnvFamily
 from sojourn.recipe import Recipe
 from sojourn.record import checkpoint
-from sojourn.record.checkpoint import Checkpoint
+from sojourn.record.checkpoint import LARGEST, Checkpoint
 from sojourn.record.run import RunFolder
 from sojourn.rollout.play import Limits
 from sojourn.stages import found_weights
@@ -95,7 +96,7 @@ async def loaded(recipe: Recipe, found: Weights) -> AsyncIterator[Filled]:
 def _version(kept: Checkpoint) -> int:
     """The number of its weights; 1 where the checkpoint does not say."""
     try:
-        version = json.loads((kept.path / "state.json").read_text())["parts"]["trainer"]["version"]
+        version = json.loads(read_text(kept.path / "state.json", LARGEST))["parts"]["trainer"]["version"]
     except (OSError, ValueError, LookupError, TypeError):
         return 1
     return version if isinstance(version, int) else 1

@@ -49,7 +49,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def sync(path: Path) -> None:
     """Waits until a file, or the list of names of a folder, is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         os.fsync(descriptor)
     finally:

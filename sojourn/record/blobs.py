@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sojourn.errors import RecordError
+from sojourn.files import read_bytes
 from sojourn.record.atomic import write_bytes, writing
+
+LARGEST = 1 << 30  # bytes of one blob
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,10 @@ class Blobs:
         path = self.path(digest)
         if not path.exists():
             raise RecordError(f"blob {digest} is not in {self.folder}: copy the run's blobs folder with the run")
-        data = path.read_bytes()
+        try:
+            data = read_bytes(path, LARGEST)
+        except OSError as error:
+            raise RecordError(f"{path} cannot be read ({error.strerror}): restore it from a copy") from error
         if hashlib.sha256(data).hexdigest() != digest:
             raise RecordError(f"{path} does not hold what its name says: the file is damaged, restore it from a copy")
         return data

@@ -21,10 +21,12 @@ from typing import Any
 import numpy as np
 
 from sojourn.errors import RecordError
+from sojourn.files import open_regular, read_text
 from sojourn.record.atomic import sync, sync_tree, writing
 from sojourn.record.step_file import UNREADABLE
 
 ARRAY = "__array__"
+LARGEST = 1 << 30  # bytes of a state, arrays aside
 MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a manifest may raise
 State = Mapping[str, Any]
 
@@ -47,10 +49,10 @@ class Checkpoint:
     def state(self) -> dict[str, Any]:
         """The state that was saved; tuples come back as lists."""
         try:
-            data = json.loads((self.path / "state.json").read_text())
+            data = json.loads(read_text(self.path / "state.json", LARGEST))
             if not isinstance(data, dict):
                 raise TypeError(f"state.json holds {data!r:.40}, not an object")
-            with (self.path / "state.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            with open_regular(self.path / "state.npz") as file, np.load(file, allow_pickle=False) as arrays:
                 return _unpack(data, arrays)
         except (*UNREADABLE, TypeError) as error:
             raise self._damaged(f"its state cannot be read: {error}") from error
@@ -158,7 +160,7 @@ def _candidates(folder: Path) -> list[Checkpoint]:
 
 
 def _manifest(path: Path) -> dict[str, Any]:
-    return json.loads((path / "checkpoint.json").read_text())
+    return json.loads(read_text(path / "checkpoint.json"))
 
 
 def _complete(path: Path) -> bool:
@@ -177,7 +179,7 @@ def _write_manifest(folder: Path, step: int) -> None:
 
 def _crc32(path: Path) -> int:
     digest = 0
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while block := file.read(1 << 20):
             digest = zlib.crc32(block, digest)
     return digest

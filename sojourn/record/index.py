@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sojourn.errors import RecordError
+from sojourn.files import require_regular
 from sojourn.record.entry import COLUMNS, FIRST, Entry, completed, from_json, to_row
 from sojourn.record.step_file import StepFile
 from sojourn.record.texts import PARTS, clean, documents
@@ -22,6 +23,7 @@ from sojourn.types import Episode
 
 TOKENS = "unicode61 remove_diacritics 2"  # what a word is: letters and digits of any script, case and accents aside
 PAGE_BYTES = 1 << 14  # larger than usual: the rows of a search are read anew by every reader, in fewer pieces
+LOGS = ("-wal", "-shm", "-journal")
 FORM = 1  # `user_version`; the first form, without words, had 0
 SCHEMA = f"""
 BEGIN;
@@ -64,6 +66,7 @@ def indexed(entry: Entry, episode: Episode) -> Indexed:
 
 def prepare(path: Path) -> sqlite3.Connection:
     """The database to write to, sound and with our tables; raises what SQLite has against it."""
+    _require_files(path)
     database = sqlite3.connect(path, check_same_thread=False)
     try:
         database.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # of a new file
@@ -85,6 +88,7 @@ def prepare(path: Path) -> sqlite3.Connection:
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
+    _require_files(path)
     address = path.resolve().as_uri()
     database = sqlite3.connect(f"{address}?mode=ro", uri=True)
     try:
@@ -94,6 +98,15 @@ def open_to_read(path: Path) -> sqlite3.Connection:
         database = sqlite3.connect(f"{address}?mode=ro&immutable=1", uri=True)
     database.text_factory = _text
     return database
+
+
+def _require_files(path: Path) -> None:
+    """Raises DatabaseError where a pipe or a device is in the place of a file, which SQLite would wait for."""
+    try:
+        for file in (path, *(Path(f"{path}{log}") for log in LOGS)):
+            require_regular(file)
+    except OSError as error:
+        raise sqlite3.DatabaseError(f"{error.strerror}: '{error.filename}'") from error
 
 
 def _text(data: bytes) -> str:

@@ -13,11 +13,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 
 from sojourn.errors import MissingExtraError, RecordError
+from sojourn.files import descriptor, open_regular
 from sojourn.record.atomic import writing
 
+LONGEST = 1 << 20  # bytes of a line; those that are written have some thousands
+MOST = 1 << 26  # bytes that are searched for the last line
 TRACKING = "pip install sojourn[tracking]"
 
 
@@ -69,8 +72,8 @@ def read(path: str | Path) -> Iterator[Line]:
     if not path.exists():
         return
     try:
-        with path.open("rb") as file:
-            for raw in file:
+        with open_regular(path) as file:
+            for raw in _raw_lines(file):
                 line = _parse(raw)
                 if line is not None:
                     yield line
@@ -84,14 +87,14 @@ def last(path: str | Path) -> Line | None:
     if not path.exists():
         return None
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size, taken = file.seek(0, os.SEEK_END), 1 << 16
             while True:
                 file.seek(max(size - taken, 0))
-                lines = file.read().splitlines(keepends=True)
+                lines = file.read(taken).splitlines(keepends=True)
                 whole = lines if taken >= size else lines[1:]
                 found = [line for raw in whole if (line := _parse(raw)) is not None]
-                if found or taken >= size:
+                if found or taken >= min(size, MOST):
                     return found[-1] if found else None
                 taken *= 8
     except OSError as error:
@@ -223,20 +226,34 @@ class _Trackio:
         self._run.finish()
 
 
+def unread(path: Path, read: int) -> int:
+    """How many lines of a file are left, where `read` of them could be read."""
+    with open_regular(path) as file:
+        return sum(1 for _ in _raw_lines(file)) - read
+
+
+def _raw_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file; of one that is longer than any we write only the beginning, without its end."""
+    while raw := file.readline(LONGEST):
+        yield raw
+        while len(raw) == LONGEST and not raw.endswith(b"\n"):
+            raw = file.readline(LONGEST)
+
+
 def _parse(raw: bytes) -> Line | None:
-    if not raw.endswith(b"\n"):
+    if not raw.endswith(b"\n") or len(raw) >= LONGEST:
         return None
     try:
         data = json.loads(raw)
         step, stage = int(data.pop("step")), str(data.pop("stage"))
         return Line(step, stage, {name: math.nan if value is None else float(value) for name, value in data.items()})
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 
 def _cut(path: Path, step: int, stage: str | None) -> None:
     """Drops the first line at or after the step, and all that follow it."""
-    with path.open("rb+") as file:
+    with _to_change(path) as file:
         while raw := file.readline():
             line = _parse(raw)
             if line is not None and line.step >= step and stage in (None, line.stage):
@@ -249,9 +266,21 @@ def _end_line(path: Path) -> None:
     """Cuts off a half-written last line, so that the next one starts on its own."""
     if not path.exists():
         return
-    with path.open("rb+") as file:
-        data = file.read()
-        file.truncate(data.rfind(b"\n") + 1)
+    with _to_change(path) as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:  # block by block from the end, as the file may be of any size
+            begin = max(end - LONGEST, 0)
+            file.seek(begin)
+            at = file.read(end - begin).rfind(b"\n")
+            if at >= 0:
+                end = begin + at + 1
+                break
+            end = begin
+        file.truncate(end)
+
+
+def _to_change(path: Path) -> BinaryIO:
+    return os.fdopen(descriptor(path, os.O_RDWR), "rb+")
 
 
 def _stable_id(run: Path) -> str:

@@ -10,14 +10,16 @@ import os
 import platform
 import shutil
 import time
-import tomllib
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import sojourn
+from sojourn.config import parsed
 from sojourn.errors import RecordError
+from sojourn.files import descriptor as opened
+from sojourn.files import read_text
 from sojourn.record.atomic import sync_tree, write_bytes
 from sojourn.record.blobs import Blobs
 from sojourn.record.intervals import Summary
@@ -151,8 +153,8 @@ class RunFolder:
         if not path.exists():
             return default
         try:
-            return json.loads(path.read_text())
-        except (OSError, ValueError) as error:
+            return json.loads(read_text(path))
+        except (OSError, ValueError, RecursionError) as error:
             raise RecordError(f"{path} is not JSON ({error}): it is damaged, restore it from a copy") from error
 
     def _table(self, name: str) -> dict[str, Any]:
@@ -164,7 +166,7 @@ class RunFolder:
     def _config_text(self) -> str:
         path = self.path / "config.toml"
         try:
-            return path.read_bytes().decode()
+            return read_text(path)
         except (OSError, ValueError) as error:
             raise RecordError(f"{path} cannot be read ({error}): restore it from a copy") from error
 
@@ -231,8 +233,8 @@ def _is_evaluation(value: Any) -> bool:
 
 def _parse(text: str, path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return parsed(text)
+    except ValueError as error:
         raise RecordError(f"{path} would not be TOML ({error}): a run folder must itself be a valid config") from error
 
 
@@ -245,7 +247,7 @@ def _existing(path: str | Path) -> Path:
 
 def _lock(folder: Path) -> int:
     try:
-        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = opened(folder / "lock", os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise RecordError(f"{folder} cannot be written: {error}; choose a folder that you may write to") from error
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sojourn.errors import RecordError
+from sojourn.files import descriptor as opened
 from sojourn.record import metrics
 from sojourn.record.intervals import Estimate, Summary, wilson
 from sojourn.record.run import RunFolder
@@ -136,7 +137,7 @@ def standing(path: Path) -> Standing:
 def locked(folder: Path) -> bool:
     """Whether a process holds the run's lock, and so writes to it: a finger on the lock, which writers wait for."""
     try:
-        descriptor = os.open(folder / "lock", os.O_RDONLY)
+        descriptor = opened(folder / "lock")
     except OSError:
         return False
     try:

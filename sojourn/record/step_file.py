@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.errors import RecordError
+from sojourn.files import open_regular
 from sojourn.record.atomic import write_file
 from sojourn.record.facts import as_json, message_json, message_of, task_json, task_of, tool_json, tool_of
 from sojourn.types import (
@@ -71,9 +72,11 @@ class StepFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._raw = path.open("rb")  # opened here, as np.load leaves a damaged file open
-        except OSError as error:
+            self._raw = open_regular(path)  # opened here, as np.load leaves a damaged file open
+        except FileNotFoundError as error:
             raise RecordError(f"{path} is missing: restore the tokens folder of the run from a copy") from error
+        except OSError as error:
+            raise _damaged(path, error) from error
         try:
             self._file = np.load(self._raw, allow_pickle=False)
         except UNREADABLE as error:

@@ -321,7 +321,7 @@ class EpisodeStore:
         aside = self.path.with_suffix(suffix)
         with writing(aside):
             self.path.replace(aside)
-            for log in ("-wal", "-shm"):
+            for log in index.LOGS:
                 Path(f"{self.path}{log}").unlink(missing_ok=True)
         return aside
 

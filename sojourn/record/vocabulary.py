@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from sojourn.errors import RecordError
+from sojourn.files import read_bytes
 from sojourn.record.atomic import write_bytes
 
 NAME = "vocabulary.json"
@@ -62,7 +63,7 @@ def read(folder: Path) -> Vocabulary | None:
 @lru_cache(4)
 def _read(path: Path, changed: int) -> Vocabulary:
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_bytes(path))
         pieces = tuple(None if piece is None else piece.encode("latin-1") for piece in data["pieces"])
         return Vocabulary(pieces, frozenset(map(int, data["special"])))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

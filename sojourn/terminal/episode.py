@@ -14,6 +14,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from sojourn.errors import RecordError
+from sojourn.files import open_regular
 from sojourn.record.blobs import Blobs
 from sojourn.record.entry import Entry
 from sojourn.record.step_file import Record
@@ -177,7 +178,7 @@ def _image(folder: Path, digest: str) -> str:
     try:
         path = Blobs(folder / "blobs").path(digest)
         data = path.stat().st_size
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(24)
     except (RecordError, OSError):
         return f"{line(digest, 64)}, which is not in blobs/"

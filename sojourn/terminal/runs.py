@@ -21,6 +21,7 @@ from sojourn.terminal.rows import Column, rows
 HEARD = ("versions.config", "versions.began")  # told elsewhere, or always different
 STYLES = {State.RUNNING: "green", State.FAILED: "red", State.DAMAGED: "red", State.STOPPED: "yellow"}
 ARROW = " -> "
+LISTED = 500  # differences
 
 
 def chosen(folders: Sequence[Path], name: str = "", tag: str = "") -> list[Standing]:
@@ -76,11 +77,13 @@ def difference_table(old: Path, new: Path) -> Group:
     lines = [Text(line(f"{old} -> {new}"), "dim")]
     if not found:
         return Group(*lines, Text("they were told the same, with the same seeds and packages"))
-    for key, before, after in found:
+    for key, before, after in found[:LISTED]:
         told = Text(line(key))
         told.append(" = ").append("(absent)" if before is None else line(before), "red")
         told.append(ARROW).append("(absent)" if after is None else line(after), "green")
         lines.append(told)
+    if len(found) > LISTED:
+        lines.append(Text(f"and {len(found) - LISTED:,} more: --json tells them all", "dim"))
     return Group(*lines)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sojourn.errors import RecordError
+from sojourn.files import open_regular
 from sojourn.record.blobs import Blobs
 from sojourn.types import Message
 from sojourn.view.page import address
@@ -31,7 +32,7 @@ def picture(folder: Path, run: str, digest: str) -> Picture:
     """An image by its digest, at the viewer's address."""
     try:
         path = Blobs(folder / "blobs").path(digest)
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             _, width, height = measured(file.read(24))
     except (RecordError, OSError):
         return Picture("", 0, 0, f"the image {digest[:16]} is not in the run's blobs folder")

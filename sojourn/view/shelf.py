@@ -109,8 +109,7 @@ class Shelf:
 def _lines(path: Path) -> Lines:
     try:
         found = list(metrics.read(path))
-        with path.open("rb") as file:
-            left = sum(1 for _ in file) - len(found)
+        left = metrics.unread(path, len(found))
     except FileNotFoundError:
         return Lines((), f"{path} is missing: there are no curves")
     except (RecordError, OSError) as error:

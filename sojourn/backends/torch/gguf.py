@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sojourn.errors import MissingExtraError, ModelError
+from sojourn.files import open_regular
 
 LOG = logging.getLogger(__name__)
 CONVERSION = 1  # raised when the way of converting changes, so that older conversions are made again
@@ -85,7 +86,7 @@ def converted(name: str, files: tuple[Path, ...]) -> Path:
     digest = hashlib.sha256(f"{CONVERSION}".encode())
     for file in files:
         size = file.stat().st_size
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             digest.update(f"{size} ".encode() + stream.read(EDGE_BYTES))
             stream.seek(max(size - EDGE_BYTES, 0))
             digest.update(stream.read(EDGE_BYTES))
@@ -114,7 +115,7 @@ def ensure(name: str, files: tuple[Path, ...]) -> Path:
 
 
 def _check(name: str, file: Path) -> None:
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         start = stream.read(4)
     if start != b"GGUF":
         raise ModelError(f"model '{name}': {file} begins with {start!r}, expected b'GGUF': it is not a GGUF file")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sojourn.errors import ConfigError, RecordError
+from sojourn.files import open_regular
 from sojourn.record.atomic import write_file
 from sojourn.record.export.chosen import Choice, Chosen
 from sojourn.record.export.lines import read_lines
@@ -62,7 +63,7 @@ def read(path: Path, *, render: bool = False) -> Iterator[Group | Conversation]:
 def _format_in(path: Path) -> str:
     """The format of a file, by what it begins with."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if file.read(4) == b"PAR1":
                 return "parquet"
     except OSError as error:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from sojourn.errors import RecordError
+from sojourn.files import read_bytes
 from sojourn.record.entry import Entry
 from sojourn.record.run import RunFolder
 from sojourn.record.step_file import Record
@@ -95,7 +96,7 @@ class Chosen:
 
     @cached_property
     def config_digest(self) -> str:
-        return hashlib.sha256((self.run.path / "config.toml").read_bytes()).hexdigest()
+        return hashlib.sha256(read_bytes(self.run.path / "config.toml")).hexdigest()
 
     @property
     def model(self) -> str:

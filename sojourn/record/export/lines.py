@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sojourn.errors import RecordError
+from sojourn.files import open_regular
 
 SURROGATE = re.compile(r"\\\\|\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})|\\ud[89a-f][0-9a-f]{2}")
 
@@ -35,7 +36,7 @@ def _finite(value: Any) -> Any:
 def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The object of every line that is not blank, with its number from 1 on; RecordError at the first that has none."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for number, raw in enumerate(file, 1):
                 if raw.strip():
                     yield number, _object(raw, f"{path}:{number}")
