@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from sojourn.errors import ConfigError, SojournError, leaf, raised_at, told
+from sojourn.secrets import masked
 from sojourn.terminal.clean import clean
 from sojourn.terminal.output import LONGEST, guard
 
@@ -107,5 +108,5 @@ def _end(error: BaseException) -> None:
         raise error
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
-    print(f"sojourn: {clean(sentence, LONGEST - 100)}", file=sys.stderr)
+    print(f"sojourn: {clean(masked(sentence), LONGEST - 100)}", file=sys.stderr)
     sys.exit(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import tomli_w
 from sojourn.errors import ConfigError
 from sojourn.files import read_text
 from sojourn.registry import PATH, Text, convert, nearest
+from sojourn.secrets import MASK, looks_secret, masked_table, masked_value
 
 PARENT = "extends"  # the key of a file that names the file, or the run folder, it is laid over
 OVERRIDE = "command line"  # the origin of what was given there
@@ -56,7 +58,8 @@ class Tables:
                 for stale, _ in leaves(old, path):
                     self.origins.pop(stale, None)
             into[key] = _copy(value)
-            for leaf, _ in leaves(value, path):
+            for leaf, item in leaves(value, path):
+                refuse_key(leaf, item)
                 self.origins[leaf] = origin
 
     def override(self, text: str) -> None:
@@ -64,6 +67,8 @@ class Tables:
         path, raw = _split(text)
         here, keys = self._find(path)
         value, place = _value(raw, path), ".".join(map(str, keys))
+        for leaf, item in leaves(value, path):
+            refuse_key(leaf, item)
         self._once(path, place, value)
         here[keys[-1]] = value
         for stale in [p for p in self.origins if p == place or p.startswith(f"{place}.")]:
@@ -90,7 +95,10 @@ class Tables:
             if depth:
                 here = here[place[-1]] if isinstance(here, list) else here.setdefault(place[-1], {})
             if not isinstance(here, (dict, list)):
-                raise ConfigError(f"override '{'.'.join(keys[:depth])}': it is the value {here!r}, not a table")
+                raise ConfigError(
+                    f"override '{'.'.join(keys[:depth])}': it is the value "
+                    f"{masked_value('.'.join(keys[:depth]), here)!r}, not a table"
+                )
             place.append(_index(here, key, path) if isinstance(here, list) else key)
         return _Spot(here, place)
 
@@ -177,6 +185,20 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
+def refuse_key(path: str, value: Any) -> None:
+    """Refuses a value that looks like a key, which would be in every record of the run, and one that was masked."""
+    if MASK in str(value):
+        raise ConfigError(f'{path} was masked when it was recorded: write "${{NAME}}", the name of a variable, instead')
+    if looks_secret(path, value):
+        name = path.rpartition(".")[2]
+        variable = "MY_KEY" if name.isdigit() else re.sub(r"\W", "_", name).upper()
+        raise ConfigError(
+            f"{path} holds what looks like a key, and a config is recorded and shown: put the key into an environment "
+            f'variable, and write "${{{variable}}}" in its place where the field takes one (headers, environment and '
+            "url of a world), or have the component read it from there itself"
+        )
+
+
 def read(path: Path, overrides: Sequence[str] = ()) -> Tables:
     """The tables of a TOML file (or of a run folder's config.toml), over its parent, under the overrides."""
     tables = Tables()
@@ -227,5 +249,5 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def dump(table: Mapping[str, Any]) -> str:
-    """TOML text that `read` gives back as the same tables."""
-    return tomli_w.dumps(dict(table))
+    """TOML text that `read` gives back as the same tables; what looks like a key is masked."""
+    return tomli_w.dumps(masked_table(table))

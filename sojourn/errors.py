@@ -6,9 +6,14 @@ import os
 import traceback
 from functools import cache
 
+from sojourn.secrets import masked
+
 
 class SojournError(Exception):
-    """Anything that Sojourn reports to its user in one sentence; the command exits with code 2."""
+    """Anything that Sojourn reports to its user in one sentence, without keys; the command exits with code 2."""
+
+    def __str__(self) -> str:
+        return masked(super().__str__())
 
 
 class ConfigError(SojournError):
@@ -51,6 +56,9 @@ class ActionError(SojournError):
     The agent's own policy decides what happens next (tell, end); the turn is always trained on.
     """
 
+    def __str__(self) -> str:
+        return Exception.__str__(self)  # what the agent reads is the same on every machine
+
 
 class BudgetError(SojournError):
     """The agent ran out of tokens: the context cannot take another turn."""
@@ -66,7 +74,7 @@ def leaf(error: BaseException) -> BaseException:
 def cause(error: BaseException) -> str:
     """Why something failed, in one sentence where the error is one of ours, else with the error's kind."""
     found = leaf(error)
-    return str(found) if isinstance(found, SojournError) else f"{type(found).__name__}: {found}"
+    return str(found) if isinstance(found, SojournError) else masked(f"{type(found).__name__}: {found}")
 
 
 def raised_at(error: BaseException) -> str:

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union
 
 from sojourn.components import COMPONENTS, MEMBERS
 from sojourn.errors import ConfigError, MissingExtraError, SojournError
+from sojourn.secrets import masked_value
 
 
 class Kind(NamedTuple):
@@ -337,7 +338,7 @@ def _word(hint: Any) -> str:
 
 
 def _wrong(where: str, value: Any, expected: str) -> ConfigError:
-    return ConfigError(f"{where} = {_shown(value)}: expected {expected}")
+    return ConfigError(f"{where} = {_shown(masked_value(where, value))}: expected {expected}")
 
 
 def _shown(value: Any) -> str:

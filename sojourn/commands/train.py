@@ -13,6 +13,7 @@ from rich.text import Text
 
 from sojourn.commands.given import Overrides, load
 from sojourn.errors import ConfigError
+from sojourn.secrets import masked_value
 from sojourn.terminal.output import CleanConsole
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _dry(resolved: Resolved) -> None:
     console = CleanConsole()
     for path, value in leaves(resolved.table, ""):
         origin = Text(resolved.origins.get(path, "default"), "dim")
-        console.print(f"{path} = {value!r}", origin, soft_wrap=True)
+        console.print(f"{path} = {masked_value(path, value)!r}", origin, soft_wrap=True)
     check_buildable(resolved.recipe)
     asyncio.run(_enter(resolved.recipe))
     console.print(f"{resolved.recipe.name}: everything can be built")

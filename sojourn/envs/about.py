@@ -18,9 +18,10 @@ class About:
     `source`: where dynamics and data come from, with citation. `licence`: of the code and data that are used, as an
     SPDX expression where there is one. `extra`: the extra of the package that installs what it needs, empty where
     nothing is. `programs`: what the system must have, from the program to the Debian package it comes in. `seats`: how
-    many play. `sees`: what observations are made of. `easy`: fields that make it as small as it gets, for smoke tests. `writes`: actions that put a
-    text of the agent's into the world, with {} in its place, such as "type {}"; `submits`: actions that hand in what
-    was written, such as "press Enter". Attacks (`sojourn check --attack`) use both beside what they find by themselves.
+    many play. `sees`: what observations are made of. `easy`: fields that make it as small as it gets, for smoke tests.
+    `writes`: actions that put a text of the agent's into the world, with {} in its place, such as "type {}"; `submits`:
+    actions that hand in what was written, such as "press Enter". Attacks (`sojourn check --attack`) use both beside
+    what they find by themselves.
     """
 
     source: str

@@ -7,12 +7,14 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from sojourn.config import refuse_key
 from sojourn.errors import ConfigError, InfrastructureError
 
 STOP = "###STOP###"
@@ -53,7 +55,12 @@ class Endpoint:
         if not self.model:
             raise ConfigError('model = "", but user = "llm" needs the name of a model that the server has')
         if self.key and self.key not in os.environ:
-            raise ConfigError(f'key = "{self.key}", but there is no environment variable of this name: set it')
+            shown = f'key = "{self.key}"' if re.fullmatch(r"[A-Z][A-Z0-9_]*", self.key) else "key"
+            raise ConfigError(
+                f"{shown} is no environment variable that is set: give the name of the one that holds the key, such as "
+                "OPENAI_API_KEY, never the key itself"
+            )
+        refuse_key("base_url", self.base_url)
 
     async def complete(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The text of the model's reply; InfrastructureError where there is none."""

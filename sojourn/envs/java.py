@@ -12,9 +12,10 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from sojourn.envs.about import need, need_program
+from sojourn.envs.variables import inherited
 from sojourn.errors import InfrastructureError
 from sojourn.threads import surely
 
@@ -34,10 +35,23 @@ class Machine:
     def start(cls, world: str, extra: str, jar: str, entry: str, options: tuple[str, ...]) -> Machine:
         need_program("java", "default-jre-headless", world)
         java = need("py4j.java_gateway", extra, world)
-        port, process = java.launch_gateway(
-            classpath=jar, die_on_exit=True, cwd=os.path.dirname(jar), javaopts=list(options), return_proc=True
+        process = subprocess.Popen(  # as py4j launches it, without the keys in our environment
+            [
+                *("java", "-classpath", os.pathsep.join((java.find_jar_path(), jar)), *options),
+                *("py4j.GatewayServer", "--die-on-broken-pipe", "0"),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=os.path.dirname(jar),
+            env=inherited(),
         )
-        gateway = java.JavaGateway(gateway_parameters=java.GatewayParameters(auto_field=True, port=port))
+        assert process.stdout is not None
+        if not (said := process.stdout.readline()).strip().isdigit():
+            _end(process)
+            raise InfrastructureError(f"{world}: java does not start, it says {said!r:.80}: run `java -version`")
+        threading.Thread(target=_drain, args=(process.stdout,), daemon=True, name="drains java").start()
+        gateway = java.JavaGateway(gateway_parameters=java.GatewayParameters(auto_field=True, port=int(said)))
         return cls(gateway, process, entry)
 
     def new(self) -> Any:
@@ -49,15 +63,26 @@ class Machine:
     def stop(self) -> None:
         with contextlib.suppress(Exception):  # whatever is wrong with it, its process is ended
             self.gateway.shutdown()
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        try:
-            self.process.wait(STOPPING_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        _end(self.process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    try:
+        process.wait(STOPPING_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _drain(said: IO[bytes]) -> None:
+    """Reads what the machine prints, so that it never waits for a reader."""
+    with contextlib.suppress(OSError, ValueError):  # closed meanwhile
+        while said.read1(1 << 16):  # type: ignore[attr-defined]
+            pass
 
 
 @dataclass(eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import fcntl
 import hashlib
@@ -15,15 +16,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 import sojourn
-from sojourn.config import parsed
+from sojourn.config import LARGEST, parsed
 from sojourn.errors import RecordError
 from sojourn.files import descriptor as opened
-from sojourn.files import read_text
+from sojourn.files import read_bytes, read_text
 from sojourn.record.atomic import sync_tree, write_bytes
 from sojourn.record.blobs import Blobs
 from sojourn.record.intervals import Summary
 from sojourn.record.source import revision
+from sojourn.secrets import masked, masked_table
 
 PACKAGES = (
     "numpy",
@@ -76,7 +80,8 @@ class RunFolder:
         path = Path(path)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise RecordError(f"{path} exists and is not empty: resume it, or give the run another folder")
-        _parse(config, path / "config.toml")
+        told = _parse(config, path / "config.toml")
+        config = config if masked_table(told) == told else tomli_w.dumps(masked_table(told))
         temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
         lock = None
         try:
@@ -124,7 +129,17 @@ class RunFolder:
 
     @property
     def config(self) -> dict[str, Any]:
-        return _parse(self._config_text(), self.path / "config.toml")
+        """What the run was told, without keys, which older runs may hold."""
+        return masked_table(_parse(self._config_text(), self.path / "config.toml"))
+
+    @property
+    def config_text(self) -> str:
+        """The file config.toml for whoever reads it, without keys; also one that is damaged."""
+        text = read_bytes(self.path / "config.toml", 4 * LARGEST).decode(errors="replace")
+        with contextlib.suppress(RecordError):
+            found = _parse(text, self.path / "config.toml")
+            return text if masked_table(found) == found else tomli_w.dumps(masked_table(found))
+        return masked(text)
 
     @property
     def versions(self) -> dict[str, str]:

@@ -16,6 +16,7 @@ from sojourn.protocols import EnvFamily, Renderer, Sampler
 from sojourn.registry import Range
 from sojourn.rollout.play import Limits, ask, expert_action, play
 from sojourn.rollout.tape import Tape
+from sojourn.secrets import masked
 from sojourn.timeline import Timeline
 from sojourn.types import Episode, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Task, Versions
 
@@ -99,7 +100,7 @@ class Runner:
                 except (Exception, SystemExit, asyncio.CancelledError) as error:  # a world that exits ends its own play
                     if isinstance(error, asyncio.CancelledError) and _cancelled():
                         raise
-                    trajectories, failure = (), f"{type(error).__name__}: {error}"
+                    trajectories, failure = (), masked(f"{type(error).__name__}: {error}")
                 episode = Episode(f"{label}-{task.id}", task, trajectories, failure, time.monotonic() - began)
                 if failure is None or attempt == self.config.retries:
                     self._count(episode)

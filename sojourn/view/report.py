@@ -15,9 +15,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from sojourn import config
 from sojourn.errors import RecordError
-from sojourn.files import read_bytes
 from sojourn.record.atomic import write_bytes
 from sojourn.record.blobs import Blobs
 from sojourn.record.entry import Entry
@@ -71,7 +69,7 @@ def _page(run: Path, told: Sequence[Told], lines: Sequence[Line], smooth: float)
         policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
         style=Markup(style), script=Markup(script), standing=state, told=told, failed=failed, tags=tags,
         charts=charts(lines, stage_starts(lines), smooth, every=False),
-        config=read_bytes(run / "config.toml", 4 * config.LARGEST).decode(errors="replace"),
+        config=folder.config_text,
         versions=_versions(folder, state), when=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
     )  # fmt: skip
 

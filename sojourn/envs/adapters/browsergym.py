@@ -32,8 +32,9 @@ class BrowserGym:
     """Any environment of BrowserGym by the part of its id after the slash, such as `miniwob.click-button`.
 
     `python` is an interpreter that has it, `modules` are imported there to register ids, `arguments` are given to its
-    constructor, `environment` are variables such as MINIWOB_URL (http, with a slash at its end). `chromium` is the path
-    of a browser ("": the one that its Playwright has downloaded). `ids` may be several: tasks take turns. `subsets` are
+    constructor, `environment` are variables such as MINIWOB_URL (http, with a slash at its end); `${NAME}` in them is
+    the value of our variable NAME, of which the interpreter gets none that holds a key. `chromium` is the path of a
+    browser ("": the one that its Playwright has downloaded). `ids` may be several: tasks take turns. `subsets` are
     those of its actions; `longest` cuts the page's text, in characters.
 
     A reward is paid times `scale`; the play is a success where the sum of its rewards before scaling is above `solved`.

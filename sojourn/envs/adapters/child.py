@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sojourn.envs.adapters import guard
+from sojourn.envs.variables import check_variables, inherited, taken
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 
 BRIDGE = Path(__file__).with_name("bridge.py")
@@ -37,6 +38,7 @@ class Interpreter:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_variables(self.kind, {"environment": self.environment})
         if shutil.which(self.python) is None:
             raise ConfigError(
                 f'{self.kind}: python = "{self.python}" is no interpreter: make one (python3 -m venv '
@@ -51,11 +53,11 @@ class Interpreter:
 
     @property
     def surroundings(self) -> dict[str, str]:
-        """Our variables without our Python's, its own programs first."""
-        own = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
+        """Our variables that hold no keys, its own programs first, and those that the config gives it."""
+        own = inherited()
         own["PATH"] = os.pathsep.join([os.path.dirname(os.path.abspath(self.python)), own.get("PATH", os.defpath)])
         own["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in self.paths)
-        return {**own, **self.environment}
+        return {**own, **taken(self.environment)}
 
     def understood(self, reply: Mapping[str, Any], do: str) -> Any:
         if "missing" in reply:

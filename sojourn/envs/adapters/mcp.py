@@ -18,6 +18,7 @@ from sojourn.envs.adapters.listed import listed, same
 from sojourn.envs.adapters.mcp_session import Called, Session
 from sojourn.envs.adapters.toolbox import FORMS, Form, Toolbox, answer
 from sojourn.envs.calls import settled, short
+from sojourn.envs.variables import check_variables
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.registry import Range
 from sojourn.tasks.splits import first_seed
@@ -56,7 +57,9 @@ class MCP:
     1 for the expected answer.
 
     In the command and in `environment`, `{folder}` is a folder of the play's own, deleted with it, and any key of the
-    task in braces its value. The server sees no other variables than HOME, PATH and the like. `tools` are those that
+    task in braces its value. The server sees no other variables than HOME, PATH and the like. In `environment`,
+    `headers` and `url`, `${NAME}` is the value of our environment variable NAME: keys are given so, and are in no
+    record; where a tool says one, the agent reads its name. `tools` are those that
     the agent may call (empty: all), without `hidden` ones. `turns` ends a play, without reward. Every call and the
     start may take `timeout_s`.
     """
@@ -87,6 +90,8 @@ class MCP:
             raise ConfigError(f"mcp: form = {self.form!r}, but it must be one of {', '.join(FORMS)}")
         if self.turns < 1 or not self.timeout_s > 0:
             raise ConfigError(f"mcp: turns = {self.turns}, timeout_s = {self.timeout_s}: both must be above 0")
+        named = {name: getattr(self, name) for name in ("command", "environment", "url", "headers")}
+        check_variables("mcp", {**named, "command": list(self.command)})
         if self.check:
             called(self.check, "mcp: check")
         rows = listed(self.instructions, "mcp", "train") + listed(self.instructions, "mcp", "test")

@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sojourn.envs.about import need
 from sojourn.envs.adapters import guard
+from sojourn.envs.variables import hidden, taken
 from sojourn.errors import ConfigError, InfrastructureError
+from sojourn.secrets import REFERENCE, filled
 from sojourn.types import Tool
 
 if TYPE_CHECKING:
@@ -70,7 +73,9 @@ class Session:
             raise InfrastructureError(f"mcp: {name} did not answer within {self.world.timeout_s:g} s") from None
         except Exception as error:  # of the SDK or of its transports: the server is gone, or speaks another language
             raise InfrastructureError(f"mcp: calling {name} failed ({_leaf(error)}){self._told()}") from error
-        return Called(name, dict(arguments), text_of(result), bool(_either(result, "is_error", "isError")))
+        return Called(
+            name, dict(arguments), self._hidden(text_of(result)), bool(_either(result, "is_error", "isError"))
+        )
 
     async def close(self) -> None:
         self.ended.set()
@@ -90,7 +95,7 @@ class Session:
         try:
             with self.scope:
                 async with self._streams() as streams, ClientSession(streams[0], streams[1]) as client:
-                    self.instructions = (await client.initialize()).instructions or ""
+                    self.instructions = self._hidden((await client.initialize()).instructions or "")
                     tools = await _tools(client)
                     self.client = client
                     if not self.ready.done():
@@ -119,7 +124,7 @@ class Session:
         values = {**{key: str(value) for key, value in self.values.items()}, "folder": str(self.folder)}
         guarded = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), str(self.folder)]
         command = [*guarded, *(_filled(part, values) for part in self.world.command)]
-        environment = {key: _filled(value, values) for key, value in self.world.environment.items()}
+        environment = {key: _filled(value, values, REFERENCE) for key, value in self.world.environment.items()}
         server = StdioServerParameters(command=command[0], args=command[1:], env=environment)
         with tempfile.TemporaryFile("w+") as errors:
             self.errors = errors
@@ -128,6 +133,10 @@ class Session:
                     yield streams
             finally:
                 self.last_words = self._told()
+
+    def _hidden(self, text: str) -> str:
+        """What the server says, without the keys that it was given."""
+        return hidden(text, self.world.url, *self.world.headers.values(), *self.world.environment.values())
 
     def _where(self) -> str:
         return self.world.url or f"the command {' '.join(self.world.command)}"
@@ -145,15 +154,16 @@ class Session:
 async def _http(world: MCP) -> AsyncIterator[Any]:
     from mcp.client import streamable_http
 
+    url, headers = filled(world.url), taken(world.headers)
     if (old := getattr(streamable_http, "streamablehttp_client", None)) is not None:  # SDK 1.x
-        async with old(world.url, headers=dict(world.headers), timeout=world.timeout_s) as streams:
+        async with old(url, headers=headers, timeout=world.timeout_s) as streams:
             yield streams
         return
     import httpx2
 
     async with (
-        httpx2.AsyncClient(headers=dict(world.headers), timeout=world.timeout_s, follow_redirects=True) as http,
-        streamable_http.streamable_http_client(world.url, http_client=http) as streams,
+        httpx2.AsyncClient(headers=headers, timeout=world.timeout_s, follow_redirects=True) as http,
+        streamable_http.streamable_http_client(url, http_client=http) as streams,
     ):
         yield streams
 
@@ -188,10 +198,15 @@ def _either(value: Any, new: str, old: str) -> Any:
     return getattr(value, new) if hasattr(value, new) else getattr(value, old, None)
 
 
-def _filled(text: str, values: Mapping[str, str]) -> str:
-    for key, value in values.items():
-        text = text.replace(f"{{{key}}}", value)
-    return text
+def _filled(text: str, values: Mapping[str, str], variable: re.Pattern[str] | None = None) -> str:
+    """The text with each `{key}` as its value, and our variables where they are asked for; what is put in is not read
+    again, so that no task names a variable of ours."""
+    keys = "|".join(re.escape(f"{{{key}}}") for key in values)
+
+    def value(found: re.Match[str]) -> str:
+        return values[found[0][1:-1]] if found[0].startswith("{") else filled(found[0])
+
+    return re.sub(f"{variable.pattern}|{keys}" if variable else keys, value, text)
 
 
 def _leaf(error: BaseException) -> str:

@@ -94,7 +94,14 @@ class Sandbox:
     async def start(self) -> None:
         pipe = asyncio.subprocess.PIPE
         starting = asyncio.ensure_future(
-            asyncio.create_subprocess_exec(*command(), stdin=pipe, stdout=pipe, stderr=pipe, limit=LONGEST_ANSWER)
+            asyncio.create_subprocess_exec(
+                *command(),
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                limit=LONGEST_ANSWER,
+                env={"PATH": os.environ.get("PATH", os.defpath)},  # whatever bwrap has is read inside, in /proc/1
+            )
         )
         try:
             self._process = await asyncio.shield(starting)

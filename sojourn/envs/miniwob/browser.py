@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sojourn.envs.miniwob.script import INIT_SCRIPT
 from sojourn.envs.miniwob.serve import PagesServer
+from sojourn.envs.variables import inherited
 from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -104,7 +105,9 @@ class Chromium:
             from playwright.async_api import async_playwright
 
             self._playwright = playwright = await async_playwright().start()
-            self._browser = await playwright.chromium.launch(executable_path=self._executable, args=list(FLAGS))
+            self._browser = await playwright.chromium.launch(
+                executable_path=self._executable, args=list(FLAGS), env={**inherited()}
+            )
             return self._browser
 
     async def seat(self, page: str) -> Seat:

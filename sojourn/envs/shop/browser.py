@@ -28,6 +28,7 @@ from sojourn.envs.shop.reward import Goal, judge
 from sojourn.envs.shop.store import BACK, Store, address, parse
 from sojourn.envs.shop.text import bought, brief
 from sojourn.envs.shop.web import Server, Session, Site
+from sojourn.envs.variables import inherited
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.threads import surely
 from sojourn.types import Message, Observation, Role, Step
@@ -78,7 +79,7 @@ class Browser:
         path, server = executable(), Server(site.app)
         playwright = await async_playwright().start()
         try:
-            chromium = await playwright.chromium.launch(executable_path=path, args=FLAGS)
+            chromium = await playwright.chromium.launch(executable_path=path, args=FLAGS, env={**inherited()})
             context = await chromium.new_context()
             await asyncio.to_thread(server.start)
         except BaseException:
