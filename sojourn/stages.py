@@ -25,6 +25,7 @@ from sojourn.record import checkpoint, metrics, vocabulary
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.intervals import Summary, summarise
 from sojourn.record.run import RunFolder
+from sojourn.record.standing import PASSED_OVER
 from sojourn.record.store import EpisodeStore
 from sojourn.render import pieces
 from sojourn.rewards.judge import Judged
@@ -342,7 +343,7 @@ async def run_recipe(
     """Runs a recipe to its end in a run folder; `resume` goes on from its newest complete checkpoint. What its parts
     remember is the run's, so that the same recipe can be run again."""
     recipe = replace(recipe, stages=copy.deepcopy(recipe.stages), reward=copy.deepcopy(recipe.reward))
-    found = checkpoint.latest(folder.checkpoints) if resume else None
+    found = _resumed(folder, display) if resume else None
     jsonl = metrics.Jsonl(folder.path / "metrics.jsonl")
     if resume:
         _cut(recipe, jsonl, found)
@@ -359,6 +360,19 @@ async def run_recipe(
                 return await session.run(found)
     finally:
         sinks.close()
+
+
+def _resumed(folder: RunFolder, display: Display) -> Checkpoint | None:
+    """The checkpoint to go on from; of newer ones that are damaged the terminal is told, and so is the run's record."""
+    damaged: list[str] = []
+    found = checkpoint.latest(folder.checkpoints, damaged.append)
+    for sentence in damaged:
+        display.message(sentence)
+    if damaged:
+        earlier = folder.read_json(PASSED_OVER, [])
+        kept = [sentence for sentence in earlier if sentence not in damaged] if isinstance(earlier, list) else []
+        folder.write_json(PASSED_OVER, [*kept, *damaged])
+    return found
 
 
 def _cut(recipe: Recipe, jsonl: metrics.Jsonl, found: Checkpoint | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,21 +39,21 @@ async def _evaluate(resolved: Resolved, run: Path | None, expert: bool) -> None:
     from sojourn.rig import assemble
     from sojourn.stages import initial_weights
 
-    def newest(folder: Path) -> Checkpoint:
-        found = checkpoint.latest(folder / "checkpoints")
+    def newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint:
+        found = checkpoint.latest(folder / "checkpoints", tell)
         if found is None:
             raise RecordError(f"'{folder}' has no complete checkpoint yet: train it first, or evaluate its config.toml")
         return found
 
     if run is not None:
-        newest(run)
+        newest(run, lambda sentence: None)  # told below
     with Display() as display:
         async with assemble(resolved.recipe) as rig:
             name = "expert" if expert else "as it is"
             if run is None:
                 await initial_weights(rig)
             else:  # looked for again: a run that goes on drops old checkpoints
-                found = newest(run)
+                found = newest(run, display.message)
                 rig.trainer.load(found.weights, weights_only=True)
                 await rig.trainer.publish()
                 name = name if expert else f"step {found.step}"

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -116,13 +117,17 @@ def checkpoints(folder: str | Path) -> list[Checkpoint]:
     return list(found.values())
 
 
-def latest(folder: str | Path) -> Checkpoint | None:
-    """The newest checkpoint that `verify` finds whole; what is incomplete or damaged is skipped.
+def warn(sentence: str) -> None:
+    warnings.warn(sentence, RuntimeWarning, stacklevel=3)
+
+
+def latest(folder: str | Path, tell: Callable[[str], None] = warn) -> Checkpoint | None:
+    """The newest checkpoint that `verify` finds whole; of each newer one that is damaged `tell` is given a sentence.
 
     None where there is none at all. Raises RecordError where there are only damaged ones: to start again over the
     records of such a run is for its owner to decide.
     """
-    newest: RecordError | None = None
+    damaged: list[tuple[Checkpoint, RecordError]] = []
     candidates = _candidates(Path(folder))
     while candidates:
         candidate = candidates.pop()
@@ -130,13 +135,19 @@ def latest(folder: str | Path) -> Checkpoint | None:
             candidate.verify()
         except RecordError as error:
             if candidate.path.exists():
-                newest = newest or error
+                damaged.append((candidate, error))
             else:  # a run that goes on has dropped it, for a newer one
                 candidates = [c for c in _candidates(Path(folder)) if c.step > candidate.step] or candidates
         else:
+            for newer, error in damaged:
+                if newer.step < candidate.step:
+                    continue  # a run that goes on has saved this one meanwhile
+                steps = newer.step - candidate.step
+                lost = f"{steps} step{'s' * (steps != 1)} earlier"
+                tell(f"{error}; now {candidate.path.name} is used in its place, {lost}")
             return candidate
-    if newest is not None:
-        raise newest
+    if damaged:
+        raise damaged[0][1]
     return None
 
 

@@ -16,6 +16,7 @@ from sojourn.record import metrics
 from sojourn.record.intervals import Estimate, Summary, wilson
 from sojourn.record.run import RunFolder
 
+PASSED_OVER = "passed_over.json"  # sentences on damaged checkpoints, in whose place older ones were gone on from
 FAILURE = "failure.json"  # why a run ended that could not go on
 
 
@@ -109,6 +110,7 @@ def standing(path: Path) -> Standing:
     except RecordError as error:
         missing.append(str(error))
     over = bool(stages or found) and {name for name, _ in stages} <= {evaluation.name for evaluation in found}
+    missing += _passed_over(run)
     if locked(path):
         state = State.RUNNING
     elif missing and not config:
@@ -132,6 +134,15 @@ def standing(path: Path) -> Standing:
         cause=cause if state is State.FAILED else "",
         missing=tuple(missing),
     )
+
+
+def _passed_over(run: RunFolder) -> list[str]:
+    """What was lost where the run was resumed; the sentence of the file itself where it cannot be read."""
+    try:
+        found = run.read_json(PASSED_OVER, [])
+    except RecordError as error:
+        return [str(error)]
+    return [f"resumed: {sentence}" for sentence in found] if isinstance(found, list) else []
 
 
 def locked(folder: Path) -> bool:

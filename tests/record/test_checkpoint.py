@@ -86,7 +86,10 @@ def test_incomplete_ones_are_skipped(tmp_path: Path, name: str, cut: bool):
         os.truncate(second.path / name, 10)
     else:
         (second.path / name).unlink()
-    assert checkpoint.latest(tmp_path) == first
+    told: list[str] = []
+    assert checkpoint.latest(tmp_path, told.append) == first
+    assert [sentence[: len(str(second.path)) + 11] for sentence in told] == [f"{second.path} is damaged"]
+    assert told[0].endswith("; now step-000001 is used in its place, 1 step earlier")
 
 
 def test_a_failed_write_leaves_the_previous_one(tmp_path: Path):
@@ -171,7 +174,10 @@ def test_a_manifest_of_another_form_is_incomplete(tmp_path: Path, text: str):
     first, second = (checkpoint.save(tmp_path, step, weights, STATE) for step in (1, 2))
     (second.path / "checkpoint.json").write_text(text, encoding="latin-1")
     assert checkpoint.checkpoints(tmp_path) == [first]
-    assert checkpoint.latest(tmp_path) == first
+    told: list[str] = []
+    assert checkpoint.latest(tmp_path, told.append) == first
+    assert [sentence[: len(str(second.path)) + 11] for sentence in told] == [f"{second.path} is damaged"]
+    assert told[0].endswith("; now step-000001 is used in its place, 1 step earlier")
 
 
 def garble(path: Path) -> None:
@@ -183,7 +189,11 @@ def test_a_file_of_other_bytes_and_the_same_length_is_noticed_before_it_is_loade
     garble(third.weights / "adapter" / "model.bin")
     garble(second.path / "state.json")
     assert checkpoint.checkpoints(tmp_path) == [first, second, third]  # listing reads no weights
-    assert checkpoint.latest(tmp_path) == first
+    with pytest.warns(RuntimeWarning) as told:
+        assert checkpoint.latest(tmp_path) == first
+    sentences = [str(one.message) for one in told]
+    assert ["2 steps earlier" in one for one in sentences] == [True, False]
+    assert "(weights/adapter/model.bin is not what was written)" in sentences[0]
     garble(first.path / "state.npz")
     with pytest.raises(RecordError, match=r"3 is damaged \(weights/adapter/model.bin is not what was written\)"):
         checkpoint.latest(tmp_path)
@@ -196,7 +206,10 @@ def test_a_state_of_another_form_is_skipped_without_a_digest_too(tmp_path: Path,
     files = {"state.json": len(state), "state.npz": (second.path / "state.npz").stat().st_size}
     (second.path / "checkpoint.json").write_text(json.dumps({"files": files}))
     assert checkpoint.checkpoints(tmp_path)[-1].step == 2
-    assert checkpoint.latest(tmp_path) == first
+    told: list[str] = []
+    assert checkpoint.latest(tmp_path, told.append) == first
+    assert [sentence[: len(str(second.path)) + 11] for sentence in told] == [f"{second.path} is damaged"]
+    assert told[0].endswith("; now step-000001 is used in its place, 1 step earlier")
 
 
 def test_a_damaged_one_beyond_does_not_push_out_what_a_resumed_run_saves(tmp_path: Path):
@@ -204,14 +217,16 @@ def test_a_damaged_one_beyond_does_not_push_out_what_a_resumed_run_saves(tmp_pat
     for one in damaged:
         garble(one.path / "state.json")
     saved = checkpoint.save(tmp_path, 5, weights, {}, keep=1)
-    assert checkpoint.latest(tmp_path) == saved
+    with pytest.warns(RuntimeWarning, match="step-000005 is used in its place, [34] steps earlier"):
+        assert checkpoint.latest(tmp_path) == saved
 
 
 def test_a_replacement_that_is_damaged_gives_way_to_what_it_replaced(tmp_path: Path):
     checkpoint.save(tmp_path, 1, weights, {"n": 1}).path.rename(tmp_path / "aside")
     garble(checkpoint.save(tmp_path, 1, weights, {"n": 2}).path / "state.json")
     (tmp_path / "aside").rename(tmp_path / ".step-000001.old")
-    found = checkpoint.latest(tmp_path)
+    with pytest.warns(RuntimeWarning, match="0 steps earlier"):
+        found = checkpoint.latest(tmp_path)
     assert found is not None
     assert found.state() == {"n": 1}
 
