@@ -1,4 +1,5 @@
-"""Files that are there whole or not at all, whenever the machine stops."""
+"""Files that are there whole or not at all, whenever the machine stops; in a folder that its owner alone may read,
+they too are its owner's alone. Elsewhere the umask decides."""
 
 from __future__ import annotations
 
@@ -8,6 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sojourn.errors import RecordError
+
+FOLDER, FILE = 0o700, 0o600  # modes of what its owner alone may read
+
+
+def private(folder: Path) -> bool:
+    """Whether only its owner may look into a folder."""
+    return not folder.stat().st_mode & 0o077
+
+
+def make_private(folder: Path) -> None:
+    """Lets only its owner read a folder and all that is in it."""
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(FOLDER if path.is_dir() else FILE)
 
 
 @contextmanager
@@ -29,12 +44,14 @@ def writing(path: Path) -> Iterator[None]:
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
     """Lets `write` make a temporary file beside `path`, and moves it there once it is on the disk.
 
-    Raises RecordError where the system refuses, with `path` as it was.
+    Raises RecordError where the system refuses, with `path` as it was. In a private folder the file is private.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with writing(path):
         try:
             write(temporary)
+            if private(path.parent):
+                temporary.chmod(FILE)
             sync(temporary)
             os.replace(temporary, path)
         except BaseException:

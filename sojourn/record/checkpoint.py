@@ -23,7 +23,7 @@ import numpy as np
 
 from sojourn.errors import RecordError
 from sojourn.files import open_regular, read_text
-from sojourn.record.atomic import sync, sync_tree, writing
+from sojourn.record.atomic import FILE, make_private, private, sync, sync_tree, writing
 from sojourn.record.step_file import UNREADABLE
 
 ARRAY = "__array__"
@@ -76,7 +76,7 @@ class Checkpoint:
 
     def mark(self) -> None:
         """Keeps this checkpoint however many follow."""
-        (self.path / "marked").touch()
+        (self.path / "marked").touch(FILE)
 
 
 def save(
@@ -97,6 +97,8 @@ def save(
             if mark:
                 (temporary / "marked").touch()
             _write_manifest(temporary, step)
+            if private(target.parent):
+                make_private(temporary)
             sync_tree(temporary)
             if target.exists():
                 os.rename(target, target.with_name(f".{target.name}.old"))

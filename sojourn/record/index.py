@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from sojourn.errors import RecordError
 from sojourn.files import require_regular
+from sojourn.record.atomic import FILE, private
 from sojourn.record.entry import COLUMNS, FIRST, Entry, completed, from_json, to_row
 from sojourn.record.step_file import StepFile
 from sojourn.record.texts import PARTS, clean, documents
@@ -67,6 +68,9 @@ def indexed(entry: Entry, episode: Episode) -> Indexed:
 def prepare(path: Path) -> sqlite3.Connection:
     """The database to write to, sound and with our tables; raises what SQLite has against it."""
     _require_files(path)
+    with suppress(OSError):  # SQLite says it better
+        if private(path.parent) and not path.exists():
+            path.touch(FILE)
     database = sqlite3.connect(path, check_same_thread=False)
     try:
         database.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # of a new file

@@ -1,4 +1,8 @@
-"""The folder of one run: config, versions, seeds, metrics, episodes, blobs, checkpoints; one writer at a time."""
+"""The folder of one run: config, versions, seeds, metrics, episodes, blobs, checkpoints; one writer at a time.
+
+What a run saw and said is its owner's alone: the folder is made so that no other user may look into it, and what is
+written there later likewise. Whoever gives the folder another mode afterwards keeps that: it is not changed again.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from sojourn.config import LARGEST, parsed
 from sojourn.errors import RecordError
 from sojourn.files import descriptor as opened
 from sojourn.files import read_bytes, read_text
-from sojourn.record.atomic import sync_tree, write_bytes
+from sojourn.record.atomic import FOLDER, make_private, sync_tree, write_bytes
 from sojourn.record.blobs import Blobs
 from sojourn.record.intervals import Summary
 from sojourn.record.source import revision
@@ -85,7 +89,8 @@ class RunFolder:
         temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
         lock = None
         try:
-            temporary.mkdir(parents=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.mkdir(FOLDER)
             lock = _lock(temporary)
             _fill(temporary, config, dict(seeds or {}), dict(versions or globals()["versions"]()))
             os.rename(temporary, path)
@@ -230,6 +235,7 @@ def _fill(folder: Path, config: str, seeds: Mapping[str, int], found: Mapping[st
     (folder / "metrics.jsonl").touch()
     for name in ("tokens", "blobs", "checkpoints"):
         (folder / name).mkdir()
+    make_private(folder)
     sync_tree(folder)
 
 
