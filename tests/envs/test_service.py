@@ -217,21 +217,25 @@ async def test_the_customer_gives_only_what_it_has() -> None:
     ]
 
 
-FIND, CONFIRM = "find_user('ada@mail.test')", "say('Shall I do it with W1000?')"
-DONE = "cancel_order('W1000', 'no longer needed')"
+FIND, CONFIRM, WHY = "find_user('ada@mail.test')", "say('Shall I do it with W1000?')", "say('Why?')"
+DONE, SEE, SEE3 = "cancel_order('W1000', 'no longer needed')", "get_order('W1000')", "get_order('W3000')"
+ELSE = "say('Anything else?')"
 
 
 @pytest.mark.parametrize(
     ("calls", "worth"),
     [
-        ([FIND, CONFIRM, DONE], 1.0),
-        ([CONFIRM, FIND, DONE], 1.0),
-        ([FIND, DONE], 0.0),  # not confirmed
-        ([CONFIRM, DONE], 0.0),  # nobody was looked up
-        (["find_user('ben@mail.test')", CONFIRM, DONE], 0.0),  # the wrong one was
-        ([FIND, CONFIRM, "cancel_order('W1000', 'ordered by mistake')"], 0.0),
-        ([FIND, CONFIRM, DONE, "deny('W2000', 'too late')"], 0.0),
-        ([FIND, CONFIRM, DONE, "transfer('W1000')"], 0.0),
+        ([FIND, SEE, WHY, CONFIRM, DONE, ELSE], 1.0),
+        ([CONFIRM, WHY, SEE, FIND, DONE, ELSE], 1.0),
+        ([FIND, SEE, WHY, CONFIRM, DONE], 0.0),  # was not asked whether there is more
+        ([FIND, WHY, CONFIRM, DONE, ELSE], 0.0),  # the order was not looked up
+        ([FIND, SEE, CONFIRM, DONE, ELSE], 0.0),  # the reason was guessed
+        ([FIND, SEE, WHY, DONE, ELSE], 0.0),  # not confirmed
+        ([SEE, WHY, CONFIRM, DONE, ELSE], 0.0),  # nobody was looked up
+        (["find_user('ben@mail.test')", SEE, WHY, CONFIRM, DONE, ELSE], 0.0),  # the wrong one was
+        ([FIND, SEE, WHY, CONFIRM, "cancel_order('W1000', 'ordered by mistake')", ELSE], 0.0),
+        ([FIND, SEE, WHY, CONFIRM, DONE, SEE3, "deny('W3000', 'too late')", ELSE], 0.0),
+        ([FIND, SEE, WHY, CONFIRM, DONE, "transfer('W1000')", ELSE], 0.0),
         ([FIND], 0.0),
     ],
 )
@@ -244,10 +248,11 @@ async def test_what_a_cancellation_is_worth(calls: list[str], worth: float) -> N
 @pytest.mark.parametrize(
     ("calls", "worth"),
     [
-        ([FIND, "deny('W3000', 'too late')"], 1.0),
-        ([FIND, "deny('W3000', 'not delivered')"], 0.0),
-        ([FIND, "deny('W2000', 'too late')"], 0.0),
-        (["deny('W3000', 'too late')"], 0.0),
+        ([FIND, SEE3, "deny('W3000', 'too late')", ELSE], 1.0),
+        ([FIND, SEE3, "deny('W3000', 'not delivered')", ELSE], 0.0),
+        ([FIND, "get_order('W2000')", "deny('W2000', 'too late')", ELSE], 0.0),
+        ([FIND, "deny('W3000', 'too late')", ELSE], 0.0),  # from chance: it was not looked up
+        ([SEE3, "deny('W3000', 'too late')", ELSE], 0.0),
         ([FIND], 0.0),
     ],
 )
@@ -260,11 +265,16 @@ async def test_what_a_denial_is_worth(calls: list[str], worth: float) -> None:
 @pytest.mark.parametrize(
     ("calls", "worth"),
     [
-        ([FIND, "say('It is 40 dollars.')"], 1.0),
-        ([FIND, "say('It is $40, for W3000.')"], 1.0),
-        (["say('It is 40 dollars.')"], 0.0),  # to whom?
-        ([FIND, "say('It is 400 dollars.')"], 0.0),
-        ([FIND, "say('10 20 30 40 50 60')"], 0.0),  # all that it might be is no answer
+        ([FIND, SEE3, "say('It is 40 dollars.')", ELSE], 1.0),
+        ([FIND, SEE3, "say('It is $40, for W3000.')", ELSE], 1.0),
+        ([FIND, SEE3, "say('It is 30.')", "say('Sorry, it is 40.00.')", ELSE], 1.0),  # what was told last counts
+        ([FIND, SEE3, "say('It is 40.')", "say('Sorry, it is 30.')", ELSE], 0.0),
+        ([FIND, "say('It is 40 dollars.')", ELSE], 0.0),  # from chance: it was not looked up
+        ([SEE3, "say('It is 40 dollars.')", ELSE], 0.0),  # to whom?
+        ([FIND, SEE3, "say('It is 400 dollars.')", ELSE], 0.0),
+        ([FIND, SEE3, "say('It is 40 for W2000.')", ELSE], 0.0),
+        ([FIND, SEE3, "say('10 20 30 40 50 60')", ELSE], 0.0),  # all that it might be is no answer
+        ([FIND, SEE3, "say('39 or 40')", ELSE], 0.0),
         ([FIND], 0.0),
     ],
 )
@@ -272,6 +282,35 @@ async def test_what_an_answer_is_worth(calls: list[str], worth: float) -> None:
     play = desk(Wish("total", "W3000", "lamp-red"))
     await told(play, *calls, "finish()")
     assert play.reward() == worth
+
+
+@pytest.mark.parametrize(
+    ("said", "worth"),
+    [
+        ("Your order is pending.", 1.0),
+        ("The status of order W1000 is: Pending", 1.0),
+        ("I cannot speed it up. It is pending.", 1.0),
+        ("It is pending, shipped or delivered.", 0.0),
+        ("It hasn't been shipped yet, it is pending.", 0.0),  # names two: it has to be said again
+        ("It is not pending.", 0.0),
+        ("Order W2000 is pending.", 0.0),
+    ],
+)
+async def test_what_a_status_is_worth(said: str, worth: float) -> None:
+    play = desk(Wish("status", "W1000", "mug-blue"))
+    answers = await told(play, FIND, SEE, f"say({said!r})", ELSE, "finish()")
+    assert play.reward() == worth
+    assert answers[2].startswith("Customer: Thank you." if worth else "Customer: I do not understand.")
+
+
+async def test_a_customer_who_does_not_know_thanks_for_any_answer() -> None:
+    """Or guessing until it does would find the right one."""
+    play = desk(Wish("status", "W1000", "mug-blue"))
+    assert await told(play, FIND, SEE, "say('It is shipped.')") == [
+        "ada_hill_10",
+        str(DATABASE["orders"]["W1000"]),
+        "Customer: Thank you.",
+    ]
 
 
 async def test_the_desk_refuses_what_cannot_be_done() -> None:

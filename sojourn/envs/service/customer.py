@@ -10,11 +10,6 @@ from sojourn.envs.service.shop import Case
 NO_MORE = "No, that is all."
 
 
-def words(text: str) -> list[str]:
-    """In lower case, numbers without their commas."""
-    return re.findall(r"[\w.]*\w", text.lower().replace(",", ""))
-
-
 @dataclass
 class Customer:
     """Understands a question by its words; several in one sentence are all answered."""
@@ -29,15 +24,15 @@ class Customer:
 
     async def reply(self, text: str) -> str:
         low = text.lower()
-        number = self.stated - 1
         if re.search(r"\b(confirm|proceed|go ahead|shall i|are you sure)\b", low):
             return self._confirm(low)
         answers = [*self._identity(low), *self._details(low)]
         if re.search(r"\b(any|some)thing (else|more)\b", low):
             answers.append(self._next())
-        if not answers and self.case.facts[number] in words(text):
-            return "Thank you."
-        return " ".join(answers) or f"I do not understand. {self.case.wishes[number].said}"
+        if answers:
+            return " ".join(answers)
+        wish = self.case.wishes[self.stated - 1]
+        return "Thank you." if wish.told(text, current=True) is not None else f"I do not understand. {wish.said}"
 
     def _confirm(self, low: str) -> str:
         mine = [wish.order for wish in self.case.wishes[: self.stated]]

@@ -10,24 +10,25 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sojourn.envs.chat import STOP, SpokenUser
-from sojourn.envs.service.customer import Customer, words
+from sojourn.envs.service.customer import Customer
 from sojourn.envs.service.shop import Case, Database, Wish, change, digest, transfer
 
 LONGEST = 400  # characters of a sentence to the customer
-NUMBERS = 4  # who says more of them at once has told nothing
 
 
 @dataclass
 class Desk:
     """You serve the customers of a shop. Do what they want if the rules allow it, then finish.
 
-    1. First find the customer, by email or by name and zip code.
+    1. First find the customer, by email or by name and zip code. Look an order up before you act on it or tell of it.
     2. A pending order can be cancelled or sent to another address, others cannot.
     3. Items of a delivered order can be returned or exchanged up to 30 days after delivery, others cannot.
     4. Exchange only for another colour that is in stock.
     5. Deny every wish about an order of somebody else.
-    6. Before a change, say what you will do, with the number of the order, and ask the customer to confirm.
-    7. Deny what is forbidden, with the reason. Tell what you are asked. For a repair, transfer the order.
+    6. Before a change, say what you will do, with the number of the order, and ask the customer to confirm. Before
+       you cancel, ask why.
+    7. Deny what is forbidden, with the reason. Tell what you are asked as one number or one status, and name no other
+       beside it. For a repair, transfer the order.
     8. Before you finish, ask whether there is anything else.
     """
 
@@ -40,7 +41,7 @@ class Desk:
     seen: set[str] = field(default_factory=set)  # what was looked up
     confirmed: set[str] = field(default_factory=set)  # orders
     denied: dict[str, str] = field(default_factory=dict)
-    told: set[int] = field(default_factory=set)  # wishes whose fact was told
+    answers: dict[int, str | float] = field(default_factory=dict)  # by number of the wish, what was told last
     reached: set[str] = field(default_factory=set)  # subgoals
     broken: int = 0  # how often the rules were
     over: bool = False
@@ -61,17 +62,13 @@ class Desk:
         """Say or ask something."""
         if not 0 < len(text.strip()) <= LONGEST:
             raise ValueError(f"{len(text)} characters, but from 1 to {LONGEST} can be said at once")
+        current = self._current()
         answer = await self.user.reply(text)
         before = len(self.reached)
         if re.search(r"\byes\b", answer.lower()):
             self.confirmed |= {order for order in re.findall(r"W\d{4}", text.upper()) if order in self._wished()}
             self._reach(*(f"confirmed {order}" for order in self.confirmed))
-        said = words(text)
-        if sum(word[0].isdigit() for word in said) < NUMBERS:
-            for number, fact in enumerate(self.case.facts):
-                if fact and fact in said and self.found == self.case.user:
-                    self.told |= {number}
-                    self._reach(f"told {number}")
+        self._answer(text, current)
         self.over = STOP in answer
         self._tell(before, worked=None)
         return f"Customer: {answer.replace(STOP, '').strip()}"
@@ -156,7 +153,8 @@ class Desk:
 
     def success(self) -> bool:
         right = self._all_told() and self.denied == self.case.denials and not self.broken
-        return self.over and right and digest(self.database) == digest(self.case.gold)
+        asked = self.user.finished if isinstance(self.user, Customer) else True  # whether there is anything else
+        return self.over and right and asked and digest(self.database) == digest(self.case.gold)
 
     def expert(self) -> str:
         """Asks what the rules demand, though it knows what will be answered."""
@@ -168,7 +166,7 @@ class Desk:
         user = self.user
         talk = [user.stated, sorted(user.told), user.finished] if isinstance(user, Customer) else user.talk
         sets = [sorted(s) for s in (self.seen, self.confirmed, self.reached)]
-        known = [sorted(self.denied.items()), sorted(self.told), self.broken, self.used, self.found, self.over]
+        known = [sorted(self.denied.items()), sorted(self.answers.items()), self.broken, self.used, self.found, self.over]
         return json.dumps([digest(self.database), self.case.wishes[0].said, self.case.user, talk, sets, known])
 
     def _act_next(self, stated: int, answered: set[str], finished: bool) -> str:
@@ -208,7 +206,7 @@ class Desk:
     def _handled(self, number: int, wish: Wish) -> bool:
         """Done, for better or worse."""
         touched = self.database["orders"][wish.order] != self.case.database["orders"][wish.order]
-        return touched or wish.order in self.denied or number in self.told or wish.order in self.database["transferred"]
+        return touched or wish.order in self.denied or self._told(number) or wish.order in self.database["transferred"]
 
     def _find(self, how: str, fits: Any) -> str:
         user = next((name for name, facts in self.database["users"].items() if fits(facts)), None)
@@ -235,17 +233,44 @@ class Desk:
         change(self.database, kind, order, item.strip().lower(), detail.strip())
         right = self.database["orders"][order] == self.case.gold["orders"][order]
         theirs = self.database["orders"][order]["user"] == self.found
-        self._act(order, right, f"changed {order}", allowed=theirs and order in self.confirmed)
+        allowed = theirs and order in self.confirmed and (kind != "cancel" or self._knows_why(order))
+        self._act(order, right, f"changed {order}", allowed=allowed)
         return f"done, order {order}: {json.dumps(self.database['orders'][order])}"
 
     def _act(self, order: str, right: bool, goal: str, allowed: bool = True) -> None:
-        """An act that counts: `allowed` by the rules once the customer has been found."""
-        kept = allowed and self.found == self.case.user
+        """An act that counts: `allowed` by the rules once the customer was found and the order was looked up."""
+        kept = allowed and self.found == self.case.user and order in self.seen
         self.broken += not kept
         before = len(self.reached)
         if right and kept:
             self._reach(goal)
         self._tell(before, worked=right and kept)
+
+    def _knows_why(self, order: str) -> bool:
+        """Whether the customer has said why the order is to be cancelled; of a model's customer that is not known."""
+        if not isinstance(self.user, Customer):
+            return True
+        return any(w.order == order and f"detail {n}" in self.user.told for n, w in enumerate(self.case.wishes))
+
+    def _current(self) -> int:
+        """The wish that is talked of: the one stated last; with a model's customer the first without an answer."""
+        if isinstance(self.user, Customer):
+            return self.user.stated - 1
+        asked = [number for number, fact in enumerate(self.case.facts) if fact is not None]
+        return next((number for number in asked if number not in self.answers), asked[-1] if asked else 0)
+
+    def _answer(self, text: str, current: int) -> None:
+        """Takes a sentence as the answer to a wish; one from before the look-up answers nothing."""
+        for number, wish in enumerate(self.case.wishes):
+            told = wish.told(text, current=number == current)
+            if told is not None and self.found == self.case.user and wish.order in self.seen:
+                self.answers[number] = told
+                if self._told(number):
+                    self._reach(f"told {number}")
+
+    def _told(self, number: int) -> bool:
+        """Whether the last answer to a wish is right."""
+        return number in self.answers and self.answers[number] == self.case.facts[number]
 
     def _seen(self, name: str) -> None:
         before, again = len(self.reached), name in self.seen
@@ -267,4 +292,4 @@ class Desk:
         return {wish.order: wish for wish in self.case.wishes}
 
     def _all_told(self) -> bool:
-        return all(number in self.told for number, fact in enumerate(self.case.facts) if fact)
+        return all(self._told(number) for number, fact in enumerate(self.case.facts) if fact is not None)

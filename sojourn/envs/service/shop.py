@@ -6,9 +6,12 @@ import copy
 import hashlib
 import json
 import random
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+from sojourn.envs.answers import one_number, one_of
 
 Database = dict[str, Any]
 
@@ -26,6 +29,7 @@ STREETS = ("Oak", "Elm", "Lake", "Hill", "Park", "Mill", "River", "Church", "Gar
 PRODUCTS = ("mug", "lamp", "chair", "kettle", "backpack", "jacket", "clock", "pillow")
 COLOURS = ("blue", "red", "green", "black", "white", "yellow")
 STATUSES = ("pending", "shipped", "delivered")
+ORDER = re.compile(r"\bw\d{4}\b", re.IGNORECASE)  # the number of an order
 DAYS = 30  # how long after delivery things can be returned or exchanged
 
 
@@ -130,9 +134,17 @@ class Wish:
             "repair": f'transfer("{self.order}")',
         }[self.kind]
 
-    def fact(self, database: Database) -> str:
-        """What the customer has to be told, empty where nothing is."""
-        return str(database["orders"][self.order][self.kind]) if self.kind in ("total", "status") else ""
+    def fact(self, database: Database) -> str | float | None:
+        """What the customer has to be told, None where nothing is."""
+        return database["orders"][self.order][self.kind] if self.kind in ("total", "status") else None
+
+    def told(self, text: str, current: bool) -> str | float | None:
+        """The one answer to this wish in a sentence, right or wrong, None where there is none; a sentence that names no
+        order is about the `current` wish."""
+        named = [order.upper() for order in re.findall(ORDER, text)]
+        if self.kind not in ("total", "status") or not (self.order in named if named else current):
+            return None
+        return one_of(text, STATUSES) if self.kind == "status" else one_number(re.sub(ORDER, "", text))
 
     def apply(self, database: Database) -> None:
         """What it makes of the database, where it is allowed."""
@@ -197,8 +209,8 @@ class Case:
         return {order: reason for order, reason in found.items() if reason}
 
     @cached_property
-    def facts(self) -> list[str]:
-        """What has to be told, by number of the wish; empty where nothing is."""
+    def facts(self) -> list[str | float | None]:
+        """What has to be told, by number of the wish; None where nothing is."""
         return [wish.fact(self.database) for wish in self.wishes]
 
 

@@ -1,0 +1,51 @@
+"""One answer in the words of an agent: a value that stands there as whole words, and no other value of its kind.
+
+Whoever names several values, or denies one ("it is not pending"), has given no answer: the right one is never picked
+out of what was said. What only looks like a value, such as a word with a letter of another alphabet, is not read.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+Value = TypeVar("Value", str, float)
+
+NUMBER = re.compile(r"(?<![\w.])[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w)", re.ASCII)
+DENIAL = re.compile(r"\b(?:not|never|neither|nor|cannot)\b|n['\u2019]t\b")
+SENTENCE_END = re.compile(r"[.!?;](?:\s+|$)|\n")
+
+
+def folded(text: str) -> str:
+    """Returns a text in one form of its letters, without capitals, and with single spaces."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def said_of(text: str, values: Collection[str]) -> list[str]:
+    """Returns those of `values` that a text says as whole words, each once."""
+    plain = folded(text)
+    return [value for value in values if re.search(rf"(?<!\w){re.escape(folded(value))}(?!\w)", plain)]
+
+
+def numbers_in(text: str) -> list[float]:
+    """Returns the different numbers that a text says in digits, in their order; commas may part thousands."""
+    return list(dict.fromkeys(float(found.replace(",", "")) for found in NUMBER.findall(folded(text))))
+
+
+def one_of(text: str, values: Collection[str]) -> str | None:
+    """Returns the one of `values` that a text says; None where it says none or several, or denies it."""
+    return _one(text, lambda part: said_of(part, values))
+
+
+def one_number(text: str) -> float | None:
+    """Returns the one number that a text says; None where it says none or several, or denies it."""
+    return _one(text, numbers_in)
+
+
+def _one(text: str, read: Callable[[str], list[Value]]) -> Value | None:
+    said = read(text)
+    if len(said) != 1 or any(read(part) and DENIAL.search(folded(part)) for part in SENTENCE_END.split(text)):
+        return None
+    return said[0]
