@@ -34,18 +34,31 @@ def numbers_in(text: str) -> list[float]:
     return list(dict.fromkeys(float(found.replace(",", "")) for found in NUMBER.findall(folded(text))))
 
 
+def number_of(text: str) -> float | None:
+    """Returns the number that a text is; None where it is anything else."""
+    plain = folded(text).removeprefix("$")
+    return float(plain.replace(",", "")) if NUMBER.fullmatch(plain) else None
+
+
 def one_of(text: str, values: Collection[str]) -> str | None:
     """Returns the one of `values` that a text says; None where it says none or several, or denies it."""
-    return _one(text, lambda part: said_of(part, values))
+    said = _only(text, 1, lambda part: said_of(part, values))
+    return said[0] if said else None
 
 
 def one_number(text: str) -> float | None:
     """Returns the one number that a text says; None where it says none or several, or denies it."""
-    return _one(text, numbers_in)
+    said = so_many_numbers(text, 1)
+    return said[0] if said else None
 
 
-def _one(text: str, read: Callable[[str], list[Value]]) -> Value | None:
+def so_many_numbers(text: str, count: int) -> list[float] | None:
+    """Returns the numbers that a text says where there are `count` different ones, none of them denied; else None."""
+    return _only(text, count, numbers_in)
+
+
+def _only(text: str, count: int, read: Callable[[str], list[Value]]) -> list[Value] | None:
     said = read(text)
-    if len(said) != 1 or any(read(part) and DENIAL.search(folded(part)) for part in SENTENCE_END.split(text)):
+    if len(said) != count or any(read(part) and DENIAL.search(folded(part)) for part in SENTENCE_END.split(text)):
         return None
-    return said[0]
+    return said

@@ -122,6 +122,50 @@ async def test_what_must_be_told_must_be_told() -> None:
     assert told
 
 
+async def idle_play(*calls: str) -> float:
+    """What a play of the first task is worth in which nothing is to be changed."""
+    family = Tau(domain="airline")
+    env = enter(family, next(i for i in range(30) if family._idle(enter(family, i).game.problem)))
+    await env.start()
+    customer = env.game.gold.customer
+    for call in (*calls, "finish()"):
+        step = await env.step("agent", say(call.format(customer=customer)))
+    return step.rewards["agent"]
+
+
+async def test_a_denial_needs_a_look_at_the_customer() -> None:
+    assert await idle_play() == 0.0
+    assert await idle_play("get_user_details(user_id='mia_li_3668')") == 0.0  # somebody else
+    assert await idle_play("get_user_details(user_id='{customer}')") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (["It is {fact}."], 1.0),
+        (["You paid ${fact}.00 in all."], 1.0),
+        (["It is 1.", "Sorry, it is {fact}."], 1.0),  # the last counts
+        (["It is {fact}.", "It is 1."], 0.0),
+        (["It is {fact} or 1."], 0.0),
+        (["It is not {fact}."], 0.0),
+        (["It is 9{fact}9."], 0.0),
+        (["1 2 3 4 5 6 7 8 {fact}"], 0.0),
+    ],
+)
+async def test_what_an_answer_is(said: list[str], told: float) -> None:
+    family = Tau(domain="airline")
+    plays = (enter(family, index) for index in range(30))
+    env = next(play for play in plays if len(play.game.problem.facts) == 1)
+    await env.start()
+    while not (action := env.expert()).startswith("say"):
+        await env.step("agent", say(action))
+    for text in said:
+        await env.step("agent", say(f"say({text.format(fact=env.game.problem.facts[0])!r})"))
+    end = await env.step("agent", say("finish()"))
+    assert end.info["told"] == told
+    assert end.rewards == {"agent": told}
+
+
 async def test_a_refused_call_leaves_no_trace() -> None:
     env = enter(Tau())
     await env.start()

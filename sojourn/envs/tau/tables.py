@@ -46,12 +46,17 @@ class Tables(dict[str, Table]):
 
     def begin(self) -> Tables:
         twin = Tables.of(self)
-        twin.touched = self.touched | frozenset(self._mine())
+        twin.touched = self.read
         return twin
+
+    @property
+    def read(self) -> frozenset[tuple[str, str]]:
+        """The table and key of every record that was asked for by its key, here and in those that it came from."""
+        return self.touched | frozenset(self._mine())
 
     def digest(self, base: Mapping[str, Mapping[str, Any]]) -> str:
         """Of all that differs from a database: equal where the whole is."""
-        places = sorted(self.touched | frozenset(self._mine()))
+        places = sorted(self.read)
         found = {f"{table}/{key}": dict.get(self[table], key) for table, key in places}
         known = {f"{table}/{key}": base[table].get(key) for table, key in places}
         changed = {place: record for place, record in found.items() if record != known[place]}
