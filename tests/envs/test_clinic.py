@@ -72,10 +72,10 @@ def test_a_visit_by_hand() -> None:
     assert visit.info == {"verified": 1.0, "questions": 2.0, "tests": 1.0}
 
 
-def test_a_lucky_guess_is_paid_but_not_verified() -> None:
+def test_a_lucky_guess_is_not_paid() -> None:
     visit = Visit(CASE, DATA)
     visit.diagnose("asthma")
-    assert (visit.reward(), visit.info["verified"]) == (1.0, 0.0)
+    assert (visit.reward(), visit.success(), visit.info["verified"]) == (0.0, False, 0.0)
     wrong = Visit(CASE, DATA)
     wrong.diagnose("gout")
     assert (wrong.reward(), wrong.success()) == (0.0, False)

@@ -201,7 +201,24 @@ def test_answers_are_marked_as_squad_does() -> None:
     assert f1("nothing", "something") == 0.0
     judged = mark("barn", ["the Barn", "shed"], ["1", "2"], {"2", "3"})
     assert judged == (1.0, 1.0, 0.5)
-    assert mark("big barn", ["barn"], [], set()) == (0.0, pytest.approx(2 / 3), 1.0)
+    assert mark("big barn", ["barn"], [], set()) == (0.0, pytest.approx(2 / 3), pytest.approx(2 / 3))
+    assert mark("barn shed", ["barn"], [], set(), ["barn", "shed"]) == (0.0, 0.0, 0.0)  # two names are no answer
+    assert mark("Isle of Man", ["Isle of Man"], [], set(), ["Isle", "Man"]).f1 == 1.0
+
+
+@pytest.mark.parametrize(("looked", "worth"), [((), 0.0), ((0,), 0.0), ((0, 1), 1.0)])
+async def test_a_choice_must_have_been_looked_up(looked, worth: float) -> None:
+    family = Search()
+    tasks = (family.tasks("train")[number] for number in range(40))
+    task = next(task for task in tasks if task.tags[-1] == "comparison")
+    play = family.make(task)
+    assert "only if the passages" in (await play.start()).brief[0].text
+    for number in looked:
+        title = play.index.corpus.by_id[task.data["evidence"][number]].title
+        await play.step("agent", say(f"search[{title}]"))
+    end = await play.step("agent", say(f"answer[{task.data['answer']}]"))
+    assert end.rewards == {"agent": worth}
+    assert end.success is bool(worth)
 
 
 async def test_a_play_by_hand() -> None:

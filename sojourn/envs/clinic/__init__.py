@@ -38,7 +38,7 @@ class Clinic:
 
     `Task.data["answer"]` is the disease (`information_gain.before = 'diagnose("'`, `after = '")'`). In the info of a
     question or test `subgoal` is 1 where it ruled something out, and `tool_score` then 1, else -1; `verified` is 0 for
-    a diagnosis that does not yet follow.
+    a diagnosis that does not yet follow, right or wrong.
     """
 
     diseases: Annotated[int, Range(2, MOST)] = 6
@@ -78,7 +78,7 @@ class Clinic:
 class Visit:
     """You are a doctor in a game. Find out which disease the patient has, then diagnose it.
 
-    Patients may err or hold things back, tests do not. A wrong diagnosis is worth nothing.
+    Patients may err or hold things back, tests do not. A wrong diagnosis is worth nothing, nor is a guess.
     """
 
     case: Case
@@ -86,6 +86,7 @@ class Visit:
     asked: tuple[str, ...] = ()
     tested: tuple[str, ...] = ()
     named: str = ""
+    follows: bool = False  # whether the diagnosis did when it was named
     info: dict[str, float] = field(default_factory=dict)
 
     def goal(self) -> str:
@@ -94,7 +95,9 @@ class Visit:
         lines.append(f"Symptoms to ask about: {', '.join(sorted(self.case.answers))}.")
         lines.append(f"Tests: {', '.join(NORMAL)}.")
         cost = f"A question takes 1 turn, a test {self.data['test_turns']}, you have {self.data['turns']}."
-        return "\n".join([*lines, cost, self.case.opening])
+        by = "Complaint, answers and tests" if trusts(self.data) else "Complaint and tests, without the answers,"
+        counts = f"{by} must rule out every other disease before a diagnosis counts."
+        return "\n".join([*lines, cost, counts, self.case.opening])
 
     def ask(self, symptom: str) -> str:
         """Ask the patient whether they have a symptom."""
@@ -124,9 +127,8 @@ class Visit:
         name = disease.strip().lower()
         if name not in self.case.candidates:
             raise ValueError(f"{disease[:30]!r} is not possible here, use one of {', '.join(self.case.candidates)}")
-        follows = len(self._left()) == 1
-        self.named = name
-        self.info = {"verified": float(follows), "questions": float(len(self.asked)), "tests": float(len(self.tested))}
+        self.named, self.follows = name, len(self._left()) == 1
+        self.info = {"verified": float(self.follows), "questions": float(len(self.asked)), "tests": float(len(self.tested))}
 
     @property
     def left(self) -> int:
@@ -136,10 +138,10 @@ class Visit:
     def reward(self) -> float | None:
         if not self.named:
             return None if self.left > 0 else 0.0
-        return float(self.named == self.case.disease)
+        return float(self.success())
 
     def success(self) -> bool:
-        return self.named == self.case.disease
+        return self.follows and self.named == self.case.disease
 
     def expert(self) -> str:
         return self._doctor().next(self.asked, self.tested, self.left)

@@ -109,7 +109,7 @@ def nested(rng: random.Random, level: int) -> Problem:
 
 def substrings(rng: random.Random, level: int) -> Problem:
     length = 1 + level
-    text = "".join(rng.choice("abcde"[: 2 + level]) for _ in range(120 * level))
+    text = "".join(rng.choice("abcde"[: 2 + level]) for _ in range(rng.randint(100, 300) * level))
     found: dict[str, int] = defaultdict(int)
     for i in range(len(text) - length + 1):
         found[text[i : i + length]] += 1

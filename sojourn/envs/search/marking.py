@@ -1,7 +1,8 @@
 """How answers are marked: exact match and token F1 of SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250), evidence recall.
 
 Answers are normalised as there: lower case, no punctuation, no articles, single spaces. It differs in that accents are
-dropped too, and that hyphens and slashes part words.
+dropped too, that hyphens and slashes part words, and that an answer with several known names is worth nothing: words
+overlap with whatever one stuffs them with.
 """
 
 from __future__ import annotations
@@ -34,8 +35,23 @@ def f1(said: str, answer: str) -> float:
     return 2 * common / (len(ours) + len(theirs)) if common else 0.0
 
 
-def mark(said: str, answers: Sequence[str], evidence: Collection[str], opened: Collection[str]) -> Mark:
-    """The best that the answer is worth against any of those that count; without evidence its recall is 1."""
+def mark(
+    said: str,
+    answers: Sequence[str],
+    evidence: Collection[str],
+    opened: Collection[str],
+    names: Collection[str] = (),
+) -> Mark:
+    """The best that an answer, which says `names`, is worth against any of those that count; without evidence its
+    recall is what the answer is worth."""
     exact = max(float(normalised(said) == normalised(answer)) for answer in answers)
-    found = len(set(evidence) & set(opened)) / len(set(evidence)) if evidence else 1.0
-    return Mark(exact, max(f1(said, answer) for answer in answers), found)
+    overlap = max(f1(said, answer) for answer in answers) if len(names) <= 1 or exact else 0.0
+    found = len(set(evidence) & set(opened)) / len(set(evidence)) if evidence else overlap
+    return Mark(exact, overlap, found)
+
+
+def gives_away(question: str, answers: Sequence[str]) -> bool:
+    """Whether a question names its answer, or leaves yes and no: guessing is then right every second time."""
+    asked = f" {normalised(question)} "
+    plain = [normalised(answer) for answer in answers]
+    return any(answer in ("yes", "no") or f" {answer} " in asked for answer in plain)

@@ -15,11 +15,15 @@ from typing import Any, NamedTuple
 
 from sojourn.envs.search.corpus import Passage
 from sojourn.envs.search.index import Index, words
-from sojourn.envs.search.marking import Mark, mark, normalised
+from sojourn.envs.search.marking import Mark, gives_away, mark, normalised
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.types import Message, Observation, Role, Step, Task
 
-BRIEF = "Answer the question from the passages. Say one action: {actions}. The answer is short.\nQuestion: {question}"
+BRIEF = (
+    "Answer the question from the passages. Say one action: {actions}. The answer is short, and one alone{looked}.\n"
+    "Question: {question}"
+)
+LOOKED = "; a choice between what the question names counts only if the passages that decide it were listed"
 ACTION = re.compile(r"(search|open|neighbours|answer)\[([^\n]*)\]", re.IGNORECASE)
 LONGEST_ARGUMENT = 200
 
@@ -53,7 +57,8 @@ class Play:
 
     async def start(self) -> Observation:
         actions = ["search[words]", "open[id]", *(["neighbours[name]"] if self.rules.graph else []), "answer[text]"]
-        text = BRIEF.format(actions=", ".join(actions), question=self.data["question"])
+        looked = LOOKED if self._given_away() else ""
+        text = BRIEF.format(actions=", ".join(actions), question=self.data["question"], looked=looked)
         count = len(self.index.corpus.passages)
         return self._observe(f"There are {count} passages to search.", (Message(Role.SYSTEM, text),))
 
@@ -137,11 +142,26 @@ class Play:
     def _end(self, agent: str, said: str | None) -> Step:
         """The last step; running out of turns (said is None) earns nothing."""
         self.done = True
-        answers = (self.data["answer"], *self.data["aliases"])
-        judged = mark(said or "", answers, self.data["evidence"], self.state.opened) if said else Mark(0.0, 0.0, 0.0)
+        judged = self._mark(said) if said else Mark(0.0, 0.0, 0.0)
         info = {f"search/{name}": value for name, value in judged._asdict().items()}
         reward = earned(judged, self.rules.marking)
         return Step(None, {agent: reward}, done=True, success=judged.exact == 1.0, info=info)
+
+    @property
+    def _answers(self) -> tuple[str, ...]:
+        return (self.data["answer"], *self.data["aliases"])
+
+    def _given_away(self) -> bool:
+        """Whether a guess is as good as right, so that the evidence must have been listed."""
+        return bool(self.data["evidence"]) and gives_away(self.data["question"], self._answers)
+
+    def _mark(self, said: str) -> Mark:
+        """What an answer is worth; nothing for a choice that was not looked up."""
+        evidence = self.data["evidence"]
+        judged = mark(said, self._answers, evidence, self.state.opened, self.index.corpus.names_in(said))
+        if self._given_away() and not self.state.listed >= set(evidence):
+            return judged._replace(exact=0.0, f1=0.0)
+        return judged
 
     def _observe(self, text: str, brief: tuple[Message, ...] = ()) -> Observation:
         choices = tuple(self._choices()) if self.rules.choices else ()

@@ -15,7 +15,8 @@ ROUNDS = 3  # offers in which the expert comes from what is best for itself to w
 
 def expert(talk: Talk, weights: Mapping[str, float], rounds: int = ROUNDS) -> str:
     """Answers truly, asks where knowing counts, comes from its own best to the fair deal in so many `rounds`, and takes
-    what is as good as that, or, when time is short, what is better than nothing."""
+    what is as good as that, or, when time is short, what is better than nothing. It gives way to offers alone, not to
+    one who waits."""
     me, left = talk.seats[talk.mover], talk.turns - talk.used
     if talk.asked and talk.asked not in talk.seats[OTHER[talk.mover]].learnt and left > 4:
         return f'tell("{talk.asked}", "{talk.scene.favourites(talk.mover, talk.asked)[0]}")'
@@ -24,7 +25,10 @@ def expert(talk: Talk, weights: Mapping[str, float], rounds: int = ROUNDS) -> st
         return f'ask("{unknown[0]}")'
     if talk.bid is not None and _good(talk, talk.bid, weights, hurry=left <= 2):
         return "accept()"
-    share = me.offers / rounds if me.offers < rounds and left > 4 else 1.0
+    theirs = talk.seats[OTHER[talk.mover]].offers
+    answered = left <= 4 and theirs >= me.offers - 1  # all but one of its offers, by an offer
+    steps = min(me.offers, theirs)
+    share = steps / rounds if steps < rounds and not answered else 1.0
     return f'offer("{written(_next(talk, share))}")'
 
 

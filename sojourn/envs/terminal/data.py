@@ -201,7 +201,8 @@ def _database(rows: tuple[tuple[str, str, int], ...]) -> bytes:
 
 def database(rng: random.Random, level: int) -> Job:
     city, fruit = rng.choice(CITIES[:5]), rng.choice(FRUITS)
-    rows = (*_sales(rng, size(level)), *[(city, fruit, rng.randint(1, 99)) for _ in range(4)])
+    more = rng.randint(4, 20)  # or the number of rows could be guessed
+    rows = (*_sales(rng, size(level)), *[(city, fruit, rng.randint(1, 99)) for _ in range(more)])
     values, mine = (city,), [row for row in rows if row[0] == city]
     if level == 1:
         asked, query = f"How many rows have the city {city}", "select count(*) from sales where city=?"

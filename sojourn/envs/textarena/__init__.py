@@ -2,7 +2,8 @@
 
 Rules, prompts and texts are those of TextArena (Guertler et al. 2025, arXiv:2504.11442; the package `textarena`); the
 seats, the opponent, the experts and the isolation are ours. It differs in that an invalid action is refused and costs
-nothing (TextArena counts it, and the second in a row loses), and that of several boards at once the last is shown.
+nothing (TextArena counts it, and the second in a row loses), that several actions at once are refused (TextArena takes
+one of them, or all), and that of several boards at once the last is shown.
 """
 
 from __future__ import annotations

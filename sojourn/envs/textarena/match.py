@@ -135,6 +135,8 @@ class Match:
             raise ActionError("Nothing was said: say one action, in square brackets.")
         if "[" not in text and "]" not in text:
             text = f"[{text}]"
+        if text.count("[") != 1 or text.count("]") != 1:
+            raise ActionError("Those are several actions: say one, in square brackets.")
         before, luck = copy.deepcopy(self.env), copy.copy(self.luck)
         try:
             with self._own_luck():

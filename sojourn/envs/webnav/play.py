@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from sojourn.envs.search.marking import normalised
+from sojourn.envs.search.marking import gives_away, normalised
 from sojourn.envs.search.play import clean
 from sojourn.envs.webnav.site import Link, Screen, Site
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.types import Message, Observation, Role, Step, Task
 
 PAGE = "You visit a web site. Say one action: {actions}, stop.\nStop on the page that says: {query}"
-ANSWER = "You visit a web site. Say one action: {actions}, answer[text].\nAnswer the question: {query}"
+ANSWER = "You visit a web site. Say one action: {actions}, answer[text].{looked}\nAnswer the question: {query}"
+LOOKED = " A choice between what the question names counts only if you have been on the pages that decide it."
 ACTION = re.compile(r"(click|answer)\[([^\n]*)\]|back|more|stop", re.IGNORECASE)
 LONGEST_ANSWER = 200
 
@@ -51,7 +52,8 @@ class Visit:
     async def start(self) -> Observation:
         actions = ["click[number]", "back", *(["more"] if self.site.longest > self.rules.letters else [])]
         form = PAGE if self.data["goal"] == "page" else ANSWER
-        text = form.format(actions=", ".join(actions), query=self.data["query"])
+        looked = LOOKED if self._given_away() else ""
+        text = form.format(actions=", ".join(actions), query=self.data["query"], looked=looked)
         return self._observe((Message(Role.SYSTEM, text),))
 
     async def step(self, agent: str, action: Message) -> Step:
@@ -149,7 +151,12 @@ class Visit:
     def _right(self, verb: str, argument: str) -> bool:
         if verb == "stop":
             return self.state.trail[-1] == self.data["target"]
-        return normalised(argument) in map(normalised, self.data["answers"])
+        looked = not self._given_away() or self.state.visited >= set(self.data["keys"])
+        return looked and normalised(argument) in map(normalised, self.data["answers"])
+
+    def _given_away(self) -> bool:
+        """Whether a guess is as good as right, so that the pages that decide must have been visited."""
+        return gives_away(self.data["query"], self.data["answers"])
 
     def _end(self, agent: str, right: bool, reward: float = 0.0) -> Step:
         """The end pays what the key nodes leave of 1, if it is right."""
