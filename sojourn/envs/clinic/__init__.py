@@ -128,7 +128,11 @@ class Visit:
         if name not in self.case.candidates:
             raise ValueError(f"{disease[:30]!r} is not possible here, use one of {', '.join(self.case.candidates)}")
         self.named, self.follows = name, len(self._left()) == 1
-        self.info = {"verified": float(self.follows), "questions": float(len(self.asked)), "tests": float(len(self.tested))}
+        self.info = {
+            "verified": float(self.follows),
+            "questions": float(len(self.asked)),
+            "tests": float(len(self.tested)),
+        }
 
     @property
     def left(self) -> int:

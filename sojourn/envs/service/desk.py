@@ -166,7 +166,14 @@ class Desk:
         user = self.user
         talk = [user.stated, sorted(user.told), user.finished] if isinstance(user, Customer) else user.talk
         sets = [sorted(s) for s in (self.seen, self.confirmed, self.reached)]
-        known = [sorted(self.denied.items()), sorted(self.answers.items()), self.broken, self.used, self.found, self.over]
+        known = [
+            sorted(self.denied.items()),
+            sorted(self.answers.items()),
+            self.broken,
+            self.used,
+            self.found,
+            self.over,
+        ]
         return json.dumps([digest(self.database), self.case.wishes[0].said, self.case.user, talk, sets, known])
 
     def _act_next(self, stated: int, answered: set[str], finished: bool) -> str:

@@ -123,7 +123,15 @@ class Desk:
 
     def state_key(self) -> str:
         talk = self.user.talk if isinstance(self.user, SpokenUser) else []
-        known = [sorted(self.taken), sorted(self.told), self.answer, sorted(self.tables.read), self.used, self.over, talk]
+        known = [
+            sorted(self.taken),
+            sorted(self.told),
+            self.answer,
+            sorted(self.tables.read),
+            self.used,
+            self.over,
+            talk,
+        ]
         return json.dumps([self.source.domain, self.problem.id, self.tables.digest(self.source.database), known])
 
     def _call(self, name: str, **arguments: Any) -> str:
