@@ -37,7 +37,8 @@ class Service:
     Of `users` customers one calls with `requests`, each with chance `denied` one that the policy forbids. The customer
     names one wish at a time, says more when asked, and confirms what it wants. 1 where in the end the database is what
     it should be, every question is answered, exactly the forbidden is denied for the right reason, and no rule was
-    broken; 0 otherwise, and after `turns` actions.
+    broken; 0 otherwise, and after `turns` actions. An answer is one number or one status, of an order that was looked
+    up; of several sentences with one the last counts.
 
     `user` "llm" has a model play the customer, at `base_url` (OpenAI's chat completions) under the name `model`; `key`
     names the environment variable with the key. A server that fails is an infrastructure error.
