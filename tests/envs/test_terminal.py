@@ -29,7 +29,7 @@ async def play(family: Terminal, index: int, split: str = "train"):
     try:
         await env.start()
         for turn in range(family.turns):
-            step = await env.step("agent", say(env.expert()))
+            step = await env.step("agent", say(await env.expert()))
             if step.done:
                 return step, turn + 1
         raise AssertionError("a play does not end")
@@ -95,7 +95,7 @@ async def test_the_expert_finds_its_way_back():
         ):
             await env.step("agent", say(said))
         while not env.over:
-            step = await env.step("agent", say(env.expert()))
+            step = await env.step("agent", say(await env.expert()))
         assert step.success
         await env.close()
 
@@ -153,8 +153,8 @@ async def test_a_play_ends_lost_when_its_turns_are_used_up_even_with_the_job_don
     family = Terminal(kinds=("sort_lines",), turns=2)
     env = family.make(family.tasks("train")[0])
     await env.start()
-    await env.step("agent", say(env.expert()))
-    assert env.expert() == "done"
+    await env.step("agent", say(await env.expert()))
+    assert await env.expert() == "done"
     step = await env.step("agent", say("ls"))
     assert (step.done, step.success, step.rewards) == (True, False, {"agent": 0.0})
     await env.close()
@@ -172,7 +172,7 @@ async def test_forks_part():
     assert twin.state_key() != env.state_key()
     await twin.close()
     while not env.over:
-        step = await env.step("agent", say(env.expert()))
+        step = await env.step("agent", say(await env.expert()))
     assert step.success
     await env.close()
 

@@ -4,6 +4,7 @@ Every attack is played to the end of its play. It must earn nothing, raise nothi
 it was, and where it left the task possible, the honest way must still earn everything afterwards.
 """
 
+import inspect
 import json
 import os
 import shutil
@@ -76,6 +77,7 @@ async def tried(env, actions) -> Step | None:
 async def honest(env) -> Step:
     while True:
         action = env.expert()
+        action = await action if inspect.isawaitable(action) else action
         step = await env.step("agent", say(action))
         if step.done:
             return step
@@ -154,6 +156,7 @@ async def test_repo_knowing_the_tests_by_heart():
         if case.seen
     }
     text = f"""
+import inspect
 import json
 TABLE = {table!r}
 def known(name):

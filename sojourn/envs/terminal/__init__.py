@@ -4,20 +4,20 @@ After Endless Terminals (Gandhi, Garg, Goodman, Papailiopoulos 2026, arXiv:2601.
 1 at the end of the episode, a plain loop of command and output. Differs: there language models write each job, its
 container and its tests, and jobs that no model solves are left out; here programs write jobs of known kinds, each with
 commands that do it, and every kind is tested to fail when nothing is done and to pass when those are run. A job is
-judged by its files alone, from outside the sandbox, when the agent says that it is done.
+judged by its files alone, outside the sandbox but in a process of its own, when the agent says that it is done.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.envs.about import About
 from sojourn.envs.calls import LONGEST_ACTION, short
 from sojourn.envs.fields import Count, check_fields, check_names
+from sojourn.envs.judged import Check, Judge
 from sojourn.envs.sandbox import LostError, Sandbox, Tree, show
 from sojourn.envs.sandbox.command import require
 from sojourn.envs.terminal import data, folders, logs
@@ -63,11 +63,18 @@ class Terminal:
     form: Literal["text", "native"] = "text"
     train: Count = 100_000
     test: Count = 1_000
+    _judge: Judge = field(default_factory=Judge, init=False, repr=False, compare=False)  # kept while it is open
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kinds", tuple(self.kinds))
         check_fields("terminal", self)
         check_names("terminal", "kinds", self.kinds or KINDS, KINDS)
+
+    async def open(self) -> None:
+        await self._judge.open()
+
+    async def close(self) -> None:
+        await self._judge.close()
 
     def tasks(self, split: str) -> Sequence[Task]:
         kinds = self.kinds or tuple(KINDS)
@@ -91,12 +98,18 @@ def job_of(task: Task) -> Job:
     )
 
 
+def check_of(data: Mapping[str, Any], seed: int, split: str) -> Check:
+    """How a task is judged, for the process that judges."""
+    return job_of(Task("terminal", data, seed, split)).check
+
+
 @dataclass
 class TerminalEnv:
     family: Terminal
     task: Task
     job: Job
     sandbox: Sandbox = field(default_factory=Sandbox)
+    judge: Judge = field(default_factory=Judge)
     used: int = 0
     over: bool = False
     tree: Tree = field(default_factory=Tree)  # after the last action
@@ -115,8 +128,7 @@ class TerminalEnv:
         command = read(action)
         self.used += 1
         if command is None:
-            passed = await asyncio.to_thread(self.job.check, self.tree)
-            return self._end(agent, passed)
+            return self._end(agent, await self._passes())
         try:
             result = await self.sandbox.run(command, self.family.timeout_s)
             self.tree = await self.sandbox.tree()
@@ -130,24 +142,32 @@ class TerminalEnv:
 
     async def close(self) -> None:
         self.over = True
-        await self.sandbox.close()
+        try:
+            await self.sandbox.close()
+        finally:
+            await self.judge.close()
 
     async def fork(self) -> TerminalEnv:
-        twin = TerminalEnv(self.family, self.task, self.job, self.sandbox, self.used, self.over, self.tree, self.place)
-        twin.sandbox = Sandbox() if self.over else await self.sandbox.fork()
-        return twin
+        sandbox = Sandbox() if self.over else await self.sandbox.fork()
+        used, tree = self.used, self.tree
+        return TerminalEnv(self.family, self.task, self.job, sandbox, Judge(), used, self.over, tree, self.place)
 
     def state_key(self) -> str:
         left = self.family.turns - self.used
         return f"{self.task.id}/{self.tree.digest[:16]}/{self.sandbox.digest[:16]}/{left}"
 
-    def expert(self) -> str:
+    async def expert(self) -> str:
         """Says the solution's commands from the first, in /task; begins again after anything else was said."""
-        if self.job.check(self.tree):
+        if await self._passes():
             return "done"
         if self.sandbox.folder != "/task":
             return "cd /task"
         return self.job.solution[self.place]
+
+    async def _passes(self) -> bool:
+        task = self.task
+        check = f"{__name__}:{check_of.__name__}"
+        return await self.judge(check, dict(task.data), task.seed, task.split, tree=self.tree) is True
 
     def _observe(self, text: str, brief: tuple[Message, ...] = ()) -> Observation:
         tools = TOOLS if self.family.form == "native" else ()

@@ -14,7 +14,8 @@ from typing import Any
 
 from sojourn.envs.sandbox import Entry, Tree
 
-LARGEST_ARCHIVE = 2**22  # bytes, unpacked
+LARGEST_ARCHIVE, MOST_MEMBERS = 2**22, 1_000  # bytes, unpacked; files, folders and all else
+LARGEST_JSON = 2**20  # bytes
 # fmt: off
 NAMES = [
     "ada", "ben", "cleo", "dina", "emil", "fay", "gus", "hana", "ivo", "jana", "kim",
@@ -61,7 +62,9 @@ def lines_are(path: str, expected: Iterable[object]) -> Callable[[Tree], bool]:
 
     def check(tree: Tree) -> bool:
         text = tree.text(path)
-        return text is not None and [line.rstrip() for line in text.split("\n")] == wanted
+        if text is None or text.count("\n") + 1 != len(wanted):  # millions of lines are not split
+            return False
+        return [line.rstrip() for line in text.split("\n")] == wanted
 
     return check
 
@@ -77,13 +80,20 @@ def are(expected: Mapping[str, str | bytes], folder: str = ".") -> Callable[[Tre
 
 
 def unpacked(data: bytes | None) -> dict[str, bytes] | None:
-    """The files of a tar.gz, within limits; None where it is none."""
+    """The files of a tar.gz; None where it is none, or has more members or bytes than an honest one would.
+
+    A member's size is what it has when unpacked: of a sparse one, its archive holds almost nothing.
+    """
     try:
         plain = zlib.decompressobj(wbits=31).decompress(data or b"", LARGEST_ARCHIVE)
         found: dict[str, bytes] = {}
+        left = LARGEST_ARCHIVE
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
-            for member in archive:
-                if member.isreg() and member.size <= LARGEST_ARCHIVE and (file := archive.extractfile(member)):
+            for number, member in enumerate(archive):
+                left -= member.size
+                if left < 0 or member.size < 0 or number >= MOST_MEMBERS:
+                    return None
+                if member.isreg() and (file := archive.extractfile(member)):
                     found[member.name.removeprefix("./")] = file.read()
         return found
     except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError, RecursionError):
@@ -102,9 +112,9 @@ def packed(files: Mapping[str, str]) -> bytes:
 
 
 def parsed(data: bytes | None) -> Any:
-    """The JSON in a file; None where there is none."""
+    """The JSON in a file; None where there is none, or more than an honest one would have."""
     try:
-        return json.loads(data or b"null")
+        return json.loads(data or b"null") if len(data or b"") <= LARGEST_JSON else None
     except (ValueError, RecursionError):
         return None
 

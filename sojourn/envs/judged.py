@@ -1,0 +1,270 @@
+"""Judges what an agent made (files, an archive, a database) in a process of its own, which may die of it.
+
+    judge = Judge()
+    passed = await judge("my.world:check_of", task.data, tree=tree) is True
+    await judge.close()
+
+`check_of(*arguments)` is a function of a module that can be imported. It returns the check of a task, a function of a
+`Tree` of files; bytes of any other kind are judged as a tree of one file. It is made once for the same arguments, from
+what the world knows alone. Then a process is forked for each judgement: with limits on memory, on CPU and wall time, no
+file that it could write, no input, and no descriptor of ours. What the check returns comes back as JSON. Whatever goes
+wrong once it has the agent's files (it raises, runs out of memory, is too slow, crashes) gives None: not passed, for it
+is the agent's doing. `InfrastructureError` is raised only where there is nobody to judge. A bug of a check's author
+gives None too: call the check directly to see it.
+
+The forks are of one small process that does nothing else, never of this one with its threads and its gigabytes. It is
+started when a judge is first asked, serves all judges of this process, ends with the last `close`, and when this
+process dies. A world whose family keeps an open judge between `open` and `close` does not start it again for each play.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import importlib
+import json
+import os
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any, BinaryIO
+
+from sojourn.envs.sandbox.tree import Entry, Tree
+from sojourn.errors import InfrastructureError
+from sojourn.threads import surely
+
+LONGEST_REQUEST, LONGEST_ANSWER = 2**16, 2**20  # bytes
+GRACE_S = 60.0  # beyond a judgement's own limit: for the process to start on a busy machine, and to import a world
+BEGUN, FAILED = b"=", b"!"  # what is said before a judgement, and instead of one
+Check = Callable[[Tree], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one judgement may use; memory is counted beyond the files that it reads."""
+
+    memory_bytes: int = 2**28
+    cpu_s: int = 10
+    wall_s: float = 60.0
+
+
+class Judge:
+    """A play's right to have something judged, or a family's; the process lives as long as anybody has it."""
+
+    def __init__(self, limits: Limits = Limits()) -> None:
+        self.limits = limits
+        self.holds = False
+
+    async def __call__(self, function: str, *arguments: Any, tree: Tree) -> Any:
+        """What the check that `function` makes of these arguments says of the files; None where it cannot say.
+
+        The function is named "module:name", and its arguments are JSON. A judgement that is cancelled is killed.
+        """
+        request = json.dumps([function, arguments, asdict(self.limits)]).encode()
+        if len(request) > LONGEST_REQUEST:
+            raise ValueError(f"the arguments of {function} have {len(request)} bytes as JSON: name a task by its seed")
+        await self.open()
+        ours, theirs = socket.socketpair()
+        with ours:
+            ours.setblocking(False)
+            await surely(_PROCESS.send, request, tree, theirs)
+            try:
+                async with asyncio.timeout(self.limits.wall_s + GRACE_S):
+                    answer = await _all(ours)
+            except TimeoutError:
+                raise InfrastructureError(f"{function}: the process that judges does not answer") from None
+        if not answer.startswith(BEGUN):
+            why = answer[1:].decode(errors="replace") or "the process that judges has ended"
+            raise InfrastructureError(f"{function}: {why}")
+        return _read(answer[1:])
+
+    async def open(self) -> None:
+        if not self.holds:
+            self.holds = True
+            _PROCESS.hold()
+
+    async def close(self) -> None:
+        """Any number of times; the process ends with the last who has it."""
+        if self.holds:
+            self.holds = False
+            await surely(_PROCESS.release)
+
+
+class _Process:
+    """The process that is forked for each judgement, as seen from here. Safe to use from threads."""
+
+    def __init__(self) -> None:
+        self.lock, self.counting = threading.Lock(), threading.Lock()  # the second is never held for long
+        self.holders = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        self.control: socket.socket | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.process is None or self.process.poll() is not None
+
+    def hold(self) -> None:
+        with self.counting:
+            self.holders += 1
+
+    def release(self) -> None:
+        with self.lock:
+            with self.counting:
+                self.holders -= 1
+            if not self.holders:
+                self._stop()
+
+    def send(self, request: bytes, tree: Tree, answer: socket.socket) -> None:
+        """Has it fork for this request, and takes the answer's socket; it is started where it does not run."""
+        with answer, _packed(tree) as files:
+            try:
+                with self.lock:
+                    self._ready()
+                    assert self.control is not None
+                    socket.send_fds(self.control, [request], [files.fileno(), answer.fileno()])
+            except OSError as error:
+                raise InfrastructureError(f"the process that judges cannot be asked: {error}") from error
+
+    def _ready(self) -> None:
+        if not self.holders:
+            raise InfrastructureError("a judge was closed while it was asked")
+        if self.ended:
+            self._stop()
+            self._start()
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            paths = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+            own = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **own},
+                start_new_session=True,
+            )
+        self.control = ours
+
+    def _stop(self) -> None:
+        """It ends by itself as soon as nobody can ask it."""
+        control, self.control = self.control, None
+        process, self.process = self.process, None
+        if control is not None:
+            control.close()
+        if process is not None:
+            process.wait()
+
+
+_PROCESS = _Process()
+
+
+async def _all(answer: socket.socket) -> bytes:
+    """What is said until the end, and one byte too many at most."""
+    loop, said = asyncio.get_running_loop(), b""
+    while len(said) <= LONGEST_ANSWER and (part := await loop.sock_recv(answer, 65_536)):
+        said += part
+    return said
+
+
+def _read(answer: bytes) -> Any:
+    try:
+        return json.loads(answer) if len(answer) < LONGEST_ANSWER else None
+    except (ValueError, RecursionError):  # it was killed while it answered
+        return None
+
+
+def _packed(tree: Tree) -> BinaryIO:
+    """A file in memory: how long the head is, the head (each entry but its data), and the data."""
+    entries = tree.entries.items()
+    head = json.dumps([(path, e.kind, len(e.data), e.mode, e.mtime) for path, e in entries]).encode()
+    file = open(os.memfd_create("judged"), "wb")  # noqa: SIM115  (closed by who sends it)
+    file.write(struct.pack("!Q", len(head)) + head)
+    file.writelines(entry.data for _, entry in entries)
+    file.flush()
+    return file
+
+
+# The process that is forked
+
+
+def serve(number: int) -> None:
+    """Forks for every request until whoever asks is gone; who judges is buried by the kernel."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with socket.socket(fileno=number) as control:
+        while True:
+            request, files, _, _ = socket.recv_fds(control, LONGEST_REQUEST, 2)
+            if not request:
+                return
+            with socket.socket(fileno=files[1]) as answer:
+                _serve(request, files[0], answer, control)
+            os.close(files[0])
+
+
+def _serve(request: bytes, files: int, answer: socket.socket, control: socket.socket) -> None:
+    try:
+        check, limits = _asked(request)
+        child = os.fork()
+    except Exception as error:  # nobody can judge: the boundary to whoever asked
+        with contextlib.suppress(OSError):
+            answer.sendall(FAILED + f"{type(error).__name__}: {error}".encode(errors="replace")[:1_000])
+        return
+    if child == 0:
+        try:
+            control.close()
+            answer.sendall(BEGUN)
+            _limit(limits, os.fstat(files).st_size, answer)
+            said = json.dumps(check(_unpacked(files))).encode()
+            fcntl.fcntl(answer, fcntl.F_SETFL, 0)  # room to go on writing is no signal to end
+            answer.sendall(said)
+        finally:
+            os._exit(0)
+
+
+@lru_cache(256)
+def _asked(request: bytes) -> tuple[Check, Limits]:
+    function, arguments, limits = json.loads(request)
+    module, _, name = function.partition(":")
+    return getattr(importlib.import_module(module), name)(*arguments), Limits(**limits)
+
+
+def _limit(limits: Limits, read_bytes: int, answer: socket.socket) -> None:
+    """The kernel ends this process at its limits, and when nobody waits for the answer any more."""
+    signal.setitimer(signal.ITIMER_REAL, limits.wall_s)  # with a signal that nothing here catches
+    fcntl.fcntl(answer, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(answer, fcntl.F_SETFL, fcntl.fcntl(answer, fcntl.F_GETFL) | os.O_ASYNC)
+    with contextlib.suppress(BlockingIOError):
+        answer.recv(1, socket.MSG_DONTWAIT)  # it was closed before that
+        os._exit(0)
+    with open("/proc/self/statm") as file:
+        held = int(file.read().split()[0]) * resource.getpagesize()
+    memory = held + 3 * read_bytes + limits.memory_bytes
+    for kind, most in (
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_CPU, limits.cpu_s),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_NOFILE, 16),
+    ):
+        hard = resource.getrlimit(kind)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (most, most))
+
+
+def _unpacked(files: int) -> Tree:
+    with open(files, "rb", closefd=False) as file:
+        file.seek(0)
+        (size,) = struct.unpack("!Q", file.read(8))
+        head = json.loads(file.read(size))
+        return Tree({path: Entry(kind, file.read(count), mode, mtime) for path, kind, count, mode, mtime in head})
