@@ -48,7 +48,9 @@ class Env(Protocol):
     a run keeps them beside its episodes).
 
     `step` raises `ActionError` when the action is malformed or impossible, with the world unchanged, and anything else
-    only for failures that are not the agent's fault.
+    only for failures that are not the agent's fault. What an agent can bring about (it ruins what it works in, breaks
+    or stalls the engine) ends the play with the worst reward and the info `lost`; where a world cannot know, it is
+    played again to find out (`sojourn/rollout/blame.py`).
     """
 
     async def start(self) -> Observation: ...
@@ -59,7 +61,8 @@ class Env(Protocol):
 class EnvFamily(Protocol):
     """A world: its tasks and how to enter them. Optional: `async open()` / `async close()` for shared resources,
     `capacity`, how many plays it can hold at once (no limit without it), `seats`, the names of those who play where
-    they are several (the policy sits in each, and learns from each), and `about`, what it says of itself (`About`).
+    they are several (the policy sits in each, and learns from each), `about`, what it says of itself (`About`), and
+    `lowest_reward`, what a play pays that its agent broke (-1 without it).
     One that is made of several has them as `worlds`, and `world_of(task)`.
 
     `tasks(split)` gives the tasks of "train" or "test", decided by the config alone, as a sequence with random access

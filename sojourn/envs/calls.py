@@ -33,6 +33,8 @@ class Method:
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments, checked; ActionError names the tool, the value and what it should have been."""
         name = self.tool.name
+        if not isinstance(given, Mapping):
+            raise ActionError(f"{name}: the arguments {short(given)} must be given by name")
         for key, value in given.items():
             if key not in self.hints:
                 raise ActionError(f"{name}: there is no argument {short(key)}, the call is {self.signature}")

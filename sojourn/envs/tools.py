@@ -213,8 +213,6 @@ class ToolsEnv:
         method = self.interface.methods.get(call.name)
         if method is None:
             raise ActionError(f"there is no tool {short(call.name)}, use one of {', '.join(self.interface.methods)}")
-        if not isinstance(call.arguments, Mapping):
-            raise ActionError(f"{call.name}: the arguments {short(call.arguments)} must be given by name")
         return method
 
     def _checked(self, reward: Any) -> float:

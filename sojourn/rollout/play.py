@@ -5,36 +5,34 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from sojourn.errors import ActionError, BudgetError, ConfigError, InfrastructureError
+from sojourn.errors import ActionError, BudgetError, ConfigError
 from sojourn.protocols import Env
-from sojourn.registry import Range
 from sojourn.rollout.answers import checked_observation, checked_step
+from sojourn.rollout.blame import Blame, Said
+from sojourn.rollout.limits import Limits, ask, cancelled
 from sojourn.timeline import Timeline
-from sojourn.types import Ending, Step, Trajectory
+from sojourn.types import Ending, Message, Step, Trajectory
 
-T = TypeVar("T")
-MOVE = "move"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Budgets of an episode. `seconds` ends it as truncated (0: no limit); `stall_s` is how long the world may take
-    for one call before that counts as an infrastructure failure."""
-
-    turns: Annotated[int, Range(1)] = 8
-    seconds: Annotated[float, Range(0)] = 0.0
-    stall_s: Annotated[float, Range(above=0)] = 60.0
+__all__ = ["LOST", "MOVE", "Limits", "ask", "expert_action", "play"]
+MOVE, LOST = "move", "lost"
 
 
 async def play(
-    env: Env, seats: Mapping[str, Any], limits: Limits, timeline: Timeline, world: str = ""
+    env: Env,
+    seats: Mapping[str, Any],
+    limits: Limits,
+    timeline: Timeline,
+    world: str = "",
+    blame: Blame | None = None,
 ) -> tuple[Trajectory, ...]:
     """Plays until the world is done or a budget is spent; the caller closes the world, whose name is for messages.
-    Where several seats play, each turn's info says with `move` which of the play's it was."""
+    Where several seats play, each turn's info says with `move` which of the play's it was. With `blame`, a play that
+    an action broke ends, lost."""
+    acts = _Acts(env, limits, timeline, blame)
     began, world = time.monotonic(), world or type(env).__name__
     shown = observation = checked_observation(await ask(env.start, limits, timeline), seats, world)
     ending = Ending.TURNS
@@ -46,7 +44,7 @@ async def play(
         seat = seats[observation.agent]
         try:
             message = await seat.act(shown, _state(env))
-            answer = await ask(lambda o=observation, m=message: env.step(o.agent, m), limits, timeline)
+            answer = await acts.step(observation.agent, message)
         except BudgetError:
             ending = Ending.TOKENS
             break
@@ -63,7 +61,41 @@ async def play(
             ending = Ending.DONE
             break
         shown = observation = step.observation
+    acts.end()
     return tuple(seat.finish(ending) for seat in seats.values())
+
+
+@dataclass
+class _Acts:
+    """The actions of a play, which are kept for when one of them breaks the world."""
+
+    env: Env
+    limits: Limits
+    timeline: Timeline
+    blame: Blame | None
+    taken: list[Said] = field(default_factory=list)
+    broke: bool = False
+
+    async def step(self, agent: str, message: Message) -> Step:
+        said = Said(agent, message)
+        try:
+            step = await ask(lambda: self.env.step(agent, message), self.limits, self.timeline)
+        except (ActionError, BudgetError, ConfigError):
+            raise
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            blame = self.blame
+            if isinstance(error, asyncio.CancelledError) and cancelled():
+                raise
+            if blame is None or not await blame.falls_on(self.env, self.taken, said, self.limits, self.timeline):
+                raise
+            self.broke = True
+            return Step(None, {agent: blame.lowest}, done=True, success=False, info={LOST: 1.0})
+        self.taken.append(said)
+        return step
+
+    def end(self) -> None:
+        if self.blame is not None:
+            self.blame.ends.sound += not self.broke
 
 
 def _state(env: Env) -> str | None:
@@ -78,21 +110,6 @@ def _pay(seats: Mapping[str, Any], actor: str, step: Step, order: Mapping[str, f
     seats[actor].pay(0.0, info)
     for name, reward in step.rewards.items():
         seats[name].pay(reward, {} if step.success is None else {"success": float(step.success)})
-
-
-async def ask(call: Callable[[], Awaitable[T]], limits: Limits, timeline: Timeline) -> T:
-    """One call of the world, which may stall no longer than `limits.stall_s`."""
-    limit = asyncio.timeout(limits.stall_s)
-    try:
-        async with limit:
-            with timeline.during("env"):
-                return await call()
-    except TimeoutError:
-        if not limit.expired():  # the world's own
-            raise
-        raise InfrastructureError(
-            f"the world did not answer within {limits.stall_s:g} s (rollout.limits.stall_s)"
-        ) from None
 
 
 async def expert_action(env: Any) -> str:

@@ -14,7 +14,9 @@ from sojourn.agents.plain import Chair
 from sojourn.errors import ConfigError, InfrastructureError, SojournError, WorldError
 from sojourn.protocols import EnvFamily, Renderer, Sampler
 from sojourn.registry import Range
-from sojourn.rollout.play import Limits, ask, expert_action, play
+from sojourn.rollout.blame import LOWEST, Blame, Ends
+from sojourn.rollout.limits import Limits, ask, cancelled
+from sojourn.rollout.play import expert_action, play
 from sojourn.rollout.tape import Tape
 from sojourn.secrets import masked
 from sojourn.timeline import Timeline
@@ -31,8 +33,9 @@ def seed_of(*parts: object) -> int:
 class Rollout:
     """How episodes are run: how many at once, their budgets, and what is done when the world fails.
 
-    A failed episode is tried again up to `retries` times. The run stops when more than `max_error_rate` of the last
-    100 episodes (and more than three) failed for good.
+    A failed episode is tried again up to `retries` times; one that its agent broke is none (see `rollout/blame.py`),
+    but lost. The run stops when more than `max_error_rate` of the last 100 episodes (and more than three) failed for
+    good.
     """
 
     concurrency: Annotated[int, Range(1)] = 64
@@ -58,6 +61,7 @@ class Runner:
     timeline: Timeline = field(default_factory=Timeline)
     _recent: deque[str | None] = field(default_factory=lambda: deque(maxlen=100))
     _rooms: dict[int, asyncio.Semaphore] = field(default_factory=dict)  # by world: as many plays as it can hold
+    _ends: dict[int, Ends] = field(default_factory=dict)  # by world
 
     def __post_init__(self) -> None:
         self._places = asyncio.Semaphore(self.config.concurrency)
@@ -98,7 +102,7 @@ class Runner:
                 except (ConfigError, WorldError):
                     raise
                 except (Exception, SystemExit, asyncio.CancelledError) as error:  # a world that exits ends its own play
-                    if isinstance(error, asyncio.CancelledError) and _cancelled():
+                    if isinstance(error, asyncio.CancelledError) and cancelled():
                         raise
                     trajectories, failure = (), masked(f"{type(error).__name__}: {error}")
                 episode = Episode(f"{label}-{task.id}", task, trajectories, failure, time.monotonic() - began)
@@ -113,17 +117,25 @@ class Runner:
             self._rooms[id(world)] = asyncio.Semaphore(getattr(world, "capacity", self.config.concurrency))
         return self._rooms[id(world)]
 
+    def _blame(self, task: Task) -> Blame:
+        world = world_of(self.family, task)
+        ends = self._ends.setdefault(id(world), Ends())
+        return Blame(lambda: self.family.make(task), getattr(world, "lowest_reward", LOWEST), ends)
+
     async def _play(self, task: Task, params: SamplingParams, sampler: Sampler, expert: bool) -> Any:
         env = self.family.make(task)
         says = ExpertSampler(env, self.renderer) if expert else sampler
+        blame = self._blame(task)
         try:
             seats = {name: self.agent.seat(self._chair(name, says, params)) for name in seats_of(self.family, task)}
-            played = await play(env, seats, self.config.limits, self.timeline, task.env)
+            blamed = None if expert else blame
+            played = await play(env, seats, self.config.limits, self.timeline, task.env, blamed)
             if blobs := getattr(env, "blobs", None):
                 self.on_blobs(blobs)
             return played
         finally:
-            await ask(env.close, self.config.limits, self.timeline)
+            if not blame.closed:
+                await ask(env.close, self.config.limits, self.timeline)
 
     def _chair(self, name: str, sampler: Sampler, params: SamplingParams) -> Chair:
         """Seats sample apart from each other: what one says does not follow from what another would say there."""
@@ -155,12 +167,6 @@ def worlds_of(family: EnvFamily) -> tuple[EnvFamily, ...]:
 def seats_of(family: EnvFamily, task: Task) -> tuple[str, ...]:
     """The names of those who play a task: one agent, where its world does not say."""
     return getattr(world_of(family, task), "seats", ("agent",))
-
-
-def _cancelled() -> bool:
-    """Whether it is this task that is cancelled, and not something that the world waited for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def offers(family: EnvFamily, name: str, limits: Limits) -> bool:

@@ -235,3 +235,80 @@ async def test_too_many_failures_stop_the_run_with_the_last_cause() -> None:
     with pytest.raises(InfrastructureError, match=told):
         await playing.episode(TASK, SamplingParams(8), "3")
     assert playing.errors == 4
+
+
+class Spoilt:
+    """Breaks as `broken` does in tasks of odd seeds, but for its plays of these numbers; others are sound."""
+
+    def __init__(self, broken: type[Sound], sound: tuple[int, ...] = ()):
+        self.broken, self.sound, self.made = broken, sound, []
+
+    def make(self, task: Task) -> Sound:
+        number = len(self.made)
+        kind = self.broken if task.seed % 2 and number not in self.sound else Sound
+        self.made.append(kind(number))
+        return self.made[-1]
+
+
+ODD = Task("made", {}, 1, "train")
+BROKEN_BY_ACTIONS = [Raises, RaisesItself, Stalls, TimesOut, CancelsItself, Exits, LosesItsChild, Interrupted]
+
+
+@pytest.mark.parametrize("broken", BROKEN_BY_ACTIONS, ids=lambda broken: broken.__name__)
+async def test_an_action_that_breaks_the_world_again_is_lost_and_trained_on(broken) -> None:
+    world = Spoilt(broken)
+    playing = runner(world, retries=0)
+    assert (await playing.episode(TASK, SamplingParams(8), "sound")).error is None
+    episode = await playing.episode(ODD, SamplingParams(8), "broken")
+    [trajectory] = episode.trajectories
+    assert episode.error is None
+    assert [turn.reward for turn in trajectory.turns] == [0.5, -1.0]
+    assert trajectory.turns[-1].info == {"lost": 1.0, "success": 0.0}
+    assert trajectory.ending is Ending.DONE
+    assert [env.closed for env in world.made] == [1, 1, 1]
+
+
+async def test_a_world_says_what_its_lost_plays_pay() -> None:
+    world = Spoilt(Raises)
+    world.lowest_reward = -10.0
+    playing = runner(world)
+    await playing.episode(TASK, SamplingParams(8), "sound")
+    [trajectory] = (await playing.episode(ODD, SamplingParams(8), "broken")).trajectories
+    assert trajectory.turns[-1].reward == -10.0
+
+
+async def test_what_does_not_break_again_is_the_infrastructures() -> None:
+    """The second play breaks, the third, which tries it, does not, and the fourth is the episode tried again."""
+    world = Spoilt(Raises, sound=(2, 3))
+    playing = runner(world, retries=1)
+    await playing.episode(TASK, SamplingParams(8), "sound")
+    episode = await playing.episode(ODD, SamplingParams(8), "broken")
+    assert [turn.reward for turn in episode.trajectories[0].turns] == [0.5, 0.5, 0.0]
+    assert [env.closed for env in world.made] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("broken", [NoStart, NoClose])
+async def test_a_world_that_breaks_without_an_action_is_the_infrastructures(broken) -> None:
+    playing = runner(Spoilt(broken), retries=0)
+    await playing.episode(TASK, SamplingParams(8), "sound")
+    assert (await playing.episode(ODD, SamplingParams(8), "broken")).error == FAILURES[broken]
+
+
+async def test_a_world_of_which_no_more_ends_than_breaks_is_the_infrastructures() -> None:
+    """A service that is down fails again, too."""
+    playing = runner(Spoilt(Raises), retries=0)
+    await playing.episode(TASK, SamplingParams(8), "sound")
+    errors = [(await playing.episode(ODD, SamplingParams(8), str(n))).error for n in range(3)]
+    assert errors == [None, FAILURES[Raises], FAILURES[Raises]]
+
+
+async def test_an_expert_that_breaks_its_world_has_an_error() -> None:
+    class Expert(Raises):
+        def expert(self) -> str:
+            return "yes"
+
+    world = Spoilt(Expert)
+    playing = runner(world, retries=0)
+    await playing.episode(TASK, SamplingParams(8), "sound")
+    episode = await playing.episode(ODD, SamplingParams(8), "broken", expert=True)
+    assert episode.error == FAILURES[Raises]

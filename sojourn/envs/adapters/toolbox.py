@@ -69,13 +69,12 @@ class Toolbox:
             method = self.methods.get(call.name)
             if method is None:
                 raise ActionError(f"there is no tool {short(call.name)}, use one of {', '.join(self.methods)}")
-            if not isinstance(call.arguments, Mapping):
-                raise ActionError(f"{call.name}: the arguments {short(call.arguments)} must be given by name")
-            said = json.dumps(dict(call.arguments), ensure_ascii=False, default=repr)
+            arguments = method.arguments(call.arguments)  # they can be written as JSON
+            said = json.dumps(arguments, ensure_ascii=False)
             if len(said) > LONGEST_ACTION:  # as of calls in words
                 raise ActionError(f"{call.name}: arguments of {len(said)} characters are too long, say less")
             sendable(said)
-            read.append(ToolCall(call.name, method.arguments(call.arguments), call.id))
+            read.append(ToolCall(call.name, arguments, call.id))
         return read
 
 

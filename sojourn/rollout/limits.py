@@ -1,0 +1,45 @@
+"""The budgets of an episode, and how long its world may take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+from sojourn.errors import InfrastructureError
+from sojourn.registry import Range
+from sojourn.timeline import Timeline
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Budgets of an episode. `seconds` ends it as truncated (0: no limit); `stall_s` is how long the world may take
+    for one call before that counts as an infrastructure failure."""
+
+    turns: Annotated[int, Range(1)] = 8
+    seconds: Annotated[float, Range(0)] = 0.0
+    stall_s: Annotated[float, Range(above=0)] = 60.0
+
+
+async def ask(call: Callable[[], Awaitable[T]], limits: Limits, timeline: Timeline) -> T:
+    """One call of the world, which may stall no longer than `limits.stall_s`."""
+    limit = asyncio.timeout(limits.stall_s)
+    try:
+        async with limit:
+            with timeline.during("env"):
+                return await call()
+    except TimeoutError:
+        if not limit.expired():  # the world's own
+            raise
+        raise InfrastructureError(
+            f"the world did not answer within {limits.stall_s:g} s (rollout.limits.stall_s)"
+        ) from None
+
+
+def cancelled() -> bool:
+    """Whether it is this task that is cancelled, and not something that the world waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
