@@ -15,6 +15,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from sojourn import event_loop
 from sojourn.errors import ConfigError, SojournError, leaf, raised_at, told
 from sojourn.secrets import masked
 from sojourn.terminal.clean import clean
@@ -73,6 +74,15 @@ for name, where in COMMANDS.items():
 
 def main() -> None:
     """The entry point: one sentence and exit code 2 for whatever the user can mend, their own code included."""
+    try:
+        _run()
+    except SystemExit as ended:
+        if not isinstance(ended.code, int | None):
+            raise
+        event_loop.exit(ended.code or 0)
+
+
+def _run() -> None:
     sys.path.insert(0, str(Path.cwd()))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

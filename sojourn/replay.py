@@ -16,6 +16,7 @@ from typing import NamedTuple
 from sojourn.checks.env.play import difference, short
 from sojourn.config import leaves
 from sojourn.errors import ActionError, ConfigError, RecordError, SojournError
+from sojourn.event_loop import contained
 from sojourn.protocols import EnvFamily
 from sojourn.record.entry import Entry
 from sojourn.record.export.chosen import courses
@@ -93,7 +94,7 @@ async def _replayed(family: EnvFamily, episode: Episode, limits: Limits) -> Repl
     for number, seats in enumerate(plays):
         where = f"path {number + 1} of {len(plays)}: " if len(plays) > 1 else ""
         try:
-            await _again(family, episode, seats, limits)
+            await contained(_again(family, episode, seats, limits))
         except DiffersError as error:
             return Replayed(episode.id, Verdict.DIFFERS, f"{where}{error}", turns)
         except ConfigError:

@@ -9,7 +9,7 @@ from test_cli import sojourn
 from sojourn.record.standing import State, standing
 
 WORLDS = """
-import asyncio, sys
+import asyncio, sys, time
 
 class Sound:
     '''Say go.'''
@@ -37,6 +37,23 @@ class Huge(Sound):
 
 class NeverCloses(Sound):
     async def close(self): await asyncio.sleep(1e6)
+
+class Deaf(Sound):
+    async def go(self) -> str:
+        '''Goes.'''
+        while True:
+            try:
+                await asyncio.sleep(1e6)
+            except BaseException:
+                continue
+
+class DeafClose(Sound):
+    close = Deaf.go
+
+class Blocks(Sound):
+    async def go(self) -> str:
+        '''Goes.'''
+        return await asyncio.to_thread(time.sleep, 1e6)
 
 class OddExpert(Sound):
     def expert(self): return None
@@ -120,6 +137,22 @@ def test_a_run_that_cannot_play_is_refused_and_leaves_nothing(tmp_path, world, t
 )
 def test_a_run_that_breaks_stops_with_the_cause(tmp_path, world, words, told):
     assert told in one_sentence(run(tmp_path, world, "train", "r.toml", *words))
+
+
+@pytest.mark.parametrize(
+    ("world", "told"),
+    [
+        ("Deaf", "() does not end and ignores its cancellation"),
+        ("DeafClose", "() does not end and ignores its cancellation"),
+        ("Blocks", "the world did not answer within 0.5 s"),
+    ],
+)
+def test_a_world_that_never_lets_go_holds_neither_a_run_nor_its_end(tmp_path, world, told):
+    done = run(tmp_path, world, "train", "r.toml")
+    assert done.returncode == 2, done.stderr
+    said, ended = done.stderr.strip().splitlines()
+    assert told in said
+    assert "still runs" in ended
 
 
 def test_a_run_that_breaks_says_so_in_the_list_of_runs(tmp_path):

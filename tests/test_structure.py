@@ -13,9 +13,9 @@ from sojourn.registry import find
 ROOT = Path(__file__).parent.parent / "sojourn"
 ORDER = [
     "types", "protocols", "secrets", "errors", "files", "components", "based", "registry", "config", "threads",
-    "timeline", "schedules", "optim", "tasks", "record", "terminal", "envs", "render", "agents", "rollout", "rewards",
-    "filters", "credit", "batch", "streams", "losses", "backends", "recipe", "display", "rig", "train", "evaluate",
-    "stages", "checks", "replay", "arena", "menu", "atlas", "view", "commands", "cli",
+    "event_loop", "timeline", "schedules", "optim", "tasks", "record", "terminal", "envs", "render", "agents",
+    "rollout", "rewards", "filters", "credit", "batch", "streams", "losses", "backends", "recipe", "display", "rig",
+    "train", "evaluate", "stages", "checks", "replay", "arena", "menu", "atlas", "view", "commands", "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}
 LAZY = {("registry", "envs")}  # a plain class becomes a world where a config names one

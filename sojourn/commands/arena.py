@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sojourn import event_loop
 from sojourn.commands.given import Overrides, world_and_table
 from sojourn.terminal.output import CleanConsole
 
@@ -50,4 +50,4 @@ def arena(
         operators=operator or (), others=others, seat=seat, tasks=tasks, first=first, split=split, seed=seed,
         turns=turns, greedy=greedy, brief=brief, key=key, out=out,
     )  # fmt: skip
-    asyncio.run(whole.arena(family, table, asked, Page()))
+    event_loop.run(whole.arena(family, table, asked, Page()))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sojourn import event_loop
 from sojourn.commands.given import Overrides, build_component, build_world
 from sojourn.errors import ConfigError
 from sojourn.terminal.output import CleanConsole
@@ -77,7 +77,7 @@ def _attacked(kind: str, name: str, overrides: list[str] | None, episodes: int |
         raise ConfigError(f"--attack: only a world is attacked, and '{name}' is to be checked as {kind}")
     if episodes is not None:
         raise ConfigError(f"--episodes {episodes}: attacks choose their tasks themselves; leave it out with --attack")
-    return asyncio.run(attack_env(build_world(name, overrides))).report
+    return event_loop.run(attack_env(build_world(name, overrides))).report
 
 
 def _report(kind: str, name: str, overrides: list[str] | None, episodes: int | None) -> Report:
@@ -92,4 +92,4 @@ def _report(kind: str, name: str, overrides: list[str] | None, episodes: int | N
     module, _, suite = SUITES[kind].partition(":")
     options = {"episodes": 4 if episodes is None else episodes} if kind == "env" else {}
     found = getattr(importlib.import_module(module), suite)(component, **options)
-    return asyncio.run(found) if inspect.iscoroutine(found) else found
+    return event_loop.run(found) if inspect.iscoroutine(found) else found

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sojourn import event_loop
 from sojourn.commands.given import Overrides, load
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def evaluate(
     """Evaluate a run's newest checkpoint on a fixed panel of tasks."""
     extra = [f"evaluation.split={split}"] * bool(split) + ["evaluation.temperature=0.0"] * greedy
     resolved = load(run, [*extra, *(overrides or [])])
-    asyncio.run(_evaluate(resolved, run if run.is_dir() else None, expert))
+    event_loop.run(_evaluate(resolved, run if run.is_dir() else None, expert))
 
 
 async def _evaluate(resolved: Resolved, run: Path | None, expert: bool) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import typer
 
+from sojourn import event_loop
 from sojourn.commands.given import Overrides, build_world
 from sojourn.errors import ConfigError
 from sojourn.terminal.output import CleanConsole
@@ -26,4 +26,4 @@ def play(
     tasks = family.tasks(split)
     if not 0 <= task < len(tasks):
         raise ConfigError(f"--task {task}: the split '{split}' has the tasks 0 to {len(tasks) - 1}")
-    asyncio.run(play_in_terminal(family, tasks[task], CleanConsole(), expert=expert))
+    event_loop.run(play_in_terminal(family, tasks[task], CleanConsole(), expert=expert))

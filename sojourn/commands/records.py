@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sojourn import event_loop
 from sojourn.errors import ConfigError
 from sojourn.terminal.clean import line
 
@@ -83,7 +83,7 @@ def replay(
     if bool(episodes) + all + bool(sample) != 1:
         raise ConfigError("say which episodes: their ids, --sample 20, or --all")
     with Chosen.of(RunFolder.read(run), _choice(run, episodes, where)) as chosen:
-        if not asyncio.run(_replay(chosen, sample)):
+        if not event_loop.run(_replay(chosen, sample)):
             raise typer.Exit(1)
 
 

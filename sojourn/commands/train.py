@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from sojourn import event_loop
 from sojourn.commands.given import Overrides, load
 from sojourn.errors import ConfigError
 from sojourn.secrets import masked_value
@@ -41,7 +41,7 @@ def train(
         raise ConfigError("--resume goes on with a run exactly as it was: it takes no overrides and no --out")
     with _run_folder(resolved, recipe if resume else None, out) as folder:
         try:
-            asyncio.run(_train(resolved, folder, resume))
+            event_loop.run(_train(resolved, folder, resume))
         except KeyboardInterrupt:
             kept = folder.path.exists()
             advice = f"`sojourn train --resume {folder.path}` goes on from its last checkpoint"
@@ -97,7 +97,7 @@ def _dry(resolved: Resolved) -> None:
         origin = Text(resolved.origins.get(path, "default"), "dim")
         console.print(f"{path} = {masked_value(path, value)!r}", origin, soft_wrap=True)
     check_buildable(resolved.recipe)
-    asyncio.run(_enter(resolved.recipe))
+    event_loop.run(_enter(resolved.recipe))
     console.print(f"{resolved.recipe.name}: everything can be built")
 
 

@@ -63,9 +63,9 @@ class Blame:
             try:
                 await ask(again.start, limits, timeline)
                 for said in taken:
-                    await ask(lambda said=said: again.step(*said), limits, timeline)
+                    await ask(again.step, limits, timeline, *said)
                 reached = True
-                await ask(lambda: again.step(*last), limits, timeline)
+                await ask(again.step, limits, timeline, *last)
                 reached = False
             except ActionError:  # now it is refused, or was before what is accepted here
                 reached = False

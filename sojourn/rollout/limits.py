@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from sojourn.errors import InfrastructureError
+from sojourn.event_loop import limited
 from sojourn.registry import Range
 from sojourn.timeline import Timeline
 
@@ -24,13 +25,14 @@ class Limits:
     stall_s: Annotated[float, Range(above=0)] = 60.0
 
 
-async def ask(call: Callable[[], Awaitable[T]], limits: Limits, timeline: Timeline) -> T:
+async def ask(call: Callable[..., Awaitable[T]], limits: Limits, timeline: Timeline, *given: Any) -> T:
     """One call of the world, which may stall no longer than `limits.stall_s`."""
     limit = asyncio.timeout(limits.stall_s)
     try:
-        async with limit:
-            with timeline.during("env"):
-                return await call()
+        with limited(getattr(call, "__qualname__", "the world"), limits.stall_s):
+            async with limit:
+                with timeline.during("env"):
+                    return await call(*given)
     except TimeoutError:
         if not limit.expired():  # the world's own
             raise

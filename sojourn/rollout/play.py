@@ -79,7 +79,7 @@ class _Acts:
     async def step(self, agent: str, message: Message) -> Step:
         said = Said(agent, message)
         try:
-            step = await ask(lambda: self.env.step(agent, message), self.limits, self.timeline)
+            step = await ask(self.env.step, self.limits, self.timeline, agent, message)
         except (ActionError, BudgetError, ConfigError):
             raise
         except (Exception, SystemExit, asyncio.CancelledError) as error:

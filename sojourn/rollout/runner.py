@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from sojourn.agents.plain import Chair
 from sojourn.errors import ConfigError, InfrastructureError, SojournError, WorldError
+from sojourn.event_loop import contained
 from sojourn.protocols import EnvFamily, Renderer, Sampler
 from sojourn.registry import Range
 from sojourn.rollout.blame import LOWEST, Blame, Ends
@@ -98,7 +99,7 @@ class Runner:
                 failure = None
                 try:
                     sampler = self.sampler if tape is None else tape.sampler(self.sampler, label)
-                    trajectories = await self._play(task, params, sampler, expert)
+                    trajectories = await contained(self._play(task, params, sampler, expert))
                 except (ConfigError, WorldError):
                     raise
                 except (Exception, SystemExit, asyncio.CancelledError) as error:  # a world that exits ends its own play
@@ -175,7 +176,7 @@ async def offers(family: EnvFamily, name: str, limits: Limits) -> bool:
     for world in worlds_of(family):
         try:
             env = world.make(world.tasks("train")[0])
-            await ask(env.close, limits, Timeline())
+            await contained(ask(env.close, limits, Timeline()))
         except SojournError:
             raise
         except Exception as error:  # the world's own, which no user of it can mend by looking at where we called it

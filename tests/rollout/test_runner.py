@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from made_world import Says, renderer
 
+from sojourn import event_loop
 from sojourn.agents.plain import Plain
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.rewards.native import Native
@@ -225,6 +226,31 @@ async def test_a_cancelled_play_is_closed_and_recorded_as_nothing() -> None:
     assert task.cancelled()
     assert [env.closed for env in world.made] == [1]
     assert (episodes, playing.errors) == ([], 0)
+
+
+@pytest.mark.parametrize("method", ["start", "step", "close"])
+async def test_a_world_that_ignores_its_cancellation_is_given_up(method) -> None:
+    let_go = asyncio.Event()
+
+    class Deaf(Sound):
+        async def stay(self, *_: object) -> Step:
+            while not let_go.is_set():
+                try:
+                    await let_go.wait()
+                except BaseException:
+                    continue
+            raise RuntimeError("let go")
+
+    setattr(Deaf, method, Deaf.stay)
+    playing = runner(World(Deaf), retries=0)
+    episode = await playing.episode(TASK, SamplingParams(8), "x")
+    assert "Deaf.stay() does not end and ignores its cancellation" in str(episode.error)
+    assert playing.errors == 1
+    [left] = event_loop._abandoned
+    assert left not in asyncio.all_tasks()  # so that no end of an event loop waits for it
+    let_go.set()
+    await asyncio.wait({left})
+    assert not event_loop._abandoned
 
 
 async def test_too_many_failures_stop_the_run_with_the_last_cause() -> None:

@@ -1,0 +1,157 @@
+"""Runs asyncio such that nothing that ignores its cancellation can hold a run, or its end, for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+from sojourn.errors import InfrastructureError
+
+T = TypeVar("T")
+GRACE_S = 5.0  # for what was cancelled to end
+
+_abandoned: set[asyncio.Task[Any]] = set()  # held, as to destroy them would run what ignores its end once more
+_stuck: list[ThreadPoolExecutor] = []  # with threads that did not end
+
+
+@dataclass(eq=False)
+class Watch:
+    """The limited call that a contained coroutine waits for, and when it is given up."""
+
+    given_up: asyncio.Future[str]
+    name: str = ""
+    timer: asyncio.TimerHandle | None = None
+
+    def begin(self, name: str, seconds: float) -> None:
+        self.end()
+        self.name = name
+        self.timer = self.given_up.get_loop().call_later(seconds, self._give_up)
+
+    def end(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def hurry(self) -> None:
+        """Gives what was cancelled its grace, and no more."""
+        self.begin(self.name, GRACE_S)
+
+    def _give_up(self) -> None:
+        if not self.given_up.done():
+            self.given_up.set_result(self.name)
+
+
+class _Outcome(NamedTuple):
+    value: Any
+    error: BaseException | None
+
+
+_watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
+
+
+@contextmanager
+def limited(name: str, seconds: float) -> Iterator[None]:
+    """Within it a call is cancelled after so many seconds; where it ignores that, whoever contains it gives it up."""
+    watch = _watch.get()
+    if watch is None:
+        yield
+        return
+    watch.begin(name, seconds + min(GRACE_S, seconds))
+    try:
+        yield
+    finally:
+        watch.end()
+
+
+async def contained(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The coroutine's result. Raises `InfrastructureError` where a `limited` call in it ignores its cancellation: its
+    task is then abandoned. Cancelled itself, it waits `GRACE_S` for what it is at, and for other limited calls as long
+    as they may take."""
+    watch = Watch(asyncio.get_running_loop().create_future())
+    token = _watch.set(watch)
+    task = asyncio.create_task(_outcome(coroutine))
+    _watch.reset(token)
+    try:
+        await asyncio.wait({task, watch.given_up}, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        task.cancel()
+        watch.hurry()
+        try:
+            await asyncio.wait({task, watch.given_up}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            abandon(task)
+        raise
+    if not task.done():
+        abandon(task)
+        raise InfrastructureError(
+            f"{watch.given_up.result()}() does not end and ignores its cancellation, so that it is abandoned: let "
+            "CancelledError through"
+        )
+    outcome = task.result()
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.value
+
+
+async def _outcome(coroutine: Coroutine[Any, Any, Any]) -> _Outcome:
+    """What came of it, as a value: a SystemExit that left a task would end the event loop."""
+    try:
+        return _Outcome(await coroutine, None)
+    except (Exception, SystemExit) as error:
+        return _Outcome(None, error)
+
+
+def abandon(task: asyncio.Task[Any]) -> None:
+    """Waits no more for a task, here or at the end of the event loop, unless it is done."""
+    if not task.done():
+        _abandoned.add(task)
+        task.add_done_callback(_abandoned.discard)
+        asyncio.tasks._unregister_task(task)  # as the end of `asyncio.run` waits for all that are registered
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Runs a command as `asyncio.run` does, but at its end waits for tasks and threads no longer than `GRACE_S`."""
+    runner, threads = asyncio.Runner(), ThreadPoolExecutor(min(32, (os.cpu_count() or 1) + 4), "asyncio")
+    loop = runner.get_loop()
+    loop.set_default_executor(threads)
+    try:
+        return runner.run(main)
+    finally:
+        loop.run_until_complete(_end(threads))
+        runner.close()
+
+
+async def _end(threads: ThreadPoolExecutor) -> None:
+    if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=GRACE_S)
+        for task in tasks:
+            abandon(task)
+    ending = threading.Thread(target=threads.shutdown, daemon=True)
+    ending.start()
+    for _ in range(100):
+        ending.join(0.0)
+        if not ending.is_alive():
+            return
+        await asyncio.sleep(GRACE_S / 100)
+    _stuck.append(threads)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))  # whose end is waited for in its place
+
+
+def exit(code: int) -> NoReturn:
+    """Ends the process; at once where something is left that would hold it."""
+    if not (_abandoned or _stuck):
+        sys.exit(code)
+    print("sojourn: a call of the world's still runs and ignores its cancellation: ends without it", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
