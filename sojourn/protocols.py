@@ -150,7 +150,8 @@ class Estimator(Protocol):
     """Turns scores into advantages; pure numpy; sees the whole step. One list of credits per group.
 
     Optional: `world: frozenset[str]`, what the plays of a world must offer, such as "state_key"; `gives:
-    frozenset[str]`, "targets" where its credit says what a critic should have said.
+    frozenset[str]`, "targets" where its credit says what a critic should have said; `least_size: int`, how many
+    episodes a group must have for its credit not to be zero.
     """
 
     @property

@@ -13,10 +13,10 @@ from sojourn.batch.weigh import Aggregate
 from sojourn.credit.grpo import GRPO
 from sojourn.errors import ConfigError
 from sojourn.optim import Optim
-from sojourn.registry import FOLDER, Kind, Range, Text, build, construct, nearest
+from sojourn.registry import FOLDER, SOME, STRING, Kind, Range, Text, build, construct, nearest
 from sojourn.render.auto import Auto
 from sojourn.rewards.native import Native
-from sojourn.rollout.runner import Rollout
+from sojourn.rollout.runner import Rollout, worlds_of
 from sojourn.rollout.slots import Slots
 from sojourn.tasks.cycle import Cycle
 from sojourn.types import SamplingParams
@@ -57,8 +57,8 @@ class Sampling:
     top_p: Annotated[float, Range(above=0, most=1)] = 1.0
     top_k: Annotated[int, Range(0)] = 0
     min_p: Annotated[float, Range(0, 1)] = 0.0
-    stop_tokens: tuple[int, ...] = ()  # besides the end of a turn
-    stop_strings: tuple[str, ...] = ()
+    stop_tokens: tuple[Annotated[int, Range(0)], ...] = ()  # besides the end of a turn
+    stop_strings: tuple[Annotated[str, STRING], ...] = ()
 
     def params(self) -> SamplingParams:
         return SamplingParams(
@@ -103,7 +103,7 @@ class Evaluation:
 
     tasks: Annotated[int, Range(1)] = 64
     samples: Annotated[int, Range(1)] = 1
-    split: str = "test"
+    split: Annotated[str, SOME] = "test"
     temperature: Annotated[float, Range(0)] = 1.0
     top_p: Annotated[float, Range(above=0, most=1)] = 1.0
     every: Annotated[int, Range(0)] = 0
@@ -126,7 +126,7 @@ class Record:
     checkpoint_every: Annotated[int, Range(0)] = 10
     keep: Annotated[int, Range(1)] = 2
     drift_groups: Annotated[int, Range(0)] = 0
-    tags: tuple[str, ...] = ()
+    tags: tuple[Annotated[str, SOME], ...] = ()
     streams: Annotated[tuple[Any, ...], Kind("stream")] = ()
     sinks: Annotated[tuple[Any, ...], Kind("sink")] = ()
 
@@ -251,7 +251,7 @@ def _refuse_unused(
     laid over this one."""
     found = [_values(stage.data) for stage in stages]
     for path, value in _values(shared).items():
-        missed = [number for number, values in enumerate(found) if values.get(path) != value]
+        missed = [n for n, values in enumerate(found) if [values.get(path)] != [value]]  # in a list, nan is itself
         if value == {} or not missed:
             continue
         age = tables.age(path)
@@ -291,6 +291,7 @@ def check_needs(recipe: Recipe) -> None:
             raise ConfigError(f"stage '{stage.name}': two streams provide the same: keep one of each")
         _check_follows(stage)
         _check_columns(stage)
+        _check_size(stage, recipe.env)
         wanted = frozenset().union(stage.estimator.needs, *(loss.needs - OWN for loss in stage.losses))
         for stream in stage.streams:
             if stream.provides not in wanted:
@@ -300,6 +301,7 @@ def check_needs(recipe: Recipe) -> None:
                 )
     _check_critic(recipe)
     _check_recorded(recipe)
+    _check_room(recipe)
 
 
 def beside(record: Record, stage: Stage) -> list[Any]:
@@ -347,6 +349,16 @@ def _check_critic(recipe: Recipe) -> None:
         )
 
 
+def _check_room(recipe: Recipe) -> None:
+    """Refuses turns that fill a whole context."""
+    most = getattr(recipe.backend, "max_context", None)
+    if most is not None and recipe.sampling.max_tokens >= most:
+        raise ConfigError(
+            f"sampling.max_tokens = {recipe.sampling.max_tokens} leaves no room for a prompt in backend.max_context = "
+            f"{most}: lower the one, or raise the other"
+        )
+
+
 def _asks_critic(part: Any) -> bool:
     return getattr(part, "critic", False) or "critic" in getattr(part, "needs", ())
 
@@ -357,6 +369,25 @@ def _check_columns(stage: Stage) -> None:
     if twice := [name for name in made if made.count(name) > 1]:
         raise ConfigError(
             f"stage '{stage.name}': losses has {twice[0]} twice, whose columns would be the same: keep one"
+        )
+
+
+def _check_size(stage: Stage, env: Any) -> None:
+    """Refuses groups whose credit would be 0, as there is nothing in them to compare an episode with, and more
+    minibatches than there are trajectories."""
+    size, least = getattr(stage.groups, "size", None), getattr(stage.estimator, "least_size", 1)
+    if size is not None and size < least:
+        raise ConfigError(
+            f"stage '{stage.name}': {type(stage.estimator).__name__} compares the episodes of a group, and of groups "
+            f"of {size} learns nothing: expected groups of at least {least}, or an estimator such as reinforce"
+        )
+    if not stage.groups.live or size is None:
+        return
+    seats = max(len(getattr(world, "seats", ("agent",))) for world in worlds_of(env))
+    if stage.minibatches > (most := stage.groups.width * size * seats):
+        raise ConfigError(
+            f"stage '{stage.name}': minibatches = {stage.minibatches}, but a step has {most} trajectories: expected at "
+            "most one for each"
         )
 
 

@@ -59,7 +59,10 @@ class Text(NamedTuple):
         return self.description
 
 
-PATH = r"[^\0]+"
+LARGEST = 3e38  # what is computed in 32 bits becomes infinite soon after
+PATH = r"[^\0]*[^\0\s][^\0]*"
+SOME = Text(r"[^\0]*[^\0\s][^\0]*", "a text that is not empty")
+STRING = Text(r"(?s).+", "a text of at least one character")
 FOLDER = Text(PATH, "the path of a folder")
 
 
@@ -263,7 +266,9 @@ def convert(hint: Any, value: Any, where: str) -> Built:
     if origin in (dict, Mapping) or hint in (dict, Mapping):
         if not isinstance(value, Mapping):
             raise _wrong(where, value, "a table")
-        return Built(dict(value), dict(value))
+        hint = arguments[1] if len(arguments) == 2 else Any
+        items = {key: convert(hint, item, f"{where}.{key}") for key, item in value.items()}
+        return Built({key: item.value for key, item in items.items()}, {key: i.table for key, i in items.items()})
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise _wrong(where, value, f"a table with the keys of {getattr(hint, '__name__', hint)}")
@@ -318,6 +323,10 @@ def _scalar(hint: Any, value: Any, where: str) -> Built:
         raise _wrong(where, value, _word(hint))
     if isinstance(value, float) and not math.isfinite(value):
         raise _wrong(where, value, "a finite number")
+    if isinstance(value, float) and abs(value) > LARGEST:
+        raise _wrong(where, value, f"a number between -{LARGEST:g} and {LARGEST:g}")
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise _wrong(where, value, "a whole number of 64 bits")
     return Built(value, plain(value))
 
 

@@ -102,9 +102,12 @@ def _dry(resolved: Resolved) -> None:
 
 
 def check_buildable(recipe: Recipe) -> None:
-    """Refuses a model that is not there and a split without tasks."""
+    """Refuses a model or weights that are not there and a split without tasks."""
+    from sojourn.stages import found_weights
+
+    found_weights(recipe)
     recipe.backend.check(recipe.model, recipe.critic)
-    for split in dict.fromkeys(("train", recipe.evaluation.split)):
+    for split in dict.fromkeys(("train", recipe.curriculum.split, recipe.evaluation.split)):
         if not len(recipe.env.tasks(split)):
             raise ConfigError(f"the split '{split}' of the world has no tasks: give it some")
 

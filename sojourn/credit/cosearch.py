@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -31,6 +31,8 @@ class CoSearch(ByGroup):
     least: Annotated[int, Range(2)] = 3
     gate: float = 0.5
     epsilon: Annotated[float, Range(0)] = 1e-6
+
+    least_size: ClassVar[int] = 1
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         said = [turn.said.text if turn.said else "" for t in group.trajectories for turn in t.turns]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.credit.relative import ByGroup, Values, joined, seats, spread, standardised, totals
-from sojourn.registry import Range
+from sojourn.registry import SOME, Range
 from sojourn.types import Credit, Group, Score, Trajectory
 
 SAME = 1e-6  # of the greatest return: what rounding to float32 leaves between equal numbers is less
@@ -31,7 +31,7 @@ class DynaGRPO(ByGroup):
     equations: success is taken for what it calls correct.
     """
 
-    refined: str = "refined"
+    refined: Annotated[str, SOME] = "refined"
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     group_relative: ClassVar[bool] = True

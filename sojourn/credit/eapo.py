@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from sojourn.credit.relative import ByGroup, joined, returns, seats_of_turns, spread_turns, standardised, within
 from sojourn.registry import Range
@@ -24,6 +24,8 @@ class EAPO(ByGroup):
 
     discount: Annotated[float, Range(0, 1)] = 0.995
     epsilon: Annotated[float, Range(0)] = 1e-6
+
+    least_size: ClassVar[int] = 1
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         worth = joined(returns(score, self.discount) for score in judged)

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sojourn.credit.relative import ByGroup, Values, joined, seats_of_turns, spread_turns, standardised, within
-from sojourn.registry import Range
+from sojourn.registry import SOME, Range
 from sojourn.types import Credit, Group, Score
 
 
@@ -29,8 +29,8 @@ class Foresight(ByGroup):
     anew in each state of recorded plays; here the plays of a group are compared where they meet.
     """
 
-    planner: str = "planner"
-    executor: str = "executor"
+    planner: Annotated[str, SOME] = "planner"
+    executor: Annotated[str, SOME] = "executor"
     share: float = 1.0
     epsilon: Annotated[float, Range(0)] = 1e-6
 

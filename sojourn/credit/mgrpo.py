@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 
 from sojourn.credit.relative import ByGroup, Values, spread, totals
-from sojourn.registry import Range
+from sojourn.registry import SOME, Range
 from sojourn.types import Credit, Group, IntArray, Score
 
 
@@ -23,7 +23,7 @@ class MGRPO(ByGroup):
     every episode has as many; here they are weighed by how many there are, which is the same on average.
     """
 
-    main: str = "agent"
+    main: Annotated[str, SOME] = "agent"
     share: float = 0.4
     epsilon: Annotated[float, Range(0)] = 1e-6
 

@@ -30,6 +30,10 @@ class ReinforcePP:
     group_relative: ClassVar[bool] = True
 
     @property
+    def least_size(self) -> int:
+        return 2 if self.baseline else 1
+
+    @property
     def needs(self) -> frozenset[str]:
         return frozenset({"ref_logprobs"}) if self.kl_coef else frozenset()
 

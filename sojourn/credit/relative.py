@@ -18,6 +18,7 @@ class ByGroup:
     """An estimator that looks at each group by itself."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    least_size: ClassVar[int] = 2  # episodes of a group: a lone one has zero credit
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams

@@ -9,7 +9,7 @@ import numpy as np
 
 from sojourn.credit import temporal
 from sojourn.credit.relative import Values
-from sojourn.registry import Range
+from sojourn.registry import SOME, Range
 from sojourn.types import Credit, Score, Trajectory
 
 
@@ -32,7 +32,7 @@ class VSC(temporal.ByCritic):
 
     discount: Annotated[float, Range(above=0, most=1)] = 0.5
     margin: float = 0.05
-    by: str = "subgoal"
+    by: Annotated[str, SOME] = "subgoal"
     counted: bool = False
     ahead: bool = True
 

@@ -25,6 +25,10 @@ class Wrapped(Based):
         return self.base.needs | self.also
 
     @property
+    def least_size(self) -> int:
+        return getattr(self.base, "least_size", 1)
+
+    @property
     def world(self) -> frozenset[str]:
         return getattr(self.base, "world", frozenset())
 

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import numpy as np
 
-from sojourn.registry import Range
+from sojourn.registry import SOME, Range
 from sojourn.types import Episode, Group, Score
 
 
@@ -26,7 +26,7 @@ class ROC:
     """
 
     share: Annotated[float, Range(above=0, most=1)] = 0.5
-    by: str = "malformed"
+    by: Annotated[str, SOME] = "malformed"
 
     def __call__(self, group: Group, scores: Sequence[Score]) -> list[int]:
         """The numbers of the episodes to be trained, in order."""

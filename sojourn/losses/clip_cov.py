@@ -36,6 +36,10 @@ class ClipCov:
     needs: ClassVar[frozenset[str]] = frozenset()
     proportional: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError(f"low = {self.low:g} with high = {self.high:g}: expected a low of at most that")
+
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
         where, found = covariances(batch)
         able = where[(found > self.low) & (found < self.high)]

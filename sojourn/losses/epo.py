@@ -37,6 +37,10 @@ class EPO:
     needs: ClassVar[frozenset[str]] = frozenset({"entropy"})
     proportional: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError(f"low = {self.low:g} with high = {self.high:g}: expected a low of at most that")
+
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
         """The bounds of this step, and the weight of the penalty; then its own entropy is part of the past."""
         mean, weight = 0.0, 0.0

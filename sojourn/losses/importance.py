@@ -36,6 +36,8 @@ class Importance(Based):
     high: Annotated[float, Range(above=0)] = 2.0
 
     def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError(f"low = {self.low:g} with high = {self.high:g}: expected a low of at most that")
         if hasattr(self.base, "left_out"):
             raise ValueError(
                 f"base: {type(self.base).__name__} divides its gradient by what it left out, which a weight changes: "

@@ -13,11 +13,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, Protocol
 
 from sojourn.errors import MissingExtraError, RecordError
 from sojourn.files import descriptor, open_regular
 from sojourn.record.atomic import writing
+from sojourn.registry import SOME
 
 LONGEST = 1 << 20  # bytes of a line; those that are written have some thousands
 MOST = 1 << 26  # bytes that are searched for the last line
@@ -120,7 +121,7 @@ class Sinks:
 class TensorBoard:
     """Event files for `tensorboard --logdir`, in `folder` inside the run folder. A resumed run adds a second file."""
 
-    folder: str = "tensorboard"
+    folder: Annotated[str, SOME] = "tensorboard"
 
     def __post_init__(self) -> None:
         if Path(self.folder).is_absolute() or ".." in Path(self.folder).parts:
@@ -138,7 +139,7 @@ class TensorBoard:
 class Wandb:
     """Weights & Biases. "auto" is online where this machine is logged in, else offline, in the run folder."""
 
-    project: str = "sojourn"
+    project: Annotated[str, SOME] = "sojourn"
     mode: Literal["auto", "online", "offline"] = "auto"
 
     def __call__(self, run: Path, config: Mapping[str, Any]) -> Sink:
@@ -166,7 +167,7 @@ class Wandb:
 class Trackio:
     """Trackio keeps its runs in one folder per user (TRACKIO_DIR), or in the Hugging Face Space named `space`."""
 
-    project: str = "sojourn"
+    project: Annotated[str, SOME] = "sojourn"
     space: str = ""
 
     def __call__(self, run: Path, config: Mapping[str, Any]) -> Sink:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from sojourn.based import Based
-from sojourn.registry import Kind, Range
+from sojourn.registry import SOME, Kind, Range
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Score, Trajectory
 
@@ -25,7 +25,7 @@ class Shaped(Based):
     """
 
     base: Annotated[Any, Kind("reward")] = field(default_factory=Native)
-    by: str = "progress"
+    by: Annotated[str, SOME] = "progress"
     scale: float = 1.0
     start: float = 0.0
     discount: Annotated[float, Range(0, 1)] = 1.0

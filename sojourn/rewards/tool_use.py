@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from sojourn.based import Based
-from sojourn.registry import Kind, Range
+from sojourn.registry import SOME, Kind, Range
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Message, Score, Trajectory, Turn
 
@@ -38,11 +38,11 @@ class ToolUse(Based):
 
     base: Annotated[Any, Kind("reward")] = field(default_factory=Native)
     coef: Annotated[float, Range(0)] = 0.5
-    by: str = "tool_score"
+    by: Annotated[str, SOME] = "tool_score"
     penalty: float = -1.0
-    failed: tuple[str, ...] = ("error",)
+    failed: tuple[Annotated[str, SOME], ...] = ("error",)
     repeats: bool = True
-    ignore: tuple[str, ...] = ()
+    ignore: tuple[Annotated[str, SOME], ...] = ()
 
     async def __call__(self, group: Group) -> list[Score]:
         judged = await self.base(group)

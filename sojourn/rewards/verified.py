@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from sojourn.based import Based
-from sojourn.registry import Kind
+from sojourn.registry import SOME, Kind
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Score, Trajectory
 
@@ -31,7 +31,7 @@ class Verified(Based):
     base: Annotated[Any, Kind("reward")] = field(default_factory=Native)
     turns: Annotated[Any, Kind("reward")] = field(default_factory=_refusals)
     threshold: float = 0.0
-    by: str = "verified"
+    by: Annotated[str, SOME] = "verified"
 
     bases: ClassVar[tuple[str, ...]] = ("base", "turns")
 

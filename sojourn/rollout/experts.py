@@ -29,6 +29,7 @@ class Experts:
     success_only: bool = True
 
     live = False
+    size = 1
 
     def tasks(self, steps: int) -> int:
         return min(self.distinct, self.width * steps)

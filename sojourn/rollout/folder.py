@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from sojourn.errors import ConfigError
 from sojourn.record.store import EpisodeStore
-from sojourn.registry import FOLDER, Range
+from sojourn.registry import FOLDER, SOME, Range
 from sojourn.types import Group
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Folder:
     """
 
     path: Annotated[str, FOLDER]
-    stage: str
+    stage: Annotated[str, SOME]
     width: Annotated[int, Range(1)] = 16
     success_only: bool = False
 

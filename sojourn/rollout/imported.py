@@ -15,7 +15,7 @@ from sojourn.errors import ActionError, ConfigError, RecordError, RenderError
 from sojourn.protocols import Renderer
 from sojourn.record.export import read
 from sojourn.record.export.reading import Conversation
-from sojourn.registry import Range
+from sojourn.registry import SOME, Range
 from sojourn.rollout.folder import RecordedGroups
 from sojourn.types import (
     Ending,
@@ -44,7 +44,7 @@ class Imported:
     `success_only` leaves out groups without any successful episode.
     """
 
-    files: tuple[str, ...]
+    files: tuple[Annotated[str, SOME], ...]
     width: Annotated[int, Range(1)] = 16
     success_only: bool = False
     render: bool = False

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from sojourn.errors import ConfigError
+from sojourn.registry import SOME
 from sojourn.streams.passes import Passes, PerTurn, at_last
 from sojourn.types import IntArray, Task, Trajectory
 
@@ -35,7 +36,7 @@ class InformationGain:
     prompt forgets or forks. DR-Venus asks after some tools' turns alone, here every turn has its gain.
     """
 
-    answer: str = "answer"
+    answer: Annotated[str, SOME] = "answer"
     before: str = "<answer>\n"
     after: str = "\n</answer>"
     form: Literal["prob", "logprob"] = "prob"

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 import torch
 
-from sojourn.registry import Range
+from sojourn.registry import SOME, Range
 from sojourn.streams.learner import Learning, layers, scaled
 from sojourn.streams.passes import Passes, PerTurn, States, at_last
 from sojourn.types import Trajectory
@@ -26,7 +26,7 @@ class Milestones(Learning):
     had: what it calls the potential critic is read so from accounts of it.
     """
 
-    by: str = "progress"
+    by: Annotated[str, SOME] = "progress"
     discount: Annotated[float, Range(0, 1)] = 1.0
     width: Annotated[int, Range(1)] = 128
     lr: Annotated[float, Range(above=0)] = 1e-3

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+from sojourn.registry import SOME
 from sojourn.types import Group, Score, Task
 
 
@@ -12,7 +14,7 @@ from sojourn.types import Group, Score, Task
 class Cycle:
     """Slot k plays task k of the split, over and over; a redraw plays one from far ahead."""
 
-    split: str = "train"
+    split: Annotated[str, SOME] = "train"
 
     def bind(self, tasks: Sequence[Task], seed: int) -> BoundCycle:
         return BoundCycle(tasks)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.registry import Range
+from sojourn.registry import SOME, Range
 from sojourn.types import Group, Score, Task
 
 
@@ -19,7 +19,7 @@ class Shuffle:
     A redraw in slot k plays what slot k + `tasks` / 2 would.
     """
 
-    split: str = "train"
+    split: Annotated[str, SOME] = "train"
     tasks: Annotated[int, Range(0)] = 0
 
     def bind(self, tasks: Sequence[Task], seed: int) -> BoundShuffle:
