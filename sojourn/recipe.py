@@ -197,7 +197,7 @@ def resolve(tables: config.Tables) -> Resolved:
         raise ConfigError("stages = []: a recipe needs at least one stage, [[stages]]")
     merged = [_merged(shared, own) for own in listed]
     called = [_called(number, stage) for number, stage in enumerate(merged)]
-    _refuse_unused(shared, merged, called, tables)
+    config.refuse_unused(shared, merged, called, tables)
     stages = [construct(Stage, m.data, f"stages.{name}") for name, m in zip(called, merged, strict=True)]
     names = [stage.value.name for stage in stages]
     if len(set(names)) < len(names):
@@ -241,41 +241,6 @@ def _called(number: int, stage: config.Tables) -> str:
     """The stage's name, or its number where it has no name that a path can hold."""
     name = stage.data.get("name")
     return name if isinstance(name, str) and STAGE.holds(name) else str(number)
-
-
-def _refuse_unused(
-    shared: Mapping[str, Any], stages: Sequence[config.Tables], names: Sequence[str], tables: config.Tables
-) -> None:
-    """Refuses a key for all stages that the stages' own keep from its use: one of the command line that any stage keeps
-    out, unless it was overridden there as well, and one of a file that every stage keeps out, unless by a file that was
-    laid over this one."""
-    found = [_values(stage.data) for stage in stages]
-    for path, value in _values(shared).items():
-        missed = [n for n, values in enumerate(found) if [values.get(path)] != [value]]  # in a list, nan is itself
-        if value == {} or not missed:
-            continue
-        age = tables.age(path)
-        given = age == config.COMMAND_LINE
-        ages = {number: tables.age(f"stages.{number}.{path}") for number in missed}
-        kept = [number for number in missed if (ages[number] < age if given else ages[number] <= age)]
-        unused = len(missed) == len(stages) and (given or kept == missed)
-        if unused or (given and kept):
-            raise ConfigError(_unused(path, value, tables, [names[n] for n in (missed if unused else kept)]))
-
-
-def _values(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested tables by dotted path; an array is one value."""
-    found: dict[str, Any] = {}
-    for key, value in data.items():
-        path = f"{prefix}{key}"
-        found |= _values(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
-    return found
-
-
-def _unused(path: str, value: Any, tables: config.Tables, kept: Sequence[str]) -> str:
-    whose = "every stage" if len(kept) == len(tables.data.get("stages", kept)) else f"the stage {' and '.join(kept)}"
-    ways = " or ".join(f"stages.{name}.{path}" for name in kept)
-    return f"{path} = {value!r} ({tables.origin(path)}) would change nothing where {whose} has its own: say {ways}"
 
 
 def check_needs(recipe: Recipe) -> None:
