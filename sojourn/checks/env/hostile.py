@@ -43,7 +43,8 @@ def _odd_calls(tool: Tool) -> list[ToolCall]:
     names = list(tool.parameters.get("properties", {}))[:ARGUMENTS]
     arguments = [{name: value} for name in names for value in odd_values()]
     arguments += [dict.fromkeys(names, value) for value in odd_values()] if len(names) > 1 else []
-    return [ToolCall(tool.name, given) for given in [*arguments, {"no_such_argument": 1}]]
+    unnamed: list[Any] = [[], "x", 1, None]  # no arguments at all, though they should be an object
+    return [ToolCall(tool.name, given) for given in [*arguments, {"no_such_argument": 1}, *unnamed]]
 
 
 def odd_values() -> list[Any]:
