@@ -14,7 +14,7 @@ import tomli_w
 
 from sojourn.errors import ConfigError
 from sojourn.files import read_text
-from sojourn.registry import PATH, Text, convert, nearest
+from sojourn.registry import PATH, Text, convert, nearest, shown
 from sojourn.secrets import MASK, looks_secret, masked_table, masked_value
 
 PARENT = "extends"  # the key of a file that names the file, or the run folder, it is laid over
@@ -95,9 +95,9 @@ class Tables:
             if depth:
                 here = here[place[-1]] if isinstance(here, list) else here.setdefault(place[-1], {})
             if not isinstance(here, (dict, list)):
+                where = ".".join(keys[:depth])
                 raise ConfigError(
-                    f"override '{'.'.join(keys[:depth])}': it is the value "
-                    f"{masked_value('.'.join(keys[:depth]), here)!r}, not a table"
+                    f"override '{where}': it is the value {shown(masked_value(where, here))}, not a table"
                 )
             place.append(_index(here, key, path) if isinstance(here, list) else key)
         return _Spot(here, place)
@@ -229,7 +229,7 @@ def _values(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _unused(path: str, value: Any, tables: Tables, kept: Sequence[str]) -> str:
     whose = "every stage" if len(kept) == len(tables.data.get("stages", kept)) else f"the stage {' and '.join(kept)}"
     ways = " or ".join(f"stages.{name}.{path}" for name in kept)
-    return f"{path} = {value!r} ({tables.origin(path)}) would change nothing where {whose} has its own: say {ways}"
+    return f"{path} = {shown(value)} ({tables.origin(path)}) would change nothing where {whose} has its own: say {ways}"
 
 
 def read(path: Path, overrides: Sequence[str] = ()) -> Tables:

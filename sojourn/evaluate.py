@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sojourn.errors import InfrastructureError
 from sojourn.rewards.judge import judged
+from sojourn.tasks.listed import listed
 from sojourn.types import Group, Score, Task
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Evaluated:
 def panel(rig: Rig) -> Sequence[Task]:
     """The tasks that every evaluation of the recipe plays."""
     config = rig.recipe.evaluation
-    return rig.family.tasks(config.split)[: config.tasks]
+    return listed(rig.family, config.split)[: config.tasks]
 
 
 async def evaluate(rig: Rig, label: str, expert: bool = False) -> Evaluated:

@@ -13,7 +13,7 @@ from sojourn.batch.weigh import Aggregate
 from sojourn.credit.grpo import GRPO
 from sojourn.errors import ConfigError
 from sojourn.optim import Optim
-from sojourn.registry import FOLDER, SOME, STRING, Kind, Range, Text, build, construct, nearest
+from sojourn.registry import FOLDER, SOME, STRING, Kind, Range, Text, build, construct, nearest, shown
 from sojourn.render.auto import Auto
 from sojourn.rewards.native import Native
 from sojourn.rollout.runner import Rollout, worlds_of
@@ -143,7 +143,7 @@ class Stage:
     losses: Annotated[tuple[Any, ...], Kind("loss")] = ()
     streams: Annotated[tuple[Any, ...], Kind("stream")] = ()
     aggregate: Aggregate = field(default_factory=Aggregate)
-    minibatches: Annotated[int, Range(1)] = 1
+    minibatches: Annotated[int, Range(1, 1024)] = 1
     optim: Optim = field(default_factory=Optim)
 
     def __post_init__(self) -> None:
@@ -192,7 +192,7 @@ def resolve(tables: config.Tables) -> Resolved:
     if listed is None:
         listed = [{"name": "train"}]
     if not isinstance(listed, list) or not all(isinstance(item, Mapping) for item in listed):
-        raise ConfigError(f"stages = {listed!r}: expected an array of tables, [[stages]]")
+        raise ConfigError(f"stages = {shown(listed)}: expected an array of tables, [[stages]]")
     if not listed:
         raise ConfigError("stages = []: a recipe needs at least one stage, [[stages]]")
     merged = [_merged(shared, own) for own in listed]

@@ -14,12 +14,13 @@ import re
 import traceback
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
 from sojourn.components import COMPONENTS, MEMBERS
-from sojourn.errors import ConfigError, MissingExtraError, SojournError
+from sojourn.errors import ConfigError, MissingExtraError, SojournError, raised_at, told
 from sojourn.secrets import masked_value
 
 
@@ -63,6 +64,7 @@ LARGEST = 3e38  # what is computed in 32 bits becomes infinite soon after
 PATH = r"[^\0]*[^\0\s][^\0]*"
 SOME = Text(r"[^\0]*[^\0\s][^\0]*", "a text that is not empty")
 STRING = Text(r"(?s).+", "a text of at least one character")
+LONGEST = 80  # characters of a value in a message
 FOLDER = Text(PATH, "the path of a folder")
 
 
@@ -102,8 +104,10 @@ def named(path: str, where: str) -> Any:
         found: Any = importlib.import_module(module)
         for name in names.split("."):
             found = getattr(found, name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f'{where} = "{path}" cannot be imported ({error}): write "module:name"') from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise ConfigError(f'{where} = "{path}" cannot be imported ({told(error)}): write "module:name"') from error
     return found
 
 
@@ -113,7 +117,9 @@ def _imported(module: str, what: str) -> Any:
         return importlib.import_module(module)
     except SojournError:
         raise
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None:
             raise ConfigError(f"{what}: importing '{module}' raises {_told(error)}: mend it first") from error
@@ -136,18 +142,32 @@ def build(kind: str, table: Mapping[str, Any], where: str = "") -> Built:
     """The component of a kind that a table `{name = ..., fields}` describes."""
     where = where or kind
     if not isinstance(table, Mapping):
-        raise ConfigError(f"{where} = {table!r}: expected a table with a 'name', such as {{name = '...'}}")
+        raise ConfigError(f"{where} = {shown(table)}: expected a table with a 'name', such as {{name = '...'}}")
     if "name" not in table:
         raise ConfigError(f"{where} has no 'name': {nearest('', COMPONENTS[kind])}")
     name = table["name"]
     if not isinstance(name, str):
         raise _wrong(f"{where}.name", name, _word(str))
-    cls = find(kind, name)
-    fields = {key: value for key, value in table.items() if key != "name"}
-    plain_class = kind == "env" and hasattr(cls, "reward")  # its methods are tools
-    made = _family(cls, fields, where) if plain_class else construct(cls, fields, where)
-    _refuse_misfit(kind, made.value)
+    with own_code(f"{where} = {shown(name)}"):
+        cls = find(kind, name)
+        fields = {key: value for key, value in table.items() if key != "name"}
+        plain_class = kind == "env" and hasattr(cls, "reward")  # its methods are tools
+        made = _family(cls, fields, where) if plain_class else construct(cls, fields, where)
+        _refuse_misfit(kind, made.value)
     return Built(made.value, {"name": name, **made.table})
+
+
+@contextmanager
+def own_code(what: str) -> Iterator[None]:
+    """Tells of whatever the user's own code raises, but Ctrl-C, in one sentence that says where."""
+    try:
+        yield
+    except (SojournError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if not raised_at(error):
+            raise
+        raise ConfigError(f"{what}: your code raises {told(error)}: mend it first") from error
 
 
 def _family(cls: Any, fields: Mapping[str, Any], where: str) -> Built:
@@ -204,7 +224,7 @@ def construct(cls: Any, table: Mapping[str, Any], where: str) -> Built:
     try:
         return Built(cls(**values), complete)
     except ValueError as error:
-        raise ConfigError(f"{where or cls.__name__}: {error}") from None
+        raise ConfigError(f"{where or cls.__name__}: {' '.join(str(error).split())}") from None
 
 
 def _hints(cls: Any, where: str) -> dict[str, Any]:
@@ -259,7 +279,7 @@ def convert(hint: Any, value: Any, where: str) -> Built:
         return _union(arguments, value, where)
     if origin is Literal:
         if value not in arguments:
-            raise ConfigError(f"{where} = {value!r}: {nearest(str(value), map(str, arguments))}")
+            raise ConfigError(f"{where} = {shown(value)}: {nearest(shown(value), map(str, arguments))}")
         return Built(value, value)
     if origin in (tuple, list, Sequence) or hint in (tuple, list):
         return _sequence(arguments, value, where)
@@ -315,7 +335,7 @@ def _scalar(hint: Any, value: Any, where: str) -> Built:
     if isinstance(hint, type) and issubclass(hint, Enum):
         allowed = [member.value for member in hint]
         if value not in allowed:
-            raise ConfigError(f"{where} = {value!r}: {nearest(str(value), map(str, allowed))}")
+            raise ConfigError(f"{where} = {shown(value)}: {nearest(shown(value), map(str, allowed))}")
         return Built(hint(value), value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = _float(value, where)
@@ -325,8 +345,8 @@ def _scalar(hint: Any, value: Any, where: str) -> Built:
         raise _wrong(where, value, "a finite number")
     if isinstance(value, float) and abs(value) > LARGEST:
         raise _wrong(where, value, f"a number between -{LARGEST:g} and {LARGEST:g}")
-    if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        raise _wrong(where, value, "a whole number of 64 bits")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise _wrong(where, value, "a whole number that 64 bits can hold")
     return Built(value, plain(value))
 
 
@@ -347,12 +367,13 @@ def _word(hint: Any) -> str:
 
 
 def _wrong(where: str, value: Any, expected: str) -> ConfigError:
-    return ConfigError(f"{where} = {_shown(masked_value(where, value))}: expected {expected}")
+    return ConfigError(f"{where} = {shown(masked_value(where, value))}: expected {expected}")
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value for a message, cut where it is long."""
     try:
         text = repr(value)
-    except ValueError:  # an integer of more digits than Python prints
-        return "a huge number"
-    return text if len(text) <= 200 else f"{text[:200]}..."
+    except Exception:  # an integer of more digits than Python prints, or the user's own __repr__
+        return "a huge number" if isinstance(value, int) else f"a {type(value).__name__}"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

@@ -13,6 +13,7 @@ from sojourn.recipe import Recipe, Sampling
 from sojourn.rewards.judge import Judge
 from sojourn.rollout.play import Limits, ask
 from sojourn.rollout.runner import Runner
+from sojourn.tasks.listed import listed
 from sojourn.timeline import Timeline
 
 
@@ -83,7 +84,7 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Rig]:
                 recipe.seed,
                 timeline=timeline,
             )
-            curriculum = recipe.curriculum.bind(recipe.env.tasks(recipe.curriculum.split), recipe.seed)
+            curriculum = recipe.curriculum.bind(listed(recipe.env, recipe.curriculum.split), recipe.seed)
             yield Rig(
                 recipe,
                 recipe.env,

@@ -16,7 +16,7 @@ POSITIVE, COUNT = "a whole number of at least 1", "a whole number of at least 0"
 ABOVE, LEAST = "a number above 0", "a number of at least 0"
 UNIT, SHARE, BETA = f"{LEAST} and at most 1", f"{ABOVE} and at most 1", f"{LEAST} and below 1"
 OUTSIDE = [
-    ("seed", -1, f"{COUNT} and below {2**63}"), ("seed", 2**63, f"{COUNT} and below {2**63}"),
+    ("seed", -1, f"{COUNT} and below {2**63}"), ("seed", 2**63, "a whole number that 64 bits can hold"),
     ("model.lora.rank", 0, POSITIVE), ("model.lora.alpha", 0.0, ABOVE), ("model.name", "", "the name of a model"),
     ("sampling.max_tokens", 0, POSITIVE), ("sampling.temperature", -0.5, LEAST), ("sampling.top_p", 0.0, SHARE),
     ("sampling.top_p", 1.5, SHARE), ("sampling.top_k", -1, COUNT), ("sampling.min_p", 1.5, UNIT),
@@ -33,7 +33,7 @@ OUTSIDE = [
     ("backend.threads", -1, COUNT), ("backend.max_context", 1, "a whole number of at least 2"),
     ("backend.token_budget", 0, POSITIVE), ("backend.memory_gb", 0.0, ABOVE), ("backend.max_batch", 0, POSITIVE),
     ("backend.prefill_chunk", 0, POSITIVE),
-    ("stages.0.steps", -1, COUNT), ("stages.0.minibatches", 0, POSITIVE),
+    ("stages.0.steps", -1, COUNT), ("stages.0.minibatches", 0, f"{POSITIVE} and at most 1024"),
     ("stages.0.aggregate", {"length": 0}, POSITIVE),
     ("stages.0.optim.lr", -1.0, LEAST), ("stages.0.optim.betas", [0.9, 1.0], BETA),
     ("stages.0.optim.betas", [-0.1, 0.9], BETA), ("stages.0.optim.betas", [0.9], "an array of 2"),

@@ -26,6 +26,7 @@ from sojourn.protocols import EnvFamily
 from sojourn.render import pieces
 from sojourn.rig import opened
 from sojourn.rollout.play import Limits
+from sojourn.tasks.listed import check_task, listed
 from sojourn.types import Task
 
 
@@ -142,12 +143,14 @@ def _conclude(
 
 
 def _tasks(family: EnvFamily, asked: Asked) -> Sequence[Task]:
-    listed = family.tasks(asked.split)
-    found = listed[asked.first : asked.first + asked.tasks]
+    offered = listed(family, asked.split)
+    found = offered[asked.first : asked.first + asked.tasks]
     if not len(found):
         raise ConfigError(
-            f"--split {asked.split} --first {asked.first}: this split has {len(listed)} tasks: name others"
+            f"--split {asked.split} --first {asked.first}: this split has {len(offered)} tasks: name others"
         )
+    for task in found:
+        check_task(task)
     return list(found)
 
 

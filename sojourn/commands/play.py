@@ -21,9 +21,10 @@ def play(
 ) -> None:
     """Take the agent's seat yourself, in the terminal."""
     from sojourn.agents.person import play_in_terminal
+    from sojourn.tasks.listed import listed
 
     family = build_world(env, overrides)
-    tasks = family.tasks(split)
+    tasks = listed(family, split)
     if not 0 <= task < len(tasks):
         raise ConfigError(f"--task {task}: the split '{split}' has the tasks 0 to {len(tasks) - 1}")
     event_loop.run(play_in_terminal(family, tasks[task], CleanConsole(), expert=expert))

@@ -104,11 +104,12 @@ def _dry(resolved: Resolved) -> None:
 def check_buildable(recipe: Recipe) -> None:
     """Refuses a model or weights that are not there and a split without tasks."""
     from sojourn.stages import found_weights
+    from sojourn.tasks.listed import listed
 
     found_weights(recipe)
     recipe.backend.check(recipe.model, recipe.critic)
     for split in dict.fromkeys(("train", recipe.curriculum.split, recipe.evaluation.split)):
-        if not len(recipe.env.tasks(split)):
+        if not len(listed(recipe.env, split)):
             raise ConfigError(f"the split '{split}' of the world has no tasks: give it some")
 
 

@@ -34,10 +34,14 @@ class Blobs:
     def keep(self, named: Mapping[str, bytes]) -> None:
         """Keeps what a world named; raises RecordError where a name is not the digest, as no record would find it."""
         for name, data in named.items():
+            if not isinstance(data, bytes | bytearray | memoryview):
+                raise RecordError(
+                    f"the world gives a blob that is a {type(data).__name__}: the entries of `Env.blobs` are bytes"
+                )
             digest = hashlib.sha256(data).hexdigest()
             if name != digest:
                 raise RecordError(
-                    f"the world names a blob of {len(data)} bytes {name[:64]!r}, but its SHA-256 is {digest}: "
+                    f"the world names a blob of {len(data)} bytes {str(name)[:64]!r}, but its SHA-256 is {digest}: "
                     "name the entries of `Env.blobs`, and images in messages, by the SHA-256 of their bytes"
                 )
             self.put(data)

@@ -334,6 +334,7 @@ class EpisodeStore:
     def _rows(self, statement: str, values: Sequence[Any], make: Callable[[Any], Any]) -> Iterator[Any]:
         """Of a statement over `{columns}`: those that the index has, or today's where it is lost or damaged."""
         given, recorded = 0, index.recorded_in(self.tokens)
+        require_within(values)
         if self._memory is None and self.path.exists():
             try:
                 with closing(index.open_to_read(self.path)) as database:
@@ -373,6 +374,18 @@ class EpisodeStore:
         """Warns of it, in the line of whoever uses the store."""
         self.troubles.append(trouble)
         warnings.warn(trouble, RuntimeWarning, stacklevel=4)
+
+
+def require_within(values: Sequence[Any]) -> None:
+    """Raises RecordError for a number or a text that SQLite cannot hold, so that no row has it either."""
+    for value in values:
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise RecordError("no step, group or place has a number of more than 18 digits: give a smaller one")
+        if isinstance(value, str) and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise RecordError(f"{value[:64]!r} is no text that anything is named by: it is not UTF-8") from None
 
 
 def _position(entry: Entry) -> tuple[str, int, int, int]:

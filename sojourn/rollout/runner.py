@@ -20,6 +20,7 @@ from sojourn.rollout.limits import Limits, ask, cancelled
 from sojourn.rollout.play import expert_action, play
 from sojourn.rollout.tape import Tape
 from sojourn.secrets import masked
+from sojourn.tasks.listed import check_task
 from sojourn.timeline import Timeline
 from sojourn.types import Episode, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Task, Versions
 
@@ -80,6 +81,7 @@ class Runner:
     ) -> Group:
         """`size` plays of one task; each is seeded by the run's seed, `label`, and its number. With a tape, what is on
         it is played first, and what is sampled goes on it."""
+        check_task(task)
         seeds = [seed_of(self.seed, label, task.id, n) for n in range(size)]
         plays = [
             self.episode(task, replace(params, seed=seed), f"{label}/{n}", expert=expert, tape=tape)

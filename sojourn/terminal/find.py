@@ -71,7 +71,7 @@ def found(store: EpisodeStore, name: str) -> Entry:
     if exact:
         return exact[-1]
     stage, *numbers = name.rsplit("/", 3)
-    if len(numbers) == 3 and all(number.isdecimal() for number in numbers):
+    if len(numbers) == 3 and all(number.isdecimal() and len(number) < 19 for number in numbers):
         step, place, number = map(int, numbers)
         members = group(store, stage, step, place)
         if number < len(members):

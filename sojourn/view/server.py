@@ -18,6 +18,7 @@ from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import MutableHeaders, QueryParams
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -37,6 +38,21 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
+
+
+class Number(Convertor[int]):
+    """A number of an address, small enough for the index; a longer one names no page."""
+
+    regex = "[0-9]{1,18}"
+
+    def convert(self, value: str) -> int:
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        return str(value)
+
+
+register_url_convertor("number", Number())
 LOOK_S = 0.5  # between two looks at whether a run has changed
 COOKIE = "sojourn_token"
 
@@ -63,22 +79,22 @@ def application(
         Route("/runs/{run}", page.marked(run.index)),
         Route("/runs/{run}/find", page.marked(find.index)),
         Route("/runs/{run}/panels", page.marked(panels.index)),
-        Route("/runs/{run}/steps/{stage:path}/{step:int}", page.marked(step.index)),
-        Route("/runs/{run}/groups/{stage:path}/{step:int}/{place:int}", group.index),
+        Route("/runs/{run}/steps/{stage:path}/{step:number}", page.marked(step.index)),
+        Route("/runs/{run}/groups/{stage:path}/{step:number}/{place:number}", group.index),
         Route("/runs/{run}/episodes/{episode:path}", episode.index),
         Route("/runs/{run}/json/{episode:path}", files.as_json),
         Route("/runs/{run}/export/{format}/{episode:path}", files.exported),
-        Route("/runs/{run}/text/{seat:int}/{turn:int}/{message:int}/{episode:path}", files.text),
+        Route("/runs/{run}/text/{seat:number}/{turn:number}/{message:number}/{episode:path}", files.text),
         Route("/runs/{run}/blobs/{digest}", files.blob),
         Route("/rerun", rerun.begin, methods=["POST"]),
-        Route("/rerun/{turn:int}/{run}/{episode:path}", rerun.choose),
+        Route("/rerun/{turn:number}/{run}/{episode:path}", rerun.choose),
         Route("/play", rerun.plays),
         Route("/play/{play}", rerun.play),
         Route("/play/{play}/act", rerun.act, methods=["POST"]),
         Route("/play/{play}/end", rerun.end, methods=["POST"]),
         Route("/play/{play}/keep", rerun.kept, methods=["POST"]),
         Route("/play/{play}/blobs/{digest}", rerun.blob),
-        Route("/play/{play}/text/{turn:int}/{message:int}", rerun.text),
+        Route("/play/{play}/text/{turn:number}/{message:number}", rerun.text),
         Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
     ]
     made = Starlette(

@@ -1,0 +1,177 @@
+"""What a user's own code does wrong is told in one sentence that names it and where; never a traceback."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sojourn.errors import ConfigError, RecordError
+from sojourn.record.blobs import Blobs
+from sojourn.registry import build
+from sojourn.tasks.listed import check_task, listed
+from sojourn.types import Task
+
+WORLDS = '''
+from dataclasses import dataclass
+from sojourn.types import Task
+
+
+class Odd(BaseException):
+    """No Exception."""
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    how: str = ""
+
+    def __post_init__(self):
+        raise {"type": TypeError("post"), "odd": Odd("post"), "exit": SystemExit(3), "mute": Mute()}[self.how]
+
+    def tasks(self, split): ...
+    def make(self, task): ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    def tasks(self, split):
+        raise {"train": LookupError("in tasks"), "test": Odd("in tasks")}[split]
+
+    def make(self, task): ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nothing:
+    def tasks(self, split): ...
+    def make(self, task): ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    what: str = "data"
+
+    def tasks(self, split):
+        data = {"x": object()} if self.what == "data" else {}
+        task = Task("data", data, 1, split, (7,) if self.what == "tags" else ())
+        return [{"task": 1} if self.what == "dict" else task]
+
+    def make(self, task): ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    def __getattr__(self, name):
+        raise RuntimeError("asked for " + name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    def __getattr__(self, name):
+        return getattr(self, name + "_")
+'''
+CASES = {
+    "play worlds:Made how=type": "TypeError: post (Made.__post_init__,",
+    "play worlds:Made how=odd": "Odd: post (Made.__post_init__,",
+    "play worlds:Made how=exit": "SystemExit: 3 (Made.__post_init__,",
+    "play worlds:Made how=mute": "Mute: its text raises RuntimeError (Made.__post_init__,",
+    "play worlds:Listing": "LookupError: in tasks (Listing.tasks,",
+    "play worlds:Listing --split test": "Odd: in tasks (Listing.tasks,",
+    "train r.toml env.name=worlds:Listing --dry": "LookupError: in tasks (Listing.tasks,",
+    "play worlds:Nothing": "Nothing.tasks('train') gives a NoneType: expected a sequence",
+    "play worlds:Data": "cannot be written as JSON (TypeError",
+    "play worlds:Data what=tags": "has the tag 7: expected text",
+    "play worlds:Data what=dict": "as a task: expected a sojourn.types.Task",
+    "play worlds:Asked": "RuntimeError: asked for ",
+    "check worlds:Round": "RecursionError: maximum recursion depth exceeded",
+    "play leaves:World": "importing 'leaves' raises Gone: at import (",
+    "play worlds:Missing": "module 'worlds' has no 'Missing'",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("own")
+    (path / "worlds.py").write_text(WORLDS)
+    (path / "leaves.py").write_text("class Gone(BaseException): ...\nraise Gone('at import')\n")
+    (path / "r.toml").write_text(
+        "name = 't'\nlosses = [{ name = 'ppo' }]\nmodel = { name = 'tiny' }\n[env]\nname = ''\n"
+    )
+    return path
+
+
+def sojourn(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "200", **environment}
+    command = [sys.executable, "-m", "sojourn", *words]
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=100)
+
+
+@pytest.mark.parametrize("command", CASES)
+def test_it_is_one_sentence(folder, command):
+    done = sojourn(folder, *command.split())
+    assert CASES[command] in done.stderr
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "Traceback" not in done.stdout + done.stderr
+    if CASES[command].endswith(","):
+        assert f" {folder}/worlds.py:" in done.stderr  # where it was raised
+
+
+def test_the_whole_traceback_is_there_for_whoever_asks(folder):
+    done = sojourn(folder, "play", "worlds:Listing", SOJOURN_TRACEBACK="1")
+    assert done.returncode == 2
+    assert "Traceback (most recent call last)" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("sojourn: your code raises LookupError")
+
+
+def test_arguments_that_are_no_text_are_refused(folder):
+    command = [sys.executable, "-m", "sojourn", "show", b"runs/\xff"]
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "sojourn: argument 2 is 'runs/\\udcff', which is not UTF-8: rename the file, or name a folder above it\n"
+    )
+
+
+@pytest.mark.parametrize("found", [None, 7, "text", {"a": 1}, iter([])])
+def test_tasks_are_a_sequence(found):
+    class World:
+        def tasks(self, split):
+            return found
+
+    with pytest.raises(ConfigError, match=r"World.tasks\('train'\) gives a .*: expected a sequence of tasks"):
+        listed(World(), "train")
+
+
+def test_tasks_that_records_can_hold_pass():
+    task = Task("toy", {"x": [1, "a", None]}, 2**70, "train", ("easy",))
+    check_task(task)
+    with pytest.raises(ConfigError, match="as JSON"):
+        check_task(Task("toy", {"x": {1, 2}}, 1, "train"))
+
+
+def test_a_blob_is_bytes(tmp_path):
+    with pytest.raises(RecordError, match=r"a blob that is a str: the entries of .Env.blobs. are bytes"):
+        Blobs(tmp_path).keep({"a" * 64: "text"})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    "value", [2**63, -(2**63) - 1, 10**300, int("f" * 5000, 16)], ids=["2^63", "-2^63-1", "big", "hex"]
+)
+def test_a_whole_number_has_64_bits(value):
+    with pytest.raises(ConfigError) as refused:
+        build("env", {"name": "toy", "rooms": value})
+    assert "expected a whole number that 64 bits can hold" in str(refused.value)
+    assert len(str(refused.value)) < 200
+
+
+def test_a_huge_number_where_a_word_is_expected_is_short():
+    with pytest.raises(ConfigError) as refused:
+        build("env", {"name": "bandit", "kind": int("f" * 5000, 16)})
+    assert len(str(refused.value)) < 200
