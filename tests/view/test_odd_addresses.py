@@ -22,8 +22,8 @@ PATHS = (
 )  # fmt: skip
 QUERIES = (
     "/?q={0}&state={0}", "/diff?run={0}", "/diff?run=seed0&run=seed1&metric={0}&smooth={0}",
-    "/diff?run=seed0&seeds={0}", "/runs/seed0?smooth={0}&all=1&skip={0}",
-    "/runs/seed0?all={0}&skip={0}", "/runs/seed0/find?q={0}",
+    "/diff?run=seed0&seeds={0}", "/runs/seed0?smooth={0}&all=1&skip={0}", "/runs/seed0?all={0}&skip={0}",
+    "/runs/seed0/find?q={0}",
     "/runs/seed0/find?q=step:{0}", "/runs/seed0/find?q=reward:>{0}", "/runs/seed0/find?q=tokens:{0}..{0}",
     "/runs/seed0/find?q=version:{0}", "/runs/seed0/find?q=x&after={0}", "/runs/seed0/find?q=sort:-reward&after={0}:{0}",
     "/runs/seed0/panels?a={0}&b={0}", "/runs/seed0/panels?other={0}", "/?token={0}",
