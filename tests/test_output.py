@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 from trained_run import RECIPE
 
 from sojourn.terminal.output import CleanConsole, CleanStream
@@ -152,6 +154,20 @@ def test_a_stream_spells_out_all_and_cuts_what_is_too_long():
     stream.write("x" * 1_000_000 + "\n")
     assert "999,901 more characters\n" in file.getvalue()
     assert len(file.getvalue()) < 200
+
+
+def test_a_live_display_keeps_its_own_and_spells_out_what_is_printed_meanwhile(monkeypatch):
+    file = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", CleanStream(file))
+    console = CleanConsole(force_terminal=True, color_system="standard", width=40)
+    with Live(Text("progress", "red"), console=console, auto_refresh=False):
+        print("said\x1b]0;taken\x07")
+    text = file.getvalue()
+    assert "\x1b[31mprogress\x1b[0m" in text
+    assert "\\x1b[31m" not in text
+    assert "said" in text
+    assert "\x1b]0;" not in text
+    assert "\x07" not in text
 
 
 def test_rich_writes_its_styles_past_the_stream(monkeypatch):

@@ -125,7 +125,7 @@ def standing(path: Path) -> Standing:
         recipe=str(config.get("name", "")),
         model=str(_table(config.get("model")).get("name", "")),
         worlds=tuple(_worlds(_table(config.get("env")))),
-        tags=tuple(map(str, _table(config.get("record")).get("tags", ()))),
+        tags=_tags(_table(config.get("record")).get("tags")),
         seed=config.get("seed"),
         **_progress(stages, last),
         success=_success(last),
@@ -196,6 +196,10 @@ def _table(value: Any) -> Mapping[str, Any]:
 
 def _tables(value: Any) -> list[Mapping[str, Any]]:
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _tags(value: Any) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
 def _count(value: Any) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Any, TextIO, cast
+from typing import IO, Any, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -17,6 +17,7 @@ from rich.text import Text
 from sojourn.terminal.clean import clean, escaped
 
 LONGEST = 10_000  # characters of one error, warning or line of a log
+_FILE: Any = Console.file
 
 
 class CleanConsole(Console):
@@ -24,6 +25,18 @@ class CleanConsole(Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
+
+    @property
+    def file(self) -> IO[str]:
+        """The stream itself, also where a live display has put another in front of the one that cleans."""
+        found = _FILE.__get__(self)
+        while isinstance(found, CleanStream):
+            found = found.rich_proxied_file
+        return found
+
+    @file.setter
+    def file(self, new_file: IO[str]) -> None:
+        _FILE.__set__(self, new_file)
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(clean(text, LONGEST), **options)

@@ -103,3 +103,11 @@ def test_the_command_for_scripts(run):
     assert told["evaluations"][-1]["summary"]["overall"]["success"]["mean"] == 0.5
     done = CliRunner().invoke(app, ["runs", str(run), "--diff"])
     assert "needs the two runs" in str(done.exception)
+
+
+def test_a_config_of_other_types_is_shown_all_the_same(run):
+    text = (run / "config.toml").read_text()
+    for tags in ("5", "'baseline'", "[[1], {a = 2}]", "{a = 1}"):
+        (run / "config.toml").write_text(text.replace('["baseline", "small"]', tags).replace("seed = 3", "seed = [1]"))
+        assert runs.chosen([run])[0].name == "made-1"
+        printed(runs.table(runs.chosen([run]), 80), 80)
