@@ -215,6 +215,15 @@ class Loss(Protocol):
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]: ...
 
 
+@runtime_checkable
+class Identifies(Protocol):
+    """A backend that says exactly which weights it opens."""
+
+    def identities(self, model: Any, critic: Any) -> Mapping[str, str]:
+        """By the role of each model ("policy", "critic"): its commit, version or digest; empty while it is not here."""
+        ...
+
+
 class Trainer(Protocol):
     """The four verbs, and persistence. Only `publish` changes what samplers draw from.
 

@@ -28,6 +28,7 @@ STAGE = Text(
 )
 OWN = frozenset({"entropy", "critic", "top"})  # what a loss is given by its own pass
 MODEL = Text(r"[^\0]+", "the name of a model")
+REVISION = Text(r"|[A-Za-z0-9][\w./-]{0,199}", "a commit hash, tag or branch of a hub model, or nothing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +43,11 @@ class Lora:
 class Model:
     """`name`: smollm2, gemma3-270m, tiny, a folder, a GGUF file, or a hub name. `dtype` is what matrix products are
     computed in ("auto": bf16 where the processor has instructions for it, else fp32); trained weights are kept in fp32
-    in any case. Without `lora` all weights are trained."""
+    in any case. Without `lora` all weights are trained. `revision` is the commit, tag or branch of a hub model ("": its
+    main branch); which commit that was is recorded, and a run goes on with that commit alone."""
 
     name: Annotated[str, MODEL] = "smollm2"
+    revision: Annotated[str, REVISION] = ""
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     lora: Lora | None = None
     weights: str = ""  # a run folder whose newest checkpoint to start from
@@ -84,6 +87,7 @@ class Critic:
     too, with the policy's optimiser, unless `detach` keeps its gradient from them."""
 
     model: str = ""
+    revision: Annotated[str, REVISION] = ""  # of `model`, where it comes from a hub
     lora: Lora | None = None
     hidden: Annotated[int, Range(0)] = 0
     detach: bool = False
@@ -92,8 +96,8 @@ class Critic:
     def __post_init__(self) -> None:
         if self.model and self.detach:
             raise ValueError("detach keeps a head from the policy's weights, and with a model of its own it has none")
-        if self.lora and not self.model:
-            raise ValueError("lora is for a critic's own model, and critic.model names none")
+        if (self.lora or self.revision) and not self.model:
+            raise ValueError("lora and revision are for a critic's own model, and critic.model names none")
 
 
 @dataclass(frozen=True, kw_only=True)

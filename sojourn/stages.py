@@ -19,7 +19,7 @@ from sojourn.batch.weigh import weigh
 from sojourn.display import Display
 from sojourn.errors import ConfigError, RecordError
 from sojourn.evaluate import evaluate, panel
-from sojourn.protocols import Stateful, Stream
+from sojourn.protocols import Identifies, Stateful, Stream
 from sojourn.recipe import Recipe, Stage, beside
 from sojourn.record import checkpoint, metrics, vocabulary
 from sojourn.record.checkpoint import Checkpoint
@@ -263,7 +263,7 @@ class Session:
         over = ended and number + 1 == len(stages)
         kept = {n: p for n, p in self._stateful(stages[number]).items() if not (over and n.startswith("streams."))}
         parts = {name: part.state() for name, part in kept.items()}
-        state = {"stage": number, "step": step, "parts": parts}
+        state = {"stage": number, "step": step, "parts": parts, "models": self.folder.models}
         write = functools.partial(self.rig.trainer.save, weights_only=ended)
         keep = 0 if ended else self.recipe.record.keep
         checkpoint.save(self.folder.checkpoints, done + step, write, state, keep=keep, mark=ended)
@@ -344,6 +344,8 @@ async def run_recipe(
     remember is the run's, so that the same recipe can be run again."""
     recipe = replace(recipe, stages=copy.deepcopy(recipe.stages), reward=copy.deepcopy(recipe.reward))
     found = _resumed(folder, display) if resume else None
+    if resume:
+        check_models(recipe, folder)
     jsonl = metrics.Jsonl(folder.path / "metrics.jsonl")
     if resume:
         _cut(recipe, jsonl, found)
@@ -351,6 +353,7 @@ async def run_recipe(
     sinks = metrics.Sinks([jsonl, *opened])
     try:
         async with assemble(recipe) as rig:
+            folder.write_json("models.json", identities(recipe))
             if (words := pieces.of(rig.renderer)) is not None:
                 vocabulary.write(folder.path, words)
             with EpisodeStore(folder.path, write=True) as store:
@@ -373,6 +376,25 @@ def _resumed(folder: RunFolder, display: Display) -> Checkpoint | None:
         kept = [sentence for sentence in earlier if sentence not in damaged] if isinstance(earlier, list) else []
         folder.write_json(PASSED_OVER, [*kept, *damaged])
     return found
+
+
+def identities(recipe: Recipe) -> dict[str, str]:
+    """Which weights the recipe's models are on this machine, as far as its backend can tell."""
+    backend = recipe.backend
+    return dict(backend.identities(recipe.model, recipe.critic)) if isinstance(backend, Identifies) else {}
+
+
+def check_models(recipe: Recipe, folder: RunFolder) -> None:
+    """Refuses to go on with other weights than those that the run began with."""
+    now = identities(recipe)
+    for role, then in folder.models.items():
+        if then != now.get(role, ""):
+            named = recipe.model.name if role == "policy" or recipe.critic is None else recipe.critic.model
+            raise RecordError(
+                f"{folder.path} began with the {role} model '{named}' as {then}, but here it is "
+                f"{now.get(role) or 'not there'}: put those weights back (of a hub model, download that commit), or "
+                "start a new run"
+            )
 
 
 def _cut(recipe: Recipe, jsonl: metrics.Jsonl, found: Checkpoint | None) -> None:

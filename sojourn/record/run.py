@@ -152,6 +152,11 @@ class RunFolder:
         return self._table("versions.json")
 
     @property
+    def models(self) -> dict[str, str]:
+        """Which weights were loaded, by the role of each model: commit, version or digest."""
+        return self._table("models.json")
+
+    @property
     def seeds(self) -> dict[str, int]:
         return self._table("seeds.json")
 

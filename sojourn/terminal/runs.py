@@ -107,6 +107,7 @@ def _facts(run: RunFolder) -> dict[str, str]:
     facts = dict(flat(run.config))
     try:
         facts |= dict(flat(run.seeds, "seeds"))
+        facts |= dict(flat(run.models, "models"))
         facts |= {key: text for key, text in flat(run.versions, "versions") if key not in HEARD}
     except RecordError as error:
         facts["damaged"] = str(error)

@@ -76,7 +76,8 @@ def _page(run: Path, told: Sequence[Told], lines: Sequence[Line], smooth: float)
 
 def _versions(folder: RunFolder, state: Standing) -> dict[str, str]:
     try:
-        return {name: str(version) for name, version in folder.versions.items()}
+        models = {f"{role} model": which for role, which in folder.models.items()}
+        return {name: str(version) for name, version in {**folder.versions, **models}.items()}
     except RecordError as error:
         return {"versions": f"cannot be read: {error}"}
 

@@ -52,11 +52,20 @@ class Torch:
         """Whether the models can be found, without loading them, and the device is there (for --dry)."""
         from sojourn.backends.torch import models
 
-        models.resolve(model.name)
+        models.resolve(model.name, model.revision)
         if critic is not None and critic.model:
-            models.resolve(critic.model)
+            models.resolve(critic.model, critic.revision)
         if self.device == "cuda":
             device_of(self.device)
+
+    def identities(self, model: Model, critic: Critic | None) -> dict[str, str]:
+        """Which weights `open` loads, by the role of each model; empty for those that are not on this machine yet."""
+        from sojourn.backends.torch import models
+
+        wanted = {"policy": (model.name, model.revision)}
+        if critic is not None and critic.model:
+            wanted["critic"] = (critic.model, critic.revision)
+        return {role: models.identity(models.resolve(*named)) for role, named in wanted.items()}
 
     def open(
         self,
@@ -74,7 +83,7 @@ class Torch:
 
         torch.manual_seed(seed)
         device = device_of(self.device)
-        loaded = models.load(model.name, "fp32", seed)
+        loaded = models.load(model.name, "fp32", seed, model.revision)
         loaded.model.to(device)
         chosen = renderer.pick(loaded.template) if hasattr(renderer, "pick") else renderer
         bound = chosen.bind(loaded.tokenizer)
@@ -119,7 +128,7 @@ class Torch:
         if not critic.model:
             head = made.Head(policy.model.config.get_text_config().hidden_size, critic.hidden)
             return made.Critic(head.to(device), critic.optim, detach=critic.detach)
-        loaded = models.load(critic.model, "fp32", seed)
+        loaded = models.load(critic.model, "fp32", seed, critic.revision)
         if loaded.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
             raise ModelError(
                 f"critic.model = '{critic.model}': its tokenizer is not that of '{policy.name}', whose tokens it would "

@@ -83,14 +83,25 @@ def _file(name: str, package: Package, owner: str, file: str) -> Path:
 
 def converted(name: str, files: tuple[Path, ...]) -> Path:
     """The folder that the conversion of these files has, or will have, in the cache; nothing is converted yet."""
-    digest = hashlib.sha256(f"{CONVERSION}".encode())
+    return cache() / "models" / f"{name}-{edges(files, f'{CONVERSION}')[:12]}"
+
+
+def edges(files: tuple[Path, ...], salt: str = "") -> str:
+    """A SHA-256 of the lengths, beginnings and ends of files: they may have gigabytes."""
+    digest = hashlib.sha256(salt.encode())
     for file in files:
         size = file.stat().st_size
         with open_regular(file) as stream:
             digest.update(f"{size} ".encode() + stream.read(EDGE_BYTES))
             stream.seek(max(size - EDGE_BYTES, 0))
             digest.update(stream.read(EDGE_BYTES))
-    return cache() / "models" / f"{name}-{digest.hexdigest()[:12]}"
+    return digest.hexdigest()
+
+
+def version(name: str) -> str:
+    """The distribution that carries a packaged model, with its version."""
+    owner = PACKAGES[name].parts[0][0]
+    return f"{owner} {distribution(owner).version}"
 
 
 def ensure(name: str, files: tuple[Path, ...]) -> Path:
@@ -162,10 +173,13 @@ def _rewrite(name: str, file: Path, target: Path) -> None:
                 dtype=torch.float32,
                 quantization_config=GgufConfig(dequantize=True),  # otherwise the model cannot be saved
                 local_files_only=True,
+                trust_remote_code=False,
                 output_loading_info=True,
             )
         model, report = loaded
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # tokenizers raises bare exceptions, and a broken file breaks its readers anywhere
         raise ModelError(
             f"model '{name}': {file} cannot be read as a causal language model ({_first_line(error)}): "
@@ -187,7 +201,7 @@ def _verify(name: str, target: Path, model: Any, tokenizer: Any) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    again = AutoTokenizer.from_pretrained(target, local_files_only=True)
+    again = AutoTokenizer.from_pretrained(target, local_files_only=True, trust_remote_code=False)
     faults = [
         field
         for field in ("chat_template", "eos_token_id", "bos_token_id", "all_special_ids")
@@ -197,7 +211,9 @@ def _verify(name: str, target: Path, model: Any, tokenizer: Any) -> None:
         tokens = again.encode(probe, add_special_tokens=False)
         if tokens != tokenizer.encode(probe, add_special_tokens=False) or again.decode(tokens) != probe:
             faults.append(f"tokens of {probe!r}")
-    saved = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32, local_files_only=True).state_dict()
+    saved = AutoModelForCausalLM.from_pretrained(
+        target, dtype=torch.float32, local_files_only=True, trust_remote_code=False
+    ).state_dict()
     for key, value in model.state_dict().items():
         if key not in saved or not torch.equal(saved[key], value):
             faults.append(key)

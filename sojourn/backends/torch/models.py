@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from sojourn import __version__
 from sojourn.backends.torch import gguf
 from sojourn.errors import MissingExtraError, ModelError
 
@@ -40,6 +41,7 @@ class Source:
     kind: Kind
     files: tuple[Path, ...] = ()
     ready: bool = True
+    revision: str = ""  # of a hub model, as it was asked for
 
     def __str__(self) -> str:
         where = self.files[0] if self.files else "built from scratch" if self.kind is Kind.TINY else "the hub"
@@ -58,8 +60,34 @@ class Loaded:
     max_context: int
 
 
-def resolve(name: str) -> Source:
+def resolve(name: str, revision: str = "") -> Source:
     """Finds a model without loading weights; raises `ModelError` or `MissingExtraError` where it cannot be had."""
+    source = _found(name, revision)
+    if revision and source.kind is not Kind.HUB:
+        raise ModelError(
+            f"model '{name}' ({source.kind}) has no revision '{revision}': only hub models, owner/name, have one: leave"
+            " it out"
+        )
+    return source
+
+
+def identity(source: Source) -> str:
+    """Which weights these are: the commit of a hub model, the version of a package, and for files a digest of their
+    lengths, beginnings and ends. Empty for a hub model that is not here yet."""
+    if source.kind is Kind.TINY:
+        return f"built by sojourn {__version__}"
+    if source.kind is Kind.HUB:
+        return source.files[0].name if source.files else ""
+    files = source.files
+    if source.kind is Kind.FOLDER:
+        files = tuple(
+            sorted(p for p in files[0].iterdir() if p.suffix in (".safetensors", ".json", ".model", ".jinja"))
+        )
+    digest = f"sha256 of edges {gguf.edges(files)}"
+    return f"{gguf.version(source.name)}, {digest}" if source.kind is Kind.PACKAGE else digest
+
+
+def _found(name: str, revision: str) -> Source:
     for package in ("torch", "transformers", "safetensors"):
         if find_spec(package) is None:
             raise MissingExtraError(
@@ -81,17 +109,17 @@ def resolve(name: str) -> Source:
             raise ModelError(f"model '{name}': no such file: expected the path of a .gguf file: check the path")
         return Source(name, Kind.GGUF, (path,), gguf.converted(path.stem, (path,)).is_dir())
     if HUB_NAME.fullmatch(name):
-        return _hub(name)
+        return _hub(name, revision)
     raise ModelError(f"no model '{name}': {EXPECTED}")
 
 
-def load(name: str, dtype: str = "fp32", seed: int = 0) -> Loaded:
+def load(name: str, dtype: str = "fp32", seed: int = 0, revision: str = "") -> Loaded:
     """The model, with its weights in `dtype` ("fp32" or "bf16"). `seed` decides the initial weights of "tiny"."""
     if dtype not in DTYPES:
         raise ModelError(f"dtype '{dtype}': expected {' or '.join(DTYPES)}: set model.dtype to one of them")
     import torch
 
-    source = resolve(name)
+    source = resolve(name, revision)
     kept_in = getattr(torch, DTYPES[dtype])
     with quiet():
         if source.kind is Kind.TINY:
@@ -104,9 +132,9 @@ def load(name: str, dtype: str = "fp32", seed: int = 0) -> Loaded:
     return Loaded(model.eval(), tokenizer, name, template_of(tokenizer), max_context(model.config))
 
 
-def tokenizer(name: str) -> Any:
+def tokenizer(name: str, revision: str = "") -> Any:
     """The tokenizer alone, of a model that is here; raises `ModelError` for one that would have to be downloaded."""
-    source = resolve(name)
+    source = resolve(name, revision)
     if not source.ready:
         raise ModelError(f"model '{name}' is not on this machine yet: train or evaluate with it once, which fetches it")
     with quiet():
@@ -159,25 +187,26 @@ def _folder(name: str, path: Path) -> Source:
     return Source(name, Kind.FOLDER, (path,))
 
 
-def _hub(name: str) -> Source:
+def _hub(name: str, revision: str) -> Source:
     """A hub name, from the local copy if there is one; else one short question to the hub, never repeated."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        folder = Path(snapshot_download(name, local_files_only=True))
+        folder = Path(snapshot_download(name, revision=revision or None, local_files_only=True))
         if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
-            return Source(name, Kind.HUB, (folder,))
+            return Source(name, Kind.HUB, (folder,), revision=revision)
     except (LocalEntryNotFoundError, ValueError):
         pass
     try:
-        HfApi().model_info(name, timeout=HUB_TIMEOUT_S)
+        HfApi().model_info(name, revision=revision or None, timeout=HUB_TIMEOUT_S)
     except Exception as error:  # the hub's client raises what its transport raises
+        at = f" at revision '{revision}'" if revision else ""
         raise ModelError(
-            f"model '{name}' is no folder here, not in the hub's local cache, and the hub did not give it "
+            f"model '{name}'{at} is no folder here, not in the hub's local cache, and the hub did not give it "
             f"({type(error).__name__}): {EXPECTED}: check the name and the network, or give a local folder"
         ) from None
-    return Source(name, Kind.HUB, (), ready=False)
+    return Source(name, Kind.HUB, (), ready=False, revision=revision)
 
 
 def _place(source: Source) -> Path:
@@ -192,7 +221,11 @@ def _place(source: Source) -> Path:
 
     patterns = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
     try:
-        return Path(snapshot_download(source.name, allow_patterns=patterns, etag_timeout=HUB_TIMEOUT_S))
+        return Path(
+            snapshot_download(
+                source.name, revision=source.revision or None, allow_patterns=patterns, etag_timeout=HUB_TIMEOUT_S
+            )
+        )
     except Exception as error:  # as above
         raise ModelError(
             f"model '{source.name}' could not be downloaded ({type(error).__name__}): expected the hub to give it: "

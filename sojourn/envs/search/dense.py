@@ -52,5 +52,6 @@ def check(folder: str) -> None:
 @lru_cache(2)
 def _load(folder: str) -> Embedder:
     transformers = need("transformers", "torch", "search")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    return Embedder(tokenizer, transformers.AutoModel.from_pretrained(folder, local_files_only=True).eval())
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    model = transformers.AutoModel.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    return Embedder(tokenizer, model.eval())

@@ -95,7 +95,15 @@ class _Document:
         self.entity("config", "Configuration", {"sha256": self.chosen.config_digest, "file": "config.toml"})
         code = {"version": versions.get("sojourn"), "sha256": versions.get("source"), "commit": versions.get("commit")}
         self.entity("code", "Code", code | {"packages": _json(versions)})
-        self.entity("model", "Model", {**_fields(config.get("model")), "seed": seeds.get("run", config.get("seed"))})
+        self.entity(
+            "model",
+            "Model",
+            {
+                **_fields(config.get("model")),
+                "seed": seeds.get("run", config.get("seed")),
+                "weights": self.chosen.run.models.get("policy"),
+            },
+        )
         self.entity("world", "World", {"name": world.get("name"), "fields": _json(world)})
         self.entity("reward", "Reward", _fields(config.get("reward")))
         self.entity(
