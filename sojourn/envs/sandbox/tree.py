@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
+
+from sojourn.errors import InfrastructureError
 
 LONGEST_AGO = 1_700_000_000.0  # the date of files that a world puts in: 14 November 2023
 
@@ -78,21 +81,38 @@ def _absolute(path: str) -> str:
     return path if path.startswith("/") else "/task" if path == "." else f"/task/{path}"
 
 
+OURS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # failures of reading that are no agent's doing
+
+
 @dataclass
 class Reader:
-    """Reads folders through open descriptors, never through a link; raises `LostError` beyond its limits."""
+    """Reads folders through open descriptors, never through a link; raises `LostError` beyond its limits.
+
+    Nothing may run meanwhile: what changes while it is read raises `LostError` too. What its owner may not read is read
+    none the less, as root would: an ordinary user gives himself the right to it, and takes it away again.
+    """
 
     files: int
     data_bytes: int
     entries: dict[str, Entry] = field(default_factory=dict)
     read: int = 0
 
-    def folder(self, fd: int, path: str, depth: int = 0) -> None:
+    def all(self, folders: Mapping[str, int]) -> None:
+        """Reads what lies in some open folders, by the paths that they are given."""
+        try:
+            for path, fd in folders.items():
+                with _allowed(fd, stat.S_IMODE(os.fstat(fd).st_mode), 0o500):
+                    self._folder(fd, path, 0)
+        except OSError as error:
+            if error.errno in OURS:
+                raise InfrastructureError(f"the files of a sandbox could not be read: {error.strerror}") from None
+            raise LostError(f"the files changed while they were read ({error.strerror})") from None
+
+    def _folder(self, fd: int, path: str, depth: int) -> None:
         if depth > 64:
             raise LostError("folders are nested more than 64 deep")
         for name in sorted(os.listdir(fd)):
-            with suppress(PermissionError):  # see `_opened`
-                self._one(fd, name, f"{path}/{name}", depth)
+            self._one(fd, name, f"{path}/{name}", depth)
 
     def _one(self, fd: int, name: str, path: str, depth: int) -> None:
         found = os.stat(name, dir_fd=fd, follow_symlinks=False)
@@ -104,13 +124,10 @@ class Reader:
             self.entries[path] = Entry("link", target, 0o777, found.st_mtime)
         elif stat.S_ISDIR(found.st_mode):
             self.entries[path] = Entry("folder", b"", mode, found.st_mtime)
-            if (inner := _opened(name, fd, os.O_DIRECTORY)) is not None:
-                try:
-                    self.folder(inner, path, depth + 1)
-                finally:
-                    os.close(inner)
-        elif stat.S_ISREG(found.st_mode) and (inner := _opened(name, fd, os.O_NONBLOCK)) is not None:
-            with os.fdopen(inner, "rb") as file:
+            with _opened(name, fd, mode, 0o500, os.O_DIRECTORY) as inner:
+                self._folder(inner, path, depth + 1)
+        elif stat.S_ISREG(found.st_mode):
+            with _opened(name, fd, mode, 0o400, os.O_NONBLOCK) as inner, open(inner, "rb", closefd=False) as file:
                 data = file.read(self.data_bytes - self.read + 1)
             self.read += len(data)
             if self.read > self.data_bytes:
@@ -118,10 +135,31 @@ class Reader:
             self.entries[path] = Entry("file", data, mode, found.st_mtime)
 
 
-def _opened(name: str, folder: int, flag: int) -> int | None:
-    """A descriptor; None where the agent has taken away its own right to read, which root does not notice: for an
-    ordinary user such a file is not there, nor in a fork."""
+@contextmanager
+def _opened(name: str, folder: int, mode: int, needed: int, flag: int) -> Iterator[int]:
+    """A descriptor of a file or folder to read, with the right to it for so long."""
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC
+    with ExitStack() as stack:
+        if mode & needed == needed or os.geteuid() == 0:
+            fd = os.open(name, os.O_RDONLY | flag | flags, dir_fd=folder)
+        else:
+            place = os.open(name, os.O_PATH | flags, dir_fd=folder)
+            stack.callback(os.close, place)
+            stack.enter_context(_allowed(place, mode, needed))
+            fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC | flag)
+        stack.callback(os.close, fd)
+        yield fd
+
+
+@contextmanager
+def _allowed(fd: int, mode: int, needed: int) -> Iterator[None]:
+    """Gives the owner a right to a file that is open, and takes it away again; root has it anyway."""
+    if mode & needed == needed or os.geteuid() == 0:
+        yield
+        return
+    path = f"/proc/self/fd/{fd}"  # `fchmod` takes no descriptor that was opened with O_PATH
+    os.chmod(path, mode | needed)
     try:
-        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flag, dir_fd=folder)
-    except PermissionError:
-        return None
+        yield
+    finally:
+        os.chmod(path, mode)
