@@ -8,8 +8,8 @@
 
 Walls: bubblewrap's namespaces (no network, no other process to be seen, /usr to read, /task and /tmp in memory of
 limited size), an unprivileged user, no way to more rights, a filter of system calls, and limits on memory, processes,
-CPU and wall time, output, file sizes and the number of files. Process 1 inside is ours (`inside.py`): it cannot be
-killed or looked into from inside, and everything ends with it, also when this Python process is killed.
+CPU and wall time, output, file sizes and the number of files and of open ones. Process 1 inside is ours (`inside.py`):
+it cannot be killed or looked into from inside, and everything ends with it, also when this Python process is killed.
 
 What an agent can do to its sandbox is its own failure: a command that passes a limit is stopped and says so, and a
 sandbox that cannot go on raises `LostError`. Only a sandbox that does not start is the infrastructure's failure.
@@ -18,7 +18,8 @@ What lasts from command to command: files, the working directory, variables, exp
 not: background processes (killed when their command ends), open files, aliases, options of the shell and traps. A
 fork has all that lasts. `cell` keeps a Python session instead, which stands still between cells; it is not forked,
 and `run` ends it.
-Memory is watched 20 times a second and summed over processes; where that must be strict, run in a memory cgroup.
+While a session stands still, so does everything else inside: what cannot be stopped is killed, and the session with it.
+Memory is counted 20 times a second, over processes, what the kernel keeps for them, and sockets: see `risks`.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ class Sandbox:
 
     async def _open(self) -> None:
         info, tell = os.pipe()
+        os.set_blocking(info, False)
         lent = [tell, _lend(PASSWD), _lend(GROUP), _lend(_inside())]
         if rules := program():
             lent.append(_lend(rules))
@@ -200,8 +202,7 @@ class Sandbox:
     def _read(self, folders: Mapping[str, int]) -> Tree:
         reader = Reader(self.limits.files, 2 * self.limits.disk_bytes)
         try:
-            for path, fd in folders.items():
-                reader.folder(fd, path)
+            reader.all(folders)
         finally:
             for fd in folders.values():
                 os.close(fd)
@@ -254,8 +255,12 @@ async def _end(process: Any, first: int) -> None:
         else:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(first, signal.SIGKILL)
-            await _readable(first)
-        await process.wait()
+            async with asyncio.timeout(GRACE_S):
+                await _readable(first)
+        async with asyncio.timeout(GRACE_S):
+            await process.wait()
+    except TimeoutError:
+        pass  # the kernel buries it when it can: nothing of ours waits for that
     finally:
         if first >= 0:
             os.close(first)
@@ -282,12 +287,18 @@ def _kill(process: Any) -> None:
 
 @cache
 def _inside() -> bytes:
-    return Path(__file__).with_name("inside.py").read_bytes()
+    """What process 1 runs: it cannot see our files, so the modules that `inside.py` imports come as text before it."""
+    lines = ["import sys"]
+    for name in ("look", "pipes"):
+        text = Path(__file__).with_name(f"{name}.py").read_text()
+        lines.append(f"sys.modules['{__name__}.{name}'] = module = type(sys)('{name}')")
+        lines.append(f"exec(compile({text!r}, '{name}.py', 'exec'), module.__dict__)")
+    return "\n".join([*lines, Path(__file__).with_name("inside.py").read_text()]).encode()
 
 
 def _lend(data: bytes) -> int:
-    """A descriptor from which a child reads these few bytes."""
-    read, write = os.pipe()
-    os.write(write, data)
-    os.close(write)
-    return read
+    """A descriptor from which a child reads these bytes; not a pipe, for which there may be no room."""
+    fd = os.memfd_create("sojourn")
+    os.write(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

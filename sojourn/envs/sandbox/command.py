@@ -49,7 +49,9 @@ def sandboxed(
         line += ["--ro-bind-try", name, name]
     line += ["--perms", "0444", "--ro-bind-data", str(passwd), "/etc/passwd"]
     line += ["--perms", "0444", "--ro-bind-data", str(group), "/etc/group"]
-    line += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+    line += ["--proc", "/proc", "--dev", "/dev"]
+    line += ["--dev-bind", "/dev/full", "/dev/zero"]  # which reads the same, but cannot be mapped: see `seccomp`
+    line += ["--remount-ro", "/dev"]
     for path in ("/tmp", "/task"):
         line += ["--perms", "0755", "--size", str(disk_bytes), "--tmpfs", path]
     line += ["--remount-ro", "/", "--chdir", "/task", "--clearenv"]

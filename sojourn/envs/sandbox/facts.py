@@ -18,6 +18,7 @@ class End(StrEnum):
     OUTPUT = "output"
     MEMORY = "memory"
     FILES = "files"
+    DESCRIPTORS = "descriptors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ class Limits:
     disk_bytes: Annotated[int, Range(2**16)] = 2**25
     file_bytes: Annotated[int, Range(2**12)] = 2**24
     files: Annotated[int, Range(16)] = 4_000
+    descriptors: Annotated[int, Range(64)] = 2_000  # open at once, of all processes
     processes: Annotated[int, Range(4)] = 64
     cpu_s: Annotated[int, Range(1)] = 60
     output_bytes: Annotated[int, Range(256)] = 2**16  # kept, of what is said
@@ -51,6 +53,7 @@ class Result:
             End.OUTPUT: "stopped: it said too much",
             End.MEMORY: "stopped: it used too much memory",
             End.FILES: "stopped: it made too many files",
+            End.DESCRIPTORS: "stopped: it opened too many files",
         }.get(self.end)
         return stopped or (f"exit code {self.code}" if self.code else "")
 

@@ -5,6 +5,9 @@ namespace: no signal from inside reaches it, nobody inside can look into it, and
 requests on its standard input and answers on its standard output, which no other process in here has: each is two
 lengths of four bytes, a JSON header, and bytes.
 
+Nothing here waits for an agent's program: what it is given and what it says goes through pipes that never block, and
+every wait has a limit.
+
 Every shell command has its own bash, so that `exit`, `exec` and unbalanced quotes end that command alone; variables,
 functions and the working directory go from one to the next as text, which the caller keeps.
 """
@@ -19,9 +22,17 @@ import signal
 import struct
 import time
 
+from sojourn.envs.sandbox.look import MOST_DESCRIPTORS, MOST_LOCKS, descriptors, held, inodes, locks, standing
+from sojourn.envs.sandbox.pipes import Feed, Output, drained, taken
+
 STATE_IN, STATE_OUT, CELL_IN, CELL_OUT = 200, 201, 202, 203  # file descriptors that a shell or session is given
-STATE_BYTES = 60_000  # fits into a pipe, so that writing it never waits
+STATE_BYTES = 60_000  # a longer one does not last
 PAUSE_S = 0.05  # between looks at memory, files and the clock
+LOCKS_S = 1.0  # between looks at locks of files, which take longer
+STOP_S = 5.0  # until all of a session stands still, on a machine that is busy
+IDLE_S = 0.25  # between looks at a session that stands still
+SIGNALS = 256  # that may wait for processes, in all
+DATES = -(2**31), 2**40  # seconds that a file's date is kept within
 # A shell reads this first: what the last one left, then how to leave the same.
 PROLOGUE = r"""
 builtin exec 200<&-; builtin unset BASH_ENV
@@ -86,10 +97,12 @@ class Sandbox:
             file.write(b"1000")  # should the machine run out of memory, then us first
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: /proc/1 is nobody's in here
+        libc.prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: a huge page stays while a part of it is mapped
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # which process 1 does not get
         header, _ = self.hear()
         self.limits = header
         self.session = None
+        self.looked = self.locks_seen = 0.0
         self.answer({"ready": True})
 
     def hear(self):
@@ -115,8 +128,17 @@ class Sandbox:
 
     def serve(self):
         while True:
+            self.wait()
             header, payload = self.hear()
             self.answer(*getattr(self, header.pop("do"))(payload, **header))
+
+    def wait(self):
+        """Until something is asked; a session that no longer stands still meanwhile has ended."""
+        asked = select.poll()
+        asked.register(0, select.POLLIN)
+        while not asked.poll(IDLE_S * 1000 if self.session else None):
+            if not standing():
+                self.clear()
 
     def write(self, payload, entries):
         """Files, folders and links, in the order given; says which could not be written."""
@@ -131,7 +153,8 @@ class Sandbox:
         for path, kind, mode, mtime in reversed(placed):  # innermost first: a folder may be read-only
             if kind != "link":
                 os.chmod(path, mode)
-                os.utime(path, (mtime, mtime))
+                date = min(max(mtime, DATES[0]), DATES[1])
+                os.utime(path, (date, date))
         return {"failed": failed}, b""
 
     def place(self, path, kind, data, mtime):
@@ -151,17 +174,18 @@ class Sandbox:
     def shell(self, payload, command_bytes, timeout_s):
         """One command, after the state of the last shell; answers with the state it leaves, then its output."""
         command, state = payload[:command_bytes], payload[command_bytes:]
-        give, take = os.pipe(), os.pipe()
-        os.write(give[1], state + PROLOGUE.encode())
-        os.close(give[1])
-        out = os.pipe()
+        give, take, out = os.pipe(), os.pipe(), os.pipe()
         argv = ["bash", "--noprofile", "--norc", "-c", os.fsdecode(command)]
         extra = {"BASH_ENV": f"/dev/fd/{STATE_IN}"}
         child = self.start("/bin/bash", argv, {1: out[1], 2: out[1], STATE_IN: give[0], STATE_OUT: take[1]}, extra)
         for fd in (give[0], take[1], out[1]):
             os.close(fd)
-        end, code, output, left = self.watch(child, out[0], take[0], timeout_s, session=False)
+        for fd in (out[0], take[0]):
+            os.set_blocking(fd, False)
+        feed = Feed(give[1], state + PROLOGUE.encode(), last=True)
+        end, code, output, left = self.watch(child, out[0], take[0], feed, timeout_s)
         self.clear()
+        feed.end()
         output += drained(out[0])
         left += drained(take[0])
         for fd in (out[0], take[0]):
@@ -176,22 +200,36 @@ class Sandbox:
         self.session = self.session or self.begin()
         child, out, send, take = self.session
         signal_all(signal.SIGCONT)
-        drained(out)  # what threads said after the last cell was over
-        try:
-            data = memoryview(struct.pack("!I", len(payload)) + payload)
-            while data:
-                data = data[os.write(send, data) :]
-        except OSError:
-            pass  # the session is dead, which is seen at once
-        end, code, output, _ = self.watch(child, out, take, timeout_s, session=True)
+        for fd in (out, take):
+            drained(fd)  # what threads said after the last cell was over
+        feed = Feed(send, struct.pack("!I", len(payload)) + payload)
+        end, code, output, _ = self.watch(child, out, take, feed, timeout_s, session=True)
+        output += drained(out)
         if end == "answered":
-            output += drained(out)
-            signal_all(signal.SIGSTOP)
-        else:
+            end = self.stop(output, feed)
+        if end != "answered":
             self.kill()
             output += drained(out)
             self.clear()
         return {"end": end, "code": code, "cut": output.cut, "fresh": fresh}, output.text()
+
+    def stop(self, output, feed):
+        """Stops all of a session that has answered; how its cell ended, now that nothing grows any more.
+
+        What was running within the kernel when the others stopped may still end there, and so wake some of them: so all
+        are told again until they have stood still twice.
+        """
+        deadline, clean = time.monotonic() + STOP_S, 0
+        while clean < 2:
+            signal_all(signal.SIGSTOP)
+            clean = clean + 1 if standing() else 0
+            if not clean:
+                if time.monotonic() > deadline:
+                    return "timeout"
+                time.sleep(0.001)
+        if feed.data:
+            return "ended"  # it has answered what it has not read
+        return self.exceeded(output, at_once=True) or "answered"
 
     def begin(self):
         ask, take, out = os.pipe(), os.pipe(), os.pipe()
@@ -199,6 +237,8 @@ class Sandbox:
         child = self.start(self.limits["python"], argv, {1: out[1], 2: out[1], CELL_IN: ask[0], CELL_OUT: take[1]}, {})
         for fd in (ask[0], take[1], out[1]):
             os.close(fd)
+        for fd in (out[0], ask[1], take[0]):
+            os.set_blocking(fd, False)
         return child, out[0], ask[1], take[0]
 
     def start(self, path, argv, files, environment):
@@ -223,7 +263,8 @@ class Sandbox:
                 (resource.RLIMIT_CPU, limits["cpu_s"]),
                 (resource.RLIMIT_FSIZE, limits["file_bytes"]),
                 (resource.RLIMIT_NPROC, limits["processes"]),
-                (resource.RLIMIT_NOFILE, 256),
+                (resource.RLIMIT_NOFILE, MOST_DESCRIPTORS),
+                (resource.RLIMIT_SIGPENDING, SIGNALS),
                 (resource.RLIMIT_CORE, 0),
                 (resource.RLIMIT_MEMLOCK, 0),
             ):
@@ -234,15 +275,16 @@ class Sandbox:
         finally:
             os._exit(127)
 
-    def watch(self, child, out, side, timeout_s, session):
+    def watch(self, child, out, side, feed, timeout_s, session=False):
         """Until the child ends, a session answers, or a limit is passed: how it ended, its code, what it said."""
-        deadline = time.monotonic() + timeout_s
+        self.deadline = time.monotonic() + timeout_s
         self.allowed = max(self.limits["files"], self.count())  # who has too many may still remove some
         output, left = Output(self.limits["output_bytes"]), bytearray()
         ended = os.pidfd_open(child)
         poll = select.poll()
         for fd in (0, out, side, ended):
             poll.register(fd, select.POLLIN)
+        poll.register(feed.fd, select.POLLOUT)
         try:
             while True:
                 for fd, event in poll.poll(PAUSE_S * 1000):
@@ -251,32 +293,46 @@ class Sandbox:
                     if fd == ended:
                         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
                         return "ended", code if code >= 0 else 128 - code, output, left
-                    data = os.read(fd, 65536) if event & select.POLLIN else b""
-                    if not data:
+                    if fd == feed.fd:
+                        if feed.done():
+                            poll.unregister(fd)
+                            feed.end()
+                        continue
+                    data = taken(fd) if event & select.POLLIN else b""
+                    if data == b"":
                         poll.unregister(fd)
+                    elif data is None:
+                        pass
                     elif fd == out:
                         output += data
                     elif session:
                         return "answered", 0, output, left
                     elif len(left) <= STATE_BYTES:
                         left += data
-                if why := self.exceeded(output, deadline):
+                if why := self.exceeded(output):
                     return why, 124, output, left
         finally:
             os.close(ended)
 
-    def exceeded(self, output, deadline):
+    def exceeded(self, output, at_once=False):
+        """Which limit is passed; those that are costly to look at are looked at now and then, or `at_once`."""
         limits, now = self.limits, time.monotonic()
-        if now > deadline:
+        if now > self.deadline and not at_once:
             return "timeout"
         if output.total > limits["flood_bytes"]:
             return "output"
-        if now > getattr(self, "looked", 0.0) + PAUSE_S:
+        if at_once or now > self.looked + PAUSE_S:
             self.looked = now
             if self.count() > self.allowed:
                 return "files"
-            if resident() > limits["memory_bytes"]:
+            if descriptors() > limits["descriptors"]:
+                return "descriptors"
+            if held() > limits["memory_bytes"]:
                 return "memory"
+            if now > self.locks_seen + LOCKS_S or at_once:
+                self.locks_seen = now
+                if locks() > MOST_LOCKS:
+                    return "memory"
         return None
 
     def count(self):
@@ -303,31 +359,6 @@ class Sandbox:
                 return
 
 
-class Output:
-    """The first and the last bytes of what was said, half each."""
-
-    def __init__(self, kept):
-        self.half = kept // 2
-        self.head, self.tail, self.total = bytearray(), bytearray(), 0
-
-    def __iadd__(self, data):
-        self.total += len(data)
-        room = self.half - len(self.head)
-        self.head += data[:room]
-        self.tail += data[room:]
-        if len(self.tail) > 2 * self.half:
-            del self.tail[: -self.half]
-        return self
-
-    @property
-    def cut(self):
-        """How many bytes were left out, and after which."""
-        return max(self.total - 2 * self.half, 0), len(self.head)
-
-    def text(self):
-        return bytes(self.head + self.tail[-self.half :])
-
-
 def left_of(said):
     """The state that a shell left; None where it left none, and nothing where what it began with had ended it."""
     if not said.startswith(READY):
@@ -336,41 +367,9 @@ def left_of(said):
     return said[len(READY) :] if len(said) <= STATE_BYTES and last.startswith(b"cd -- ") else None
 
 
-def drained(fd):
-    """What is in a pipe."""
-    os.set_blocking(fd, False)
-    data = bytearray()
-    try:
-        while len(data) < 1 << 20 and (new := os.read(fd, 65536)):
-            data += new
-    except BlockingIOError:
-        pass
-    finally:
-        os.set_blocking(fd, True)
-    return bytes(data)
-
-
 def signal_all(number):
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, number)
-
-
-def inodes(path):
-    found = os.statvfs(path)
-    return found.f_files - found.f_ffree
-
-
-def resident():
-    """Bytes of memory of all processes but this one."""
-    total = 0
-    for name in os.listdir("/proc"):
-        if name.isdigit() and name != "1":
-            try:
-                with open(f"/proc/{name}/statm", "rb") as file:
-                    total += int(file.read().split()[1])
-            except (OSError, IndexError, ValueError):
-                pass  # it has ended meanwhile
-    return total * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":
