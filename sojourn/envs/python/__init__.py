@@ -24,6 +24,7 @@ from sojourn.envs.python import numbers, tables
 from sojourn.envs.python.problem import Kind, Problem
 from sojourn.envs.sandbox import End, Entry, LostError, Sandbox, Tree, show
 from sojourn.envs.sandbox.command import require
+from sojourn.envs.sandbox.risks import risks
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
 from sojourn.tasks.splits import in_turns, of_its_split
@@ -80,6 +81,10 @@ class Python:
     def tasks(self, split: str) -> Sequence[Task]:
         kinds = self.kinds or tuple(KINDS)
         return in_turns("python", self, split, kinds, lambda kind: {"kind": kind, "level": self.level})
+
+    def risks(self) -> tuple[str, ...]:
+        """Returns one sentence for each protection of a sandbox that does not hold on this machine."""
+        return risks()
 
     def make(self, task: Task) -> PythonEnv:
         require("python")

@@ -24,6 +24,7 @@ from sojourn.envs.repo.bugs import Bug, Case, bugs_of, cases_of, expected, sourc
 from sojourn.envs.repo.cases import CASES
 from sojourn.envs.repo.trial import given, reads, same
 from sojourn.envs.sandbox.command import require
+from sojourn.envs.sandbox.risks import risks
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.registry import Range
 from sojourn.tasks.splits import seeded
@@ -69,6 +70,10 @@ class Repo:
 
     def tasks(self, split: str) -> Sequence[Task]:
         return seeded("repo", self, split, {"modules": self.modules, "bugs": self.bugs, "seen": self.seen})
+
+    def risks(self) -> tuple[str, ...]:
+        """Returns one sentence for each protection of a sandbox that does not hold on this machine."""
+        return risks()
 
     def make(self, task: Task) -> RepoEnv:
         require("repo")

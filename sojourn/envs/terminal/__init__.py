@@ -20,6 +20,7 @@ from sojourn.envs.fields import Count, check_fields, check_names
 from sojourn.envs.judged import Check, Judge
 from sojourn.envs.sandbox import LostError, Sandbox, Tree, show
 from sojourn.envs.sandbox.command import require
+from sojourn.envs.sandbox.risks import risks
 from sojourn.envs.terminal import data, folders, logs
 from sojourn.envs.terminal.job import Job, Kind
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
@@ -79,6 +80,10 @@ class Terminal:
     def tasks(self, split: str) -> Sequence[Task]:
         kinds = self.kinds or tuple(KINDS)
         return in_turns("terminal", self, split, kinds, lambda kind: {"kind": kind, "level": self.level})
+
+    def risks(self) -> tuple[str, ...]:
+        """Returns one sentence for each protection of a sandbox that does not hold on this machine."""
+        return risks()
 
     def make(self, task: Task) -> TerminalEnv:
         require("terminal")
