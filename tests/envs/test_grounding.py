@@ -14,9 +14,9 @@ pytest.importorskip("playwright", reason="Chromium is driven by playwright")
 pytest.importorskip("uvicorn", reason="the shop's pages need it")
 
 from sojourn.checks.env import check_env
+from sojourn.envs.chromium import executable
 from sojourn.envs.grounding import SCREENS, Grounding, GroundingEnv
 from sojourn.envs.grounding.rewards import REWARDS
-from sojourn.envs.miniwob.browser import executable
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.types import Message, Role, Step
 

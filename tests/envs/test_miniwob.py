@@ -15,8 +15,8 @@ pytest.importorskip("miniwob", reason="the pages come with the package miniwob")
 pytest.importorskip("playwright", reason="Chromium is driven by playwright")
 
 from sojourn.checks.env import check_env
+from sojourn.envs.chromium import executable
 from sojourn.envs.miniwob import MiniWoB
-from sojourn.envs.miniwob.browser import executable
 from sojourn.envs.miniwob.experts import EXPERTS
 from sojourn.envs.miniwob.facts import RESETTABLE, page_names
 from sojourn.errors import ActionError, ConfigError, InfrastructureError

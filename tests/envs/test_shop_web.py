@@ -139,7 +139,7 @@ async def test_words_from_products_and_shoppers_are_escaped() -> None:
 @pytest.fixture
 async def web() -> AsyncIterator[Shop]:
     pytest.importorskip("playwright")
-    from sojourn.envs.shop.browser import executable
+    from sojourn.envs.chromium import executable
 
     try:
         executable()

@@ -1,7 +1,8 @@
 """Run by an interpreter that has `browsergym`: one of its environments, seen as the text of its accessibility tree.
 
 Its browser is 1.44's Playwright, which drives newer Chromium too when told where it is: BrowserGym has a field for that
-of its main browser alone, and starts a second one for its chat, so the launch itself is changed.
+of its main browser alone, and starts a second one for its chat, so the launch itself is changed. So is whether Chromium
+uses its own sandbox, which Playwright turns off unless it is asked.
 """
 # pyright: reportMissingImports=false
 
@@ -27,11 +28,11 @@ class Play:
         self.env: Any = None
         self.actions: Any = None
 
-    def start(self, name, modules, arguments, subsets, chromium, seed):
+    def start(self, name, modules, arguments, subsets, chromium, sandbox, seed):
         for module in modules:  # they register what they have
             importlib.import_module(module)
-        if chromium:
-            BrowserType.launch = lambda self, **options: LAUNCH(self, **{**options, "executable_path": chromium})
+        changed = {"chromium_sandbox": sandbox, **({"executable_path": chromium} if chromium else {})}
+        BrowserType.launch = lambda self, **options: LAUNCH(self, **{**options, **changed})
         self.actions = HighLevelActionSet(subsets=subsets, multiaction=False, strict=True)
         self.env = gymnasium.make(
             f"browsergym/{name}", disable_env_checker=True, action_mapping=self.actions.to_python_code, **arguments

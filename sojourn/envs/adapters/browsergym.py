@@ -2,6 +2,9 @@
 
 Its pins (Playwright 1.44) rule out installing it beside newer packages. Differs from its defaults: no waiting between
 actions (`slow_mo`, `pre_observation_delay`), one action a turn, and what does not parse as an action is refused.
+
+A play's Python and browsers are its own: once an agent has acted, whatever ends or stalls them is taken for its doing,
+and the play is lost.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from sojourn.envs.about import About
 from sojourn.envs.adapters.child import Child, Interpreter
 from sojourn.envs.adapters.hooks import called
 from sojourn.envs.calls import LONGEST_ACTION, settled
+from sojourn.envs.chromium import risks
 from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
@@ -24,6 +28,10 @@ from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed
 from sojourn.types import Message, Observation, Role, Step, Task
 
+OPEN = (
+    "Pages that BrowserGym opens may reach every address that this machine can, loopback included, and its own MiniWoB "
+    "pages run what an agent types as script: use the world `miniwob` for those."
+)
 FAST: Mapping[str, Any] = {"slow_mo": 0, "pre_observation_delay": 0.0}
 
 
@@ -86,6 +94,10 @@ class BrowserGym:
     def capacity(self) -> int:
         return self.plays
 
+    def risks(self) -> tuple[str, ...]:
+        """Which protections do not hold on this machine, and which BrowserGym does not have."""
+        return (*risks(), OPEN)
+
     @cached_property
     def interpreter(self) -> Interpreter:
         packages = "browsergym-core browsergym-miniwob"
@@ -130,6 +142,7 @@ class BrowserGymPlay:
             arguments={**FAST, **self.task.data["arguments"]},
             subsets=list(world.subsets),
             chromium=world.chromium,
+            sandbox=not risks(),
             seed=self.task.seed,
         )
         self.goal = seen["goal"]
@@ -142,7 +155,11 @@ class BrowserGymPlay:
             raise InfrastructureError(f"{self.task.data['id']} was given an action after its end: play each world once")
         if not action.text.strip() or len(action.text) > LONGEST_ACTION:
             raise ActionError(f"an action must have from 1 to {LONGEST_ACTION} characters")
-        seen = await self.child.ask(0, "step", self.world.timeout_s, action=action.text.strip())
+        try:
+            seen = await self.child.ask(0, "step", self.world.timeout_s, action=action.text.strip())
+        except InfrastructureError:
+            self.over = True
+            return Step(None, {agent: 0.0}, done=True, success=False, info={"lost": 1.0})
         self.used += 1
         self.total += seen["reward"]
         if not math.isfinite(self.total):

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.envs.about import About, need
+from sojourn.envs.chromium import executable, risks
 from sojourn.envs.fields import Count, check_fields, check_names
 from sojourn.envs.grounding.drawn import page
 from sojourn.envs.grounding.rewards import REWARDS, Box
-from sojourn.envs.miniwob.browser import Chromium, Seat, executable
+from sojourn.envs.miniwob.browser import Chromium, Seat
 from sojourn.envs.miniwob.facts import html_folder, page_names
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.registry import Range
@@ -100,6 +101,10 @@ class Grounding:
         """A play holds a page only while it starts; so many may do it at once without waiting."""
         return 4 * self.contexts
 
+    def risks(self) -> tuple[str, ...]:
+        """Which protections do not hold on this machine."""
+        return risks()
+
     def tasks(self, split: str) -> Sequence[Task]:
         return in_turns("grounding", self, split, self.sources, lambda source: {"source": source})
 
@@ -157,15 +162,15 @@ class Grounding:
         tab, (width, height) = seat.page, SCREENS[source]
         if source == "miniwob":
             name = rng.choice([name for name in page_names() if name not in MOVING])
-            await tab.goto(f"{chromium.server.url}/miniwob/{name}.html", wait_until="load")
-            await tab.evaluate("seed => __sojourn.reset(seed, 200, 'text')", str(rng.randrange(10**9)))
+            await seat.goto(f"{chromium.server.url}/miniwob/{name}.html")
+            await seat.call("reset", str(rng.randrange(10**9)), 200, [], [], "text")
         else:
-            await tab.goto("about:blank")
+            await seat.goto("about:blank")
             html = page(rng) if source == "drawn" else self._shop_page(rng)
             await tab.evaluate("html => { document.open(); document.write(html); document.close(); }", html)
         await tab.mouse.move(490, 318)
-        await tab.evaluate("__sojourn.painted()")
-        entries = await tab.evaluate("__sojourn.entries()")
+        await seat.call("painted")
+        entries = await seat.call("entries")
         picture = await tab.screenshot(clip={"x": 0, "y": 0, "width": width, "height": height})
         return Screen(picture, tuple(_elements(entries, width, height)))
 

@@ -24,6 +24,7 @@ KEYS = (
 )
 WIDTH, HEIGHT = 160, 210  # the task area; what is beside it (the reward display) cannot be reached
 LONGEST_TEXT = 1000
+LONGEST_ACTION = 2000
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class Action:
 def parse(said: str, page: Page) -> Action:
     """Read what the agent said against the page that it saw; raises `ActionError` when that is not possible."""
     line = said.strip()
+    if len(line) > LONGEST_ACTION:
+        raise ActionError(f"The action has {len(line)} characters; at most {LONGEST_ACTION} can be read.")
     if "\n" in line:
         raise ActionError("Say one action on one line.")
     call = re.fullmatch(r"([a-z]+)\((.*)\)", line)

@@ -1,62 +1,69 @@
 """One Chromium for all episodes: a pool of contexts behind a semaphore, and a loopback server of the task pages.
 
-A seat is a context with one page. Seats are used again by later episodes (a context costs 0.25 s), preferably by an
-episode of the page that they already show. A seat left unsound, by a crash, a timeout or a cancelled action, is thrown
-away; a browser that died is launched again by the next episode that needs it.
+A seat is a context with one page, whose requests reach that server and nothing else. Seats are used again by later
+episodes (a context costs 0.25 s), preferably by an episode of the page that they already show. A seat left unsound, by
+a crash, a timeout or a cancelled action, or in which something was refused or opened, is thrown away; a browser that
+died is launched again by the next episode that needs it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 from contextlib import suppress
 from dataclasses import dataclass
-from os import environ
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sojourn.envs.chromium import Wall, answers, launch
 from sojourn.envs.miniwob.script import INIT_SCRIPT
 from sojourn.envs.miniwob.serve import PagesServer
-from sojourn.envs.variables import inherited
-from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError
+from sojourn.errors import InfrastructureError, MissingExtraError
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, BrowserContext, Page, Playwright
+    from playwright.async_api import Browser, BrowserContext, JSHandle, Page, Playwright
 
-FLAGS = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--disable-renderer-backgrounding", "--disable-background-timer-throttling"),
-    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",  # nothing but the server below can be reached
-)
 VIEWPORT = {"width": 500, "height": 320}
 CLOSING_S = 5.0
 
 
-def executable(given: str | None) -> str:
-    """The Chromium to run: the given one, else $SOJOURN_CHROMIUM, else the first on PATH."""
-    wanted = given or environ.get("SOJOURN_CHROMIUM")
-    if wanted:
-        found = shutil.which(wanted)
-        if not found:
-            raise ConfigError(f"there is no program {wanted!r} to run as Chromium: set chromium or $SOJOURN_CHROMIUM")
-        return found
-    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
-        found = shutil.which(name)
-        if found:
-            return found
-    raise ConfigError("no Chromium on PATH: install it (apt-get install chromium) or set $SOJOURN_CHROMIUM to its path")
-
-
 @dataclass(eq=False)
 class Seat:
-    """One context with one page; `shows` is the task page that it has loaded, `sound` whether it may be used again."""
+    """One context with one page; `shows` is the task page that it has loaded, `sound` whether it may be used again.
+
+    `tainted` is set for good by whatever a page opens (a page, a worker), and `crashed` by the end of its renderer.
+    """
 
     context: BrowserContext
     page: Page
     browser: Browser
+    wall: Wall
     shows: str = ""
     sound: bool = True
+    tainted: bool = False
+    crashed: bool = False
+    verbs: JSHandle | None = None
+
+    def watch(self) -> None:
+        for source, event in ((self.context, "page"), (self.context, "serviceworker"), (self.page, "worker")):
+            source.on(event, self._taint)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        self.page.on("crash", self._crash)
+
+    def _taint(self, _: object) -> None:
+        self.tainted = True
+
+    def _crash(self, _: object) -> None:
+        self.tainted = self.crashed = True
+
+    async def goto(self, url: str) -> None:
+        """Loads a page, and takes the verbs of our script from it, so that nothing in it can use them."""
+        self.shows = ""
+        await self.page.goto(url, wait_until="load")
+        self.verbs = await self.page.evaluate_handle("() => __sojourn()")
+
+    async def call(self, function: str, *arguments: Any) -> Any:
+        """What one of the verbs returns."""
+        assert self.verbs is not None
+        return await self.verbs.evaluate("(verbs, [f, ...a]) => verbs[f](...a)", [function, *arguments])
 
 
 class Chromium:
@@ -73,6 +80,7 @@ class Chromium:
         self._launching = asyncio.Lock()
         self._idle: list[Seat] = []
         self._chores: set[asyncio.Task[Any]] = set()
+        self._walls: set[Wall] = set()
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
         self.server = PagesServer(folder)
@@ -105,10 +113,12 @@ class Chromium:
             from playwright.async_api import async_playwright
 
             self._playwright = playwright = await async_playwright().start()
-            self._browser = await playwright.chromium.launch(
-                executable_path=self._executable, args=list(FLAGS), env={**inherited()}
-            )
+            self._browser = await launch(playwright, self._executable)
             return self._browser
+
+    async def failed_itself(self, seat: Seat) -> bool:
+        """Whether a failure is the whole browser's, and not that of the seat's page alone."""
+        return not seat.crashed and not await answers(seat.browser, self.errors)
 
     async def seat(self, page: str) -> Seat:
         """A seat, as soon as one of the `contexts` is free; `leave` gives it back."""
@@ -125,13 +135,19 @@ class Chromium:
         self._put(seat)
 
     def _put(self, seat: Seat) -> None:
-        if seat.sound and seat.browser is self._browser and seat.browser.is_connected():
+        if self._usable(seat):
             self._idle.append(seat)
         else:
             self._later(self._discard(seat))
 
+    def _usable(self, seat: Seat) -> bool:
+        clean = seat.sound and not seat.tainted and seat.wall.refused == 0
+        return clean and seat.browser is self._browser and seat.browser.is_connected()
+
     def _resume(self, page: str) -> Seat | None:
-        self._idle = [seat for seat in self._idle if seat.browser is self._browser and seat.browser.is_connected()]
+        for seat in [seat for seat in self._idle if not self._usable(seat)]:
+            self._idle.remove(seat)
+            self._later(self._discard(seat))
         if not self._idle:
             return None
         best = next((index for index, seat in enumerate(self._idle) if seat.shows == page), 0)
@@ -162,13 +178,23 @@ class Chromium:
             return await self._make_in(await self.launch())
 
     async def _make_in(self, browser: Browser) -> Seat:
-        context = await browser.new_context(
-            viewport=VIEWPORT,  # pyright: ignore[reportArgumentType]
-            timezone_id="UTC",
-            locale="en-US",
-        )
-        await context.add_init_script(INIT_SCRIPT)
-        return Seat(context=context, page=await context.new_page(), browser=browser)
+        wall = Wall()
+        await wall.start()
+        try:
+            context = await browser.new_context(
+                viewport=VIEWPORT,  # pyright: ignore[reportArgumentType]
+                timezone_id="UTC",
+                locale="en-US",
+                **wall.context(self.server.address),
+            )
+            await context.add_init_script(INIT_SCRIPT)
+            seat = Seat(context=context, page=await context.new_page(), browser=browser, wall=wall)
+        except BaseException:
+            wall.close()
+            raise
+        seat.watch()
+        self._walls.add(wall)
+        return seat
 
     def _later(self, chore: Any) -> None:
         task = asyncio.ensure_future(chore)
@@ -184,6 +210,8 @@ class Chromium:
                 await seat.browser.close()
         except self.errors:
             pass
+        seat.wall.close()
+        self._walls.discard(seat.wall)
 
     async def _stop(self) -> None:
         browser, playwright, self._browser, self._playwright = self._browser, self._playwright, None, None
@@ -202,6 +230,9 @@ class Chromium:
         self._idle = []
         async with self._launching:
             await self._stop()
+        for wall in self._walls:
+            wall.close()
+        self._walls.clear()
         self.server.close()
 
 

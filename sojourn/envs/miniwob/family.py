@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sojourn.envs.about import About
-from sojourn.envs.miniwob.browser import Chromium, executable
+from sojourn.envs.chromium import executable, risks
+from sojourn.envs.miniwob.browser import Chromium
 from sojourn.envs.miniwob.facts import chosen, html_folder
 from sojourn.envs.miniwob.families import family_of
 from sojourn.envs.miniwob.visit import Visit
@@ -95,6 +96,10 @@ class MiniWoB:
     def capacity(self) -> int:
         """More episodes than contexts would only wait."""
         return self.contexts
+
+    def risks(self) -> tuple[str, ...]:
+        """Which protections do not hold on this machine."""
+        return risks()
 
     def tasks(self, split: str) -> Generated:
         """The tasks of "train" or "test"; the pages take turns, and each seed is used once per page."""

@@ -6,13 +6,14 @@ animations are off, and a page that measures the mouse between two steps sees it
 """
 
 from sojourn.envs.miniwob.reader import LISTENERS, NAMES, READER
+from sojourn.envs.miniwob.seal import SEAL
 
 CLOCK = r"""
 const frame = window.requestAnimationFrame.bind(window);
 const RealDate = window.Date, epoch = RealDate.UTC(2020, 0, 1, 12);
 let now = epoch, serial = 0, timers = new Map();
 const arm = (run, delay, period) => { timers.set(++serial, {at: now + delay, run, period}); return serial; };
-const callable = (f, args) => typeof f === 'function' ? () => f.apply(window, args) : () => (0, eval)(String(f));
+const callable = (f, args) => typeof f === 'function' ? () => f.apply(window, args) : refuse;
 const wait = ms => Math.max(0, Number(ms) || 0);
 window.setTimeout = (f, ms, ...args) => arm(callable(f, args), wait(ms), 0);
 window.setInterval = (f, ms, ...args) => arm(callable(f, args), Math.max(4, wait(ms)), Math.max(4, wait(ms)));
@@ -26,11 +27,12 @@ window.Date = new Proxy(RealDate, {
 performance.now = () => now - epoch;
 const advance = ms => {
   const end = now + ms;
-  for (let count = 0; count < 100000; count++) {
+  for (let count = 0; ; count++) {
     let id = 0, due = null;
     for (const [key, t] of timers) if (t.at <= end && (!due || t.at < due.at || (t.at === due.at && key < id)))
       { id = key; due = t; }
     if (!due) break;
+    if (count === 100000) throw new Error('the timers of the page do not end');
     now = Math.max(now, due.at);
     if (due.period) due.at = now + due.period; else timers.delete(id);
     try { due.run(); } catch (error) { console.error(error); }
@@ -42,9 +44,9 @@ const advance = ms => {
 VERBS = r"""
 const goal = () => { const said = core.getUtterance(); return (said.utterance || said).replace(/\s+/g, ' ').trim(); };
 const read = mode => {
-  if (WOB_DONE_GLOBAL) return {done: true, raw: WOB_RAW_REWARD_GLOBAL, goal: '', entries: []};
+  if (over) return {done: true, raw: reward(), refused: refusals, goal: '', entries: []};
   nodes = new Map();
-  return {done: false, raw: 0, goal: goal(), entries: mode === 'dom' ? readDom() : readText()};
+  return {done: false, raw: 0, refused: refusals, goal: goal(), entries: mode === 'dom' ? readDom() : readText()};
 };
 const painted = () => new Promise(done => frame(() => frame(() => done(true))));
 const loaded = picture => picture.complete ? true : new Promise(done => {
@@ -63,13 +65,14 @@ const settle = async () => {
   const late = [...document.images].filter(picture => !picture.complete);
   if (late.length) await Promise.all(late.map(loaded));
 };
-const reset = async (seed, ms, mode) => {
+const reset = async (seed, ms, mayPay, are, mode) => {
   await warm();
   timers = new Map(); now = epoch;
   const anchor = document.body.insertBefore(document.createElement('a'), document.body.firstChild);
   anchor.tabIndex = -1; anchor.focus(); anchor.remove();  // Tab starts from the top again
   Math.seedrandom(seed);
   core.EPISODE_MAX_TIME = 1e8;
+  begin(mayPay, are);
   core.startEpisodeReal();
   for (const id of HIDDEN) { const el = document.getElementById(id); if (el) el.setAttribute('aria-hidden', 'true'); }
   await settle();
@@ -78,7 +81,7 @@ const reset = async (seed, ms, mode) => {
   return read(mode);
 };
 const after = async (ms, mode) => {
-  if (!WOB_DONE_GLOBAL) { await settle(); advance(ms); }
+  if (!over) { await settle(); advance(ms); }
   return read(mode);
 };
 const uncovered = (el, r) => {
@@ -160,19 +163,20 @@ const scroll = async (id, sign) => {
   return painted();
 };
 const selected = () => { const el = document.activeElement;
-  return el && el.selectionStart !== undefined && el.selectionStart !== null
-    ? el.value.slice(el.selectionStart, el.selectionEnd) : String(getSelection()); };
+  return (el && el.selectionStart !== undefined && el.selectionStart !== null
+    ? el.value.slice(el.selectionStart, el.selectionEnd) : String(getSelection())).slice(0, 10000); };
 for (const type of ['click', 'submit']) window.addEventListener(type, event => {
   const link = event.target.closest && event.target.closest('a[href]');
-  if (type === 'submit' || (link && !/^#|^javascript:/.test(link.getAttribute('href')))) event.preventDefault();
+  if (type === 'submit' || (link && !/^#/.test(link.getAttribute('href')))) event.preventDefault();
 }, true);
 const quiet = '*, *::before, *::after { transition: none !important; animation: none !important; '
   + 'caret-color: transparent; }';
 document.addEventListener('DOMContentLoaded', () => {
   const style = document.createElement('style'); style.textContent = quiet; document.head.appendChild(style);
 });
-Object.defineProperty(window, '__sojourn',
-  {value: {reset, after, read, locate, choose, put, empty, scroll, painted, selected, mark, entries: readText}});
+const verbs = {reset, after, read, locate, choose, put, empty, scroll, painted, selected, mark, entries: readText};
+if (window === window.top) Object.defineProperty(window, '__sojourn', {configurable: true,
+  value: () => { delete window.__sojourn; taken = true; return verbs; }});  // the first to ask has them: `Seat.goto`
 """
 
-INIT_SCRIPT = "(() => {" + CLOCK + LISTENERS + NAMES + READER + VERBS + "})();"
+INIT_SCRIPT = "(() => {" + SEAL + CLOCK + LISTENERS + NAMES + READER + VERBS + "})();"

@@ -3,6 +3,10 @@
 A step costs one evaluation that finds the element, the events, and one evaluation that moves the clock, reads the
 page and its reward. The reward is the page's raw one, without the discount by time; it is read only when the page has
 ended the episode, and never shown.
+
+Whatever goes wrong with the page after an action (it hangs, crashes, is emptied, goes elsewhere) is the action's doing:
+the play is lost, at the lowest reward. Only a browser that fails as a whole, and a page that fails before the first
+action, are failures of the infrastructure.
 """
 
 from __future__ import annotations
@@ -33,7 +37,12 @@ INSTRUCTION = (
     'Reply with one action: click {0}, type {0} "text", select {0}, press KEY, scroll down, wait{1}.\nTask: {2}'
 )
 PLACES = ", click x,y, drag {0} to x,y, hover {0}"
+LOST = -1.0  # the lowest reward of any page
 CLIPBOARD = {"Control+C": "copy", "Control+X": "cut", "Control+V": "paste"}
+
+
+class PageError(InfrastructureError):
+    """The page or its browser failed; which of them, `Visit.step` finds out."""
 
 
 class Visit:
@@ -49,6 +58,7 @@ class Visit:
         self._page: Page | None = None
         self._picture = ""
         self._clipboard = ""
+        self._counted = self._refused = 0  # refusals: by the page itself, and all that were reported
         self._past: tuple[str, ...] = ()
         self._resettable = (
             self._name in RESETTABLE and config.observation != "screenshot"
@@ -60,26 +70,44 @@ class Visit:
     async def start(self) -> Observation:
         self._seat = await self._chromium.seat(self._name)
         async with self._world() as seat:
+            server = self._chromium.server
             if seat.shows != self._name or not self._resettable:
-                seat.shows = ""
-                await seat.page.goto(f"{self._chromium.server.url}/miniwob/{self._name}.html", wait_until="load")
+                await seat.goto(f"{server.url}/miniwob/{self._name}.html")
                 seat.shows = self._name
             await seat.page.mouse.move(*NEUTRAL)
-            self._page = await self._read("reset", str(self.task.seed), START_MS)
+            policy = server.policy(self._name)
+            self._page = await self._read("reset", str(self.task.seed), START_MS, policy.payers, policy.known)
+            if self._info(seat):
+                raise PageError(f"{self._name} did not start clean: something that it asked for was refused")
             return await self._observation(first=True)
 
     async def step(self, agent: str, action: Message) -> Step:
+        """Raises `ActionError` for what cannot be done here, and `InfrastructureError` where the whole browser failed.
+
+        `info` counts what was "refused" (script, requests, popups ...) since the last step.
+        """
         wanted = parse(action.text, self._now())
-        async with self._world():
+        try:
+            return await self._acted(agent, wanted, action.text.strip())
+        except PageError:
+            seat = self._seat
+            if seat is None or await self._chromium.failed_itself(seat):
+                raise
+            self._page = replace(self._now(), done=True)
+            return Step(None, {agent: LOST}, done=True, success=False, info={"lost": 1.0, **self._info(seat)})
+
+    async def _acted(self, agent: str, wanted: Action, said: str) -> Step:
+        async with self._world() as seat:
             await self._perform(wanted)
-            self._past += (action.text.strip(),)
-            self._page = await self._read("after", round(self._config.step_s * 1000))
-            if self._page.done:
-                return Step(None, {agent: self._page.raw}, done=True, success=self._page.raw > 0)
+            self._past += (said,)
+            page = self._page = await self._read("after", round(self._config.step_s * 1000))
+            info = self._info(seat)
+            if page.done:
+                return Step(None, {agent: page.raw}, done=True, success=page.raw > 0, info=info)
             if len(self._past) >= self._config.turns:
-                self._page = replace(self._page, done=True)
-                return Step(None, {agent: 0.0}, done=True, success=False)
-            return Step(await self._observation(first=False))
+                self._page = replace(page, done=True)
+                return Step(None, {agent: 0.0}, done=True, success=False, info=info)
+            return Step(await self._observation(first=False), info=info)
 
     async def close(self) -> None:
         if self._seat is not None:
@@ -121,7 +149,7 @@ class Visit:
 
     @asynccontextmanager
     async def _world(self) -> AsyncIterator[Seat]:
-        """What goes wrong in the browser is nobody's action: `InfrastructureError`, and the seat is not used again."""
+        """What goes wrong in the browser is a `PageError`, and the seat is not used again."""
         seat = self._seat
         if seat is None:
             raise ValueError("this visit is closed: make a new one")
@@ -133,19 +161,27 @@ class Visit:
             seat.sound = True
             raise
         except TimeoutError as error:
-            raise InfrastructureError(f"{self._name} gave no answer within {self._config.timeout_s} s") from error
+            raise PageError(f"{self._name} gave no answer within {self._config.timeout_s} s") from error
         except self._chromium.errors as error:
-            raise InfrastructureError(f"Chromium failed on {self._name}: {str(error).splitlines()[0]}") from error
+            raise PageError(f"Chromium failed on {self._name}: {str(error).splitlines()[0]}") from error
         seat.sound = True
 
     # Reading
 
     async def _call(self, function: str, *arguments: Any) -> Any:
         assert self._seat is not None
-        return await self._seat.page.evaluate("([f, ...a]) => __sojourn[f](...a)", [function, *arguments])
+        return await self._seat.call(function, *arguments)
+
+    def _info(self, seat: Seat) -> dict[str, float]:
+        """Counts what was refused since the last time; a seat in which something was is not used again."""
+        refused = self._counted + seat.wall.refused
+        new, self._refused = refused - self._refused, refused
+        seat.tainted = seat.tainted or new > 0
+        return {"refused": float(new)} if new else {}
 
     async def _read(self, function: str, *arguments: Any) -> Page:
         report = await self._call(function, *arguments, "dom" if self._config.observation == "dom" else "text")
+        self._counted = report["refused"]
         if report["done"] or self._config.observation in ("text", "dom"):
             return self._reading(report)
         assert self._seat is not None

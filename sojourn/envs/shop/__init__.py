@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sojourn.envs.about import About
+from sojourn.envs.chromium import risks
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.shop.goals import make_goal, seed_of
 from sojourn.envs.shop.original import Original, find, load
@@ -88,6 +89,10 @@ class Shop:
             raise ConfigError(
                 "shop: attributes, options and hidden shape generated goals only: leave them out with data"
             )
+
+    def risks(self) -> tuple[str, ...]:
+        """Which protections do not hold on this machine: those of the web surface's browser."""
+        return risks() if self.surface == "web" else ()
 
     def tasks(self, split: str) -> Sequence[Task]:
         first_seed("shop", split)

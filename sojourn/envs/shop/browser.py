@@ -2,19 +2,21 @@
 
 Observations are the page's visible text, actions are typed and clicked in the page, and the reward is computed here
 from what the site's session says was bought.
+
+The tabs reach the site's server alone (`sojourn.envs.chromium.Wall`). A tab that fails after an action (it hangs,
+crashes, shows something else than a page of the shop) loses the play; only a browser that fails as a whole is a failure
+of the infrastructure.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 try:
     from playwright.async_api import Browser as Chromium
-    from playwright.async_api import BrowserContext, Page, Playwright, async_playwright
+    from playwright.async_api import BrowserContext, Error, Page, Playwright, async_playwright
 except ModuleNotFoundError as error:
     from sojourn.errors import MissingExtraError
 
@@ -23,44 +25,23 @@ except ModuleNotFoundError as error:
         "pip install 'sojourn[shop]' playwright"
     ) from None
 
+from sojourn.envs.chromium import Wall, answers, executable, launch
 from sojourn.envs.shop.expert import advise
 from sojourn.envs.shop.reward import Goal, judge
 from sojourn.envs.shop.store import BACK, Store, address, parse
 from sojourn.envs.shop.text import bought, brief
 from sojourn.envs.shop.web import Server, Session, Site
-from sojourn.envs.variables import inherited
-from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.errors import ActionError, InfrastructureError
 from sojourn.threads import surely
 from sojourn.types import Message, Observation, Role, Step
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+STEP_S = 60.0
 READ = """() => ({text: document.querySelector("main").innerText,
                   labels: [...document.querySelectorAll("[data-click]")].map(e => e.dataset.click)})"""
 
 FIND = """number => {const e = document.querySelectorAll("[data-click]")[number]; e.scrollIntoView({block: "center"});
                      const box = e.getClientRects()[0]; return [box.x + box.width / 2, box.y + box.height / 2];}"""
 """Where to click: the middle of the first line box of a link, which may be broken over two."""
-
-
-def executable() -> str:
-    """The system's Chromium: $SOJOURN_CHROMIUM, else the first of the usual names on the PATH."""
-    named = os.environ.get("SOJOURN_CHROMIUM")
-    found = named or next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
-        raise ConfigError(
-            f"no browser: none of {', '.join(NAMES)} is on the PATH: install chromium or set SOJOURN_CHROMIUM"
-        )
-    return found
 
 
 @dataclass(eq=False)
@@ -72,31 +53,34 @@ class Browser:
     playwright: Playwright
     chromium: Chromium
     context: BrowserContext
+    wall: Wall
 
     @classmethod
     async def open(cls, store: Store) -> Browser:
         site = Site(store)
         path, server = executable(), Server(site.app)
-        playwright = await async_playwright().start()
+        playwright, wall = await async_playwright().start(), Wall()
         try:
-            chromium = await playwright.chromium.launch(executable_path=path, args=FLAGS, env={**inherited()})
-            context = await chromium.new_context()
+            await wall.start()
+            chromium = await launch(playwright, path)
+            context = await chromium.new_context(**wall.context(server.url.removeprefix("http://")))
             await asyncio.to_thread(server.start)
         except BaseException:
-            await asyncio.shield(_end(playwright, server))
+            await asyncio.shield(_end(playwright, server, wall))
             raise
-        return cls(site, server, playwright, chromium, context)
+        return cls(site, server, playwright, chromium, context, wall)
 
     async def close(self) -> None:
         """All of it, also where whoever waits is cancelled."""
-        await asyncio.shield(_end(self.playwright, self.server, self.context, self.chromium))
+        await asyncio.shield(_end(self.playwright, self.server, self.wall, self.context, self.chromium))
 
     def play(self, goal: Goal, *, key: str, choices: bool) -> WebPlay:
         return WebPlay(self, goal, key, choices, self.site.enter())
 
 
-async def _end(playwright: Playwright, server: Server, *opened: BrowserContext | Chromium) -> None:
+async def _end(playwright: Playwright, server: Server, wall: Wall, *opened: BrowserContext | Chromium) -> None:
     async with AsyncExitStack() as ends:  # one that fails keeps none of the others from its end
+        ends.callback(wall.close)
         ends.push_async_callback(surely, server.stop)
         ends.push_async_callback(playwright.stop)
         for one in reversed(opened):
@@ -114,6 +98,7 @@ class WebPlay:
     name: str
     tab: Page | None = None
     labels: tuple[str, ...] = ()
+    lost: bool = False
 
     @property
     def session(self) -> Session:
@@ -125,16 +110,23 @@ class WebPlay:
         return await self._observe(tab, brief(self.goal))
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.tab is None or self.session.purchase is not None:
-            raise InfrastructureError("a shop was given an action before its start or after the purchase")
+        if self.tab is None or self.lost or self.session.purchase is not None:
+            raise InfrastructureError("a shop was given an action before its start or after its end")
         verb, argument = parse(action.text)
-        if verb == "search":
-            await self._search(self.tab, argument)
-        else:
-            await self._click(self.tab, argument)
+        try:
+            async with asyncio.timeout(STEP_S):
+                return await self._acted(agent, self.tab, verb, argument)
+        except (TimeoutError, Error) as error:
+            if not await answers(self.browser.chromium, (Error,)):
+                raise InfrastructureError(f"Chromium failed in the shop: {str(error).splitlines()[:1]}") from error
+            self.lost = True
+            return Step(None, {agent: 0.0}, done=True, success=False, info={"lost": 1.0})
+
+    async def _acted(self, agent: str, tab: Page, verb: str, argument: str) -> Step:
+        await (self._search if verb == "search" else self._click)(tab, argument)
         purchase = self.session.purchase
         if purchase is None:
-            return Step(await self._observe(self.tab))
+            return Step(await self._observe(tab))
         product = self.browser.site.store.catalogue.by_id[purchase.product]
         return bought(agent, judge(product, dict(purchase.chosen), self.goal))
 

@@ -1,0 +1,165 @@
+"""Chromium as every world launches it: which program, with which flags, in its own sandbox where that works.
+
+Also `Wall`, a proxy that refuses and counts every request. A context whose proxy it is reaches the one address that is
+exempt, and nothing else: its popups, workers, WebSockets, prefetches and redirects meet the wall too, on loopback as
+well as beyond. DNS names do not resolve, and WebRTC may not send around a proxy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sojourn.envs.variables import inherited
+from sojourn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Playwright
+
+FLAGS = (
+    *("--headless=new", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--disable-renderer-backgrounding", "--disable-background-timer-throttling"),
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+)
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+HELPERS = ("/usr/lib/chromium/chrome-sandbox", "/opt/google/chrome/chrome-sandbox")  # setuid: needs no namespaces
+UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({}) != 0)"
+NEW_USER_AND_PID = 0x10000000 | 0x20000000
+ANSWER_S = 10.0
+LONGEST_REQUEST = 65536
+UNASKED = b"CONNECT content-autofill.googleapis.com:443 "  # by Chromium itself, for any page with a field
+AS_ROOT = (
+    "Chromium runs without its own sandbox, because the user is root: a page that breaks out of its renderer has the "
+    "rights of this user. Run as an ordinary user."
+)
+WITHOUT = (
+    "Chromium runs without its own sandbox, because this user may not create user namespaces: a page that breaks out "
+    "of its renderer has the rights of this user. Allow them (sysctl kernel.unprivileged_userns_clone=1, "
+    "kernel.apparmor_restrict_unprivileged_userns=0; a container needs a seccomp profile that lets them through)."
+)
+
+
+def executable(given: str | None = None) -> str:
+    """The Chromium to run: the given one, else $SOJOURN_CHROMIUM, else the first on PATH."""
+    wanted = given or os.environ.get("SOJOURN_CHROMIUM")
+    if wanted:
+        found = shutil.which(wanted)
+        if not found:
+            raise ConfigError(f"there is no program {wanted!r} to run as Chromium: set chromium or $SOJOURN_CHROMIUM")
+        return found
+    for name in NAMES:
+        found = shutil.which(name)
+        if found:
+            return found
+    raise ConfigError("no Chromium on PATH: install it (apt-get install chromium) or set $SOJOURN_CHROMIUM to its path")
+
+
+@cache
+def risks() -> tuple[str, ...]:
+    """Says why Chromium's own sandbox cannot be used by this user on this machine; empty where it can.
+
+    Where it cannot, Chromium runs without it rather than not at all: what an agent says does not become script in the
+    first place, and a refusal would only drive users to root, who has no sandbox either.
+    """
+    if os.geteuid() == 0:
+        return (AS_ROOT,)
+    if any(_is_helper(Path(path)) for path in HELPERS) or _has_namespaces():
+        return ()
+    return (WITHOUT,)
+
+
+def _is_helper(path: Path) -> bool:
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return found.st_uid == 0 and bool(found.st_mode & stat.S_ISUID)
+
+
+def _has_namespaces() -> bool:
+    """Whether a process of this user may create a user and a process namespace, tried in a process of its own."""
+    if not hasattr(ctypes.CDLL(None), "unshare"):  # another system than Linux: its sandbox needs no namespaces
+        return True
+    trial = [sys.executable, "-I", "-S", "-c", UNSHARE.format(NEW_USER_AND_PID)]
+    return subprocess.run(trial, check=False, capture_output=True).returncode == 0
+
+
+async def launch(playwright: Playwright, program: str) -> Browser:
+    """Launches the program, in its own sandbox where `risks` names none."""
+    return await playwright.chromium.launch(
+        executable_path=program, args=list(FLAGS), chromium_sandbox=not risks(), env={**inherited()}
+    )
+
+
+async def answers(browser: Browser, errors: tuple[type[BaseException], ...]) -> bool:
+    """Whether the browser as a whole still works, whatever one of its pages does. `errors` are Playwright's."""
+    if not browser.is_connected():
+        return False
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            session = await browser.new_browser_cdp_session()
+            await session.send("Browser.getVersion")
+            await session.detach()
+    except (TimeoutError, *errors):
+        return False
+    return True
+
+
+class Wall:
+    """A proxy on a free port of loopback that refuses whatever it is asked; `refused` counts the requests of pages.
+
+    `context(exempt)` are the arguments of a Playwright context whose requests all meet it, but those to the address
+    `exempt`, "127.0.0.1:8000": loopback is no exception.
+    """
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.Transport] = set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.get_running_loop().create_server(lambda: _Refusal(self), "127.0.0.1", 0)
+
+    def context(self, exempt: str) -> dict[str, Any]:
+        assert self._server is not None
+        url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return {"proxy": {"server": url, "bypass": f"<-loopback>,{exempt}"}}
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for transport in list(self._open):
+            transport.abort()
+
+
+class _Refusal(asyncio.Protocol):
+    """One connection to the wall: the first request is answered with 403, and the connection closed."""
+
+    def __init__(self, wall: Wall) -> None:
+        self._wall = wall
+        self._waiting = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._wall._open.add(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._wall._open.discard(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._waiting += data
+        if b"\r\n\r\n" in self._waiting or len(self._waiting) > LONGEST_REQUEST:
+            self._wall.refused += not self._waiting.startswith(UNASKED)
+            self._transport.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            self._transport.close()
