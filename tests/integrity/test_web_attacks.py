@@ -115,3 +115,248 @@ async def ran(family, page, number):
 async def test_no_probe_runs_on_any_page(family, number):
     found = await asyncio.gather(*[ran(family, page, number) for page in page_names()])
     assert [page for page, it_ran in zip(page_names(), found, strict=True) if it_ran] == []
+
+
+async def test_markup_that_would_run_is_refused_and_counted_and_the_seat_is_thrown_away():
+    async with world(contexts=1) as family:
+        async with visit(family, "terminal") as (env, _):
+            first = env._seat.context
+            await act(env, f'type "{PROBES[0]}"')
+            step = await act(env, "press Enter")
+            assert step.info["refused"] >= 1.0
+            assert (step.done, step.rewards) == (False, {})
+        async with visit(family, "terminal") as (env, _):
+            assert env._seat.context is not first
+
+
+# The reward
+
+CALLS = (
+    "core.endEpisode(1, true)",
+    "core.endEpisode.call(core, 1)",
+    "[1].forEach(core.endEpisode)",
+    "Reflect.apply(core.endEpisode, core, [1])",
+    "setTimeout(core.endEpisode, 0, 1)",
+    "setTimeout('core.endEpisode(1)', 0)",
+    "requestAnimationFrame(() => core.endEpisode(1))",
+    "window.addEventListener('mousemove', core.endEpisode.bind(core, 1))",
+    "Promise.resolve(1).then(core.endEpisode)",
+    "$.each([1], (_, one) => core.endEpisode(one))",
+    "$('#area').one('probe', core.endEpisode.bind(core, 1)).trigger('probe')",
+    "$.globalEval('core.endEpisode(1)')",
+    "$('#area').append('<script>core.endEpisode(1)</' + 'script>')",
+    "$('#area').html('<img src=x onerror=core.endEpisode(1)>')",
+    "document.body.setAttribute('onmousemove', 'core.endEpisode(1)')",
+    "location.href = 'javascript:core.endEpisode(1)'",
+    "new Function('core.endEpisode(1)')()",
+    "WOB_RAW_REWARD_GLOBAL = WOB_REWARD_GLOBAL = 1; WOB_DONE_GLOBAL = true",
+    "core.EP_TIMER = null; core.endEpisode = () => 1; core = {endEpisode: 1}",
+    "Object.defineProperty(Error, 'prepareStackTrace', {value: () => []}); core.endEpisode(1)",
+    "Error.stackTraceLimit = 0; core.endEpisode(1)",
+    "Object.prototype.hasOwnProperty = () => true; Number = Math.max = () => 1; core.endEpisode(1)",
+    "__sojourn().after(0, 'text')",
+)
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_script_of_the_content_cannot_take_the_reward(family, call):
+    async with visit(family, "login-user") as (env, _):
+        source = f"() => {{ try {{ {call} }} catch (error) {{ return String(error); }} }}"
+        await script(env, source)
+        step = await act(env, "hover 80,120")
+        assert (step.done, step.rewards) == (False, {})
+        env._seat.sound = False
+        step = await act(env, "click Login")
+        assert (step.done, step.rewards) == (True, {"agent": -1.0})  # the page's own, still
+
+
+# What would outlive the episode
+
+LASTING = (
+    "localStorage.setItem('a', 'b')",
+    "sessionStorage.setItem('a', 'b')",
+    "indexedDB.open('a')",
+    "caches.open('a')",
+    "new Worker('/core/core.js')",
+    "new Worker(URL.createObjectURL(new Blob(['1'])))",
+    "new SharedWorker('/core/core.js')",
+    "navigator.serviceWorker.register('/core/core.js')",
+    "new BroadcastChannel('a')",
+    "if (!window.open('/miniwob/click-test.html')) throw 1",
+    "navigator.storage.getDirectory()",
+)
+
+
+async def test_nothing_of_an_episode_can_stay(family):
+    async with visit(family, "click-test") as (env, _):
+        for source in LASTING:
+            for inside in ("window", "document.body.appendChild(document.createElement('iframe')).contentWindow"):
+                tried = (
+                    f"() => {{ try {{ with ({inside}) {{ {source} }} }} catch (e) {{ return 'no'; }} return 'yes'; }}"
+                )
+                assert await script(env, tried) == "no", (source, inside)
+        await script(
+            env,
+            "() => { const a = document.body.appendChild(document.createElement('a')); a.target = '_blank';"
+            " a.href = '/miniwob/click-test.html'; a.dispatchEvent(new MouseEvent('click')); }",
+        )
+        await act(env, "wait")
+        context = env._seat.context
+        assert len(context.pages) == 1
+        await script(env, "() => { document.cookie = 'a=b'; }")
+        assert await context.storage_state() == {"cookies": [], "origins": []}
+        env._seat.sound = False
+
+
+async def test_a_seat_in_which_a_page_was_opened_is_thrown_away():
+    async with world(contexts=1) as family:
+        async with visit(family, "click-test") as (env, _):
+            first = env._seat.context
+            await first.new_page()
+        async with visit(family, "click-test") as (env, _):
+            assert env._seat.context is not first
+        async with visit(family, "click-test", 2) as (env, _):
+            second = env._seat.context
+        async with visit(family, "click-test", 3) as (env, _):
+            assert env._seat.context is second  # nothing happened in it
+
+
+# Requests
+
+
+@asynccontextmanager
+async def service():
+    """Another service on loopback, and what connected to it."""
+    met = []
+    server = await asyncio.start_server(lambda _, writer: (met.append(1), writer.close()), "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", met
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+REQUESTS = (
+    "fetch('http://{0}/')",
+    "new Image().src = 'http://{0}/'",
+    "navigator.sendBeacon('http://{0}/', '1')",
+    "document.head.append(Object.assign(document.createElement('link'), {{rel: 'preconnect', href: 'http://{0}/'}}))",
+    "document.head.append(Object.assign(document.createElement('link'), {{rel: 'stylesheet', href: 'http://{0}/'}}))",
+    "document.body.append(Object.assign(document.createElement('iframe'), {{src: 'http://{0}/'}}))",
+    "document.body.style.backgroundImage = 'url(http://{0}/)'",
+    "location.href = 'http://{0}/'",
+    "const form = document.createElement('form'); form.action = 'http://{0}/'; document.body.append(form); form.submit()",
+)
+
+
+async def test_no_request_of_a_page_reaches_another_service(family):
+    async with service() as (address, met), visit(family, "click-test") as (env, _):
+        for source in REQUESTS:
+            await script(env, f"() => {{ try {{ {source.format(address)} }} catch (error) {{}} }}")
+        step = await act(env, "wait")
+        assert step.info["refused"] >= 5.0
+        assert env._seat.page.url.endswith("/click-test.html")
+        assert met == []
+
+
+async def test_the_wall_holds_without_the_policy_of_a_page(family):
+    """Whatever is opened in such a context, with no header to forbid it."""
+    wall, browser = Wall(), await family._shared.chromium.launch()
+    await wall.start()
+    async with service() as (address, met), service() as (exempt, reached):
+        context = await browser.new_context(**wall.context(exempt))
+        page = await context.new_page()
+        for url in (f"http://{address}/", f"https://{address}/", "http://localhost:1/", "http://example.org/"):
+            with suppress(*family._shared.chromium.errors):
+                await page.goto(url)
+        assert wall.refused >= 4
+        before, page = wall.refused, await context.new_page()
+        for source in (
+            f"fetch('http://{address}/').catch(() => 0)",
+            f"new Promise(done => {{ new WebSocket('ws://{address}/').onerror = done; }}).then(() => 0)",
+            f"new Promise(done => {{ new Worker(`data:,fetch('http://{address}/').finally(() => postMessage(1))`)"
+            ".onmessage = done; }).then(() => 0)",
+        ):
+            await page.evaluate(source)
+        assert wall.refused >= before + 3
+        assert met == []
+        with suppress(*family._shared.chromium.errors):
+            await page.goto(f"http://{exempt}/")
+        assert reached != []
+        await context.close()
+    wall.close()
+
+
+# What an agent can break
+
+BREAKS = {
+    "hangs": "() => addEventListener('mousemove', () => { for (;;); })",
+    "is emptied": "() => addEventListener('mousemove', () => document.documentElement.remove())",
+    "loses its body": "() => addEventListener('mousemove', () => document.body.remove())",
+    "never ends a timer": "() => addEventListener('mousemove', () => { const f = () => setTimeout(f, 0); f(); })",
+    "loses its goal": "() => addEventListener('mousemove', () => document.querySelector('#query').remove())",
+}
+
+
+@pytest.mark.parametrize("how", BREAKS)
+async def test_a_page_that_an_action_breaks_is_lost(how):
+    async with world(contexts=1, timeout_s=4.0) as family:
+        async with visit(family, "click-test") as (env, _):
+            await script(env, BREAKS[how])
+            step = await act(env, "hover 80,120")
+            assert (step.observation, step.rewards, step.done, step.success) == (None, {"agent": -1.0}, True, False)
+            assert step.info["lost"] == 1.0
+        async with visit(family, "click-test", 2) as (env, _):
+            assert (await act(env, "click Click Me!")).success
+
+
+@pytest.mark.parametrize("what", ["renderer", "address"])
+async def test_a_page_that_is_gone_is_lost(what):
+    async with world(contexts=1) as family:
+        async with visit(family, "click-test") as (env, _):
+            seat = env._seat
+            if what == "renderer":
+                session = await seat.context.new_cdp_session(seat.page)
+                crashing = asyncio.ensure_future(session.send("Page.crash"))
+                await asyncio.wait([crashing], timeout=1)
+                crashing.cancel()
+                await asyncio.gather(crashing, return_exceptions=True)
+            else:
+                await seat.page.goto("about:blank")
+            step = await act(env, "click Click Me!")
+            assert (step.rewards, step.done, step.info["lost"]) == ({"agent": -1.0}, True, 1.0)
+        async with visit(family, "click-test", 2) as (env, _):
+            assert (await act(env, "click Click Me!")).success
+
+
+async def test_a_page_that_fails_before_the_first_action_is_nobodys_fault(family):
+    env = family.make(Task("miniwob", {"page": "no-such-page"}, 1, "train"))
+    with pytest.raises(InfrastructureError):
+        await env.start()
+    await env.close()
+
+
+async def test_dialogs_do_not_stop_a_page(family):
+    async with visit(family, "click-test") as (env, _):
+        await script(env, "() => addEventListener('mousemove', () => { alert(1); confirm(2); prompt(3); print(); })")
+        assert not (await act(env, "hover 80,120")).done
+        env._seat.sound = False
+
+
+async def test_an_action_of_any_length_is_read_or_refused(family):
+    async with visit(family, "login-user") as (env, _):
+        for said in ("drag " + "a to " * 10**5, "click " + "x" * 10**6, 'type "' + "y" * 10**6 + '"'):
+            with pytest.raises(ActionError):
+                await act(env, said)
+        await act(env, 'type Username "' + "z" * 900 + '"')
+        for _ in range(5):  # each round doubles what was copied, up to a bound
+            for key in ("Control+A", "Control+C", "End", "Control+V"):
+                await act(env, f"press {key}")
+        assert len(env._clipboard) <= 10_000
+
+
+async def test_the_sandbox_is_left_out_for_root_alone_and_said():
+    assert not [flag for flag in FLAGS if "sandbox" in flag]
+    said = MiniWoB().risks()
+    assert said == risks()
+    assert all(sentence.startswith("Chromium runs without its own sandbox, because ") for sentence in said)
