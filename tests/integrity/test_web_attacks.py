@@ -245,7 +245,7 @@ REQUESTS = (
     "document.body.append(Object.assign(document.createElement('iframe'), {{src: 'http://{0}/'}}))",
     "document.body.style.backgroundImage = 'url(http://{0}/)'",
     "location.href = 'http://{0}/'",
-    "const form = document.createElement('form'); form.action = 'http://{0}/'; document.body.append(form); form.submit()",
+    "const f = document.createElement('form'); f.action = 'http://{0}/'; document.body.append(f); f.submit()",
 )
 
 

@@ -42,7 +42,7 @@ const cleaned = html => {
   refuse();
   return holder.innerHTML;
 };
-const emptied = text => {  // what is made into script before the agent acts is the page's own: jscolor reads options so,
+const emptied = text => {  // before the agent acts, it is the page's own: jscolor reads its options so,
   if (taken) { refuse(); return ''; }
   if (text === 't') forgiven++;  // and jQuery sets a handler, "t", to see whether it can
   return text;
