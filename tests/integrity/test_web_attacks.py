@@ -15,12 +15,12 @@ import pytest_asyncio
 pytest.importorskip("miniwob", reason="the pages come with the package miniwob")
 pytest.importorskip("playwright", reason="Chromium is driven by playwright")
 
-from sojourn.envs.chromium import executable
+from sojourn.envs.chromium import FLAGS, Wall, executable, risks
 from sojourn.envs.miniwob import MiniWoB
 from sojourn.envs.miniwob.actions import KEYS
 from sojourn.envs.miniwob.facts import page_names
 from sojourn.envs.miniwob.page import FIELDS
-from sojourn.errors import ActionError, ConfigError
+from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.types import Message, Role, Task
 
 try:
