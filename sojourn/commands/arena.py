@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sojourn import event_loop
-from sojourn.commands.given import Overrides, world_and_table
+from sojourn.commands.given import Overrides, tell_risks, world_and_table
 from sojourn.terminal.output import CleanConsole
 
 
@@ -50,4 +50,5 @@ def arena(
         operators=operator or (), others=others, seat=seat, tasks=tasks, first=first, split=split, seed=seed,
         turns=turns, greedy=greedy, brief=brief, key=key, out=out,
     )  # fmt: skip
+    tell_risks(family)
     event_loop.run(whole.arena(family, table, asked, Page()))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sojourn import event_loop
-from sojourn.commands.given import Overrides, build_component, build_world
+from sojourn.commands.given import Overrides, build_component, build_world, tell_risks
 from sojourn.errors import ConfigError
 from sojourn.terminal.output import CleanConsole
 
@@ -77,7 +77,9 @@ def _attacked(kind: str, name: str, overrides: list[str] | None, episodes: int |
         raise ConfigError(f"--attack: only a world is attacked, and '{name}' is to be checked as {kind}")
     if episodes is not None:
         raise ConfigError(f"--episodes {episodes}: attacks choose their tasks themselves; leave it out with --attack")
-    return event_loop.run(attack_env(build_world(name, overrides))).report
+    world = build_world(name, overrides)
+    tell_risks(world)
+    return event_loop.run(attack_env(world)).report
 
 
 def _report(kind: str, name: str, overrides: list[str] | None, episodes: int | None) -> Report:
@@ -89,6 +91,8 @@ def _report(kind: str, name: str, overrides: list[str] | None, episodes: int | N
     if episodes is not None and kind != "env":
         raise ConfigError(f"--episodes {episodes}: only a world is played, and '{name}' is to be checked as {kind}")
     component = build_world(name, overrides) if kind == "env" else build_component(kind, name, overrides)
+    if kind == "env":
+        tell_risks(component)
     module, _, suite = SUITES[kind].partition(":")
     options = {"episodes": 4 if episodes is None else episodes} if kind == "env" else {}
     found = getattr(importlib.import_module(module), suite)(component, **options)

@@ -60,3 +60,23 @@ def test_one_sentence_and_exit_code_2(tmp_path, words, sentence):
     assert done.returncode == 2, done.stderr
     assert sentence in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+RISKY = """
+from dataclasses import dataclass
+from sojourn.envs.blackjack import Blackjack
+
+@dataclass(frozen=True, kw_only=True)
+class Risky(Blackjack):
+    def risks(self):
+        return ("The walls are thin here: build better ones.",)
+"""
+
+
+def test_what_a_machine_does_not_hold_is_said_before_anything_is_played(tmp_path):
+    (tmp_path / "risky.py").write_text(RISKY)
+    mixed = 'worlds=[{ name = "toy" }, { name = "risky:Risky" }]'
+    for words in (["risky:Risky", "--kind", "env", "--attack"], ["mixed", mixed, "--episodes", "1"]):
+        done = check(tmp_path, *words)
+        assert done.stderr.splitlines()[0] == "note: The walls are thin here: build better ones."
+    assert "note:" not in check(tmp_path, "toy", "--episodes", "1").stderr

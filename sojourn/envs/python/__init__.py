@@ -204,12 +204,12 @@ def read(action: Message) -> tuple[str, str]:
         if not isinstance(value, (str, int, float)):
             raise ActionError(f"{short(call.name)} is no tool with these arguments, use python(code) or submit(answer)")
         return call.name, _checked(str(value))
-    text = action.text.strip()
+    text = _checked(action.text).strip()  # its length first: expressions take their time over long texts
     if fenced := re.fullmatch(r"```(?:python|py)?\n(.*?)\n?```", text, re.DOTALL):
         text = fenced[1]
     if text.lower() == "restart":
         return "restart", ""
-    if found := re.fullmatch(r"submit[ :]+([^\n]+)", text, re.IGNORECASE):
+    if found := re.fullmatch(r"submit[ :]+([^ :\n][^\n]*)", text, re.IGNORECASE):
         return "submit", _checked(found[1])
     return "python", _checked(text)
 

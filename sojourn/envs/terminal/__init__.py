@@ -195,7 +195,7 @@ def read(action: Message) -> str | None:
         if call.name != "bash" or not isinstance(command, str):
             raise ActionError(f"{short(call.name)} is no tool with these arguments, use bash(command) or done()")
         return _checked(command)
-    text = action.text.strip()
+    text = _checked(action.text).strip()
     if fenced := re.fullmatch(r"```(?:bash|sh|shell)?\n(.*?)\n?```", text, re.DOTALL):
         text = fenced[1].strip()
     return None if text.lower().rstrip(".!") == "done" else _checked(text)
