@@ -9,7 +9,6 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -19,7 +18,7 @@ from sojourn.batch.weigh import weigh
 from sojourn.display import Display
 from sojourn.errors import ConfigError, RecordError
 from sojourn.evaluate import evaluate, panel
-from sojourn.protocols import Identifies, Stateful, Stream
+from sojourn.protocols import Stateful, Stream
 from sojourn.recipe import Recipe, Stage, beside
 from sojourn.record import checkpoint, metrics, vocabulary
 from sojourn.record.checkpoint import Checkpoint
@@ -33,6 +32,7 @@ from sojourn.rig import Rig, assemble
 from sojourn.rollout.runner import offers, worlds_of
 from sojourn.train import Run, StepResult, train
 from sojourn.types import Group, Stop
+from sojourn.weights import check_models, identities, initial_weights
 
 BEFORE = "before"
 
@@ -269,36 +269,6 @@ class Session:
         checkpoint.save(self.folder.checkpoints, done + step, write, state, keep=keep, mark=ended)
 
 
-def found_weights(recipe: Recipe) -> Checkpoint | None:
-    """The checkpoint that `model.weights` names, or None where it names none."""
-    if not recipe.model.weights:
-        return None
-    found = checkpoint.latest(Path(recipe.model.weights) / "checkpoints")
-    if found is None:
-        raise RecordError(f"model.weights = '{recipe.model.weights}': there is no run with a complete checkpoint")
-    return found
-
-
-async def initial_weights(rig: Rig) -> None:
-    """Gives trainer and sampler the weights that the recipe starts from."""
-    found = found_weights(rig.recipe)
-    if found is not None:
-        _check_critic(rig.recipe, found)
-        rig.trainer.load(found.weights, weights_only=True)
-    if found is not None or rig.recipe.model.lora:
-        await rig.trainer.publish()
-
-
-def _check_critic(recipe: Recipe, found: Checkpoint) -> None:
-    """Refuses a critic that no stage trains, where the weights to start from have none either."""
-    trained = any("critic" in loss.needs for stage in recipe.stages for loss in stage.losses)
-    if recipe.critic is not None and not trained and not (found.weights / "critic.safetensors").exists():
-        raise RecordError(
-            f"model.weights = '{recipe.model.weights}' has no critic, and no stage trains one: add losses = [{{name = "
-            "'value'}]"
-        )
-
-
 async def check_groups(recipe: Recipe) -> None:
     """Refuses a recipe whose world, open by now, or whose settings cannot give the groups of a stage."""
     for stage in recipe.stages:
@@ -376,25 +346,6 @@ def _resumed(folder: RunFolder, display: Display) -> Checkpoint | None:
         kept = [sentence for sentence in earlier if sentence not in damaged] if isinstance(earlier, list) else []
         folder.write_json(PASSED_OVER, [*kept, *damaged])
     return found
-
-
-def identities(recipe: Recipe) -> dict[str, str]:
-    """Which weights the recipe's models are on this machine, as far as its backend can tell."""
-    backend = recipe.backend
-    return dict(backend.identities(recipe.model, recipe.critic)) if isinstance(backend, Identifies) else {}
-
-
-def check_models(recipe: Recipe, folder: RunFolder) -> None:
-    """Refuses to go on with other weights than those that the run began with."""
-    now = identities(recipe)
-    for role, then in folder.models.items():
-        if then != now.get(role, ""):
-            named = recipe.model.name if role == "policy" or recipe.critic is None else recipe.critic.model
-            raise RecordError(
-                f"{folder.path} began with the {role} model '{named}' as {then}, but here it is "
-                f"{now.get(role) or 'not there'}: put those weights back (of a hub model, download that commit), or "
-                "start a new run"
-            )
 
 
 def _cut(recipe: Recipe, jsonl: metrics.Jsonl, found: Checkpoint | None) -> None:

@@ -15,7 +15,8 @@ ORDER = [
     "types", "protocols", "secrets", "errors", "files", "components", "based", "registry", "config", "threads",
     "event_loop", "timeline", "schedules", "optim", "tasks", "record", "terminal", "envs", "render", "agents",
     "rollout", "rewards", "filters", "credit", "batch", "streams", "losses", "backends", "recipe", "display", "rig",
-    "train", "evaluate", "stages", "checks", "replay", "arena", "menu", "atlas", "view", "commands", "cli",
+    "weights", "train", "evaluate", "stages", "checks", "replay", "arena", "menu", "atlas", "view", "commands",
+    "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}
 LAZY = {("registry", "envs")}  # a plain class becomes a world where a config names one

@@ -19,7 +19,7 @@ from sojourn.record import checkpoint
 from sojourn.record.checkpoint import LARGEST, Checkpoint
 from sojourn.record.run import RunFolder
 from sojourn.rollout.play import Limits
-from sojourn.stages import found_weights
+from sojourn.weights import found_weights
 
 BEFORE = "before"
 

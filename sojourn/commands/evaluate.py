@@ -38,7 +38,7 @@ async def _evaluate(resolved: Resolved, run: Path | None, expert: bool) -> None:
     from sojourn.record import checkpoint
     from sojourn.record.intervals import summarise
     from sojourn.rig import assemble
-    from sojourn.stages import initial_weights
+    from sojourn.weights import initial_weights
 
     def newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint:
         found = checkpoint.latest(folder / "checkpoints", tell)

@@ -104,8 +104,8 @@ def _dry(resolved: Resolved) -> None:
 
 def check_buildable(recipe: Recipe) -> None:
     """Refuses a model or weights that are not there and a split without tasks."""
-    from sojourn.stages import found_weights
     from sojourn.tasks.listed import listed
+    from sojourn.weights import found_weights
 
     found_weights(recipe)
     recipe.backend.check(recipe.model, recipe.critic)

@@ -43,7 +43,9 @@ class Method:
                 raise ActionError(f"{name}: {key} = {short(value)}, but it must be {expected}")
         try:
             json.dumps(dict(given), ensure_ascii=False).encode()
-        except (TypeError, ValueError, RecursionError):  # sets, half of a surrogate pair, lists in lists in lists ...
+        except UnicodeEncodeError:
+            raise ActionError(f"{name}: the arguments have half a character, say whole ones") from None
+        except (TypeError, ValueError, RecursionError):  # sets, lists in lists in lists ...
             raise ActionError(f"{name}: the arguments cannot be written as JSON, give plain values") from None
         if missing := [key for key in self.hints if key in self.required and key not in given]:
             raise ActionError(f"{name}: {', '.join(missing)} is missing, the call is {self.signature}")

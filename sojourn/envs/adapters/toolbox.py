@@ -73,7 +73,6 @@ class Toolbox:
             said = json.dumps(arguments, ensure_ascii=False)
             if len(said) > LONGEST_ACTION:  # as of calls in words
                 raise ActionError(f"{call.name}: arguments of {len(said)} characters are too long, say less")
-            sendable(said)
             read.append(ToolCall(call.name, arguments, call.id))
         return read
 
