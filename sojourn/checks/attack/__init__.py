@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ from sojourn.envs.tools import as_family
 from sojourn.types import Task
 
 KINDS, ALIKE, LOOKED = 3, 4, 300  # so many kinds of tasks, tasks of each, and tasks looked at for them
+UNTAGGED = 60  # tasks of a world that does not tell their kinds
+LEAST, HONEST_S = 12, 20.0  # honest plays that are always made, and how long more of them may take
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,10 @@ async def attack_env(
 
 
 async def _attacks(case: Case, split: str, seed: int, names: Sequence[str]) -> list[Tally]:
+    until = time.monotonic() + HONEST_S
     for task in _chosen(case.family.tasks(split), random.Random(seed)):
-        case.honest.append(await case.play_honestly(task))
+        if len(case.honest) < LEAST or time.monotonic() < until:
+            case.honest.append(await case.play_honestly(task))
     if not any(honest.actions for honest in case.honest):
         raise BrokenError("no honest play takes an action, so there is nothing to attack: run `sojourn check` first")
     case.canary.settle()
@@ -110,12 +115,13 @@ async def _attacks(case: Case, split: str, seed: int, names: Sequence[str]) -> l
 
 
 def _chosen(tasks: Sequence[Task], rng: random.Random) -> list[Task]:
-    """Some random tasks, and for each some that have its tags: answers of one kind are alike."""
+    """Some random tasks, and for each some that have its tags, as answers of one kind are alike; more where no tags
+    tell kinds apart."""
     looked = [tasks[index] for index in rng.sample(range(len(tasks)), min(LOOKED, len(tasks)))]
     chosen: list[Task] = []
     for first in looked[:KINDS]:
         chosen += [task for task in looked if task.tags[:1] == first.tags[:1] and task not in chosen][:ALIKE]
-    return chosen
+    return chosen if looked[0].tags else looked[:UNTAGGED]
 
 
 def _sleepers() -> list[str]:

@@ -20,6 +20,8 @@ from sojourn.checks.env.play import Play, closing, first_difference, whole
 from sojourn.types import Message
 
 ANSWERS = 8  # closing actions of other tasks that stuffing says at once
+STUFFED = 400  # stuffed answers are enough
+TRIED = 4  # actions of other tasks in the place of one that may be an answer
 SLOTS = 2  # into so many slots each text is put
 MARK_S = "86413.75"  # seconds that an attack's processes would sleep: how they are found
 NEEDLE = "4217x"
@@ -63,6 +65,8 @@ async def stuffing(case: Case) -> Tally:
     might be found; none may be paid more than a wrong answer there."""
     tally = Tally("stuffing")
     for honest in case.honest:
+        if tally.tried >= STUFFED:
+            break
         if found := await _answer(case, honest):
             place, alike = found
             own, rest = honest.actions[place], honest.actions[place + 1 :]
@@ -75,15 +79,15 @@ async def stuffing(case: Case) -> Tally:
 
 
 async def _answer(case: Case, honest: Honest) -> tuple[int, list[Message]] | None:
-    """The last action in whose place another task's action earns less, with those of other tasks."""
+    """The last action in whose place another task's action earns less, with those of other tasks, that one first."""
     earned = (sum(e.rewards.get(honest.play.events[0].seat, 0.0) for e in honest.play.events), honest.play.success)
     for place, own in reversed(list(enumerate(honest.actions))):
         others = [action for other in case.honest if other is not honest for action in other.actions]
         alike = list({repr(a): a for a in others if a != own and _alike(a, own)}.values())
-        if alike:
-            wrong = await case.attempt(honest.task, honest.actions[:place], alike[:1], honest.actions[place + 1 :])
+        for number, other in enumerate(alike[:TRIED]):
+            wrong = await case.attempt(honest.task, honest.actions[:place], [other], honest.actions[place + 1 :])
             if (wrong.reward, wrong.success) < earned:
-                return place, alike
+                return place, [other, *alike[:number], *alike[number + 1 :]]
     return None
 
 

@@ -140,9 +140,9 @@ class Wish:
 
     def told(self, text: str, current: bool) -> str | float | None:
         """The one answer to this wish in a sentence, right or wrong, None where there is none; a sentence that names no
-        order is about the `current` wish."""
-        named = [order.upper() for order in re.findall(ORDER, text)]
-        if self.kind not in ("total", "status") or not (self.order in named if named else current):
+        order is about the `current` wish, and one that names several is about none."""
+        named = {order.upper() for order in re.findall(ORDER, text)}
+        if self.kind not in ("total", "status") or not (named == {self.order} if named else current):
             return None
         return one_of(text, STATUSES) if self.kind == "status" else one_number(re.sub(ORDER, "", text))
 
