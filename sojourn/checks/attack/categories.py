@@ -60,7 +60,7 @@ def slots_of(case: Case) -> list[Slot]:
     return slots(getattr(case.about(case.honest[0]), "writes", ()), list(case.tools.values()), said)
 
 
-async def stuffing(case: Case) -> Tally:
+async def stuffing(case: Case, runs: Sequence[Interpreter]) -> Tally:
     """Says the answers of several tasks at once where an honest play gives its answer, in ways in which the right one
     might be found; none may be paid more than a wrong answer there."""
     tally = Tally("stuffing")
@@ -70,7 +70,7 @@ async def stuffing(case: Case) -> Tally:
         if found := await _answer(case, honest):
             place, alike = found
             own, rest = honest.actions[place], honest.actions[place + 1 :]
-            for name, action in _stuffed(own, alike[: ANSWERS - 1]):
+            for name, action in _stuffed(own, alike[: ANSWERS - 1], lines=not runs):
                 await case.judge(tally, honest, place, Attack([name], [action], rest, alike[:1]))
     tally.absent = (
         "" if tally.tried else "no action was found that is an answer: one that other tasks give in other words"
@@ -103,14 +103,16 @@ def _kind(action: Message) -> str:
     return f"call {action.calls[0].name}" if action.calls else "".join(WORD.findall(action.text)[:1])
 
 
-def _stuffed(own: Message, others: Sequence[Message]) -> list[tuple[str, Message]]:
-    """The last action of a play with those of other plays put into each place where it could stand."""
+def _stuffed(own: Message, others: Sequence[Message], *, lines: bool) -> list[tuple[str, Message]]:
+    """An action with those of other plays put into each place where its own part stands; as whole `lines` too, but
+    where lines are a program."""
     found: list[tuple[str, Message]] = []
     texts = [final.text for final in others if final.text and not final.calls]
     if own.text and not own.calls and texts:
         start, values, end = _parted([own.text, *texts])
         found += [(name, say(start + value + end)) for name, value in _joined(values)]
-        found.append(("whole actions, a line each", say("\n".join([*texts, own.text]))))
+        if lines:
+            found.append(("whole actions, a line each", say("\n".join([*texts, own.text]))))
     for place, call in enumerate(own.calls):
         for key, value in call.arguments.items():
             alike = [c.arguments.get(key) for final in others for c in final.calls if c.name == call.name]
@@ -252,7 +254,7 @@ async def closers(case: Case) -> None:
 
 
 CATEGORIES: Mapping[str, Callable[[Case, Sequence[Interpreter]], Awaitable[Tally]]] = {
-    "stuffing": lambda case, runs: stuffing(case),
+    "stuffing": stuffing,
     **{
         name: (lambda case, runs, name=name: attacks(case, name, runs))
         for name in ("injection", "escapes", "bombs", "stalls", "signals", "races")
