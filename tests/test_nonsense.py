@@ -22,7 +22,7 @@ from sojourn.registry import build, find
         (["evaluation.split=' '"], "evaluation.split = ' ': expected a text that is not empty"),
         (["curriculum.split=''"], "curriculum.split = '': expected a text that is not empty"),
         (["record.tags=['']"], "record.tags.0 = '': expected a text that is not empty"),
-        (["groups.width=1180591620717411303424"], "expected a whole number of 64 bits"),
+        (["groups.width=1180591620717411303424"], "expected a whole number that 64 bits can hold"),
         (["optim.lr=1e39"], "optim.lr = 1e+39: expected a number between -3e+38 and 3e+38"),
         (["optim.lr=nan"], "optim.lr = nan: expected"),
         (["optim.lr=-inf"], "optim.lr = -inf: expected"),

@@ -251,7 +251,7 @@ GRPO = {"estimator": {"name": "grpo"}, "losses": [{"name": "ppo"}], "streams": [
         ),
         (lambda: resolved({"streams": [{"name": "values"}]}), "GAE needs the stream 'next_values'"),
         (lambda: resolved(critic={"model": "tiny", "detach": True}), "detach keeps a head"),
-        (lambda: resolved(critic={"lora": {"rank": 2}}), "lora is for a critic's own model"),
+        (lambda: resolved(critic={"lora": {"rank": 2}}), "are for a critic's own model"),
         (lambda: resolved({"losses": [{"name": "ppo"}, {"name": "value"}, {"name": "value"}]}), "has Value twice"),
         (
             lambda: resolved({"streams": [{"name": n} for n in ("values", "next_values", "values")]}),

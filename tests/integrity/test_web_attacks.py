@@ -266,7 +266,7 @@ async def test_the_wall_holds_without_the_policy_of_a_page(family):
     async with service() as (address, met), service() as (exempt, reached):
         context = await browser.new_context(**wall.context(exempt))
         page = await context.new_page()
-        for url in (f"http://{address}/", f"https://{address}/", "http://localhost:1/", "http://example.org/"):
+        for url in (f"http://{address}/", f"https://{address}/", "http://localhost:8099/", "http://example.org/"):
             with suppress(*family._shared.chromium.errors):
                 await page.goto(url)
         assert wall.refused >= 4

@@ -189,7 +189,10 @@ async def test_sharing_a_turn_between_paths_trains_it_once():
     assert metrics["nll"] == pytest.approx(float(-(scored * batch.weight).sum()), rel=1e-4)
 
 
-AT_ONE = [PPO(), PPO(clip_low=0.01, clip_high=0.5), PPO(dual_clip=3.0), CISPO(), SAPO(), AEPO(), ClipCov(low=1e9)]
+AT_ONE = [
+    *(PPO(), PPO(clip_low=0.01, clip_high=0.5), PPO(dual_clip=3.0), CISPO(), SAPO(), AEPO()),
+    ClipCov(low=1e9, high=1e9),
+]
 AT_ONE += [M2PO(), Importance(), Importance(base=Reinforce(), over="sequence"), GSPO(), GSPO(token_form=True), KLCov()]
 
 
