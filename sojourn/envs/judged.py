@@ -38,6 +38,7 @@ from functools import lru_cache
 from typing import Any, BinaryIO
 
 from sojourn.envs.sandbox.tree import Entry, Tree
+from sojourn.envs.variables import inherited
 from sojourn.errors import InfrastructureError
 from sojourn.threads import surely
 
@@ -151,7 +152,7 @@ class _Process:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, **own},
+                env={**inherited(), **own},
                 start_new_session=True,
             )
         self.control = ours
