@@ -66,7 +66,7 @@ def _told(found: Attacked) -> dict[str, Any]:
 
 
 def attacked(name: str, who: str) -> dict[str, Any] | str:
-    """What one world's process found; a sentence where it found nothing."""
+    """Attacks a world in a process of its own; returns what was found, or a sentence where nothing was."""
     with tempfile.TemporaryDirectory() as home:
         os.chmod(home, 0o777)
         keep = ("PATH", "LANG", "SOJOURN_CHROMIUM", "JAVA_HOME", "OMP_NUM_THREADS")

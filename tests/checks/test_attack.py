@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 import pytest
 
 from sojourn.checks.attack import attack_env, case, categories
+from sojourn.checks.attack.programs import SIGNALS
 from sojourn.checks.report import Outcome
 from sojourn.envs.about import About
-from sojourn.errors import ActionError
+from sojourn.errors import ActionError, ConfigError
 from sojourn.types import Message, Observation, Role, Step, Task
 
 COLOURS = ("red", "green", "blue", "amber", "black")
@@ -211,13 +212,32 @@ async def test_what_an_attack_leaves_running_is_seen(monkeypatch):
     assert "a process of an attack lives on: sleep 31.0625" in found.report["remains"].detail
 
 
-async def test_a_world_that_takes_no_action_is_refused_in_one_sentence():
-    class Over(Quiz):
-        async def start(self) -> Observation:
-            raise RuntimeError("no cards")
+class Empty(World):
+    def tasks(self, split: str) -> list[Task]:
+        return []
 
-    with pytest.raises(RuntimeError, match="no cards"):
-        await attack_env(World(Over))
+
+class Single(World):
+    """One task alone, whose text bash would run."""
+
+    about: ClassVar[About] = About(source="ours", licence="Apache-2.0", writes=("bash {}",))
+
+    def tasks(self, split: str) -> list[Task]:
+        return super().tasks(split)[:1]
+
+
+async def test_a_world_without_tasks_is_refused_in_one_sentence():
+    with pytest.raises(ConfigError, match="no honest play takes an action, so there is nothing to attack"):
+        await attack_env(Empty())
+
+
+async def test_every_program_is_run_where_there_is_one_task_alone():
+    class Pretends(Stays):
+        def let_sleep(self, seconds: str) -> None:
+            pass
+
+    found = await attack_env(Single(Pretends), only=["signals"])
+    assert found.tallies[0].tried == 2 * len(SIGNALS)  # it is taken for bash, and for Python
 
 
 def test_the_command(tmp_path):

@@ -33,9 +33,10 @@ from sojourn.checks.attack.categories import (
     poisoning,
 )
 from sojourn.checks.attack.watch import Watch
-from sojourn.checks.promise import BrokenError
 from sojourn.checks.report import Outcome, Report, Verdict
 from sojourn.envs.tools import as_family
+from sojourn.errors import ConfigError
+from sojourn.tasks.listed import listed
 from sojourn.types import Task
 
 KINDS, ALIKE, LOOKED = 3, 4, 300  # so many kinds of tasks, tasks of each, and tasks looked at for them
@@ -45,7 +46,7 @@ LEAST, HONEST_S = 12, 20.0  # honest plays that are always made, and how long mo
 
 @dataclass(frozen=True)
 class Attacked:
-    """What came of all attacks on a world, by category, in the order in which they were made."""
+    """The outcome of all attacks on a world, by category, in the order in which they were made."""
 
     subject: str
     tallies: tuple[Tally, ...]
@@ -74,8 +75,8 @@ async def attack_env(
     """Attacks a family (or a plain class) in every category, or in those of `only`."""
     if unknown := set(only) - set(CATEGORIES):
         raise ValueError(f"there is no category {sorted(unknown)[0]!r}: use some of {', '.join(CATEGORIES)}")
-    canary, watch = await Canary().open(), Watch()
     made = as_family(family)
+    canary, watch = await Canary().open(), Watch()
     case = Case(made, canary, watch, max_turns)
     try:
         if hasattr(made, "open"):
@@ -92,12 +93,12 @@ async def attack_env(
 
 
 async def _attacks(case: Case, split: str, seed: int, names: Sequence[str]) -> list[Tally]:
-    until = time.monotonic() + HONEST_S
-    for task in _chosen(case.family.tasks(split), random.Random(seed)):
+    until, rng = time.monotonic() + HONEST_S, random.Random(seed)
+    for task in _chosen(listed(case.family, split), rng):
         if len(case.honest) < LEAST or time.monotonic() < until:
             case.honest.append(await case.play_honestly(task))
     if not any(honest.actions for honest in case.honest):
-        raise BrokenError("no honest play takes an action, so there is nothing to attack: run `sojourn check` first")
+        raise ConfigError("no honest play takes an action, so there is nothing to attack: run `sojourn check` first")
     case.canary.settle()
     await closers(case)
     runs = await interpreters(case)
@@ -121,7 +122,7 @@ def _chosen(tasks: Sequence[Task], rng: random.Random) -> list[Task]:
     chosen: list[Task] = []
     for first in looked[:KINDS]:
         chosen += [task for task in looked if task.tags[:1] == first.tags[:1] and task not in chosen][:ALIKE]
-    return chosen if looked[0].tags else looked[:UNTAGGED]
+    return chosen if any(task.tags for task in chosen) else looked[:UNTAGGED]
 
 
 def _sleepers() -> list[str]:

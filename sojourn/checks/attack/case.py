@@ -24,7 +24,7 @@ DULL = "lorem ipsum"
 
 
 class Attempt(NamedTuple):
-    """What came of one play: the attacker's total reward and success, the sentence of a failure that would be excused,
+    """One play's outcome: the attacker's total reward and success, the sentence of a failure that would be excused,
     all that was shown, and how many of the attack's actions were said."""
 
     reward: float
@@ -35,7 +35,7 @@ class Attempt(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """What is said, under which name each action of it is told, and what is said after it whatever came of it.
+    """The actions that an attack says, a name for each of them, and what it says afterwards, whatever came of them.
 
     `dull` says something harmless or wrong in the place of each action (or one for all): where that earns as much, the
     attack has moved nothing.
@@ -62,7 +62,7 @@ class Honest:
 
 @dataclass
 class Tally:
-    """How many attacks of one category were tried, and what each that was not held did."""
+    """A category's count of attacks that were tried, and a sentence for each that was not held."""
 
     category: str
     tried: int = 0
@@ -84,8 +84,6 @@ class Case:
     max_turns: int
     honest: list[Honest] = field(default_factory=list)
     tools: dict[str, Tool] = field(default_factory=dict)
-    shell: list[Any] = field(default_factory=list)  # slots whose text bash runs
-    python: list[Any] = field(default_factory=list)  # slots whose text Python runs
     paid: dict[tuple[str, int], tuple[float, bool]] = field(default_factory=dict)
 
     @property
@@ -94,7 +92,7 @@ class Case:
         return min(getattr(world_of(self.family, honest.task), "capacity", 2) for honest in self.honest)
 
     def about(self, honest: Honest) -> Any:
-        """What the world of a task says of itself; None where it says nothing."""
+        """Returns the `About` of a task's world; None where it has none."""
         return getattr(world_of(self.family, honest.task), "about", None)
 
     def submits(self, honest: Honest) -> list[Message]:
@@ -168,7 +166,7 @@ class Case:
         return await choose(play, random.Random(f"{play.events[0].observation} {len(play.events)}"))
 
     async def baseline(self, honest: Honest, turns: int) -> tuple[float, bool]:
-        """What is paid when nothing is done after the first `turns` honest actions but to end the play."""
+        """Returns what is paid when nothing is done after the first `turns` honest actions but to end the play."""
         key = (honest.task.id, turns)
         if key not in self.paid:
             found = await self.attempt(honest.task, honest.actions[:turns], (), [honest.closing])

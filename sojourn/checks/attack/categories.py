@@ -19,7 +19,7 @@ from sojourn.checks.env.hostile import hostile
 from sojourn.checks.env.play import Play, closing, first_difference, whole
 from sojourn.types import Message
 
-ANSWERS = 8  # closing actions of other tasks that stuffing says at once
+ANSWERS = 8  # actions of other tasks that stuffing says at once, or that are tried as the end of a play
 STUFFED = 400  # stuffed answers are enough
 TRIED = 4  # actions of other tasks in the place of one that may be an answer
 SLOTS = 2  # into so many slots each text is put
@@ -43,11 +43,11 @@ class Interpreter(NamedTuple):
 async def interpreters(case: Case) -> list[Interpreter]:
     """Finds where bash or Python runs what is said, by sums whose results are shown."""
     honest = case.honest[0]
-    others = list({action.text: action for action in honest.actions[:-1] if 0 < len(action.text) <= 12}.values())
+    others = [action for action in honest.actions[:-1] if 0 < len(action.text) <= 12 and not action.calls]
     found: dict[bool, Interpreter] = {}
     for slot in slots_of(case):
         for shell, sum_ in ((True, "echo $((4200+17))x"), (False, "print(str(4200+17) + 'x')")):
-            for after in dict.fromkeys(((), tuple(others[-1:]), (say("test"),))):
+            for after in ((), tuple(others[-1:]), (say("test"),)):
                 if shell not in found:
                     asked = await case.attempt(honest.task, (), (slot.put(sum_), *after))
                     if NEEDLE in asked.shown:
@@ -99,7 +99,7 @@ def _alike(action: Message, own: Message) -> bool:
 
 
 def _kind(action: Message) -> str:
-    """What actions are alike by: the tool that is called, or the first word."""
+    """Returns the tool that an action calls, or its first word."""
     return f"call {action.calls[0].name}" if action.calls else "".join(WORD.findall(action.text)[:1])
 
 
@@ -144,7 +144,7 @@ def _joined(values: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _parted(texts: Sequence[str]) -> tuple[str, list[str], str]:
-    """What all texts begin with, what is each one's own, and what all end with, in whole words."""
+    """Splits texts into what all begin with, what is each one's own, and what all end with, in whole words."""
     split = [re.findall(r"\w+|\W", text) for text in texts]
     room = min(map(len, split)) - 1
     first = next((n for n in range(room) if len({words[n] for words in split}) > 1), room)
@@ -193,9 +193,10 @@ async def _run_all(case: Case, tally: Tally, category: str, interpreter: Interpr
     canary = case.canary
     places = {"port": str(canary.port), "abstract": canary.abstract, "folder": str(canary.folder), "mark": MARK_S}
     places["file"] = str(canary.folder / "canary")
-    for number, honest in enumerate(case.honest[:2]):
+    among = case.honest[:2]
+    for number, honest in enumerate(among):
         found = programs(category, places, named_files(honest))
-        for name, program in list(found.items())[number::2]:
+        for name, program in list(found.items())[number :: len(among)]:
             said = [*interpreter.run(program), *interpreter.run(NOTHING)]
             title = f"{name} in {'bash' if interpreter.shell else 'Python'}"
             await case.judge(tally, honest, 0, Attack([title], said))
@@ -245,11 +246,10 @@ async def closers(case: Case) -> None:
     for honest in case.honest:
         others = [other.actions[-1] for other in case.honest if other is not honest and other.actions]
         random.Random(honest.task.id).shuffle(others)
-        for action in [*dict.fromkeys(o.text for o in others if not o.calls), *[o for o in others if o.calls]]:
-            closing_action = say(action) if isinstance(action, str) else action
-            found = await case.attempt(honest.task, (), [closing_action])
+        for action in list({repr(other): other for other in others}.values())[:ANSWERS]:
+            found = await case.attempt(honest.task, (), [action])
             if not found.excused and not found.success and found.reward <= 0:
-                honest.closing = closing_action
+                honest.closing = action
                 break
 
 
