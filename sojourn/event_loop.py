@@ -102,7 +102,7 @@ async def contained(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def _outcome(coroutine: Coroutine[Any, Any, Any]) -> _Outcome:
-    """What came of it, as a value: a SystemExit that left a task would end the event loop."""
+    """Returns the outcome as a value: a SystemExit that left a task would end the event loop."""
     try:
         return _Outcome(await coroutine, None)
     except (Exception, SystemExit) as error:

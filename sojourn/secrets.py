@@ -66,12 +66,12 @@ def filled(text: str) -> str:
 
 
 def names_secret(name: str) -> bool:
-    """Whether the name of an environment variable or a header says that it holds a key."""
+    """Returns whether the name of an environment variable or a header says that it holds a key."""
     return _VARIABLE.search(_plain(name)) is not None
 
 
 def looks_secret(path: str, value: Any) -> bool:
-    """Whether the value of a config, at a dotted path, looks like a key."""
+    """Returns whether the value of a config, at a dotted path, looks like a key."""
     if isinstance(value, (list, tuple)):
         before = ["", *value]
         return any(looks_secret(path, item) or _option(prior, item) for prior, item in zip(before, value, strict=False))
@@ -139,18 +139,18 @@ def _kept(found: re.Match[str]) -> str:
 
 
 def _option(before: Any, value: Any) -> bool:
-    """Whether a value follows the option of a command that asks for a key, as in --api-key VALUE."""
+    """Returns whether a value follows the option of a command that asks for a key, as in --api-key VALUE."""
     if not (isinstance(before, str) and isinstance(value, str)) or not before.startswith("-"):
         return False
     return "=" not in before and names_secret(before.strip("-")) and not value.startswith("-")
 
 
 def _random(text: str) -> bool:
-    """Whether a run of letters and digits is too mixed to be a word or a digest."""
+    """Returns whether a run of letters and digits is too mixed to be a word or a digest."""
     return all(sum(kind(c) for c in text) >= 4 for kind in (str.isdigit, str.isupper, str.islower))
 
 
 def _dense(text: str) -> bool:
-    """Whether a header or variable has a run of letters and digits that is no word, no date and no path."""
+    """Returns whether a header or variable has a run of letters and digits that is no word, no date and no path."""
     runs = re.findall(r"[A-Za-z0-9+_=-]{20,}", text)
     return any(min(sum(map(str.isdigit, run)), sum(map(str.isalpha, run))) >= 4 for run in runs)

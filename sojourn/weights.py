@@ -47,7 +47,7 @@ def _check_critic(recipe: Recipe, found: Checkpoint) -> None:
 
 
 def identities(recipe: Recipe) -> dict[str, str]:
-    """Which weights the recipe's models are on this machine, as far as its backend can tell."""
+    """Returns which weights the recipe's models are on this machine, as far as its backend can tell."""
     backend = recipe.backend
     return dict(backend.identities(recipe.model, recipe.critic)) if isinstance(backend, Identifies) else {}
 

@@ -18,7 +18,7 @@ Tokens = tuple[tuple[int, ...], ...]
 
 
 def tokens_of(renderer: Renderer, choices: Sequence[str]) -> Tokens:
-    """What the agent would sample to say each choice; raises `WorldError` for more than can be sampled among."""
+    """Returns the tokens of each choice as the agent would sample them; raises `WorldError` where they are too many."""
     if len(choices) > MOST:
         raise WorldError(
             f"the world lists {len(choices)} choices: expected at most {MOST}: list fewer, or set agent.choices = false"

@@ -87,7 +87,7 @@ def _is_helper(path: Path) -> bool:
 
 
 def _has_namespaces() -> bool:
-    """Whether a process of this user may create a user and a process namespace, tried in a process of its own."""
+    """Tries, in a process of its own, whether a process of this user may create a user and a process namespace."""
     if not hasattr(ctypes.CDLL(None), "unshare"):  # another system than Linux: its sandbox needs no namespaces
         return True
     trial = [sys.executable, "-I", "-S", "-c", UNSHARE.format(NEW_USER_AND_PID)]
@@ -102,7 +102,7 @@ async def launch(playwright: Playwright, program: str) -> Browser:
 
 
 async def answers(browser: Browser, errors: tuple[type[BaseException], ...]) -> bool:
-    """Whether the browser as a whole still works, whatever one of its pages does. `errors` are Playwright's."""
+    """Returns whether the browser as a whole still works, whatever one of its pages does. `errors` are Playwright's."""
     if not browser.is_connected():
         return False
     try:

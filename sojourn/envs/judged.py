@@ -50,7 +50,7 @@ Check = Callable[[Tree], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one judgement may use; memory is counted beyond the files that it reads."""
+    """Limits of one judgement; memory is counted beyond the files that it reads."""
 
     memory_bytes: int = 2**28
     cpu_s: int = 10
@@ -65,7 +65,7 @@ class Judge:
         self.holds = False
 
     async def __call__(self, function: str, *arguments: Any, tree: Tree) -> Any:
-        """What the check that `function` makes of these arguments says of the files; None where it cannot say.
+        """Returns what the check that `function` makes of these arguments says of the files; None where it cannot say.
 
         The function is named "module:name", and its arguments are JSON. A judgement that is cancelled is killed.
         """
@@ -171,7 +171,7 @@ _PROCESS = _Process()
 
 
 async def _all(answer: socket.socket) -> bytes:
-    """What is said until the end, and one byte too many at most."""
+    """Returns all that is said until the end, and one byte too many at most."""
     loop, said = asyncio.get_running_loop(), b""
     while len(said) <= LONGEST_ANSWER and (part := await loop.sock_recv(answer, 65_536)):
         said += part

@@ -1,4 +1,4 @@
-"""What worlds take from the environment of this process, and what of it the programs that they start get to see."""
+"""Says what worlds take from the environment of this process, and what of it the programs that they start see."""
 
 from __future__ import annotations
 

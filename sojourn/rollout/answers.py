@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sojourn.errors import WorldError
+from sojourn.registry import shown
 from sojourn.types import Observation, Step
 
 LARGEST = float(np.finfo(np.float32).max)  # scores are kept in 32 bits
@@ -19,7 +20,7 @@ LARGEST = float(np.finfo(np.float32).max)  # scores are kept in 32 bits
 def checked_observation(value: Any, seats: Collection[str], world: str) -> Observation:
     """The observation; raises `WorldError` where it is none, or is for a seat that nobody sits in."""
     if not isinstance(value, Observation):
-        raise WorldError(f"the world '{world}' shows {_shown(value)}: expected an Observation")
+        raise WorldError(f"the world '{world}' shows {shown(value)}: expected an Observation")
     if value.agent not in seats:
         raise WorldError(
             f"the world '{world}' asks for seat '{value.agent}', but only {', '.join(seats)} sit here: name the seats "
@@ -31,32 +32,32 @@ def checked_observation(value: Any, seats: Collection[str], world: str) -> Obser
 def checked_step(value: Any, seats: Collection[str], world: str) -> Step:
     """The step with its numbers as plain floats; raises `WorldError` where a part of it is none that a run can use."""
     if not isinstance(value, Step):
-        raise WorldError(f"the world '{world}' answers an action with {_shown(value)}: expected a Step")
+        raise WorldError(f"the world '{world}' answers an action with {shown(value)}: expected a Step")
     if value.observation is not None and not value.done:
         checked_observation(value.observation, seats, world)
     for name in _table(value.rewards, "rewards", world):
         if name not in seats:
             raise WorldError(
-                f"the world '{world}' pays {_shown(value.rewards[name])} to seat {_shown(name)}, but only "
+                f"the world '{world}' pays {shown(value.rewards[name])} to seat {shown(name)}, but only "
                 f"{', '.join(seats)} sit here: name the seats alike"
             )
     rewards = {seat: _number(paid, f"pays seat '{seat}'", world) for seat, paid in value.rewards.items()}
     info = {name: _number(told, f"tells '{name}' =", world) for name, told in _table(value.info, "info", world).items()}
     if not is_success(value.success):
         raise WorldError(
-            f"the world '{world}' says success = {_shown(value.success)}: expected True, False, or None while it is "
+            f"the world '{world}' says success = {shown(value.success)}: expected True, False, or None while it is "
             "not known"
         )
     return replace(value, rewards=rewards, info=info)
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a real number of Python's or numpy's, finite or not."""
+    """Returns whether it is a real number of Python's or numpy's, finite or not."""
     return isinstance(value, Real | np.bool_)
 
 
 def is_success(value: Any) -> bool:
-    """Whether it says yes, no, or nothing yet."""
+    """Returns whether it says yes, no, or nothing yet."""
     return value is None or (is_number(value) and value in (0, 1))
 
 
@@ -71,7 +72,7 @@ def as_finite(value: Any) -> float | None:
 
 def _table(value: Any, what: str, world: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise WorldError(f"the world '{world}' gives the {what} {_shown(value)}: expected numbers by name")
+        raise WorldError(f"the world '{world}' gives the {what} {shown(value)}: expected numbers by name")
     return value
 
 
@@ -79,14 +80,6 @@ def _number(value: Any, what: str, world: str) -> float:
     number = as_finite(value)
     if number is None:
         raise WorldError(
-            f"the world '{world}' {what} {_shown(value)}: expected a finite number, of at most {LARGEST:.2g}"
+            f"the world '{world}' {what} {shown(value)}: expected a finite number, of at most {LARGEST:.2g}"
         )
     return number
-
-
-def _shown(value: Any) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # an integer of more digits than Python prints
-        return "a huge number"
-    return text if len(text) <= 80 else f"{text[:80]}..."

@@ -1,4 +1,4 @@
-"""Whose failure it is when a world breaks, or stalls, while it performs an agent's action.
+"""Decides whose failure it is when a world breaks, or stalls, while it performs an agent's action.
 
 A failure of the infrastructure is tried again and never trained on. An agent that could cause one would escape its
 loss, so the cause is looked for: the same is said again in a new play of the task. Where that play starts, takes all
@@ -31,7 +31,7 @@ class Said(NamedTuple):
 
 @dataclass
 class Ends:
-    """How many plays of a world ended by themselves, and how many were broken by an action."""
+    """Returns how many plays of a world ended by themselves, and how many were broken by an action."""
 
     sound: int = 0
     broken: int = 0
@@ -39,7 +39,7 @@ class Ends:
 
 @dataclass
 class Blame:
-    """Of one play: how another of its task is made, and what a play pays that its agent broke."""
+    """Finds out for one play: `make` gives another play of its task, and `lowest` is what a play pays that is lost."""
 
     make: Callable[[], Env]
     lowest: float
@@ -47,7 +47,7 @@ class Blame:
     closed: bool = False  # its play, to make room for the other
 
     async def falls_on(self, env: Env, taken: Sequence[Said], last: Said, limits: Limits, timeline: Timeline) -> bool:
-        """Whether the last action is what broke a play, which is closed first where that has to be tried."""
+        """Returns whether the last action is what broke a play, which is closed first where that has to be tried."""
         if self.ends.broken >= self.ends.sound:
             return False
         self.closed = True

@@ -42,6 +42,6 @@ async def ask(call: Callable[..., Awaitable[T]], limits: Limits, timeline: Timel
 
 
 def cancelled() -> bool:
-    """Whether it is this task that is cancelled, and not something that the world waited for."""
+    """Returns whether it is this task that is cancelled, and not something that the world waited for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""What a world lists, checked where it comes from: whoever wrote the world is told what is wrong with its tasks."""
+"""Checks the tasks of a world where they come from: its author is told what is wrong with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every command prints through: a console and a stream from which only Sojourn's own styles reach the terminal.
+"""The way of every command to the terminal: a console and a stream that only Sojourn's own styles pass.
 
 Texts of worlds, agents, files and errors pass both as text: markup stays as it was written, and what a terminal would
 obey is spelled out (`clean.escaped`), whoever printed it.

@@ -88,7 +88,7 @@ class Case:
 
     @property
     def room(self) -> int:
-        """How many plays the world holds at once, where it says so."""
+        """Returns how many plays the world holds at once, where it says so."""
         return min(getattr(world_of(self.family, honest.task), "capacity", 2) for honest in self.honest)
 
     def about(self, honest: Honest) -> Any:

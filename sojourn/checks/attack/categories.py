@@ -92,7 +92,7 @@ async def _answer(case: Case, honest: Honest) -> tuple[int, list[Message]] | Non
 
 
 def _alike(action: Message, own: Message) -> bool:
-    """Whether two actions might answer the same question: of one kind and, where they are sentences, half the same."""
+    """Returns whether two actions might answer one question: they are of one kind and, as sentences, half the same."""
     said, words = (WORD.findall(" ".join([m.text, *(str(c.arguments) for c in m.calls)])) for m in (action, own))
     short = min(len(said), len(words)) <= SHORT
     return _kind(action) == _kind(own) and (short or difflib.SequenceMatcher(None, said, words).ratio() >= 0.5)

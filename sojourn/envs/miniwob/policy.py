@@ -1,4 +1,4 @@
-"""What a task page may run: its own scripts, known by their hashes, and nothing that is added to it later.
+"""Makes the policy of a task page: it runs its own scripts, known by their hashes, and nothing that is added later.
 
 The header makes Chromium refuse handlers in attributes, `javascript:` addresses, added scripts, `eval`, connections,
 frames with an address, workers, plugins, popups and dialogs. The pages need none of these (all of them play alike with

@@ -1,4 +1,4 @@
-"""What process 1 of a sandbox sees of the others: what they hold, and whether they stand still.
+"""Looks, from process 1 of a sandbox, at all others: at what they hold, and at whether they stand still.
 
 It runs inside, beside `inside.py`, under the system's own Python.
 """
@@ -39,7 +39,7 @@ def held_by(name):
 
 
 def in_sockets():
-    """What all sockets may hold, also those that are on their way from one process to another.
+    """Returns the bytes that all sockets may hold, also those that are on their way from one process to another.
 
     TCP's buffers grow, and the kernel says what they hold for the whole machine alone: so that is the most.
     """
@@ -54,13 +54,13 @@ def in_sockets():
 
 
 def growing():
-    """To how many bytes TCP's buffers of one socket may grow."""
+    """Returns to how many bytes TCP's buffers of one socket may grow."""
     sizes = [read(f"/proc/sys/net/ipv4/{name}").split()[-1:] for name in ("tcp_rmem", "tcp_wmem")]
     return sum(int(size[0]) if size else 2**24 for size in sizes)
 
 
 def descriptors():
-    """How many files are open in all; of a process that hides them, as many as it may have."""
+    """Returns how many files are open in all; of a process that hides them, as many as it may have."""
     count = 0
     for name in others():
         try:
@@ -73,7 +73,7 @@ def descriptors():
 
 
 def locks():
-    """How many locks of parts of files are held, of each open file, and by who hides them, a thousand at most."""
+    """Counts the locks of parts of files: those of each open file, and for who hides them a thousand at most."""
     count = 0
     for name in others():
         try:
@@ -93,7 +93,7 @@ def inodes(path):
 
 
 def standing():
-    """Whether no task of another process can run before it gets a signal.
+    """Returns whether no task of another process can run before it gets a signal.
 
     One that waits within the kernel (D), as a parent does for its vfork, is stopped before it is back from there,
     unless it is ending: then it never stops, and what its end does may wake others.
@@ -111,13 +111,13 @@ def standing():
 
 
 def ended(name):
-    """Whether a process is on its way out: its files are, or will be, nobody's."""
+    """Returns whether a process is on its way out: its files are, or will be, nobody's."""
     words = words_of(name)
     return not words or words[0] in b"ZX" or bool(int(words[6]) & EXITING)
 
 
 def words_of(task):
-    """What the kernel says of a task, from its state on; empty where it is gone."""
+    """Returns what the kernel says of a task, from its state on; empty where it is gone."""
     return read(f"/proc/{task}/stat").rpartition(b")")[2].split()
 
 

@@ -7,7 +7,7 @@ import os
 
 
 class Feed:
-    """What is written to a pipe as fast as its reader takes it, and never waited for."""
+    """Bytes that are written to a pipe as fast as its reader takes it, and never waited for."""
 
     def __init__(self, fd, data, last=False):
         os.set_blocking(fd, False)
@@ -24,14 +24,14 @@ class Feed:
         return not self.data
 
     def end(self):
-        """Where nothing comes after it, lets the reader know."""
+        """Lets the reader know that nothing comes after it."""
         if self.last and self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 def taken(fd):
-    """What is in a pipe now; nothing (None) where somebody else has taken it, and no bytes at its end."""
+    """Returns the bytes in a pipe now; None where somebody else has taken it, and no bytes at its end."""
     try:
         return os.read(fd, 65536)
     except BlockingIOError:
@@ -39,7 +39,7 @@ def taken(fd):
 
 
 def drained(fd):
-    """What is in a pipe."""
+    """Returns the bytes in a pipe."""
     data = bytearray()
     while len(data) < 1 << 20 and (new := taken(fd)):
         data += new
@@ -64,7 +64,7 @@ class Output:
 
     @property
     def cut(self):
-        """How many bytes were left out, and after which."""
+        """Returns how many bytes were left out, and after which."""
         return max(self.total - 2 * self.half, 0), len(self.head)
 
     def text(self):
