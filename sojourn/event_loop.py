@@ -24,28 +24,45 @@ _stuck: list[ThreadPoolExecutor] = []  # with threads that did not end
 
 @dataclass(eq=False)
 class Watch:
-    """The limited call that a contained coroutine waits for, and when it is given up."""
+    """The limited call that a contained coroutine waits for, and when it is given up.
+
+    Calls are many and deadlines far off, so one timer serves them all: it looks again where its call has ended.
+    """
 
     given_up: asyncio.Future[str]
     name: str = ""
-    timer: asyncio.TimerHandle | None = None
+    deadline: float | None = None  # in the loop's time; None while no limited call is under way
+    _timer: asyncio.TimerHandle | None = None
 
     def begin(self, name: str, seconds: float) -> None:
-        self.end()
-        self.name = name
-        self.timer = self.given_up.get_loop().call_later(seconds, self._give_up)
+        loop = self.given_up.get_loop()
+        self.name, self.deadline = name, loop.time() + seconds
+        if self._timer is not None and self._timer.when() > self.deadline:
+            self.close()
+        if self._timer is None:
+            self._timer = loop.call_at(self.deadline, self._look)
 
     def end(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
+        self.deadline = None
+
+    def close(self) -> None:
+        """Ends the timer, which would outlive what it is for."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def hurry(self) -> None:
         """Gives what was cancelled its grace, and no more."""
         self.begin(self.name, GRACE_S)
 
-    def _give_up(self) -> None:
-        if not self.given_up.done():
+    def _look(self) -> None:
+        assert self._timer is not None
+        due, self._timer = self._timer.when(), None
+        if self.deadline is None or self.given_up.done():
+            return
+        if self.deadline > due:
+            self._timer = self.given_up.get_loop().call_at(self.deadline, self._look)
+        else:
             self.given_up.set_result(self.name)
 
 
@@ -89,6 +106,8 @@ async def contained(coroutine: Coroutine[Any, Any, T]) -> T:
         finally:
             abandon(task)
         raise
+    finally:
+        watch.close()
     if not task.done():
         abandon(task)
         raise InfrastructureError(

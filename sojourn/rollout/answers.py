@@ -41,14 +41,21 @@ def checked_step(value: Any, seats: Collection[str], world: str) -> Step:
                 f"the world '{world}' pays {shown(value.rewards[name])} to seat {shown(name)}, but only "
                 f"{', '.join(seats)} sit here: name the seats alike"
             )
-    rewards = {seat: _number(paid, f"pays seat '{seat}'", world) for seat, paid in value.rewards.items()}
-    info = {name: _number(told, f"tells '{name}' =", world) for name, told in _table(value.info, "info", world).items()}
+    rewards, info = value.rewards, _table(value.info, "info", world)
+    if not (_plain(rewards) and _plain(info)):
+        rewards = {seat: _number(paid, f"pays seat '{seat}'", world) for seat, paid in rewards.items()}
+        info = {name: _number(told, f"tells '{name}' =", world) for name, told in info.items()}
     if not is_success(value.success):
         raise WorldError(
             f"the world '{world}' says success = {shown(value.success)}: expected True, False, or None while it is "
             "not known"
         )
-    return replace(value, rewards=rewards, info=info)
+    return value if rewards is value.rewards else replace(value, rewards=rewards, info=info)
+
+
+def _plain(numbers: Mapping[str, Any]) -> bool:
+    """Returns whether all are finite floats of Python's own already, as most are."""
+    return all(type(number) is float and abs(number) <= LARGEST for number in numbers.values())
 
 
 def is_number(value: Any) -> bool:
