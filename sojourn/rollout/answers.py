@@ -15,6 +15,7 @@ from sojourn.registry import shown
 from sojourn.types import Observation, Step
 
 LARGEST = float(np.finfo(np.float32).max)  # scores are kept in 32 bits
+NUMBERS = (float, int, Real, np.bool_)  # the first two are Real, and found sooner
 
 
 def checked_observation(value: Any, seats: Collection[str], world: str) -> Observation:
@@ -60,7 +61,7 @@ def _plain(numbers: Mapping[str, Any]) -> bool:
 
 def is_number(value: Any) -> bool:
     """Returns whether it is a real number of Python's or numpy's, finite or not."""
-    return isinstance(value, Real | np.bool_)
+    return isinstance(value, NUMBERS)
 
 
 def is_success(value: Any) -> bool:

@@ -12,6 +12,8 @@ import signal
 import traceback
 from collections.abc import Awaitable, Callable
 
+from sojourn.envs.sandbox.groups import place
+
 USER = 20002
 USERS = ("root", "ordinary") if os.geteuid() == 0 else ("ordinary",)
 LIMIT_S = 200
@@ -29,6 +31,7 @@ def run_as(user: str, test: Callable[[], Awaitable[object]]) -> None:
                 os.setgroups([])
                 os.setresgid(USER, USER, USER)
                 os.setresuid(USER, USER, USER)
+                place.cache_clear()  # what may be divided is another user's
             asyncio.new_event_loop().run_until_complete(test())
         except BaseException:
             text = traceback.format_exc()[-20_000:].encode(errors="replace")

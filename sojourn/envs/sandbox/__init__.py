@@ -19,7 +19,8 @@ not: background processes (killed when their command ends), open files, aliases,
 fork has all that lasts. `cell` keeps a Python session instead, which stands still between cells; it is not forked,
 and `run` ends it.
 While a session stands still, so does everything else inside: what cannot be stopped is killed, and the session with it.
-Memory is counted 20 times a second, over processes, what the kernel keeps for them, and sockets: see `risks`.
+Memory is counted 20 times a second, over processes, what the kernel keeps for them, and sockets, and bounded by the
+kernel where this process may divide its control group (`groups.py`): see `risks`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from typing import Any
 
 from sojourn.envs.sandbox.command import GROUP, PASSWD, python, sandboxed
 from sojourn.envs.sandbox.facts import End, Limits, Result, show
+from sojourn.envs.sandbox.groups import Group
 from sojourn.envs.sandbox.seccomp import program
 from sojourn.envs.sandbox.tree import Entry, LostError, Reader, Tree
 from sojourn.errors import InfrastructureError
@@ -46,6 +48,7 @@ from sojourn.errors import InfrastructureError
 __all__ = ["End", "Entry", "Limits", "LostError", "Result", "Sandbox", "Tree", "show"]
 PLACES = ("/task", "/tmp")
 CONTROL = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127), "\ufffd")  # of no use to a reader
+KILLED = 128 + signal.SIGKILL
 START_S, GRACE_S = 60.0, 60.0  # a loaded machine is slow; process 1 keeps the time that counts
 
 
@@ -57,6 +60,7 @@ class Sandbox:
     shell: bytes = b""  # what the next command's shell begins with: variables, functions, working directory
     _process: asyncio.subprocess.Process | None = None
     _first: int = -1  # a descriptor of process 1 inside
+    _group: Group | None = None
     _folders: dict[str, int] = field(default_factory=dict)
     _busy: bool = False
     _lost: str = ""
@@ -110,6 +114,8 @@ class Sandbox:
         )
         pipe = asyncio.subprocess.PIPE
         try:
+            self._group = Group.make(self.limits)
+            line = self._group.entered_by(line) if self._group else line
             self._process = await asyncio.create_subprocess_exec(
                 *line,
                 stdin=pipe,
@@ -193,11 +199,12 @@ class Sandbox:
         folders, self._folders = self._folders, {}
         first, self._first = self._first, -1
         process, self._process = self._process, None
+        group, self._group = self._group, None
         self._lost = self._lost or "it is closed"
         for fd in folders.values():
             os.close(fd)
-        if process is not None:
-            await asyncio.shield(_end(process, first))
+        if process is not None or group is not None:
+            await asyncio.shield(_end(process, first, group))
 
     def _read(self, folders: Mapping[str, int]) -> Tree:
         reader = Reader(self.limits.files, 2 * self.limits.disk_bytes)
@@ -236,7 +243,9 @@ class Sandbox:
         parts = [data[:place], data[place:]]
         middle = f"\n[... {left_out} bytes left out ...]\n" if left_out else ""
         text = middle.join(part.decode(errors="replace") for part in parts) if middle else data.decode(errors="replace")
-        return Result(text.translate(CONTROL), answer["code"], End(answer["end"]), answer.get("fresh", False))
+        short = self._group is not None and self._group.ran_out() and answer["code"] == KILLED
+        end = End.MEMORY if short else End(answer["end"])
+        return Result(text.translate(CONTROL), answer["code"], end, answer.get("fresh", False))
 
 
 async def _exchange(process: Any, head: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
@@ -247,8 +256,15 @@ async def _exchange(process: Any, head: dict[str, Any], payload: bytes) -> tuple
     return json.loads(await process.stdout.readexactly(sizes[0])), await process.stdout.readexactly(sizes[1])
 
 
-async def _end(process: Any, first: int) -> None:
+async def _end(process: Any, first: int, group: Group | None) -> None:
     """Kills process 1, and waits for it and for bubblewrap, which buries it: all others inside end before it does."""
+    if process is not None:
+        await _ended(process, first)
+    if group is not None:
+        await asyncio.to_thread(group.remove)
+
+
+async def _ended(process: Any, first: int) -> None:
     try:
         if first < 0:
             _kill(process)

@@ -226,7 +226,7 @@ class Sandbox:
             if not clean:
                 if time.monotonic() > deadline:
                     return "timeout"
-                time.sleep(0.001)
+                time.sleep(0.00005)
         if feed.data:
             return "ended"  # it has answered what it has not read
         return self.exceeded(output, at_once=True) or "answered"
