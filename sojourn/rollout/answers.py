@@ -71,6 +71,8 @@ def is_success(value: Any) -> bool:
 
 def as_finite(value: Any) -> float | None:
     """The number as a float; None for what is no number, or none that 32 bits hold."""
+    if type(value) is float:
+        return value if abs(value) <= LARGEST else None
     try:
         number = float(value) if is_number(value) else math.nan
     except OverflowError:

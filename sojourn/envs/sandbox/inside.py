@@ -29,6 +29,7 @@ STATE_IN, STATE_OUT, CELL_IN, CELL_OUT = 200, 201, 202, 203  # file descriptors 
 STATE_BYTES = 60_000  # a longer one does not last
 PAUSE_S = 0.05  # between looks at memory, files and the clock
 LOCKS_S = 1.0  # between looks at locks of files, which take longer
+SOON_S = 0.002  # in which a session stands still, mostly: it is not slept through
 STOP_S = 5.0  # until all of a session stands still, on a machine that is busy
 IDLE_S = 0.25  # between looks at a session that stands still
 SIGNALS = 256  # that may wait for processes, in all
@@ -219,14 +220,15 @@ class Sandbox:
         What was running within the kernel when the others stopped may still end there, and so wake some of them: so all
         are told again until they have stood still twice.
         """
-        deadline, clean = time.monotonic() + STOP_S, 0
+        began, clean = time.monotonic(), 0
         while clean < 2:
             signal_all(signal.SIGSTOP)
             clean = clean + 1 if standing() else 0
             if not clean:
-                if time.monotonic() > deadline:
+                took = time.monotonic() - began
+                if took > STOP_S:
                     return "timeout"
-                time.sleep(0.00005)
+                os.sched_yield() if took < SOON_S else time.sleep(0.001)
         if feed.data:
             return "ended"  # it has answered what it has not read
         return self.exceeded(output, at_once=True) or "answered"
