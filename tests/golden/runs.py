@@ -1,0 +1,263 @@
+"""Makes short runs of every kind and prints their digests as JSON: what a run computes, apart from how long it takes.
+
+    python tests/golden/runs.py [name ...]        (in the environment that `portable` gives, as the test does)
+
+What is sampled together shares its matrix products, whose last bits depend on how many rows they have. Where a world
+answers when it likes, as a browser does, episodes are played one by one.
+
+A digest is of the final weights, the metrics, the records (tokens, log-probabilities, rewards, credit, streams) and the
+exports. Names and layouts of files are not part of it, so that it stays the same where only those change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+STARTS = {
+    "toy": 'name = "toy"\nrooms = 2',
+    "choices": 'name = "toy"\nrooms = 2\nchoices = true',
+    "shop": 'name = "shop"\nproducts = 100',
+    "guess": 'name = "tools"\ncls = "examples.guess:Guess"',
+    "miniwob": 'name = "miniwob"\npages = ["click-button", "enter-text"]\ncontexts = 2',
+    "matrix": 'name = "matrix"\nchoices = true',
+}
+HEAD = """
+name = "golden"
+[model]
+name = "tiny:layers=1,hidden=64"
+dtype = "fp32"
+[backend]
+name = "torch"
+threads = 1
+kernel = false
+max_context = 4096
+[sampling]
+max_tokens = {tokens}
+[rollout.limits]
+turns = 3
+[evaluation]
+tasks = 4
+[record]
+checkpoint_every = 1
+[env]
+{env}
+"""
+WARMUP = """
+[[stages]]
+name = "warmup"
+steps = 2
+groups = { name = "experts", width = 4, distinct = 8, success_only = false }
+estimator = { name = "constant" }
+losses = [{ name = "nll" }]
+optim = { lr = 1e-3 }
+"""
+RL = """
+[[stages]]
+name = "rl"
+steps = 3
+groups = { name = "slots", width = 2, size = 3 }
+optim = { lr = 1e-3 }
+"""
+PLAIN = """estimator = { name = "reinforce", baseline = "none" }
+losses = [{ name = "ppo" }, { name = "kl" }, { name = "entropy" }]
+streams = [{ name = "ref_logprobs" }]
+"""
+GRPO = """estimator = { name = "grpo" }
+losses = [{ name = "ppo" }, { name = "entropy" }]
+"""
+CRITIC = """estimator = { name = "gae" }
+losses = [{ name = "ppo" }, { name = "value" }, { name = "entropy" }]
+streams = [{ name = "values" }, { name = "next_values" }]
+[critic]
+model = "tiny:layers=1,hidden=64"
+optim = { lr = 1e-3 }
+"""
+PROCESS = (
+    '{ name = "process", by = "curiosity", base = { name = "process", by = "progress", base = { name = "oprl" } } }'
+)
+LEARNING = f"""estimator = {PROCESS}
+losses = [{{ name = "ppo" }}, {{ name = "entropy" }}]
+streams = [
+    {{ name = "progress" }},
+    {{ name = "curiosity" }},
+    {{ name = "implicit_reward", loss = "ce", optim = {{ lr = 1e-2 }} }},
+]
+"""
+MALFORMED = '[reward]\nname = "native"\nmalformed = -0.5\n'  # a model that says anything is judged differently for it
+PARTS = [
+    "stages.rl.minibatches=2",
+    "stages.rl.filters=[{name='roc', share=0.6}]",
+    "stages.rl.groups.size=5",
+    "stages.rl.groups.zero_signal='redraw'",
+    "curriculum.name='shuffle'",
+    "record.streams=[{name='policy_logprobs'}]",
+    "record.drift_groups=1",
+]
+
+
+def recipe(env: str, rl: str, warmup: str = WARMUP, tokens: int = 6) -> str:
+    agent = '[agent]\nname = "plain"\nchoices = true\n' if "choices" in STARTS[env] else ""
+    return HEAD.format(env=STARTS[env], tokens=tokens) + agent + MALFORMED + warmup + RL + rl
+
+
+RUNS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "toy": (recipe("toy", PLAIN), ()),
+    "guess": (recipe("guess", GRPO, tokens=16), ()),
+    "shop": (recipe("shop", GRPO, tokens=64), ()),
+    "miniwob": (recipe("miniwob", GRPO, tokens=64), ["rollout.concurrency=1"]),  # see above
+    "critic": (recipe("choices", CRITIC), ()),
+    "learning": (recipe("choices", LEARNING), ()),
+    "lora": (recipe("choices", PLAIN), ["model.lora={rank=4}"]),
+    "lag": (recipe("choices", PLAIN), ["stages.rl.groups.max_lag=2"]),
+    "seats": (recipe("matrix", GRPO, warmup=""), ()),
+    "parts": (recipe("choices", GRPO), PARTS),
+    "kernel": (recipe("toy", PLAIN), ["backend.kernel=true"]),
+}
+NATIVE = ("kernel",)  # what the compiler makes of our C depends on the processor
+TIMED = ("seconds", "_per_s", "sampler_", "memory")  # metrics that tell of the machine
+
+
+def portable() -> dict[str, str]:
+    """Returns the environment in which arithmetic does not depend on which processor of x86-64 this is."""
+    from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
+
+    features = " ".join(name for name in __cpu_dispatch__ if __cpu_features__.get(name))
+    return {
+        **{k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "MKL_", "GLIBC_TUNABLES"))},
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)]),
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_CBWR": "COMPATIBLE",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "OPENBLAS_CORETYPE": "Nehalem",
+        "NPY_DISABLE_CPU_FEATURES": features,
+        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX,-AVX2,-FMA,-FMA4,-AVX512F",
+    }
+
+
+def processor() -> str:
+    """Returns the model of this machine's processor."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def run(table: str, overrides: Sequence[str], path: Path) -> Path:
+    from sojourn import config
+    from sojourn.display import Display
+    from sojourn.recipe import resolve
+    from sojourn.record.run import RunFolder
+    from sojourn.stages import run_recipe
+
+    file = path.with_suffix(".toml")
+    file.write_text(table)
+    resolved = resolve(config.read(file, overrides))
+    with RunFolder.create(path, config.dump(resolved.table)) as folder, Display(live=False) as display:
+        asyncio.run(run_recipe(resolved.recipe, folder, display))
+    return path
+
+
+def digests(path: Path) -> dict[str, str]:
+    """Returns the digests of a finished run, by what they are of."""
+    return {"weights": weights(path), "metrics": metrics(path), "records": records(path), "exports": exports(path)}
+
+
+def weights(path: Path) -> str:
+    from safetensors.numpy import load_file
+
+    from sojourn.record import checkpoint
+
+    found = checkpoint.latest(path / "checkpoints")
+    assert found is not None
+    parts = []
+    for file in sorted(found.weights.glob("*.safetensors")):
+        for name, values in sorted(load_file(file).items()):
+            parts += [f"{name} {values.dtype} {values.shape}".encode(), values.tobytes()]
+    return digest(*parts)
+
+
+def metrics(path: Path) -> str:
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return digest(*(text({k: v for k, v in line.items() if not any(t in k for t in TIMED)}) for line in lines))
+
+
+def records(path: Path) -> str:
+    from sojourn.record.store import EpisodeStore
+
+    parts: list[bytes] = []
+    with EpisodeStore(path) as store:
+        for entry in sorted(store.query(), key=lambda e: (e.stage, e.step, e.slot, e.place)):
+            record = store.read(entry)
+            parts.append(text([entry.stage, entry.step, entry.slot, entry.place, entry.id, record.episode.task.id]))
+            for trajectory in record.episode.trajectories:
+                parts.append(text([trajectory.agent, trajectory.ending, trajectory.trainable]))
+                for turn in trajectory.turns:
+                    sample = turn.sample
+                    parts += [turn.context.tobytes(), sample.tokens.tobytes(), sample.logprobs.tobytes()]
+                    parts.append(text([turn.parent, turn.reward, dict(turn.info), turn.state, list(turn.images)]))
+                    parts.append(text([list(sample.versions), sample.stop, sample.temperature]))
+            for score in record.scores:
+                parts += [score.turns.tobytes(), text(dict(score.parts))]
+            for credit in record.credits:
+                parts += [values.tobytes() for values in (*credit.tokens, *(credit.targets or ()))]
+            for name, told in sorted(record.streams.items()):
+                parts += [name.encode(), *(values.tobytes() for of in told for values in of)]
+    return digest(*parts)
+
+
+def exports(path: Path) -> str:
+    from typer.testing import CliRunner
+
+    from sojourn.cli import app
+
+    parts = []
+    for words in (["chat"], ["chat", "--tokens"], ["adp"]):
+        out = path.parent / f"{path.name}.{'-'.join(words)}"
+        done = CliRunner().invoke(app, ["export", str(path), "--out", str(out), "--format", *words])
+        assert done.exit_code == 0, done.output
+        parts += [text(untimed(json.loads(line))) for line in out.read_text().splitlines()]
+    return digest(*parts)
+
+
+def untimed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: untimed(of) for key, of in value.items() if key not in ("seconds", "run")}
+    if isinstance(value, str) and value.startswith('{"'):
+        return untimed(json.loads(value))  # what a format keeps as text
+    return [untimed(of) for of in value] if isinstance(value, list) else value
+
+
+def text(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, default=str).encode()
+
+
+def digest(*parts: bytes) -> str:
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "big") + part)
+    return whole.hexdigest()[:20]
+
+
+def main(names: Sequence[str]) -> None:
+    from sojourn import threads
+
+    threads.prepare(1)
+    with tempfile.TemporaryDirectory() as folder:
+        found = {}
+        for name in names or RUNS:
+            found[name] = digests(run(*RUNS[name], Path(folder) / name))
+            print(name, found[name], file=sys.stderr, flush=True)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
