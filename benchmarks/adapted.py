@@ -7,6 +7,7 @@ such as SOJOURN_OPENENV_PYTHON.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "verifiers": {"taskset": "verifiers_toy", "expert": "verifiers_hooks:halve"},
     "browsergym": {"ids": ("miniwob.click-button",), "turns": 3, "expert": "browsergym_hooks:press"},
     "nemo_gym": {"expert": "nemo_gym_hooks:count"},
+    "alfworld": {"alike": 2, "copies": 1},
 }
 
 
@@ -49,6 +51,8 @@ def example(name: str) -> Iterator[dict[str, Any]]:
                 environment = {"MINIWOB_URL": stack.enter_context(served.pages())}
                 more = {"python": served.interpreter("BROWSERGYM"), "environment": environment}
                 more["chromium"] = shutil.which("chromium") or ""
+            case "alfworld":
+                more = {"cache": str(folder), "python": os.environ.get("SOJOURN_ALFWORLD_PYTHON", "")}
             case _:
                 more = {}
         if name == "nemo_gym":

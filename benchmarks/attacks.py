@@ -36,7 +36,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "attacks.json"
 PAGE = ROOT / "docs" / "attacks.md"
 NOBODY = "65534"
-LIMIT_S = 1_500
+LIMIT_S = 3_600
 QUICK: dict[str, dict[str, Any]] = {  # what a world allows an action to take, lowered, and pages where text is typed
     "terminal": {"timeout_s": 1.5},
     "python": {"timeout_s": 1.5},
@@ -69,7 +69,7 @@ def attacked(name: str, who: str) -> dict[str, Any] | str:
     """Attacks a world in a process of its own; returns what was found, or a sentence where nothing was."""
     with tempfile.TemporaryDirectory() as home:
         os.chmod(home, 0o777)
-        keep = ("PATH", "LANG", "SOJOURN_CHROMIUM", "JAVA_HOME", "OMP_NUM_THREADS")
+        keep = ("PATH", "LANG", "SOJOURN_CHROMIUM", "JAVA_HOME", "OMP_NUM_THREADS", "SSL_CERT_FILE")
         environment = {key: os.environ[key] for key in os.environ if key in keep or key.endswith("_PYTHON")}
         environment |= {"HOME": home, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, __file__, "--one", name]

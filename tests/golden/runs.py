@@ -15,6 +15,7 @@ import asyncio
 import hashlib
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -146,9 +147,12 @@ def portable() -> dict[str, str]:
 
 
 def processor() -> str:
-    """Returns the model of this machine's processor."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    """Returns what a compiler makes native code for: this machine's processor, and the compiler."""
+    lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
+    said = {name.strip(): value.strip() for name, _, value in lines}
+    compiler = subprocess.run(["cc", "-dumpfullversion"], capture_output=True, text=True, check=False).stdout.strip()
+    parts = [said.get(name, "") for name in ("vendor_id", "cpu family", "model", "stepping")]
+    return " ".join([*parts, digest(said.get("flags", "").encode())[:8], "cc", compiler])
 
 
 def run(table: str, overrides: Sequence[str], path: Path) -> Path:
