@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 STARTS = {
     "toy": 'name = "toy"\nrooms = 2',
-    "choices": 'name = "toy"\nrooms = 2\nchoices = true',
+    "choices": 'name = "toy"\nrooms = 2\nside_rooms = 0\ndoors = 0\ndecoys = 0\nobjects = 0\nchoices = true',
     "shop": 'name = "shop"\nproducts = 100',
     "guess": 'name = "tools"\ncls = "examples.guess:Guess"',
     "miniwob": 'name = "miniwob"\npages = ["click-button", "enter-text"]\ncontexts = 2',
@@ -44,7 +44,7 @@ max_context = 4096
 [sampling]
 max_tokens = {tokens}
 [rollout.limits]
-turns = 3
+turns = {turns}
 [evaluation]
 tasks = 4
 [record]
@@ -107,7 +107,7 @@ PARTS = [
 
 def recipe(env: str, rl: str, warmup: str = WARMUP, tokens: int = 6) -> str:
     agent = '[agent]\nname = "plain"\nchoices = true\n' if "choices" in STARTS[env] else ""
-    return HEAD.format(env=STARTS[env], tokens=tokens) + agent + MALFORMED + warmup + RL + rl
+    return HEAD.format(env=STARTS[env], tokens=tokens, turns=8 if agent else 3) + agent + MALFORMED + warmup + RL + rl
 
 
 RUNS: Mapping[str, tuple[str, Sequence[str]]] = {
