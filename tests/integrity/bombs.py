@@ -4,6 +4,7 @@ import ctypes
 import gzip
 import io
 import os
+import resource
 import sys
 import tarfile
 import tempfile
@@ -76,12 +77,18 @@ def reads(name: str):
     return lambda tree: {"archive": unpacked, "json": parsed}[name](tree.data("a")) is None
 
 
+def bounds():
+    """What the kernel lets the judge of: processes, and bytes of its memory when it crashes."""
+    return lambda tree: [resource.getrlimit(kind)[1] for kind in (resource.RLIMIT_NPROC, resource.RLIMIT_CORE)]
+
+
 def hurt(how: str):
     return {
         "raises": lambda tree: 1 / 0,
         "leaves": lambda tree: sys.exit(0),
         "leaves at once": lambda tree: os._exit(0),
         "memory": lambda tree: len(b"x" * 2**34),
+        "memory that is not touched": lambda tree: len(bytes(2**30)),
         "memory bit by bit": lambda tree: [bytearray(2**20) for _ in range(2**14)],
         "crashes": lambda tree: ctypes.string_at(0),
         "recursion": lambda tree: _forever(),
@@ -110,7 +117,7 @@ def _writes():
 
 
 HURTS = (
-    *("raises", "leaves", "leaves at once", "memory", "memory bit by bit", "crashes", "recursion", "computes"),
-    *("sleeps", "writes", "no JSON", "a long answer", "opens"),
+    *("raises", "leaves", "leaves at once", "memory", "memory that is not touched", "memory bit by bit", "crashes"),
+    *("recursion", "computes", "sleeps", "writes", "no JSON", "a long answer", "opens"),
 )
 HONEST = packed({"data/0.txt": "honest"})

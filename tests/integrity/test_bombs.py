@@ -1,6 +1,7 @@
 """Whatever an agent leaves behind is judged within limits, and whatever it does to its judge is no success."""
 
 import asyncio
+import gzip
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tracemalloc
 
 import pytest
 from bombs import ARCHIVES, HONEST, HURTS, TEXTS
@@ -18,6 +20,7 @@ from sojourn.envs.sandbox import Entry, Tree
 from sojourn.envs.terminal import KINDS, Terminal, check_of, job_of
 from sojourn.envs.terminal.job import parsed, unpacked
 from sojourn.errors import InfrastructureError
+from sojourn.types import Message, Role
 
 LOW = Limits(memory_bytes=2**27, cpu_s=1, wall_s=3.0)
 RIGHT = Tree({"/task/a.txt": Entry.file("right")})
@@ -80,8 +83,17 @@ def test_an_archive_of_holes_costs_the_trainer_nothing(tmp_path):
 @pytest.mark.parametrize("name", ARCHIVES)
 def test_no_archive_is_unpacked_beyond_its_limits(name):
     found = unpacked(ARCHIVES[name])
-    assert found is None or sum(map(len, found.values())) < 1_000
+    assert found is None or sum(map(len, found.values())) + len(found) < 1_000
     assert unpacked(HONEST) == {"data/0.txt": b"honest"}
+
+
+def test_what_follows_an_archive_is_not_unpacked():
+    zeros = gzip.compress(gzip.decompress(HONEST) + bytes(2**26))
+    tracemalloc.start()
+    assert unpacked(zeros) == {"data/0.txt": b"honest"}
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 2**25
 
 
 @pytest.mark.parametrize("name", ["depth", "digits", "keys", "numbers", "depth of objects"])
@@ -107,6 +119,30 @@ async def test_a_judge_that_is_hurt_says_nothing(how, judge):
     assert await judge("bombs:hurt", how, tree=RIGHT) is None
     assert await judge("bombs:right", "right", tree=RIGHT) is True
     assert await judge("bombs:right", "wrong", tree=RIGHT) is False
+
+
+async def test_a_judge_may_start_and_leave_nothing(judge):
+    assert await judge("bombs:bounds", tree=RIGHT) == [0, 0]
+
+
+async def test_time_on_a_processor_is_limited_by_itself():
+    judge = Judge(Limits(cpu_s=1, wall_s=1_000))
+    async with asyncio.timeout(30):
+        assert await judge("bombs:hurt", "computes", tree=RIGHT) is None
+    await judge.close()
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+@pytest.mark.parametrize("limits", [Limits(), Limits(wall_s=1e-6)])
+async def test_a_job_is_judged_by_the_process_that_may_die(limits):
+    family = Terminal(kinds=("count_lines",))
+    env = family.make(family.tasks("test")[0])
+    await env.start()
+    for command in env.job.solution:
+        await env.step("agent", Message(Role.ASSISTANT, command))
+    env.judge.limits = limits
+    assert (await env.step("agent", Message(Role.ASSISTANT, "done"))).success is (limits == Limits())
+    await env.close()
 
 
 async def test_judgements_do_not_wait_for_each_other(judge):
