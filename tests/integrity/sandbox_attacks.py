@@ -141,7 +141,7 @@ HOLDERS = {
 REFUSED = {
     "memory that is shared and has no name": ("c.mmap(None, 4096, 3, 0x21, -1, 0)", str(2**64 - 1)),
     "memory of /dev/zero": ("c.mmap(None, 4096, 3, 1, os.open('/dev/zero', 2), 0)", str(2**64 - 1)),
-    "huge pages": ("c.mmap(None, 1 << 21, 3, 0x40022, -1, 0)", str(2**64 - 1)),
+    "huge pages": ("c.mmap(None, 1 << 21, 3, 0x44022, -1, 0)", str(2**64 - 1)),  # also where none are reserved
     "transparent huge pages again": ("c.prctl(41, 0, 0, 0, 0), c.prctl(42, 0, 0, 0, 0)", "(-1, 1)"),
     "longer pipes": ("c.fcntl(os.pipe()[0], 1031, 1 << 20)", "-1"),
     "leases": ("c.fcntl(os.open('/task/x', os.O_CREAT), 1024, 0)", "-1"),
@@ -152,6 +152,7 @@ REFUSED = {
     "timers with signals": ("call(107 if arm else 222, 1, 0, 0)", "(-1, 38)"),
     "processes that say how they end": ("call(220 if arm else 56, 18, 0, 0, 0, 0)", "(-1, 1)"),
     "other user namespaces": ("call(220 if arm else 56, 0x10000011, 0, 0, 0, 0)", "(-1, 1)"),
+    "threads with files of their own": ("call(220 if arm else 56, 0x10000, 0, 0, 0, 0)", "(-1, 1)"),
     "clone3": ("call(435, 0, 0)", "(-1, 38)"),
     "inotify": ("call(26 if arm else 294, 0)", "(-1, 38)"),
     "fanotify": ("call(262 if arm else 300, 0, 0)", "(-1, 38)"),

@@ -3,7 +3,9 @@
 import asyncio
 import os
 import shutil
+import signal
 
+import psutil
 import pytest
 from attacks import TERMINAL
 from ordinary import USERS, run_as
@@ -72,6 +74,34 @@ def test_nothing_runs_between_cells(user, waker):
                 second = await sandbox.tree()
                 assert second.entries == first.entries
                 await sandbox.restart()
+
+    run_as(user, attack)
+
+
+def test_a_session_that_is_woken_between_cells_has_ended(user):
+    """By whatever it may be: here by a signal from outside."""
+
+    async def attack():
+        async with Sandbox() as sandbox:
+            assert (await sandbox.cell("1")).fresh
+            assert not (await sandbox.cell("1")).fresh
+            for process in psutil.Process(sandbox.pid).children(recursive=True):
+                process.send_signal(signal.SIGCONT)
+            await asyncio.sleep(1)
+            assert (await sandbox.cell("1")).fresh
+
+    run_as(user, attack)
+
+
+def test_a_cell_that_answers_what_it_has_not_read_ends_its_session(user):
+    say = "import os, threading, time\ndef say():\n    while True: time.sleep(0.001), os.write(203, b'.')\n"
+
+    async def attack():
+        async with Sandbox() as sandbox:
+            first = await sandbox.cell(f"{say}threading.Thread(target=say, daemon=True).start()\ntime.sleep(1000)")
+            assert first.end is End.ANSWERED
+            assert (await sandbox.cell("#" + "x" * 500_000)).end is End.ENDED
+            assert (await sandbox.cell("1")).fresh
 
     run_as(user, attack)
 
