@@ -131,6 +131,28 @@ async def test_markup_that_would_run_is_refused_and_counted_and_the_seat_is_thro
             assert env._seat.context is not first
 
 
+MARKUP = (
+    "<img src=x onerror=1>",
+    "<svg><a xlink:href='javascript:1'></a><set to=javascript:1 /></svg>",
+    "<a href=' java\tscript:1'></a><form action=javascript:1><button formaction=javascript:1>",
+    "<iframe srcdoc='<script>1</script>'></iframe><iframe src=javascript:1></iframe>",
+    "<script>1</script><object data=javascript:1></object><embed src=javascript:1><base href=x><meta>",
+)
+RUNS = """html => {
+  const holder = document.createElement('div');
+  holder.innerHTML = html;
+  return [...holder.querySelectorAll('*')].some(el => /^(script|object|embed|base|meta)$/i.test(el.tagName)
+    || [...el.attributes].some(({name, value}) => /^on|srcdoc/.test(name) || /^\\s*java\\s*script:/.test(value)));
+}"""
+
+
+@pytest.mark.parametrize("html", MARKUP)
+async def test_markup_that_would_run_is_taken_out_before_the_policy_of_the_page_sees_it(family, html):
+    async with visit(family, "click-test") as (env, _):
+        assert not await env._seat.page.evaluate(RUNS, html)
+        assert (await act(env, "wait")).info["refused"] >= 1.0
+
+
 # The reward
 
 CALLS = (
@@ -287,6 +309,22 @@ async def test_the_wall_holds_without_the_policy_of_a_page(family):
         assert reached != []
         await context.close()
     wall.close()
+
+
+@pytest.mark.parametrize("acts", [True, False])
+async def test_what_met_the_wall_is_told_and_costs_the_seat(acts):
+    """The test asks the wall itself, as a page's own policy lets none of its requests come that far."""
+    async with world(contexts=1) as family:
+        async with visit(family, "click-test") as (env, _):
+            first, port = env._seat.context, env._seat.wall.context("")["proxy"]["server"].rpartition(":")[2]
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+            writer.write(b"GET http://example.org/ HTTP/1.1\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 403")
+            writer.close()
+            if acts:
+                assert (await act(env, "wait")).info == {"refused": 1.0}
+        async with visit(family, "click-test") as (env, _):
+            assert env._seat.context is not first
 
 
 # What an agent can break
