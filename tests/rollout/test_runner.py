@@ -242,6 +242,7 @@ async def test_a_world_that_ignores_its_cancellation_is_given_up(method) -> None
             raise RuntimeError("let go")
 
     setattr(Deaf, method, Deaf.stay)
+    asyncio.get_running_loop().call_later(20, let_go.set)  # where it is not given up, this test is to end
     playing = runner(World(Deaf), retries=0)
     episode = await playing.episode(TASK, SamplingParams(8), "x")
     assert "Deaf.stay() does not end and ignores its cancellation" in str(episode.error)
