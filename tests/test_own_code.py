@@ -9,7 +9,7 @@ import pytest
 
 from sojourn.errors import ConfigError, RecordError
 from sojourn.record.blobs import Blobs
-from sojourn.registry import build
+from sojourn.registry import build, named
 from sojourn.tasks.listed import check_task, listed
 from sojourn.types import Task
 
@@ -120,6 +120,22 @@ def test_it_is_one_sentence(folder, command):
     assert "Traceback" not in done.stdout + done.stderr
     if CASES[command].endswith(","):
         assert f" {folder}/worlds.py:" in done.stderr  # where it was raised
+
+
+@pytest.mark.parametrize(
+    ("world", "told"),
+    [
+        ({"name": "worlds:Made", "how": "type"}, r"worlds:Made.*your code raises TypeError: post \(Made.__post_init__"),
+        ({"name": "worlds:Made", "how": "odd"}, r"worlds:Made.*your code raises Odd: post"),
+        ({"name": "leaves:World"}, r"Gone: at import"),
+    ],
+)
+def test_whoever_builds_a_component_is_told_the_same(folder, monkeypatch, world, told):
+    monkeypatch.syspath_prepend(folder)
+    with pytest.raises(ConfigError, match=told):
+        build("env", world)
+    with pytest.raises(ConfigError, match=r'env.check = "leaves:gone" cannot be imported \(Gone: at import'):
+        named("leaves:gone", "env.check")
 
 
 def test_the_whole_traceback_is_there_for_whoever_asks(folder):
