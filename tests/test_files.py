@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,12 @@ def test_a_config_without_measure_is_refused(tmp_path):
     file.write_text("a = " + "[" * 5000 + "]" * 5000 + "\n")
     with pytest.raises(ConfigError, match="nested too deeply"):
         config.read(file)
+
+
+def test_a_config_of_as_many_values_as_it_may_hold_takes_no_time():
+    tables, began = config.Tables(), time.process_time()
+    tables.merge({f"key{number}": number for number in range(config.VALUES)}, "first")
+    assert time.process_time() - began < 3.0
 
 
 def test_origins_of_what_is_laid_over_are_replaced():

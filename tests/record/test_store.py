@@ -189,6 +189,9 @@ def test_query_filters(tmp_path: Path):
         assert all(e.error is None and e.success == 1.0 for e in store.query(success=True))
         assert list(store.query(success=False)) == []
         assert {e.seed for e in store.query(task=everything[0].task)} == {2**63}
+        for number in (2**63, -(2**63) - 1, 10**30):
+            with pytest.raises(RecordError, match="more than 18 digits"):
+                list(store.query(step=number))
         assert [(s.step, s.groups, s.episodes) for s in store.steps()] == [(0, 2, 6), (1, 2, 6), (2, 2, 6)]
 
 

@@ -45,6 +45,8 @@ def test_a_step_lists_rewards_and_advantages(run):
     assert "the server is gone" in printed(step.table(run, "rl", 0, 80), 80)
     with pytest.raises(RecordError, match="it has steps 0 to 3"):
         step.table(run, "rl", 9, 80)
+    with pytest.raises(RecordError):
+        step.table(run, "rl", 2**63, 80)
     assert json.loads(step.as_json(run, "rl", 2))["groups"][0]["episodes"][1]["advantage"] == 0.5
 
 
