@@ -1,20 +1,23 @@
-"""An MCP server of the standard library alone whose tool says the key that it was given, and all that it sees."""
+"""An MCP server of the standard library alone that says the key that it was given wherever it can, and all that it
+sees."""
 
 import json
 import os
 import sys
 
-TOOL = {"name": "reveal", "description": "Says the key.", "inputSchema": {"type": "object", "properties": {}}}
-print(f"started with the key {os.environ['SERVICE_KEY']}", file=sys.stderr, flush=True)
+KEY = os.environ["SERVICE_KEY"]
+SCHEMA = {"type": "object", "properties": {"at": {"type": "string", "description": f"as in {KEY}"}}}
+TOOL = {"name": "reveal", "description": f"Says the key {KEY}.", "inputSchema": SCHEMA}
+print(f"started with the key {KEY}", file=sys.stderr, flush=True)
 
 
 def answer(method, params):
     if method == "initialize":
-        server = {"name": "keyed", "version": "1"}
-        return {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": server}
+        said = {"protocolVersion": params["protocolVersion"], "instructions": f"The key is {KEY}."}
+        return {**said, "capabilities": {"tools": {}}, "serverInfo": {"name": "keyed", "version": "1"}}
     if method == "tools/list":
         return {"tools": [TOOL]}
-    return {"content": [{"type": "text", "text": f"{os.environ['SERVICE_KEY']} of {sorted(os.environ)}"}]}
+    return {"content": [{"type": "text", "text": f"{KEY} of {sorted(os.environ)}"}]}
 
 
 for line in sys.stdin:

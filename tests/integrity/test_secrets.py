@@ -25,6 +25,8 @@ from sojourn import config
 from sojourn.cli import app
 from sojourn.envs.adapters.child import Interpreter
 from sojourn.envs.chat import Endpoint
+from sojourn.envs.judged import Judge
+from sojourn.envs.sandbox import Entry, Tree
 from sojourn.envs.variables import inherited
 from sojourn.errors import ActionError, ConfigError, InfrastructureError, cause
 from sojourn.recipe import resolve
@@ -251,6 +253,18 @@ async def test_a_server_gets_its_key_and_nothing_else_of_ours(world, monkeypatch
     assert "OTHER_API_KEY" not in said
 
 
+async def test_what_a_server_tells_of_itself_comes_without_its_key(world, monkeypatch) -> None:
+    monkeypatch.setenv("SOJOURN_TEST_CANARY", CANARY)
+    family = build("env", {**world, "form": "both"}).value
+    env = family.make(family.tasks("train")[0])
+    try:
+        told = str(await env.start())
+    finally:
+        await env.close()
+    assert "The key is ${SOJOURN_TEST_CANARY}." in told
+    assert CANARY not in told
+
+
 async def test_no_task_names_a_variable_of_ours(world, monkeypatch) -> None:
     """Tasks may come from anywhere: what is put in for {folder} and for keys of the task is not read again."""
     monkeypatch.setenv("SOJOURN_TEST_CANARY", CANARY)
@@ -349,6 +363,16 @@ async def test_no_program_of_a_world_is_given_our_keys(name, program, fields, mo
         await env.close()
         if closer:
             await closer()
+
+
+async def test_the_process_that_judges_is_given_no_keys(monkeypatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", CANARY)
+    judge = Judge()
+    assert await judge("bombs:right", "right", tree=Tree({"/task/a.txt": Entry.file("right")}))
+    seen = environments()
+    await judge.close()
+    assert seen
+    assert [who for who, given in seen.items() if CANARY in given] == []
 
 
 def test_limits_are_not_keys() -> None:

@@ -96,7 +96,7 @@ class Session:
             with self.scope:
                 async with self._streams() as streams, ClientSession(streams[0], streams[1]) as client:
                     self.instructions = self._hidden((await client.initialize()).instructions or "")
-                    tools = await _tools(client)
+                    tools = [self._without_keys(tool) for tool in await _tools(client)]
                     self.client = client
                     if not self.ready.done():
                         self.ready.set_result(tools)
@@ -133,6 +133,10 @@ class Session:
                     yield streams
             finally:
                 self.last_words = self._told()
+
+    def _without_keys(self, tool: Tool) -> Tool:
+        schema = json.loads(self._hidden(json.dumps(tool.parameters)))
+        return Tool(tool.name, self._hidden(tool.description), schema)
 
     def _hidden(self, text: str) -> str:
         """What the server says, without the keys that it was given."""
