@@ -14,6 +14,7 @@ from sojourn.tasks.listed import check_task, listed
 from sojourn.types import Task
 
 WORLDS = '''
+import os
 from dataclasses import dataclass
 from sojourn.types import Task
 
@@ -42,6 +43,14 @@ class Made:
 class Listing:
     def tasks(self, split):
         raise {"train": LookupError("in tasks"), "test": Odd("in tasks")}[split]
+
+    def make(self, task): ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tells:
+    def tasks(self, split):
+        raise LookupError("no entry with " + os.environ["MY_SERVICE_TOKEN"])
 
     def make(self, task): ...
 
@@ -143,6 +152,12 @@ def test_the_whole_traceback_is_there_for_whoever_asks(folder):
     assert done.returncode == 2
     assert "Traceback (most recent call last)" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("sojourn: your code raises LookupError")
+
+
+def test_a_key_in_an_error_is_said_by_its_name(folder):
+    done = sojourn(folder, "play", "worlds:Tells", MY_SERVICE_TOKEN="Kq7canaryW3bird")
+    assert "LookupError: no entry with ${MY_SERVICE_TOKEN} (Tells.tasks" in done.stderr
+    assert "Kq7canary" not in done.stdout + done.stderr
 
 
 def test_arguments_that_are_no_text_are_refused(folder):

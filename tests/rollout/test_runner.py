@@ -254,6 +254,17 @@ async def test_a_world_that_ignores_its_cancellation_is_given_up(method) -> None
     assert not event_loop._abandoned
 
 
+async def test_the_error_of_a_world_is_recorded_without_keys(monkeypatch) -> None:
+    monkeypatch.setenv("MY_SERVICE_TOKEN", "Kq7canaryW3bird")
+
+    class Tells(Sound):
+        async def start(self) -> Observation:
+            raise RuntimeError("no entry with Kq7canaryW3bird")
+
+    episode = await runner(World(Tells), retries=0).episode(TASK, SamplingParams(8), "x")
+    assert episode.error == "RuntimeError: no entry with ${MY_SERVICE_TOKEN}"
+
+
 async def test_too_many_failures_stop_the_run_with_the_last_cause() -> None:
     told = r"4 of the last 4 episodes failed.*max_error_rate.*ZeroDivisionError: the world is wrong"
     playing = runner(World(Raises), retries=0)
