@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from rich.live import Live
+from rich.panel import Panel
 from rich.text import Text
 from trained_run import RECIPE
 
@@ -143,6 +144,14 @@ def test_a_console_keeps_its_own_styles_and_spells_out_the_rest():
     assert "[red]x[/red]" in text
     assert text.count("\x1b") == 2  # the style on and off
     assert "\u202e" not in text
+
+
+def test_a_text_that_is_made_for_a_console_is_spelled_out_too():
+    file = io.StringIO()
+    CleanConsole(file=file, width=200).print(Text(HOSTILE), Panel(Text(HOSTILE), title=Text(HOSTILE)))
+    assert file.getvalue().count("\\x1b]0;taken") == 3
+    assert "\x1b" not in file.getvalue()
+    assert "\u202e" not in file.getvalue()
 
 
 def test_a_stream_spells_out_all_and_cuts_what_is_too_long():
