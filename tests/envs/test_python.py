@@ -2,11 +2,13 @@
 
 import random
 import shutil
+import time
 
 import pytest
 
 from sojourn.checks.env import check_env
-from sojourn.envs.python import KINDS, Python, problem_of
+from sojourn.envs.calls import LONGEST_ACTION
+from sojourn.envs.python import KINDS, Python, problem_of, read
 from sojourn.envs.python.problem import Problem
 from sojourn.envs.sandbox import Entry, Sandbox
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
@@ -180,3 +182,12 @@ def test_wrong_configs_are_refused(wrong, told):
         Python(**wrong)
     with pytest.raises(ConfigError, match='"dev"'):
         Python().tasks("dev")
+
+
+def test_no_action_takes_long_to_read():
+    """Where it does, all plays of this process stand still."""
+    longest, began = "submit" + " " * (LONGEST_ACTION - 10) + "\nx", time.process_time()
+    assert read(Message(Role.ASSISTANT, longest)) == ("python", longest)
+    with pytest.raises(ActionError, match="too many"):
+        read(Message(Role.ASSISTANT, "submit" + " " * 30_000 + "\nx"))
+    assert time.process_time() - began < 1.0
