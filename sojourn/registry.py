@@ -151,7 +151,7 @@ def build(kind: str, table: Mapping[str, Any], where: str = "") -> Built:
     with own_code(f"{where} = {shown(name)}"):
         cls = find(kind, name)
         fields = {key: value for key, value in table.items() if key != "name"}
-        plain_class = kind == "env" and hasattr(cls, "reward")  # its methods are tools
+        plain_class = kind == "env" and callable(getattr(cls, "reward", None))  # its methods are tools
         made = _family(cls, fields, where) if plain_class else construct(cls, fields, where)
         _refuse_misfit(kind, made.value)
     return Built(made.value, {"name": name, **made.table})

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from contextlib import suppress
 
 import pytest
 from test_config import write
@@ -81,3 +82,16 @@ def test_no_field_of_any_component_takes_what_is_no_number_of_the_machine(kind):
                 if field.init and not (value == "\0" and field.default in OPTIONAL):
                     with pytest.raises(SojournError):
                         build(kind, {"name": name, **GIVEN.get(name, {}), field.name: value})
+
+
+@pytest.mark.parametrize("world", COMPONENTS["env"])
+def test_every_field_of_a_world_is_taken_or_refused_in_a_sentence(world):
+    cls = find("env", world)
+    fields = {"name": world, **(cls.about.easy if hasattr(cls, "about") else {})}
+    for field in dataclasses.fields(cls):
+        for value in (-1, 0, 10**30, math.nan, "x", [], ["x"], {"x": 1}, True):
+            if field.init:
+                with suppress(SojournError):
+                    build("env", {**fields, field.name: value})
+    with pytest.raises(ConfigError, match=r"unknown key 'env\.feilds'"):
+        build("env", {**fields, "feilds": 1})

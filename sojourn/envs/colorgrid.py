@@ -62,7 +62,7 @@ class ColorGrid:
         limits = {
             "size": (3, 12),
             "colours": (2, len(COLOURS)),
-            "blocks": (2, self.size**2 // (3 * self.colours)),
+            "blocks": (2, self.size**2 // (3 * max(self.colours, 1))),
             "target": (1, self.blocks - 1),
             "switch": (0, 1_000),
             "turns": (2 * self.size * self.target, 10_000),

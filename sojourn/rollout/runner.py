@@ -24,6 +24,8 @@ from sojourn.tasks.listed import check_task
 from sojourn.timeline import Timeline
 from sojourn.types import Episode, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Task, Versions
 
+LONGEST_FAILURE = 4_000  # characters
+
 
 def seed_of(*parts: object) -> int:
     """A 63-bit seed that depends on all parts and on nothing else."""
@@ -107,7 +109,7 @@ class Runner:
                 except (Exception, SystemExit, asyncio.CancelledError) as error:  # a world that exits ends its own play
                     if isinstance(error, asyncio.CancelledError) and cancelled():
                         raise
-                    trajectories, failure = (), masked(f"{type(error).__name__}: {error}")
+                    trajectories, failure = (), _failure(error)
                 episode = Episode(f"{label}-{task.id}", task, trajectories, failure, time.monotonic() - began)
                 if failure is None or attempt == self.config.retries:
                     self._count(episode)
@@ -155,6 +157,15 @@ class Runner:
                 f"{self.config.max_error_rate:g} allows; the last cause: {failed[-1]}"
             )
         self.on_episode(episode)
+
+
+def _failure(error: BaseException) -> str:
+    """Returns what an episode keeps of what its world raised: no key, and the middle of a long text left out."""
+    said = masked(f"{type(error).__name__}: {error}")
+    if len(said) <= LONGEST_FAILURE:
+        return said
+    half = LONGEST_FAILURE // 2
+    return f"{said[:half]} [... {len(said) - 2 * half} characters left out ...] {said[-half:]}"
 
 
 def world_of(family: EnvFamily, task: Task) -> EnvFamily:

@@ -350,3 +350,16 @@ async def test_an_expert_that_breaks_its_world_has_an_error() -> None:
     await playing.episode(TASK, SamplingParams(8), "sound")
     episode = await playing.episode(ODD, SamplingParams(8), "broken", expert=True)
     assert episode.error == FAILURES[Raises]
+
+
+async def test_the_error_of_a_world_is_recorded_at_its_ends() -> None:
+    class Tells(Sound):
+        async def start(self) -> Observation:
+            raise RuntimeError(f"first {'x' * 10**7} last")
+
+    episode = await runner(World(Tells), retries=0).episode(TASK, SamplingParams(8), "x")
+    assert episode.error is not None
+    assert len(episode.error) < 5_000
+    assert episode.error.startswith("RuntimeError: first x")
+    assert "characters left out" in episode.error
+    assert episode.error.endswith("x last")
