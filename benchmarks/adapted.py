@@ -1,4 +1,4 @@
-"""What the adapters of other ecosystems are measured on: the examples of their tests, with the servers they need.
+"""Gives the adapters of other ecosystems what they are measured on: their tests' examples, with the servers they need.
 
 The interpreters that have the packages of other ecosystems are those that `make adapters` builds, named by variables
 such as SOJOURN_OPENENV_PYTHON.

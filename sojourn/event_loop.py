@@ -76,7 +76,7 @@ _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 @contextmanager
 def limited(name: str, seconds: float) -> Iterator[None]:
-    """Within it a call is cancelled after so many seconds; where it ignores that, whoever contains it gives it up."""
+    """Bounds the call within it, which is cancelled after so many seconds and, where it ignores that, given up."""
     watch = _watch.get()
     if watch is None:
         yield

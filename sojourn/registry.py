@@ -48,7 +48,7 @@ class Range(NamedTuple):
 
 
 class Text(NamedTuple):
-    """What a text may be, kept where a config says it: a pattern for all of it, and its description."""
+    """A rule for texts of a config: a pattern for all of one, and its description."""
 
     pattern: str
     description: str
@@ -98,7 +98,7 @@ def find(kind: str, name: str) -> Any:
 
 
 def named(path: str, where: str) -> Any:
-    """What "module:name" names; `where` is the key of the config, for the message when it names nothing."""
+    """Returns what "module:name" names; `where` is the key of the config, for the message when it names nothing."""
     module, _, names = path.partition(":")
     try:
         found: Any = importlib.import_module(module)
@@ -151,8 +151,7 @@ def build(kind: str, table: Mapping[str, Any], where: str = "") -> Built:
     with own_code(f"{where} = {shown(name)}"):
         cls = find(kind, name)
         fields = {key: value for key, value in table.items() if key != "name"}
-        plain_class = kind == "env" and callable(getattr(cls, "reward", None))  # its methods are tools
-        made = _family(cls, fields, where) if plain_class else construct(cls, fields, where)
+        made = _family(cls, fields, where) if kind == "env" and is_plain(cls) else construct(cls, fields, where)
         _refuse_misfit(kind, made.value)
     return Built(made.value, {"name": name, **made.table})
 
@@ -168,6 +167,11 @@ def own_code(what: str) -> Iterator[None]:
         if not raised_at(error):
             raise
         raise ConfigError(f"{what}: your code raises {told(error)}: mend it first") from error
+
+
+def is_plain(cls: Any) -> bool:
+    """Returns whether it is a plain class, whose methods are an agent's tools, and no world with a field `reward`."""
+    return isinstance(cls, type) and callable(getattr(cls, "reward", None))
 
 
 def _family(cls: Any, fields: Mapping[str, Any], where: str) -> Built:

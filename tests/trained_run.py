@@ -46,9 +46,9 @@ losses = [{ name = "ppo" }]
 """
 
 
-def train(path: Path, *overrides: str) -> Path:
+def train(path: Path, *overrides: str, recipe: str = RECIPE) -> Path:
     file = path.with_name(f"{path.name}.toml")
-    file.write_text(RECIPE)
+    file.write_text(recipe)
     resolved = resolve(config.read(file, overrides))
     with RunFolder.create(path, config.dump(resolved.table)) as folder, Display(live=False) as display:
         asyncio.run(run_recipe(resolved.recipe, folder, display))

@@ -191,7 +191,7 @@ class Grid:
         return self._towards(self.at[self.mover])
 
     def open(self) -> bool:
-        """Whether every block can be reached from every free cell without walking over another block."""
+        """Returns whether every block can be reached from every free cell without walking over another block."""
         size = self.config.size
         free = {cell for cell in range(size * size) if cell not in self.blocks}
         found, queue = {min(free)}, deque([min(free)])
@@ -206,7 +206,7 @@ class Grid:
         return found == free and self.blocks.keys() <= beside
 
     def led(self) -> bool:
-        """Whether the play goes well when both do what the expert says."""
+        """Returns whether the play goes well when both do what the expert says."""
         twin = Grid(self.config, self.pays, dict(self.blocks), dict(self.at))
         while twin.mover is not None:
             twin.play(twin.expert())

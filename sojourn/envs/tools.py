@@ -35,7 +35,7 @@ from typing import Annotated, Any, Literal
 
 from sojourn.envs.calls import Method, as_text, method_of, parse_call, settled, short
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.registry import Range, named
+from sojourn.registry import Range, is_plain, named
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed, seeded
 from sojourn.types import Message, Observation, Role, Step, Task, ToolCall
@@ -231,8 +231,7 @@ def as_family(obj: Any, **options: Any) -> Any:
     if isinstance(obj, str):
         return as_family(named(obj, "the environment"), **options)
     is_family = callable(getattr(obj, "make", None)) and callable(getattr(obj, "tasks", None))
-    plain = isinstance(obj, type) and callable(getattr(obj, "reward", None))
-    if is_family and not plain:
+    if is_family and not is_plain(obj):
         if isinstance(obj, type):
             return obj(**options)
         if options:

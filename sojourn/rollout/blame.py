@@ -31,7 +31,7 @@ class Said(NamedTuple):
 
 @dataclass
 class Ends:
-    """Returns how many plays of a world ended by themselves, and how many were broken by an action."""
+    """Counts of a world's plays: those that ended by themselves, and those that an action broke."""
 
     sound: int = 0
     broken: int = 0

@@ -35,7 +35,7 @@ def seed_of(*parts: object) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """How episodes are run: how many at once, their budgets, and what is done when the world fails.
+    """Says how episodes are run: how many at once, their budgets, and what is done when the world fails.
 
     A failed episode is tried again up to `retries` times; one that its agent broke is none (see `rollout/blame.py`),
     but lost. The run stops when more than `max_error_rate` of the last 100 episodes (and more than three) failed for
@@ -160,7 +160,7 @@ class Runner:
 
 
 def _failure(error: BaseException) -> str:
-    """Returns what an episode keeps of what its world raised: no key, and the middle of a long text left out."""
+    """Returns what an episode keeps of what its world raised: no key, and of a long text not the middle."""
     said = masked(f"{type(error).__name__}: {error}")
     if len(said) <= LONGEST_FAILURE:
         return said
@@ -184,7 +184,10 @@ def seats_of(family: EnvFamily, task: Task) -> tuple[str, ...]:
 
 
 async def offers(family: EnvFamily, name: str, limits: Limits) -> bool:
-    """Whether the plays of a world offer something optional; `InfrastructureError` where there cannot even be one."""
+    """Returns whether the plays of a world offer something optional.
+
+    Raises `InfrastructureError` where there cannot even be one play.
+    """
     offered = True
     for world in worlds_of(family):
         try:

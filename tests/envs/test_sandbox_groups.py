@@ -94,6 +94,15 @@ def test_a_process_below_a_delegated_group_finds_it(tmp_path, delegate):
     assert delegated(root) == root / SCOPE
 
 
+def test_what_is_delegated_to_who_started_this_process_is_left_alone(tmp_path, delegate):
+    """A user's systemd has a delegated group with all of the user's programs below it."""
+    files = {f"{SCOPE}/app.slice/terminal.scope/cgroup.procs": "", **FILES}
+    root = machine(tmp_path, SECOND, "0::/user.slice/run.scope/app.slice/terminal.scope\n", files)
+    delegate(root / SCOPE)
+    assert delegated(root) is None
+    assert place(root) is None
+
+
 def test_a_group_whose_controllers_are_kept_back_is_left_alone(tmp_path, delegate):
     files = {**FILES, f"{SCOPE}/cgroup.controllers": "cpu pids\n", f"{SCOPE}/cgroup.procs": ""}
     root = machine(tmp_path, SECOND, MEMBER, files)

@@ -11,7 +11,6 @@ exports. Names and layouts of files are not part of it, so that it stays the sam
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
@@ -134,7 +133,7 @@ def portable() -> dict[str, str]:
     features = " ".join(name for name in __cpu_dispatch__ if __cpu_features__.get(name))
     return {
         **{k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "MKL_", "GLIBC_TUNABLES"))},
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent), str(Path(__file__).parents[1])]),
         "PYTHONHASHSEED": "0",
         "OMP_NUM_THREADS": "1",
         "ATEN_CPU_CAPABILITY": "default",
@@ -162,21 +161,6 @@ def arithmetic() -> str:
     x = torch.linspace(0.1, 5.0, 4096).reshape(64, 64)
     found = [x.sqrt(), x.rsqrt(), x.exp(), x.log(), x.tanh(), x.softmax(-1), x @ x, x.sum(0)]
     return digest(*(values.numpy().tobytes() for values in found))
-
-
-def run(table: str, overrides: Sequence[str], path: Path) -> Path:
-    from sojourn import config
-    from sojourn.display import Display
-    from sojourn.recipe import resolve
-    from sojourn.record.run import RunFolder
-    from sojourn.stages import run_recipe
-
-    file = path.with_suffix(".toml")
-    file.write_text(table)
-    resolved = resolve(config.read(file, overrides))
-    with RunFolder.create(path, config.dump(resolved.table)) as folder, Display(live=False) as display:
-        asyncio.run(run_recipe(resolved.recipe, folder, display))
-    return path
 
 
 def digests(path: Path) -> dict[str, str]:
@@ -261,13 +245,16 @@ def digest(*parts: bytes) -> str:
 
 
 def main(names: Sequence[str]) -> None:
+    import trained_run
+
     from sojourn import threads
 
     threads.prepare(1)
     with tempfile.TemporaryDirectory() as folder:
         found: dict[str, Any] = {"arithmetic": arithmetic()}
         for name in names or RUNS:
-            found[name] = digests(run(*RUNS[name], Path(folder) / name))
+            table, overrides = RUNS[name]
+            found[name] = digests(trained_run.train(Path(folder) / name, *overrides, recipe=table))
             print(name, found[name], file=sys.stderr, flush=True)
     print(json.dumps(found))
 

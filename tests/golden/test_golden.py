@@ -1,12 +1,11 @@
 """What short runs of every kind compute stays the same, bit for bit, however the code is laid out and said.
 
-Where a change is meant to change it, `python tests/golden/test_golden.py > tests/golden/digests.json` records it anew,
-and the change says why.
+Where a change is meant to change it, `python tests/golden/test_golden.py` records it anew in `digests.json`, and the
+change says why.
 """
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +16,11 @@ from typing import Any
 import pytest
 import runs
 
+from sojourn.envs.chromium import executable
+from sojourn.errors import ConfigError
+
 DIGESTS = Path(__file__).with_name("digests.json")
-KNOWN = json.loads(DIGESTS.read_text()) if DIGESTS.exists() else {}  # by arithmetic, then by run
+KNOWN = json.loads(DIGESTS.read_text())  # by arithmetic, then by run
 
 
 def computed(*names: str) -> dict[str, Any]:
@@ -31,8 +33,11 @@ def computed(*names: str) -> dict[str, Any]:
 
 def here() -> list[str]:
     """Returns the runs that can be made on this machine."""
-    browser = shutil.which(os.environ.get("SOJOURN_CHROMIUM", "chromium")) or shutil.which("google-chrome")
-    return [name for name in runs.RUNS if name != "miniwob" or browser]
+    try:
+        executable()
+    except ConfigError:
+        return [name for name in runs.RUNS if name != "miniwob"]
+    return list(runs.RUNS)
 
 
 @pytest.fixture(scope="module")
@@ -87,4 +92,4 @@ if __name__ == "__main__":
     before = KNOWN.get(key := recorded.pop("arithmetic"), {})
     for native in runs.NATIVE:
         recorded[native] = {**before.get(native, {}), runs.processor(): recorded[native]}
-    print(json.dumps({**KNOWN, key: {**before, **recorded}}, indent=1))
+    DIGESTS.write_text(json.dumps({**KNOWN, key: {**before, **recorded}}, indent=1) + "\n")

@@ -96,7 +96,10 @@ class Session:
             with self.scope:
                 async with self._streams() as streams, ClientSession(streams[0], streams[1]) as client:
                     self.instructions = self._hidden((await client.initialize()).instructions or "")
-                    tools = [self._without_keys(tool) for tool in await _tools(client)]
+                    tools = [
+                        Tool(tool.name, self._hidden(tool.description), self._without_keys(tool.parameters))
+                        for tool in await _tools(client)
+                    ]
                     self.client = client
                     if not self.ready.done():
                         self.ready.set_result(tools)
@@ -134,12 +137,16 @@ class Session:
             finally:
                 self.last_words = self._told()
 
-    def _without_keys(self, tool: Tool) -> Tool:
-        schema = json.loads(self._hidden(json.dumps(tool.parameters)))
-        return Tool(tool.name, self._hidden(tool.description), schema)
+    def _without_keys(self, value: Any) -> Any:
+        """Returns JSON without the keys that the server was given, in texts however deep."""
+        if isinstance(value, dict):
+            return {self._hidden(key): self._without_keys(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._without_keys(item) for item in value]
+        return self._hidden(value) if isinstance(value, str) else value
 
     def _hidden(self, text: str) -> str:
-        """What the server says, without the keys that it was given."""
+        """Returns what the server says, without the keys that it was given."""
         return hidden(text, self.world.url, *self.world.headers.values(), *self.world.environment.values())
 
     def _where(self) -> str:
@@ -189,7 +196,7 @@ async def _tools(client: Any) -> list[Tool]:
 
 
 def text_of(result: Any) -> str:
-    """What a tool gave, in words: its text, or what it is instead."""
+    """Returns what a tool gave as text, and names what is no text."""
     parts = [getattr(block, "text", None) or f"[{block.type}]" for block in result.content]
     structured = _either(result, "structured_content", "structuredContent")
     if not parts and structured is not None:

@@ -59,9 +59,8 @@ class Screen:
         settings.parent.mkdir(parents=True)
         settings.write_text(GTK)
         self._start("openbox", "--config-file", str(config))
-        probe = self.root.create_window(0, 0, 1, 1, 0, X.CopyFromParent)
-        self._until(lambda: self._manages(probe), "the window manager")
-        probe.destroy()
+        self._probe = self.root.create_window(0, 0, 1, 1, 0, X.CopyFromParent)
+        self._until(self._manages, "the window manager")
 
     def _start(self, *command: str, piped: bool = False) -> subprocess.Popen[bytes]:
         pipe = subprocess.PIPE if piped else subprocess.DEVNULL
@@ -88,12 +87,14 @@ class Screen:
                 raise TimeoutError(f"{what} does not start ({self._started[-1].poll()}): {' / '.join(said)}")
             time.sleep(0.02)
 
-    def _manages(self, probe) -> bool:
-        """Whether the window manager answers: what is opened before that, it may never show."""
-        if self._property(probe, "_NET_FRAME_EXTENTS") is not None:
+    def _manages(self) -> bool:
+        """Returns whether the window manager answers, and asks it: what is opened before that, it may never show."""
+        if self._property(self._probe, "_NET_FRAME_EXTENTS") is not None:
             return True
         data = (32, [0] * 5)
-        asked = events.ClientMessage(window=probe, client_type=self._atom("_NET_REQUEST_FRAME_EXTENTS"), data=data)
+        asked = events.ClientMessage(
+            window=self._probe, client_type=self._atom("_NET_REQUEST_FRAME_EXTENTS"), data=data
+        )
         self.root.send_event(asked, event_mask=X.SubstructureRedirectMask | X.SubstructureNotifyMask)
         self.display.sync()
         return False
@@ -152,6 +153,14 @@ class Screen:
 
     # When it has settled
 
+    def _managed(self) -> None:
+        """Waits until the window manager has handled all that came before: every click reaches a window through it."""
+        self._probe.delete_property(self._atom("_NET_FRAME_EXTENTS"))
+        self._manages()
+        end = time.monotonic() + LONGEST_S
+        while self._property(self._probe, "_NET_FRAME_EXTENTS") is None and time.monotonic() < end:
+            time.sleep(0.002)
+
     def _ping(self) -> None:
         """Ask every window whether it answers, and wait until it does."""
         waiting = set()
@@ -175,6 +184,7 @@ class Screen:
 
     def settled(self, files: list[str]) -> dict:
         """What is shown, once it has not changed for a while."""
+        self._managed()
         end, since, last = time.monotonic() + LONGEST_S, time.monotonic(), None
         while True:
             try:

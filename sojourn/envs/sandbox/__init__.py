@@ -73,7 +73,7 @@ class Sandbox:
 
     @property
     def pid(self) -> int:
-        """Of the process to kill from outside, for tests."""
+        """Returns the number of the process to kill from outside, for tests."""
         return self._process.pid if self._process else 0
 
     @property
@@ -84,7 +84,7 @@ class Sandbox:
 
     @property
     def digest(self) -> str:
-        """Of what the next command's shell begins with."""
+        """Returns a digest of what the next command's shell begins with."""
         return hashlib.sha256(self.shell).hexdigest()
 
     async def open(self) -> Sandbox:
@@ -232,7 +232,7 @@ class Sandbox:
         return answer
 
     async def _complaint(self) -> str:
-        """What bubblewrap said before it gave up."""
+        """Returns what bubblewrap said before it gave up."""
         if self._process is None or self._process.stderr is None:
             return ""
         _kill(self._process)
@@ -257,7 +257,7 @@ async def _exchange(process: Any, head: dict[str, Any], payload: bytes) -> tuple
 
 
 async def _end(process: Any, first: int, group: Group | None) -> None:
-    """Kills process 1, and waits for it and for bubblewrap, which buries it: all others inside end before it does."""
+    """Ends all that a sandbox has outside of itself: its processes, then their group."""
     if process is not None:
         await _ended(process, first)
     if group is not None:
@@ -265,6 +265,7 @@ async def _end(process: Any, first: int, group: Group | None) -> None:
 
 
 async def _ended(process: Any, first: int) -> None:
+    """Kills process 1, and waits for it and for bubblewrap, which buries it: all others inside end before it does."""
     try:
         if first < 0:
             _kill(process)
@@ -285,7 +286,7 @@ async def _ended(process: Any, first: int) -> None:
 
 
 async def _readable(fd: int) -> None:
-    """Until a descriptor can be read, which for one of a process is when it has ended."""
+    """Waits until a descriptor can be read, which for one of a process is when it has ended."""
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(fd, ready.set)
     try:
@@ -295,7 +296,10 @@ async def _readable(fd: int) -> None:
 
 
 def _kill(process: Any) -> None:
-    """Not through asyncio, whose `kill` may take the exit code from the thread that waits for it."""
+    """Kills a process and its group.
+
+    Not through asyncio, whose `kill` may take the exit code from the thread that waits for it.
+    """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -303,7 +307,7 @@ def _kill(process: Any) -> None:
 
 @cache
 def _inside() -> bytes:
-    """What process 1 runs: it cannot see our files, so the modules that `inside.py` imports come as text before it."""
+    """Returns the program of process 1, with what `inside.py` imports before it: it cannot see our files."""
     lines = ["import sys"]
     for name in ("look", "pipes"):
         text = Path(__file__).with_name(f"{name}.py").read_text()

@@ -5,7 +5,8 @@
 What a group may hold is bounded by the kernel, all at once: memory of processes, of what the kernel keeps for them, of
 sockets, and of the files in /task and /tmp. A group is delegated where systemd says so, in the attribute
 `user.delegate` or `trusted.delegate` of its folder; nothing is ever written to others. A group has either processes or
-limited groups in it, so that those who are in the delegated one move into one below it, `sojourn`, first.
+limited groups in it, so that those who are in the delegated one move into one below it, `sojourn`, first. A group
+further up is somebody else's to divide: that of a user's own systemd is delegated, too, and holds all that user's.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ _numbers = itertools.count()
 
 @dataclass
 class Group:
-    """The control group of one sandbox, which has no processes yet."""
+    """The control group of one sandbox."""
 
     path: Path
-    kills: int = 0  # of processes, by the kernel, for want of memory, that were told of
+    kills: int = 0  # so many processes the kernel had killed for want of memory when it was asked last
 
     @classmethod
     def make(cls, limits: Limits) -> Group | None:
@@ -96,9 +97,10 @@ def place(root: Path = Path("/")) -> Path | None:
 
 
 def delegated(root: Path = Path("/")) -> Path | None:
-    """Returns the nearest group of version 2 that this process is in, or below, and that is its user's to divide."""
-    for path, file in _groups(root):
-        if file == "memory.max" and os.access(path, os.W_OK) and _is_delegated(path):
+    """Returns the group of version 2 that this process is in, or was in before it moved down, where it is delegated."""
+    own = [path for path, file in _groups(root) if file == "memory.max"][:2]
+    for path in own if own and own[0].name == OURS else own[:1]:
+        if os.access(path, os.W_OK) and _is_delegated(path):
             return path
     return None
 
@@ -120,7 +122,7 @@ def memory_limit(root: Path = Path("/")) -> int | None:
 
 
 def _groups(root: Path) -> list[tuple[Path, str]]:
-    """The folders of this process's groups and of those that they lie in, each with its file of the limit."""
+    """Returns the folders of this process's groups and of those that they lie in, each with its file of the limit."""
     try:
         mounts = [line.split() for line in (root / "proc/self/mountinfo").read_text().splitlines()]
         member = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]

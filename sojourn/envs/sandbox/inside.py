@@ -134,7 +134,7 @@ class Sandbox:
             self.answer(*getattr(self, header.pop("do"))(payload, **header))
 
     def wait(self):
-        """Until something is asked; a session that no longer stands still meanwhile has ended."""
+        """Waits until something is asked; a session that no longer stands still meanwhile has ended."""
         asked = select.poll()
         asked.register(0, select.POLLIN)
         while not asked.poll(IDLE_S * 1000 if self.session else None):
@@ -228,7 +228,10 @@ class Sandbox:
                 took = time.monotonic() - began
                 if took > STOP_S:
                     return "timeout"
-                os.sched_yield() if took < SOON_S else time.sleep(0.001)
+                if took < SOON_S:
+                    os.sched_yield()
+                else:
+                    time.sleep(0.001)
         if feed.data:
             return "ended"  # it has answered what it has not read
         return self.exceeded(output, at_once=True) or "answered"
@@ -278,7 +281,7 @@ class Sandbox:
             os._exit(127)
 
     def watch(self, child, out, side, feed, timeout_s, session=False):
-        """Until the child ends, a session answers, or a limit is passed: how it ended, its code, what it said."""
+        """Waits until the child ends, a session answers, or a limit is passed: how it ended, its code, what it said."""
         self.deadline = time.monotonic() + timeout_s
         self.allowed = max(self.limits["files"], self.count())  # who has too many may still remove some
         output, left = Output(self.limits["output_bytes"]), bytearray()
@@ -317,7 +320,7 @@ class Sandbox:
             os.close(ended)
 
     def exceeded(self, output, at_once=False):
-        """Which limit is passed; those that are costly to look at are looked at now and then, or `at_once`."""
+        """Returns which limit is passed; those that are costly to look at are looked at now and then, or `at_once`."""
         limits, now = self.limits, time.monotonic()
         if now > self.deadline and not at_once:
             return "timeout"
