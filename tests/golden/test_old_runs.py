@@ -1,0 +1,66 @@
+"""A run folder of before the code was laid out anew opens, shows and goes on as it did.
+
+`run_2026_11` is the run of a recipe of every kind of memory (adapters, a reference, an optimiser, streams that learn),
+killed after the second of its three RL steps; the file beside it has the digests of the same run when nothing ended it.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import runs
+
+KEPT = Path(__file__).with_name("run_2026_11")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return Path(shutil.copytree(KEPT, tmp_path / "whole"))  # the name is in its exports
+
+
+def sojourn(*words: object) -> str:
+    command = [sys.executable, "-m", "sojourn", *map(str, words)]
+    done = subprocess.run(command, env=runs.portable(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_it_goes_on_to_where_it_would_have_ended(folder):
+    sojourn("train", "--resume", folder)
+    code = "import json, runs, pathlib, sys\n"
+    code += "print(json.dumps({'arithmetic': runs.arithmetic(), **runs.digests(pathlib.Path(sys.argv[1]))}))"
+    words = [sys.executable, "-c", code, str(folder)]
+    done = subprocess.run(words, env=runs.portable(), capture_output=True, text=True, check=True)
+    found, known = json.loads(done.stdout), json.loads(KEPT.with_name("run_2026_11.json").read_text())
+    if found["arithmetic"] != known["arithmetic"]:
+        pytest.skip(f"recorded on no processor like {runs.processor()}")
+    assert found == known
+
+
+def test_it_is_shown(folder):
+    assert "warmup" in sojourn("show", folder)
+    assert "rl/1" in sojourn("show", folder, "--step", 1)
+    assert "reward" in sojourn("show", folder, "rl/1/0/0", "--tokens")
+
+
+def test_its_config_makes_the_same_run_again(folder):
+    assert "rl" in sojourn("train", "--dry", folder / "config.toml")
+
+
+def test_it_is_viewed(folder):
+    testclient = pytest.importorskip("starlette.testclient", reason="the viewer is served by starlette")
+    from sojourn.view.server import application
+
+    with testclient.TestClient(application([folder.parent]), base_url="http://127.0.0.1") as client:
+        seen, left = set(), ["/"]
+        while left:
+            page = client.get(left.pop())
+            assert page.status_code == 200, page.url
+            links = set(re.findall(r'href="(/runs/[^"#?]*)', page.text)) - seen
+            seen |= links
+            left += sorted(links)
+    assert any("episodes" in link for link in seen)
