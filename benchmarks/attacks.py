@@ -28,9 +28,9 @@ from machine import processor
 from worlds import fields_of
 
 from sojourn.checks.attack import Attacked, attack_env
-from sojourn.components import COMPONENTS
+from sojourn.config.components import COMPONENTS
+from sojourn.config.registry import build
 from sojourn.errors import SojournError
-from sojourn.registry import build
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "attacks.json"

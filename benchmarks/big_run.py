@@ -22,12 +22,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sojourn import config
-from sojourn.recipe import resolve
+from sojourn.config import toml
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.intervals import summarise
 from sojourn.record.metrics import Jsonl
 from sojourn.record.run import RunFolder
-from sojourn.record.store import EpisodeStore
+from sojourn.train.recipe import resolve
 from sojourn.types import (
     Credit,
     Ending,
@@ -185,11 +185,11 @@ def make(folder: Path, size: Size, seed: int = 0) -> None:
     """Writes the run; `folder` must not exist or be empty."""
     overrides = [f"stages.1.steps={size.steps}", f"stages.1.groups.width={size.groups}",
                  f"stages.1.groups.size={size.plays}", f"stages.1.groups.max_lag={LAG}", f"seed={seed}"]  # fmt: skip
-    table = resolve(config.read(RECIPE, overrides)).table
+    table = resolve(toml.read(RECIPE, overrides)).table
     maker = Maker(seed, size.turns)
     evaluated = {round(size.steps * n / max(1, size.evaluations - 1)) for n in range(size.evaluations)}
     with (
-        RunFolder.create(folder, config.dump(table), seeds={"run": seed}) as run,
+        RunFolder.create(folder, toml.dump(table), seeds={"run": seed}) as run,
         EpisodeStore(folder, write=True) as store,
     ):
         metrics = Jsonl(folder / "metrics.jsonl")

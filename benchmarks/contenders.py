@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from sojourn.backends.torch import models
-from sojourn.backends.torch.engine import Engine
+from sojourn.backends.torch.models import loading
+from sojourn.backends.torch.sampler.engine import Engine
 from sojourn.types import Prompt, SamplingParams
 
 Tokens = list[int]
@@ -35,7 +35,7 @@ class Setup(NamedTuple):
 
     def load(self) -> Any:
         torch.set_num_threads(self.threads)
-        return models.load(self.model, self.dtype).model.to(self.device)
+        return loading.load(self.model, self.dtype).model.to(self.device)
 
 
 class Contender(Protocol):

@@ -37,9 +37,10 @@ import numpy as np
 from credit_plot import draw
 from machine import RESULTS, commit, result, write
 
-from sojourn import config, recipe
+from sojourn.config import toml
 from sojourn.record import intervals, metrics
 from sojourn.record.run import RunFolder
+from sojourn.train import recipe
 
 HERE = Path(__file__).parent
 WARMUP = "warmup"
@@ -96,13 +97,13 @@ class Job(NamedTuple):
     def place(self, folder: Path) -> Path:
         return folder / f"seed-{self.seed}" / self.method
 
-    def tables(self, folder: Path) -> config.Tables:
+    def tables(self, folder: Path) -> toml.Tables:
         """The whole recipe, and where its values come from."""
         if self.method == WARMUP:
-            tables = config.read(HERE / "credit_warmup.toml")
+            tables = toml.read(HERE / "credit_warmup.toml")
             tables.merge({"seed": self.seed}, "the bake-off")
             return tables
-        tables = config.read(HERE / "credit.toml")
+        tables = toml.read(HERE / "credit.toml")
         warm = Job(WARMUP, self.seed).place(folder) / "run"
         tables.merge({"seed": RL_SEED + self.seed, "model": {"weights": str(warm)}}, "the bake-off")
         tables.merge(METHODS[self.method], self.method)
@@ -122,7 +123,7 @@ def run(job: Job, folder: Path) -> dict[str, Any]:
             return found
     place.parent.mkdir(parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(prefix=f".{job.method}-", dir=place.parent))  # what is at its place is finished
-    (making / "recipe.toml").write_text(config.dump(table))
+    (making / "recipe.toml").write_text(toml.dump(table))
     execute([sys.executable, "-m", "sojourn", "train", str(making / "recipe.toml"), "--out", str(making / "run")])
     figures = {**measured(making / "run"), "commit": commit(), **wanted}
     (making / FIGURES).write_text(json.dumps(figures))
@@ -230,7 +231,7 @@ def verdict(difference: Sequence[float | None]) -> str:
 def figures(methods: Sequence[str], seeds: Sequence[int], folder: Path, workers: int) -> dict[str, Any]:
     baked = bake(methods, seeds, folder, workers)
     starts = {seed: of["evaluations"][0] for found in baked["runs"].values() for seed, of in found.items()}
-    stage = recipe.resolve(config.read(HERE / "credit.toml")).recipe.stages[0]
+    stage = recipe.resolve(toml.read(HERE / "credit.toml")).recipe.stages[0]
     return {
         "steps": stage.steps,
         "episodes_per_step": stage.groups.width * stage.groups.size,

@@ -39,8 +39,8 @@ from llamacpp import LlamaCpp, halves
 from machine import result, write
 from worker import LateError, Worker
 
-from sojourn.backends.torch import gguf, models
 from sojourn.backends.torch.backend import compute_dtype
+from sojourn.backends.torch.models import gguf, loading
 
 BATCHES, PREFILL_BATCHES, CONTEXTS, COUNT = (1, 8, 16, 32), (1, 8, 32), (512, 2048), 16
 GROUP, TURNS, SHARED, SHOWN, SAID = 8, 8, 400, 60, 16
@@ -206,7 +206,7 @@ def main(wanted: Wanted, effort: Effort, *, keep: bool) -> None:
     name = "bf16" if dtype == torch.bfloat16 else "fp32"
     path = result("engine.json")
     last = json.loads(path.read_text())["figures"]["cells"] if path.exists() else {}
-    loaded = models.load("smollm2", name)
+    loaded = loading.load("smollm2", name)
     prompts = [loaded.tokenizer.encode(text) for text in PROBES]
     longest = max(*CONTEXTS, SHARED + TURNS * (SHOWN + SAID)) + COUNT + 2
     setup = Setup("smollm2", name, device, int(os.environ["OMP_NUM_THREADS"]), longest, max(BATCHES))

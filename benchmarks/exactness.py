@@ -16,9 +16,9 @@ import numpy as np
 from machine import write
 
 from sojourn.batch.flatten import flatten
-from sojourn.recipe import load
-from sojourn.rig import assemble
-from sojourn.rollout.slots import Slots
+from sojourn.sources.slots import Slots
+from sojourn.train.assemble import assemble
+from sojourn.train.recipe import load
 
 OVERRIDES = ["agent.malformed=tell", "rollout.limits.turns=3"]
 

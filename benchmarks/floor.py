@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sojourn.backends.torch.product import linear
+from sojourn.backends.torch.kernels.product import linear
 
 
 class Machine(NamedTuple):

@@ -22,11 +22,11 @@ import torch
 import training
 from machine import write
 
-from sojourn.backends.torch import models
-from sojourn.backends.torch.engine import Engine
-from sojourn.backends.torch.trainer import TorchTrainer
+from sojourn.backends.torch.models import loading
+from sojourn.backends.torch.sampler.engine import Engine
+from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.losses.ppo import PPO
-from sojourn.recipe import Optim
+from sojourn.train.recipe import Optim
 from sojourn.types import Prompt
 
 SCRIPTS = {"engine.py --minutes 6": 600, "training.py": 400, "scaling.py": 300}  # seconds: half an hour in all
@@ -62,7 +62,7 @@ async def trained(model: Any, device: str) -> tuple[np.ndarray, torch.Tensor]:
 
 async def agreement(device: str) -> dict[str, float]:
     """The largest differences from the CPU."""
-    model = models.load("smollm2").model.eval()
+    model = loading.load("smollm2").model.eval()
     scores = [await sampled(model, where) for where in ("cpu", device)]
     (ours, one), (theirs, other) = [await trained(model, where) for where in ("cpu", device)]
     return {

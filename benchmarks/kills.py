@@ -23,7 +23,7 @@ from machine import write
 from safetensors.numpy import load_file
 
 from sojourn.record import checkpoint, metrics
-from sojourn.record.store import EpisodeStore
+from sojourn.record.episodes.store import EpisodeStore
 
 KILLS = 10
 OVERRIDES = [

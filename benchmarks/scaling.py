@@ -26,12 +26,12 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from machine import result, write  # noqa: E402
 
-from sojourn.backends.torch import models  # noqa: E402
-from sojourn.backends.torch.engine import Engine  # noqa: E402
-from sojourn.backends.torch.trainer import TorchTrainer  # noqa: E402
+from sojourn.backends.torch.models import loading  # noqa: E402
+from sojourn.backends.torch.sampler.engine import Engine  # noqa: E402
+from sojourn.backends.torch.trainer.trainer import TorchTrainer  # noqa: E402
 from sojourn.batch import Aggregate, to_batch  # noqa: E402
 from sojourn.losses.ppo import PPO  # noqa: E402
-from sojourn.recipe import Optim  # noqa: E402
+from sojourn.train.recipe import Optim  # noqa: E402
 from sojourn.types import (  # noqa: E402
     Batch,
     Credit,
@@ -75,8 +75,8 @@ class Cost:
 
 class Bench:
     def __init__(self, device: str) -> None:
-        model = models.load("tiny").model.to(device)
-        twin = models.load("tiny").model.to(device)
+        model = loading.load("tiny").model.to(device)
+        twin = loading.load("tiny").model.to(device)
         longest = SHARED + max(TURNS) * (SHOWN + SAID)
         self.engine = Engine(twin, stops=(), max_context=longest, max_batch=max(GROUPS))
         self.trainer = TorchTrainer(model, self.engine.publish, bf16=False, token_budget=4096)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from machine import write
 
-from sojourn.record.store import EpisodeStore
+from sojourn.record.episodes.store import EpisodeStore
 
 REPEATS = 20
 QUERIES = (

@@ -39,11 +39,11 @@ import torch
 from machine import result, write
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from sojourn.backends.torch import packed
 from sojourn.backends.torch.backend import compute_dtype, device_of
-from sojourn.backends.torch.columns import Part
-from sojourn.backends.torch.decoder import Decoder
-from sojourn.backends.torch.trainer import TorchTrainer
+from sojourn.backends.torch.trainer import tree_attention
+from sojourn.backends.torch.trainer.columns import Part
+from sojourn.backends.torch.trainer.decoder import Decoder
+from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.batch import Aggregate, share, to_batch
 from sojourn.losses.reinforce import Reinforce
 from sojourn.threads import prepare
@@ -162,7 +162,7 @@ def trainer(model: Any, way: str) -> TorchTrainer:
 
 def take(model: Any, way: str, batch: Batch) -> float:
     """Seconds of one pass, which leaves its gradient."""
-    packed.use_packed(model)
+    tree_attention.use_packed(model)
     model.zero_grad()
     one = trainer(model, way)
     began = time.perf_counter()

@@ -30,8 +30,8 @@ import big_run
 from machine import write
 from playwright.sync_api import Page, sync_playwright
 
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Jsonl
-from sojourn.record.store import EpisodeStore
 
 SMALL = big_run.Size(steps=4, groups=3, plays=4, evaluations=2, panel=20, turns=4)
 CLOCK = """

@@ -201,12 +201,12 @@ def export(name: str, folder: Path, weights: Path | None = None) -> str:
     """A model and its tokenizer as a folder that both sides load; with trained weights where they are given."""
     from safetensors.torch import load_file
 
-    from sojourn.backends.torch import models
+    from sojourn.backends.torch.models import loading
 
-    loaded = models.load(name)
+    loaded = loading.load(name)
     if weights is not None:
         loaded.model.load_state_dict(load_file(weights), strict=False)  # the tied head is not stored
-    with models.quiet():
+    with loading.quiet():
         loaded.model.save_pretrained(folder)
         loaded.tokenizer.save_pretrained(folder)
     return str(folder)

@@ -24,15 +24,15 @@ from typing import Any
 from adapted import EXAMPLES, example
 from machine import processor
 
-from sojourn import atlas
+from sojourn import env_catalog
 from sojourn.agents.person import play_in_terminal
 from sojourn.checks.env.measure import measure
-from sojourn.components import COMPONENTS
-from sojourn.registry import build, find
+from sojourn.config.components import COMPONENTS
+from sojourn.config.registry import build, find
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "worlds"
-MEASURED = ROOT / "sojourn" / "envs" / atlas.MEASURED
+MEASURED = ROOT / "sojourn" / "envs" / env_catalog.MEASURED
 LIMIT_S = 300
 LONGEST = 6_000  # characters of an episode
 FIELDS: dict[str, dict[str, Any]] = {
@@ -74,18 +74,18 @@ async def _episode(family: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}\n[...]\n{text[-LONGEST // 2 :]}"
 
 
-def page(entry: atlas.World, family: Any, episode: str) -> str:
+def page(entry: env_catalog.World, family: Any, episode: str) -> str:
     name = entry.name
     lines = [f"# {name}", "", inspect.cleandoc(family.__doc__ or ""), "", "| | |", "|---|---|"]
-    lines += [f"| {label} | {value.replace('|', '/')} |" for label, value in atlas.details(entry, family)]
+    lines += [f"| {label} | {value.replace('|', '/')} |" for label, value in env_catalog.details(entry, family)]
     if episode:
         lines += ["", "An episode of its expert, on the first test task:", "", "```text", episode, "```"]
     return "\n".join(lines) + "\n"
 
 
 def index() -> str:
-    rows = [atlas.row(entry) for entry in atlas.worlds()]
-    lines = ["# Worlds", "", "Made by `python benchmarks/worlds.py`. " + atlas.CAPTION + ".", ""]
+    rows = [env_catalog.row(entry) for entry in env_catalog.worlds()]
+    lines = ["# Worlds", "", "Made by `python benchmarks/worlds.py`. " + env_catalog.CAPTION + ".", ""]
     lines += ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
     for cells in rows:
         link = f"[{cells['name']}]({cells['name']}.md)" if (PAGES / f"{cells['name']}.md").exists() else cells["name"]
@@ -114,11 +114,11 @@ def main(names: list[str]) -> None:
         known[name] = {"measured": found["measured"], "fields": found["fields"], "where": where}
         ordered = {key: known[key] for key in COMPONENTS["env"] if key in known}
         MEASURED.write_text(json.dumps(ordered, indent=1) + "\n")
-        atlas.measurements.cache_clear()
+        env_catalog.measurements.cache_clear()
         family = made(name)
-        entry = atlas.describe(name, family)
+        entry = env_catalog.describe(name, family)
         (PAGES / f"{name}.md").write_text(page(entry, family, found["episode"]))
-        print("  ".join(f"{key} {value}" for key, value in atlas.row(entry).items() if value))
+        print("  ".join(f"{key} {value}" for key, value in env_catalog.row(entry).items() if value))
     (PAGES / "README.md").write_text(index())
 
 

@@ -22,8 +22,8 @@ import numpy as np
 from playwright.sync_api import Page, sync_playwright
 
 from sojourn.envs.grounding import Grounding
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.store import EpisodeStore
 from sojourn.types import (
     Credit,
     Ending,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from sojourn.streams.passes import Passes
+    from sojourn.streams.step_context import Passes
 
 
 class Env(Protocol):

@@ -14,18 +14,18 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from sojourn.checks.env.play import difference, short
-from sojourn.config import leaves
+from sojourn.config.registry import build
+from sojourn.config.toml import leaves
 from sojourn.errors import ActionError, ConfigError, RecordError, SojournError
 from sojourn.event_loop import contained
 from sojourn.protocols import EnvFamily
-from sojourn.record.entry import Entry
+from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.step_file import Record
 from sojourn.record.export.chosen import courses
 from sojourn.record.run import RunFolder
-from sojourn.record.step_file import Record
-from sojourn.registry import build
-from sojourn.rig import opened
 from sojourn.rollout.play import Limits, ask, play
 from sojourn.timeline import Timeline
+from sojourn.train.assemble import opened
 from sojourn.types import Ending, Episode, Message, Observation, Stop, Trajectory, Turn
 
 

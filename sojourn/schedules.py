@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from sojourn.registry import Range
+from sojourn.config.registry import Range
 
 
 @dataclass(frozen=True, kw_only=True)

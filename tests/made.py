@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from sojourn.backends.torch.tiny import build_tokenizer
+from sojourn.backends.torch.models.tiny import build_tokenizer
 from sojourn.batch import Aggregate, share, to_batch
 from sojourn.render.chatml import ChatML
 from sojourn.types import Batch, Credit, Ending, Episode, Group, Sample, Score, Stop, Task, Trajectory, Turn, Versions

@@ -9,14 +9,14 @@ from typing import Any, cast
 import numpy as np
 from made import chatml as renderer
 
-from sojourn.recipe import Recipe, Sampling
-from sojourn.rewards.judge import Judge
+from sojourn.curricula.cycle import Cycle
 from sojourn.rewards.native import Native
-from sojourn.rig import Rig
+from sojourn.rewards.reward_cache import Judge
 from sojourn.rollout.runner import Rollout, Runner
 from sojourn.tasks import Generated
-from sojourn.tasks.cycle import Cycle
 from sojourn.timeline import Timeline
+from sojourn.train.assemble import Rig
+from sojourn.train.recipe import Recipe, Sampling
 from sojourn.types import (
     Message,
     Observation,

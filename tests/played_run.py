@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from made import chatml as renderer
 
-from sojourn import config
 from sojourn.agents.plain import Plain
+from sojourn.config import toml
+from sojourn.config.registry import build
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.store import EpisodeStore
-from sojourn.registry import build
 from sojourn.rewards.native import Native
 from sojourn.rollout.play import Limits
 from sojourn.rollout.runner import Rollout, Runner
@@ -85,7 +85,7 @@ class Made:
 
     def run(self, path: Path) -> Path:
         table = {"name": "made", "model": {"name": "tiny"}, "env": dict(self.world), "reward": {"name": "native"}}
-        asyncio.run(self._run(path, config.dump(table)))
+        asyncio.run(self._run(path, toml.dump(table)))
         return path
 
     async def _run(self, path: Path, text: str) -> None:

@@ -12,7 +12,7 @@ import credit
 import credit_plot
 from credit import BASE, METHODS, SEEDS, WARMUP, Job
 
-from sojourn import recipe
+from sojourn.train import recipe
 
 
 def resolved(method: str) -> recipe.Recipe:

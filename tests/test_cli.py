@@ -104,7 +104,7 @@ def test_every_command_says_how_it_is_used(command):
 
 
 def test_the_commands_come_without_what_they_work_with(folder):
-    heavy = "{'torch', 'transformers', 'sqlite3', 'playwright', 'sojourn.recipe', 'sojourn.registry'}"
+    heavy = "{'torch', 'transformers', 'sqlite3', 'playwright', 'sojourn.train.recipe', 'sojourn.config.registry'}"
     code = f"import sys, sojourn.cli; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sojourn import config
 from sojourn.commands.given import world_and_table
+from sojourn.config import toml
 from sojourn.errors import ConfigError
-from sojourn.recipe import load, resolve
+from sojourn.train.recipe import load, resolve
 
 TOY = """
 name = "t"
@@ -166,7 +166,7 @@ def test_a_long_line_of_parents_is_read_once_each(tmp_path, monkeypatch):
 
 def test_the_resolved_table_reads_back_as_the_same_recipe(tmp_path):
     first = load(write(tmp_path), ["optim.lr=3e-6", "groups.max_lag=2", "model.lora.rank=4"])
-    again = load(write(tmp_path, config.dump(first.table), "again.toml"))
+    again = load(write(tmp_path, toml.dump(first.table), "again.toml"))
     assert again.recipe == first.recipe
     assert again.table == first.table
     assert first.recipe.stages[0].optim.lr == 3e-6
@@ -175,7 +175,7 @@ def test_the_resolved_table_reads_back_as_the_same_recipe(tmp_path):
 def test_extends_lays_the_child_over_the_parent_and_remembers_origins(tmp_path):
     write(tmp_path, TOY + "rooms = 3\n[optim]\nlr = 1e-3\n", "parent.toml")
     child = write(tmp_path, 'extends = "parent.toml"\nseed = 7\n[optim]\nweight_decay = 0.1\n')
-    tables = config.read(child, ["env.rooms=4"])
+    tables = toml.read(child, ["env.rooms=4"])
     resolved = resolve(tables)
     stage = resolved.recipe.stages[0]
     assert (stage.optim.lr, stage.optim.weight_decay, resolved.recipe.seed) == (1e-3, 0.1, 7)
@@ -249,7 +249,7 @@ def test_the_origin_of_every_value_of_a_stage_is_known(tmp_path):
     )
     path = write(tmp_path, shared + own)
     resolved = load(path, ["stages.a.optim.lr=5e-3"])
-    found = {leaf: resolved.origins.get(leaf) for leaf, _ in config.leaves(resolved.table, "")}
+    found = {leaf: resolved.origins.get(leaf) for leaf, _ in toml.leaves(resolved.table, "")}
     told = {leaf: origin and Path(origin).name for leaf, origin in found.items()}
     assert told["stages.0.optim.lr"] == "command line"
     assert told["stages.1.optim.lr"] == told["stages.1.optim.weight_decay"] == told["stages.0.name"] == "r.toml"

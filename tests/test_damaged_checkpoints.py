@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sojourn import config
+from sojourn.config import toml
 from sojourn.display import Display
 from sojourn.errors import RecordError
-from sojourn.recipe import resolve
 from sojourn.record import checkpoint
 from sojourn.record.run import RunFolder
-from sojourn.record.standing import State, standing
-from sojourn.stages import run_recipe
+from sojourn.record.run_status import State, standing
+from sojourn.train.recipe import resolve
+from sojourn.train.run import run_recipe
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def damaged(trained, tmp_path) -> Path:
 def resumed(run: Path) -> str:
     """What a resumed run prints."""
     file = io.StringIO()
-    recipe = resolve(config.read(run)).recipe
+    recipe = resolve(toml.read(run)).recipe
     with RunFolder.open(run) as folder, Display(console=Console(file=file, width=400), live=False) as display:
         asyncio.run(run_recipe(recipe, folder, display, resume=True))
     return file.getvalue()

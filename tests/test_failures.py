@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from test_cli import sojourn
 
-from sojourn.record.standing import State, standing
+from sojourn.record.run_status import State, standing
 
 WORLDS = """
 import asyncio, sys, time

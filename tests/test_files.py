@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from sojourn import config, files
+from sojourn import files
+from sojourn.config import toml
 from sojourn.errors import ConfigError, RecordError
-from sojourn.record import checkpoint, metrics, vocabulary
+from sojourn.record import checkpoint, metrics
+from sojourn.record.episodes import vocabulary
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.standing import locked, standing
-from sojourn.record.store import EpisodeStore
+from sojourn.record.run_status import locked, standing
 
 FILES = (
     "config.toml", "versions.json", "seeds.json", "metrics.jsonl", "evaluations.json", "failure.json", "lock",
@@ -70,8 +72,8 @@ import json, pathlib, sys, warnings
 from sojourn.errors import SojournError
 from sojourn.record import checkpoint, metrics, vocabulary
 from sojourn.record.run import RunFolder
-from sojourn.record.standing import standing
-from sojourn.record.store import EpisodeStore
+from sojourn.record.run_status import standing
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.terminal import run as overview, runs, find
 warnings.simplefilter("ignore")
 run = pathlib.Path(sys.argv[1])
@@ -130,32 +132,32 @@ def test_a_pipe_for_a_recipe_is_refused(tmp_path):
 
 def test_a_config_without_measure_is_refused(tmp_path):
     file = tmp_path / "many.toml"
-    file.write_text("".join(f"key{number} = {number}\n" for number in range(config.VALUES + 1)))
+    file.write_text("".join(f"key{number} = {number}\n" for number in range(toml.VALUES + 1)))
     with pytest.raises(ConfigError, match="it holds 20,001 values: expected at most 20,000"):
-        config.read(file)
+        toml.read(file)
     with RunFolder.create(tmp_path / "run", "name = 'made'\n") as made:
         shutil.copy(file, made.path / "config.toml")
         with pytest.raises(RecordError, match="20,001 values"):
             _ = made.config
-    file.write_text("a = '" + "x" * config.LARGEST + "'\n")
+    file.write_text("a = '" + "x" * toml.LARGEST + "'\n")
     with pytest.raises(ConfigError, match="characters: expected at most"):
-        config.read(file)
+        toml.read(file)
     file.write_text("a = " + "[" * 5000 + "]" * 5000 + "\n")
     with pytest.raises(ConfigError, match="nested too deeply"):
-        config.read(file)
+        toml.read(file)
 
 
 def test_a_config_of_as_many_values_as_it_may_hold_is_merged_in_one_pass():
-    tables, calls = config.Tables(), itertools.count()
-    table = {f"key{number}": number for number in range(config.VALUES)}
+    tables, calls = toml.Tables(), itertools.count()
+    table = {f"key{number}": number for number in range(toml.VALUES)}
     sys.setprofile(lambda *_: next(calls))
     tables.merge(table, "first")
     sys.setprofile(None)
-    assert next(calls) < 100 * config.VALUES
+    assert next(calls) < 100 * toml.VALUES
 
 
 def test_origins_of_what_is_laid_over_are_replaced():
-    tables = config.Tables()
+    tables = toml.Tables()
     tables.merge({"a": {"name": "x", "deep": {"b": 1}}, "c": [{"d": 1}], "e": 1}, "first")
     tables.merge({"a": {"name": "y"}, "c": 2, "e": {"f": 3}}, "second")
     assert tables.origins == {"a.name": "second", "c": "second", "e.f": "second"}

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sojourn import menu
-from sojourn.components import COMPONENTS
+from sojourn import method_docs
+from sojourn.config.components import COMPONENTS
 from sojourn.errors import ConfigError
 
 PAGE = Path(__file__).parent.parent / "docs" / "methods.md"
@@ -13,12 +13,12 @@ OWN = {"constant", "nll"}  # of nobody in particular
 
 
 def test_the_page_is_what_the_command_prints():
-    assert PAGE.read_text() == menu.markdown(), "make it again: sojourn methods --markdown > docs/methods.md"
+    assert PAGE.read_text() == method_docs.markdown(), "make it again: sojourn methods --markdown > docs/methods.md"
 
 
 @pytest.mark.parametrize("kind", ["estimator", "loss"])
 def test_every_method_says_what_it_is_and_where_it_is_from(kind):
-    found = menu.methods(kind)
+    found = method_docs.methods(kind)
     assert [method.name for method in found] == list(COMPONENTS[kind])
     for method in found:
         assert 20 <= len(method.what) <= 250 or method.name in {"reinforce", "nll"}, method
@@ -28,7 +28,7 @@ def test_every_method_says_what_it_is_and_where_it_is_from(kind):
 
 
 def test_what_methods_need_and_go_with():
-    known = {(method.kind, method.name): method for method in menu.methods()}
+    known = {(method.kind, method.name): method for method in method_docs.methods()}
     assert "worlds that offer `state_key()`" in known["estimator", "gigpo"].composes
     assert known["estimator", "aem"].needs == ("entropy",)
     assert "any estimator, as its base" in known["estimator", "aem"].composes
@@ -44,4 +44,4 @@ def test_what_methods_need_and_go_with():
 
 def test_an_unknown_kind_is_refused():
     with pytest.raises(ConfigError, match=r"'estimators' is no kind of method: .*estimator"):
-        menu.methods("estimators")
+        method_docs.methods("estimators")

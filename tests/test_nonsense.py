@@ -8,10 +8,10 @@ import pytest
 from test_config import write
 
 from sojourn.commands.train import check_buildable
-from sojourn.components import COMPONENTS
+from sojourn.config.components import COMPONENTS
+from sojourn.config.registry import build, find
 from sojourn.errors import ConfigError, SojournError
-from sojourn.recipe import load
-from sojourn.registry import build, find
+from sojourn.train.recipe import load
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from sojourn.config.registry import build, named
 from sojourn.errors import ConfigError, RecordError
 from sojourn.record.blobs import Blobs
-from sojourn.registry import build, named
 from sojourn.tasks.listed import check_task, listed
 from sojourn.types import Task
 

@@ -21,7 +21,7 @@ REGENERATE = "python tests/test_public.py > tests/public.txt"
 def public() -> list[str]:
     import sojourn
     from sojourn import protocols, types
-    from sojourn.components import COMPONENTS
+    from sojourn.config.components import COMPONENTS
 
     lines = [f"sojourn.{name} is {getattr(sojourn, name).__module__}.{name}" for name in sojourn.__all__]
     for module in (types, protocols):
@@ -77,7 +77,7 @@ def field_line(field: dataclasses.Field[Any]) -> str:
 
 def component(kind: str, name: str) -> Iterator[str]:
     """What a config may say of it."""
-    from sojourn.registry import find
+    from sojourn.config.registry import find
 
     yield f"{kind} {name}"
     for field in dataclasses.fields(find(kind, name)):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sojourn.components import COMPONENTS, MEMBERS
+from sojourn.config.components import COMPONENTS, MEMBERS
+from sojourn.config.registry import Range, build, construct, convert, find
 from sojourn.errors import ConfigError
-from sojourn.recipe import Recipe
-from sojourn.registry import Range, build, construct, convert, find
+from sojourn.train.recipe import Recipe
 
 POSITIVE, COUNT = "a whole number of at least 1", "a whole number of at least 0"
 ABOVE, LEAST = "a number above 0", "a number of at least 0"
@@ -160,7 +160,7 @@ def test_every_whole_number_of_a_config_has_a_range():
         ("stream", {"name": "sojourn.losses.ppo:PPO"}, "PPO is no stream"),
         ("schedule", {"name": "sojourn.losses.ppo:PPO"}, "PPO is no schedule"),
         ("sink", {"name": "sojourn.agents.plain:Plain"}, "Plain is no sink"),
-        ("groups", {"name": "sojourn.tasks.cycle:Cycle"}, "Cycle is no groups"),
+        ("groups", {"name": "sojourn.curricula.cycle:Cycle"}, "Cycle is no groups"),
         ("curriculum", {"name": "sojourn.render.chatml:ChatML"}, "ChatML is no curriculum"),
         ("renderer", {"name": "sojourn.losses.ppo:PPO"}, "PPO is no renderer: a renderer has bind(...) or pick(...)"),
         ("backend", {"name": "sojourn.losses.ppo:PPO"}, "PPO is no backend"),

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from sojourn.agents.plain import Plain
 from sojourn.cli import app
 from sojourn.errors import ConfigError
-from sojourn.record.entry import Entry
+from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.store import EpisodeStore
 from sojourn.replay import Replayed, Verdict, replay
 from sojourn.types import Ending, Episode, Group, Message, Role, Task, Trajectory
 

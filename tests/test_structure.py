@@ -7,19 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from sojourn.components import COMPONENTS
-from sojourn.registry import find
+from sojourn.config.components import COMPONENTS
+from sojourn.config.registry import find
 
 ROOT = Path(__file__).parent.parent / "sojourn"
 ORDER = [
-    "types", "protocols", "secrets", "errors", "files", "components", "based", "registry", "config", "threads",
-    "event_loop", "timeline", "schedules", "optim", "tasks", "record", "terminal", "envs", "render", "agents",
-    "rollout", "rewards", "filters", "credit", "batch", "streams", "losses", "backends", "recipe", "display", "rig",
-    "weights", "train", "evaluate", "stages", "checks", "replay", "arena", "menu", "atlas", "view", "commands",
-    "cli",
+    "types", "protocols", "secrets", "errors", "files", "threads", "event_loop", "timeline", "config", "composite",
+    "schedules", "optim", "tasks", "curricula", "record", "plot", "terminal", "envs", "render", "agents", "rollout",
+    "sources", "rewards", "filters", "credit", "batch", "streams", "losses", "backends", "display", "train",
+    "checks", "replay", "arena", "method_docs", "env_catalog", "view", "commands", "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}
-LAZY = {("registry", "envs")}  # a plain class becomes a world where a config names one
+LAZY = {("config", "envs")}  # a plain class becomes a world where a config names one
 
 
 def layer(module: str) -> str:

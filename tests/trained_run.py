@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from sojourn import config
+from sojourn.config import toml
 from sojourn.display import Display
-from sojourn.recipe import resolve
 from sojourn.record.run import RunFolder
-from sojourn.stages import run_recipe
+from sojourn.train.recipe import resolve
+from sojourn.train.run import run_recipe
 
 RECIPE = """
 name = "trained"
@@ -49,7 +49,7 @@ losses = [{ name = "ppo" }]
 def train(path: Path, *overrides: str, recipe: str = RECIPE) -> Path:
     file = path.with_name(f"{path.name}.toml")
     file.write_text(recipe)
-    resolved = resolve(config.read(file, overrides))
-    with RunFolder.create(path, config.dump(resolved.table)) as folder, Display(live=False) as display:
+    resolved = resolve(toml.read(file, overrides))
+    with RunFolder.create(path, toml.dump(resolved.table)) as folder, Display(live=False) as display:
         asyncio.run(run_recipe(resolved.recipe, folder, display))
     return path

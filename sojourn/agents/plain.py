@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from sojourn.agents.choices import tokens_of
+from sojourn.config.registry import Range
 from sojourn.errors import ActionError, BudgetError
 from sojourn.protocols import Renderer, Sampler
-from sojourn.registry import Range
 from sojourn.types import (
     Ending,
     IntArray,

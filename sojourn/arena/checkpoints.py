@@ -9,17 +9,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sojourn import recipe as recipes
 from sojourn.agents.plain import Chair
 from sojourn.errors import ConfigError, RecordError
 from sojourn.files import read_text
 from sojourn.protocols import EnvFamily
-from sojourn.recipe import Recipe
 from sojourn.record import checkpoint
 from sojourn.record.checkpoint import LARGEST, Checkpoint
 from sojourn.record.run import RunFolder
 from sojourn.rollout.play import Limits
-from sojourn.weights import found_weights
+from sojourn.train import recipe as recipes
+from sojourn.train.recipe import Recipe
+from sojourn.train.weights import found_weights
 
 BEFORE = "before"
 

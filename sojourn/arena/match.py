@@ -12,8 +12,8 @@ from sojourn.arena.lockstep import PacedSeat, Rounds, Watcher
 from sojourn.arena.operators import Operator
 from sojourn.errors import ConfigError
 from sojourn.protocols import EnvFamily
-from sojourn.rewards.judge import judged
 from sojourn.rewards.native import Native
+from sojourn.rewards.reward_cache import judged
 from sojourn.rollout.play import Limits
 from sojourn.rollout.runner import Rollout, Runner, seats_of, seed_of, world_of
 from sojourn.types import Episode, Group, SamplingParams, Score, Task

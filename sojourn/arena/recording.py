@@ -9,10 +9,10 @@ from typing import Any
 from sojourn.arena import FACTS, STAGE
 from sojourn.arena.match import Bout
 from sojourn.arena.results import Result
-from sojourn.record import vocabulary
+from sojourn.record.episodes import vocabulary
+from sojourn.record.episodes.store import EpisodeStore
+from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.record.run import RunFolder
-from sojourn.record.store import EpisodeStore
-from sojourn.record.vocabulary import Vocabulary
 
 
 class Recording:

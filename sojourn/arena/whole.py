@@ -12,7 +12,6 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
-from sojourn import config
 from sojourn.arena import display, results
 from sojourn.arena.checkpoints import Trained
 from sojourn.arena.display import Display
@@ -21,12 +20,13 @@ from sojourn.arena.match import Bout, Match
 from sojourn.arena.operators import Chance, Expert, Operator, Person
 from sojourn.arena.recording import Recording
 from sojourn.arena.results import Result
+from sojourn.config import toml
 from sojourn.errors import ConfigError
 from sojourn.protocols import EnvFamily
 from sojourn.render import pieces
-from sojourn.rig import opened
 from sojourn.rollout.play import Limits
 from sojourn.tasks.listed import check_task, listed
+from sojourn.train.assemble import opened
 from sojourn.types import Task
 
 
@@ -177,7 +177,7 @@ def _recording(
     }  # fmt: skip
     limits = {"turns": match.limits.turns, "stall_s": match.limits.stall_s}
     made = {"name": "arena", "seed": asked.seed, "env": table["env"], "rollout": {"limits": limits}}
-    recording = stack.enter_context(Recording(asked.out, config.dump(made), asked.seed, facts))
+    recording = stack.enter_context(Recording(asked.out, toml.dump(made), asked.seed, facts))
     filled = [one.filled for one in match.operators if isinstance(one, Trained) and one.filled]
     recording.words([found for one in filled if (found := pieces.of(one.renderer)) is not None])
     match.on_blobs = recording.blobs

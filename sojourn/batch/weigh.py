@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from sojourn.registry import Range
+from sojourn.config.registry import Range
 from sojourn.types import FloatArray, Group, Trajectory
 
 

@@ -45,8 +45,8 @@ SUITES = {
 
 def _kind_of(name: str) -> str:
     """What a name is of; a recipe is taken for its world, and one's own class for what it looks like."""
-    from sojourn.components import COMPONENTS
-    from sojourn.registry import find, nearest
+    from sojourn.config.components import COMPONENTS
+    from sojourn.config.registry import find, nearest
 
     kinds = [kind for kind in SUITES if name in COMPONENTS[kind]]
     if len(kinds) == 1:

@@ -12,8 +12,8 @@ from sojourn import event_loop
 from sojourn.commands.given import Overrides, load, tell_risks
 
 if TYPE_CHECKING:
-    from sojourn.recipe import Resolved
     from sojourn.record.checkpoint import Checkpoint
+    from sojourn.train.recipe import Resolved
 
 
 def evaluate(
@@ -33,12 +33,12 @@ def evaluate(
 async def _evaluate(resolved: Resolved, run: Path | None, expert: bool) -> None:
     from sojourn.display import Display
     from sojourn.errors import RecordError
-    from sojourn.evaluate import evaluate as play_panel
-    from sojourn.evaluate import panel
     from sojourn.record import checkpoint
     from sojourn.record.intervals import summarise
-    from sojourn.rig import assemble
-    from sojourn.weights import initial_weights
+    from sojourn.train.assemble import assemble
+    from sojourn.train.evaluate import evaluate as play_panel
+    from sojourn.train.evaluate import panel
+    from sojourn.train.weights import initial_weights
 
     def newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint:
         found = checkpoint.latest(folder / "checkpoints", tell)

@@ -13,20 +13,20 @@ from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
     from sojourn.protocols import EnvFamily
-    from sojourn.recipe import Resolved
+    from sojourn.train.recipe import Resolved
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="dotted overrides, such as stages.rl.optim.lr=3e-6")]
 
 
 def load(path: Path, overrides: list[str] | None) -> Resolved:
     """Reads a recipe with torch's threads prepared first: components may import torch."""
-    from sojourn import config
+    from sojourn.config import toml
 
-    tables = config.read(path, overrides or ())
+    tables = toml.read(path, overrides or ())
     wanted = tables.data.get("backend", {})
     count = wanted.get("threads", 0) if isinstance(wanted, dict) else 0
     threads.prepare(max(count, 0) if isinstance(count, int) else 0)
-    from sojourn.recipe import resolve
+    from sojourn.train.recipe import resolve
 
     return resolve(tables)
 
@@ -39,20 +39,20 @@ def build_world(name: str, overrides: list[str] | None) -> Any:
 
 def world_and_table(name: str, overrides: list[str] | None) -> tuple[Any, dict[str, Any]]:
     """A world as `build_world` finds it, and the config that describes it, whole."""
-    from sojourn import config
-    from sojourn.registry import build
+    from sojourn.config import toml
+    from sojourn.config.registry import build
 
     threads.prepare()
     if Path(name).exists():
         for override in overrides or ():
             if not f"{override.partition('=')[0].strip()}.".startswith(("env.", "rollout.limits.")):
                 raise ConfigError(f"override '{override}': a match takes env and rollout.limits alone: leave it out")
-        tables = config.read(Path(name), overrides or ())
+        tables = toml.read(Path(name), overrides or ())
         if "env" not in tables.data:
             raise ConfigError(f"'{name}' has no table [env], so there is no world to play in: name a world or a recipe")
         built = build("env", tables.data["env"], "env")
         return built.value, {**tables.data, "env": built.table}
-    tables = config.Tables({"name": name})
+    tables = toml.Tables({"name": name})
     for override in overrides or []:
         tables.override(override.removeprefix("env."))
     built = build("env", tables.data, "env")
@@ -61,11 +61,11 @@ def world_and_table(name: str, overrides: list[str] | None) -> tuple[Any, dict[s
 
 def build_component(kind: str, name: str, overrides: list[str] | None) -> Any:
     """A component by its name, with what the overrides say of its fields."""
-    from sojourn import config
-    from sojourn.registry import build
+    from sojourn.config import toml
+    from sojourn.config.registry import build
 
     threads.prepare()
-    tables = config.Tables({"name": name})
+    tables = toml.Tables({"name": name})
     for override in overrides or []:
         tables.override(override.removeprefix(f"{kind}."))
     return build(kind, tables.data, kind).value

@@ -19,21 +19,21 @@ def envs(
     measure: Annotated[bool, typer.Option("--measure", help="play it on this machine, now")] = False,
 ) -> None:
     """The worlds that come with Sojourn: what they are, what they need, and what was measured of them."""
-    from sojourn import atlas
-    from sojourn.components import COMPONENTS
-    from sojourn.registry import find
+    from sojourn import env_catalog
+    from sojourn.config.components import COMPONENTS
+    from sojourn.config.registry import find
 
     console = CleanConsole()
     if not name:
         if measure or overrides:
             raise ConfigError("name the world that is meant: sojourn envs toy --measure")
-        return console.print(atlas.table(atlas.worlds(), console.width))
+        return console.print(env_catalog.table(env_catalog.worlds(), console.width))
     known = name in COMPONENTS["env"] and not (measure or overrides)  # its class says enough
     family = find("env", name) if known else build_world(name, overrides)
-    entry = atlas.describe(name, family)
+    entry = env_catalog.describe(name, family)
     if measure:
-        entry = atlas.measured_now(entry, family)
-    console.print(atlas.sheet(entry, family))
+        entry = env_catalog.measured_now(entry, family)
+    console.print(env_catalog.sheet(entry, family))
 
 
 def methods(
@@ -43,16 +43,16 @@ def methods(
     """List the methods: where they come from, what they need and what they go with."""
     from rich.table import Table
 
-    from sojourn import menu
+    from sojourn import method_docs
 
     threads.prepare()
     if markdown:
         if kind:
             raise ConfigError(f"--markdown is a page of all methods: leave out '{kind}'")
-        print(menu.markdown(), end="")
+        print(method_docs.markdown(), end="")
         return
     shown = Table("kind", "name", "what it is", "from", "needs", "goes with", box=None, padding=(0, 1, 1, 0))
-    for method in menu.methods(kind):
+    for method in method_docs.methods(kind):
         said = (method.what, "; ".join(method.sources), ", ".join(method.needs), method.composes)
         shown.add_row(method.kind, Text(method.name, "bold"), *said)
     CleanConsole().print(shown)

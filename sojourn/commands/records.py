@@ -14,7 +14,7 @@ from sojourn.errors import ConfigError
 from sojourn.terminal.clean import line
 
 if TYPE_CHECKING:
-    from sojourn.record.entry import Entry
+    from sojourn.record.episodes.episode_row import Entry
     from sojourn.record.export.chosen import Choice, Chosen
     from sojourn.replay import Replayed
 
@@ -57,9 +57,9 @@ def _counted(count: int, unit: str) -> str:
 
 
 def _choice(run: Path, episodes: list[str] | None, where: str, tokens: bool = False) -> Choice:
+    from sojourn.record.episodes.store import EpisodeStore
     from sojourn.record.export.chosen import Choice
     from sojourn.record.run import RunFolder
-    from sojourn.record.store import EpisodeStore
     from sojourn.terminal.find import found
 
     if episodes and where:

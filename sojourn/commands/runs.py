@@ -52,7 +52,7 @@ def _differ(folders: list[Path], json: bool, console: CleanConsole) -> None:
 
 
 def _draw(folders: list[Path], out: Path) -> None:
-    from sojourn.record import plot
+    from sojourn import plot
 
     if not folders:
         raise ConfigError("--curve needs the run folders to draw: sojourn runs runs/a runs/b --curve curve.png")

@@ -11,7 +11,7 @@ from sojourn.errors import ConfigError, RecordError
 from sojourn.terminal.output import CleanConsole
 
 if TYPE_CHECKING:
-    from sojourn.record.vocabulary import Vocabulary
+    from sojourn.record.episodes.vocabulary import Vocabulary
 
 
 def show(
@@ -63,7 +63,7 @@ def _find(run: Path, query: str, limit: int, json: bool, console: CleanConsole) 
 
 
 def _step(run: Path, stage: str, step: int, json: bool, console: CleanConsole) -> None:
-    from sojourn.record.standing import standing
+    from sojourn.record.run_status import standing
     from sojourn.terminal import step as steps
 
     chosen = stage or standing(run).stage
@@ -94,14 +94,14 @@ def _episode(
 
 def _vocabulary(run: Path) -> Vocabulary:
     """Of the model that the run names, for runs that do not carry their vocabulary."""
-    from sojourn.backends.torch import models
+    from sojourn.backends.torch.models import loading
     from sojourn.errors import SojournError
-    from sojourn.record.standing import standing
+    from sojourn.record.run_status import standing
     from sojourn.render import pieces
     from sojourn.render.text import Codec
 
     model = standing(run).model
     try:
-        return pieces.vocabulary(Codec(models.tokenizer(model)))
+        return pieces.vocabulary(Codec(loading.tokenizer(model)))
     except SojournError as error:
         raise RecordError(f"{run} has no vocabulary.json, and its model's tokenizer cannot be had: {error}") from error

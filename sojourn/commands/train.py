@@ -17,8 +17,8 @@ from sojourn.secrets import masked_value
 from sojourn.terminal.output import CleanConsole
 
 if TYPE_CHECKING:
-    from sojourn.recipe import Recipe, Resolved
     from sojourn.record.run import RunFolder
+    from sojourn.train.recipe import Recipe, Resolved
 
 Dry = Annotated[bool, typer.Option("--dry", help="build and check everything, show where each value comes from, stop")]
 
@@ -51,7 +51,7 @@ def train(
 
 
 def _run_folder(resolved: Resolved, resumed: Path | None, out: Path | None) -> RunFolder:
-    from sojourn import config
+    from sojourn.config import toml
     from sojourn.record.run import RunFolder
 
     recipe = resolved.recipe
@@ -59,15 +59,15 @@ def _run_folder(resolved: Resolved, resumed: Path | None, out: Path | None) -> R
         return RunFolder.open(resumed)
     check_buildable(recipe)
     path = out or RunFolder.next(recipe.name, recipe.record.folder)
-    return RunFolder.create(path, config.dump(resolved.table), seeds={"run": recipe.seed})
+    return RunFolder.create(path, toml.dump(resolved.table), seeds={"run": recipe.seed})
 
 
 async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
     from sojourn.display import Display
     from sojourn.errors import RecordError, cause
-    from sojourn.record.plot import curve
-    from sojourn.record.standing import FAILURE
-    from sojourn.stages import run_recipe
+    from sojourn.plot import curve
+    from sojourn.record.run_status import FAILURE
+    from sojourn.train.run import run_recipe
 
     recipe, console = resolved.recipe, CleanConsole()
     (folder.path / FAILURE).unlink(missing_ok=True)
@@ -91,7 +91,7 @@ async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
 
 def _dry(resolved: Resolved) -> None:
     """Shows the resolved recipe, and checks that everything can be built."""
-    from sojourn.config import leaves
+    from sojourn.config.toml import leaves
 
     console = CleanConsole()
     for path, value in leaves(resolved.table, ""):
@@ -105,7 +105,7 @@ def _dry(resolved: Resolved) -> None:
 def check_buildable(recipe: Recipe) -> None:
     """Refuses a model or weights that are not there and a split without tasks."""
     from sojourn.tasks.listed import listed
-    from sojourn.weights import found_weights
+    from sojourn.train.weights import found_weights
 
     found_weights(recipe)
     recipe.backend.check(recipe.model, recipe.critic)
@@ -116,8 +116,8 @@ def check_buildable(recipe: Recipe) -> None:
 
 async def _enter(recipe: Recipe) -> None:
     """Opens the world, as training would, and asks its stages whether it serves them."""
-    from sojourn.rig import opened
-    from sojourn.stages import check_groups
+    from sojourn.train.assemble import opened
+    from sojourn.train.run import check_groups
 
     async with opened(recipe.env):
         await check_groups(recipe)

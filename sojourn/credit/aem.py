@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from sojourn.config.registry import Kind, Range
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.relative import Values, joined
 from sojourn.credit.wrapped import Wrapped, means, scaled
-from sojourn.registry import Kind, Range
 from sojourn.types import Credit, Group, Score, Streams
 
 

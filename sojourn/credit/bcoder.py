@@ -7,9 +7,9 @@ from typing import Annotated
 
 import numpy as np
 
+from sojourn.config.registry import Range
 from sojourn.credit import temporal
 from sojourn.credit.relative import joined
-from sojourn.registry import Range
 from sojourn.types import Credit, Score, Trajectory
 
 

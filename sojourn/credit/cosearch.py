@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
+from sojourn.config.registry import Range
 from sojourn.credit.relative import ByGroup, joined, seats_of_turns, spread_turns, standardised, within
-from sojourn.registry import Range
 from sojourn.types import Credit, Group, Score
 
 

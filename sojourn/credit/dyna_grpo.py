@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sojourn.config.registry import SOME, Range
 from sojourn.credit.relative import ByGroup, Values, joined, seats, spread, standardised, totals
-from sojourn.registry import SOME, Range
 from sojourn.types import Credit, Group, Score, Trajectory
 
 SAME = 1e-6  # of the greatest return: what rounding to float32 leaves between equal numbers is less

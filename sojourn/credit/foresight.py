@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
+from sojourn.config.registry import SOME, Range
 from sojourn.credit.relative import ByGroup, Values, joined, seats_of_turns, spread_turns, standardised, within
-from sojourn.registry import SOME, Range
 from sojourn.types import Credit, Group, Score
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import numpy as np
 
+from sojourn.config.registry import Range
 from sojourn.credit.relative import (
     ByGroup,
     Gain,
@@ -23,7 +24,6 @@ from sojourn.credit.relative import (
     totals,
     within,
 )
-from sojourn.registry import Range
 from sojourn.types import Credit, Group, Score, Turn
 
 

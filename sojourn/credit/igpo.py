@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from sojourn.config.registry import Range
 from sojourn.credit.relative import Values, dealt, joined, onward, seats_of_turns, spread_turns, standardised, within
-from sojourn.registry import Range
 from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
 
 LEAST_OUTCOME = 0.3  # what the outcomes' mean size counts for where it is smaller, so that gains go on teaching

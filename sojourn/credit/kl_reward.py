@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
+from sojourn.config.registry import Kind
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.relative import Values
 from sojourn.credit.wrapped import Wrapped
-from sojourn.registry import Kind
 from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
 
 

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
+from sojourn.config.registry import Range
 from sojourn.credit.relative import centred, joined, returns, seats_of_turns, spread_turns, within
-from sojourn.registry import Range
 from sojourn.types import Credit, Group, Score, Streams
 
 

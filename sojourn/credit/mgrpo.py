@@ -8,8 +8,8 @@ from typing import Annotated
 
 import numpy as np
 
+from sojourn.config.registry import SOME, Range
 from sojourn.credit.relative import ByGroup, Values, spread, totals
-from sojourn.registry import SOME, Range
 from sojourn.types import Credit, Group, IntArray, Score
 
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from sojourn.config.registry import Kind, Range
 from sojourn.credit.gae import GAE
 from sojourn.credit.relative import totals
 from sojourn.credit.wrapped import Wrapped
-from sojourn.registry import Kind, Range
 from sojourn.types import Credit, Group, Score, Streams
 
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
+from sojourn.config.registry import Kind, Range
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.relative import centred, dealt, standardised
 from sojourn.credit.wrapped import Wrapped, scaled
-from sojourn.registry import Kind, Range
 from sojourn.types import Credit, FloatArray, Group, Score, Streams
 
 

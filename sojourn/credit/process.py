@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from sojourn.config.registry import Kind, Text
 from sojourn.credit.reinforce import Reinforce
 from sojourn.credit.wrapped import Wrapped
-from sojourn.registry import Kind, Text
 from sojourn.types import Credit, FloatArray, Group, Score, Streams
 
 STREAM = Text(r"[a-z_]+", "the name of a stream")

@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from sojourn.config.registry import Range
 from sojourn.credit.relative import seats, spread, totals
-from sojourn.registry import Range
 from sojourn.types import Credit, Group, Score, Streams
 
 

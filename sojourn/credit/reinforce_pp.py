@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
+from sojourn.config.registry import Range
 from sojourn.credit.relative import Values, centred, seats, totals, within
-from sojourn.registry import Range
 from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
 
 

@@ -10,8 +10,8 @@ from zlib import crc32
 
 import numpy as np
 
+from sojourn.config.registry import Range
 from sojourn.credit.relative import Values, joined, seats, spread_turns, standardised, totals, within
-from sojourn.registry import Range
 from sojourn.types import Credit, Group, Score, Streams
 
 

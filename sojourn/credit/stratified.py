@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
 
+from sojourn.config.registry import Range
 from sojourn.credit.relative import ByGroup, Values, seats, spread, standardised, totals, within
-from sojourn.registry import Range
 from sojourn.types import Credit, Group, Score, Trajectory
 
 

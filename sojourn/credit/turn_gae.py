@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from sojourn.config.registry import Range
 from sojourn.credit import temporal
-from sojourn.registry import Range
 from sojourn.types import Credit, Score, Trajectory
 
 Share = Annotated[float, Range(0, 1)]

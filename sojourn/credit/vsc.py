@@ -7,9 +7,9 @@ from typing import Annotated
 
 import numpy as np
 
+from sojourn.config.registry import SOME, Range
 from sojourn.credit import temporal
 from sojourn.credit.relative import Values
-from sojourn.registry import SOME, Range
 from sojourn.types import Credit, Score, Trajectory
 
 

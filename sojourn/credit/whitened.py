@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from sojourn.config.registry import Kind, Range
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.wrapped import Wrapped
-from sojourn.registry import Kind, Range
 from sojourn.types import Credit, Group, Score, Streams
 
 

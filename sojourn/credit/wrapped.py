@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sojourn.based import Based
+from sojourn.composite import Based
 from sojourn.credit.relative import Values
 from sojourn.types import Credit, FloatArray
 

@@ -22,11 +22,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.adapters.child import Child, Interpreter
 from sojourn.envs.fields import Count, check_fields, check_names
 from sojourn.errors import ActionError, ConfigError, InfrastructureError, MissingExtraError
-from sojourn.registry import Range
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import FIRST_TEST, by_seed
 from sojourn.types import Message, Observation, Role, Step, Task

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from sojourn.config import refuse_key
+from sojourn.config.toml import refuse_key
 from sojourn.errors import ConfigError, InfrastructureError
 
 STOP = "###STOP###"

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.people import TellingEnv, interface_of
-from sojourn.registry import Range
 from sojourn.tasks.splits import seeded
 from sojourn.types import Task
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, get_type_hints
 
+from sojourn.config.registry import Range, convert
 from sojourn.errors import ConfigError
-from sojourn.registry import Range, convert
 
 Count = Annotated[int, Range(1, 10**9)]
 SIZES = {"train": (1, 10**9), "test": (1, 10**9)}  # limits of the fields that say how many tasks there are

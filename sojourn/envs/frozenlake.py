@@ -13,10 +13,10 @@ from functools import lru_cache
 from itertools import count
 from typing import Annotated, ClassVar, Literal
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About, need
 from sojourn.envs.fields import Count, check_fields
 from sojourn.envs.toytext import Table, TablePlay
-from sojourn.registry import Range
 from sojourn.tasks.splits import seeded
 from sojourn.types import Task
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
+from sojourn.config.registry import Kind
 from sojourn.errors import ConfigError
 from sojourn.protocols import Env
-from sojourn.registry import Kind
 from sojourn.tasks import Generated
 from sojourn.types import Task
 

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About, need
 from sojourn.envs.fields import Count, check_fields
 from sojourn.errors import ActionError, InfrastructureError
-from sojourn.registry import Range
 from sojourn.tasks.splits import seeded
 from sojourn.types import Message, Observation, Role, Step, Task
 

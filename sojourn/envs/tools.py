@@ -33,9 +33,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
+from sojourn.config.registry import Range, is_plain, named
 from sojourn.envs.calls import Method, as_text, method_of, parse_call, settled, short
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.registry import Range, is_plain, named
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed, seeded
 from sojourn.types import Message, Observation, Role, Step, Task, ToolCall

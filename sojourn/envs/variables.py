@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sojourn.config import leaves, refuse_key
+from sojourn.config.toml import leaves, refuse_key
 from sojourn.errors import ConfigError
 from sojourn.secrets import filled, names_secret, references
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sojourn.protocols import Filter
-from sojourn.rewards.judge import Judged
+from sojourn.rewards.reward_cache import Judged
 from sojourn.types import Group, Score
 
 

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import numpy as np
 
-from sojourn.registry import SOME, Range
+from sojourn.config.registry import SOME, Range
 from sojourn.types import Episode, Group, Score
 
 

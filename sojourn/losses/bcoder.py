@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 
 import torch
 
+from sojourn.config.registry import Range
 from sojourn.protocols import Output, Selected
-from sojourn.registry import Range
 
 
 @dataclass(frozen=True, kw_only=True)

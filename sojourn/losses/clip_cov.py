@@ -10,10 +10,10 @@ from zlib import crc32
 import numpy as np
 import torch
 
+from sojourn.config.registry import Range
 from sojourn.losses.covariance import covariances, marked
 from sojourn.losses.ppo import PPO
 from sojourn.protocols import Output, Selected
-from sojourn.registry import Range
 from sojourn.types import Batch, FloatArray
 
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import torch
 
+from sojourn.config.registry import Range
 from sojourn.protocols import Output, Selected
-from sojourn.registry import Range
 from sojourn.types import Batch, FloatArray
 
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal, cast
 
 import torch
 
-from sojourn.based import Based
+from sojourn.composite import Based
+from sojourn.config.registry import Kind, Range
 from sojourn.losses.ppo import PPO
 from sojourn.losses.ratios import mean_by
 from sojourn.protocols import Output, Selected
-from sojourn.registry import Kind, Range
 from sojourn.types import Batch, FloatArray
 
 

@@ -9,10 +9,10 @@ from typing import Annotated, ClassVar
 import numpy as np
 import torch
 
+from sojourn.config.registry import Range
 from sojourn.losses.covariance import covariances, marked
 from sojourn.losses.ratios import log_ratio, sampler_kl
 from sojourn.protocols import Output, Selected
-from sojourn.registry import Range
 from sojourn.types import Batch, FloatArray
 
 

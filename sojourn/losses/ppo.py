@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar
 
 import torch
 
+from sojourn.config.registry import Range
 from sojourn.losses.ratios import log_ratio, sampler_kl
 from sojourn.protocols import Output, Selected
-from sojourn.registry import Range
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ import numpy as np
 from sojourn.errors import RecordError
 from sojourn.files import open_regular, read_text
 from sojourn.record.atomic import FILE, make_private, private, sync, sync_tree, writing
-from sojourn.record.step_file import UNREADABLE
+from sojourn.record.episodes.step_file import UNREADABLE
 
 ARRAY = "__array__"
 LARGEST = 1 << 30  # bytes of a state, arrays aside

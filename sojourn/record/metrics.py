@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, Protocol
 
+from sojourn.config.registry import SOME
 from sojourn.errors import MissingExtraError, RecordError
 from sojourn.files import descriptor, open_regular
 from sojourn.record.atomic import writing
-from sojourn.registry import SOME
 
 LONGEST = 1 << 20  # bytes of a line; those that are written have some thousands
 MOST = 1 << 26  # bytes that are searched for the last line

@@ -23,7 +23,7 @@ from typing import Any
 import tomli_w
 
 import sojourn
-from sojourn.config import LARGEST, parsed
+from sojourn.config.toml import LARGEST, parsed
 from sojourn.errors import RecordError
 from sojourn.files import descriptor as opened
 from sojourn.files import read_bytes, read_text

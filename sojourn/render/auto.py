@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sojourn.registry import find
+from sojourn.config.registry import find
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from sojourn.record.vocabulary import Vocabulary
+from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.render.text import Codec
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from sojourn.based import Based
-from sojourn.registry import SOME, Kind, Range
+from sojourn.composite import Based
+from sojourn.config.registry import SOME, Kind, Range
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Message, Score, Trajectory, Turn
 

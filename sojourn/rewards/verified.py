@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from sojourn.based import Based
-from sojourn.registry import SOME, Kind
+from sojourn.composite import Based
+from sojourn.config.registry import SOME, Kind
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Score, Trajectory
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from sojourn.config.registry import shown
 from sojourn.errors import WorldError
-from sojourn.registry import shown
 from sojourn.types import Observation, Step
 
 LARGEST = float(np.finfo(np.float32).max)  # scores are kept in 32 bits

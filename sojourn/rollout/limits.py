@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
+from sojourn.config.registry import Range
 from sojourn.errors import InfrastructureError
 from sojourn.event_loop import limited
-from sojourn.registry import Range
 from sojourn.timeline import Timeline
 
 T = TypeVar("T")

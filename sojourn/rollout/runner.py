@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from sojourn.agents.plain import Chair
+from sojourn.config.registry import Range
 from sojourn.errors import ConfigError, InfrastructureError, SojournError, WorldError
 from sojourn.event_loop import contained
 from sojourn.protocols import EnvFamily, Renderer, Sampler
-from sojourn.registry import Range
 from sojourn.rollout.blame import LOWEST, Blame, Ends
 from sojourn.rollout.limits import Limits, ask, cancelled
 from sojourn.rollout.play import expert_action, play

@@ -10,9 +10,9 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from sojourn.registry import Range
+from sojourn.config.registry import Range
 from sojourn.streams.learner import Learning, hashed, layers
-from sojourn.streams.passes import Passes, PerTurn, at_last
+from sojourn.streams.step_context import Passes, PerTurn, at_last
 from sojourn.types import Trajectory, Turn
 
 

@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from sojourn.registry import Range
+from sojourn.config.registry import Range
 from sojourn.streams.learner import Learning, hashed, layers
-from sojourn.streams.passes import Passes, PerTurn, at_last
+from sojourn.streams.step_context import Passes, PerTurn, at_last
 from sojourn.types import Trajectory
 
 HELPFUL = "In a game, this has just happened:\n{message}\nDoes it help to reach the goal? Answer yes or no."

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sojourn.batch.flatten import scatter
-from sojourn.streams.passes import Passes, PerTurn
+from sojourn.streams.step_context import Passes, PerTurn
 
 
 @dataclass(frozen=True, kw_only=True)

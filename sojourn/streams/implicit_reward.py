@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from sojourn.batch.flatten import gather, scatter
+from sojourn.config.registry import Range
 from sojourn.optim import Optim
 from sojourn.protocols import Output, Selected
-from sojourn.registry import Range
 from sojourn.schedules import Constant
-from sojourn.streams.passes import Passes, PerTurn
+from sojourn.streams.step_context import Passes, PerTurn
 
 Values = NDArray[np.float64]
 

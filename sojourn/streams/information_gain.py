@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from sojourn.config.registry import SOME
 from sojourn.errors import ConfigError
-from sojourn.registry import SOME
-from sojourn.streams.passes import Passes, PerTurn, at_last
+from sojourn.streams.step_context import Passes, PerTurn, at_last
 from sojourn.types import IntArray, Task, Trajectory
 
 

@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar
 import numpy as np
 import torch
 
-from sojourn.registry import SOME, Range
+from sojourn.config.registry import SOME, Range
 from sojourn.streams.learner import Learning, layers, scaled
-from sojourn.streams.passes import Passes, PerTurn, States, at_last
+from sojourn.streams.step_context import Passes, PerTurn, States, at_last
 from sojourn.types import Trajectory
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sojourn.streams.passes import Passes, PerTurn
+from sojourn.streams.step_context import Passes, PerTurn
 
 
 @dataclass(frozen=True, kw_only=True)

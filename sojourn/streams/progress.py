@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar
 
 import torch
 
-from sojourn.registry import Range
+from sojourn.config.registry import Range
 from sojourn.streams.learner import Learning, layers, scaled
-from sojourn.streams.passes import Passes, PerTurn, States, at_last
+from sojourn.streams.step_context import Passes, PerTurn, States, at_last
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import torch
 
-from sojourn.registry import Range
+from sojourn.config.registry import Range
 from sojourn.streams.learner import Learning, hashed, layers
-from sojourn.streams.passes import Passes, PerTurn, at_last
+from sojourn.streams.step_context import Passes, PerTurn, at_last
 from sojourn.types import FloatArray, Trajectory
 
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from sojourn.registry import Range
+from sojourn.config.registry import Range
 from sojourn.streams.learner import Learning, layers, scaled
-from sojourn.streams.passes import Passes, PerTurn, States, at_last
+from sojourn.streams.step_context import Passes, PerTurn, States, at_last
 from sojourn.types import FloatArray, Score, Trajectory
 
 Share = Annotated[float, Range(0, 1)]

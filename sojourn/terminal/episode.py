@@ -16,9 +16,9 @@ from rich.text import Text
 from sojourn.errors import RecordError
 from sojourn.files import open_regular
 from sojourn.record.blobs import Blobs
-from sojourn.record.entry import Entry
-from sojourn.record.step_file import Record
-from sojourn.record.vocabulary import Vocabulary
+from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.step_file import Record
+from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.terminal.clean import LIMIT, clean, line
 from sojourn.terminal.indented import Indented
 from sojourn.terminal.numbers import number, signed, size

@@ -9,11 +9,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sojourn.errors import RecordError
-from sojourn.record import metrics, vocabulary
-from sojourn.record.entry import Entry, from_row
-from sojourn.record.excerpt import Excerpt
-from sojourn.record.step_file import Record
-from sojourn.record.store import EpisodeStore
+from sojourn.record import metrics
+from sojourn.record.episodes import vocabulary
+from sojourn.record.episodes.episode_row import Entry, from_row
+from sojourn.record.episodes.step_file import Record
+from sojourn.record.episodes.store import EpisodeStore
+from sojourn.record.search.excerpt import Excerpt
 from sojourn.terminal.clean import LIMIT, clean, line
 from sojourn.terminal.episode import Shown
 from sojourn.terminal.plain import plain

@@ -17,10 +17,10 @@ from rich.text import Text
 
 from sojourn.errors import RecordError
 from sojourn.record import intervals, metrics
-from sojourn.record.entry import Entry
+from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.standing import Standing, standing
-from sojourn.record.store import EpisodeStore
+from sojourn.record.run_status import Standing, standing
 from sojourn.terminal.clean import clean, line
 from sojourn.terminal.numbers import bars, duration, number
 from sojourn.terminal.plain import plain

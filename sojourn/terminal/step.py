@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from sojourn.errors import RecordError
-from sojourn.record.store import EpisodeStore, GroupRecord
+from sojourn.record.episodes.store import EpisodeStore, GroupRecord
 from sojourn.terminal.clean import line
 from sojourn.terminal.numbers import number, signed
 from sojourn.terminal.plain import plain

@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sojourn.errors import RecordError
-from sojourn.record.step_file import Record
-from sojourn.record.vocabulary import Vocabulary
+from sojourn.record.episodes.step_file import Record
+from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.terminal.clean import clean, escaped
 from sojourn.terminal.episode import Move, Shown, facts, heading, moves
 from sojourn.terminal.indented import Indented

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from sojourn.arena import FACTS, STAGE
 from sojourn.errors import RecordError
-from sojourn.record.entry import Entry
+from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.store import EpisodeStore
 
 
 def beside(store: EpisodeStore, entries: Sequence[Entry]) -> Sequence[Entry]:

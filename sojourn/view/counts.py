@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.intervals import Estimate, wilson
 from sojourn.record.metrics import Line
-from sojourn.record.store import EpisodeStore
 
 PREFIX = "evaluation-"  # of the stages that evaluations are recorded in
 RECENT = 20  # steps that success by tag is of

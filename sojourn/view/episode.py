@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from sojourn.record.entry import Entry
+from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.step_file import Record
+from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.record.metrics import Line
-from sojourn.record.step_file import Record
-from sojourn.record.vocabulary import Vocabulary
 from sojourn.terminal.episode import Move, Seat, facts, moves, seats
 from sojourn.types import Message
 from sojourn.view.branches import drawing

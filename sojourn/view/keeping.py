@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from sojourn import config
+from sojourn.config import toml
 from sojourn.errors import ConfigError, RecordError
-from sojourn.record import vocabulary
+from sojourn.record.episodes import vocabulary
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.store import EpisodeStore
 from sojourn.rewards.native import Native
 from sojourn.types import Episode, Group
 from sojourn.view.reruns import PERSON, Rerun, Reruns, State
@@ -53,7 +53,7 @@ def _folder(rerun: Rerun, path: Path) -> RunFolder:
     source = RunFolder.read(rerun.path).config
     kept = {key: source[key] for key in ("seed", "model", "env", "rollout") if key in source}
     if not (path / "config.toml").exists():
-        return RunFolder.create(path, config.dump({"name": STAGE, **kept}), seeds={})
+        return RunFolder.create(path, toml.dump({"name": STAGE, **kept}), seeds={})
     folder = RunFolder.open(path)
     if folder.config.get("env") != kept.get("env"):
         folder.close()

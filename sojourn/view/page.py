@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from sojourn.record.intervals import Estimate
-from sojourn.record.search import quoted
+from sojourn.record.search.query import quoted
 from sojourn.terminal.clean import escaped
 from sojourn.view.charts import number, spark
 from sojourn.view.shelf import Shelf

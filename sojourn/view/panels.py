@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sojourn.record.entry import Entry
+from sojourn.record.episodes.episode_row import Entry
 from sojourn.record.intervals import Estimate, mean, proportion
 
 

@@ -18,12 +18,12 @@ from markupsafe import Markup
 from sojourn.errors import RecordError
 from sojourn.record.atomic import write_bytes
 from sojourn.record.blobs import Blobs
-from sojourn.record.entry import Entry
+from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.step_file import Record
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Line
 from sojourn.record.run import RunFolder
-from sojourn.record.standing import Standing, standing
-from sojourn.record.step_file import Record
-from sojourn.record.store import EpisodeStore
+from sojourn.record.run_status import Standing, standing
 from sojourn.terminal.find import found
 from sojourn.view.counts import PREFIX, failures, of_tags
 from sojourn.view.episode import End, TurnView, View, ends, version_of

@@ -17,20 +17,20 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sojourn import recipe as recipes
 from sojourn.agents.plain import Chair
 from sojourn.arena.checkpoints import Filled, chosen, loaded
 from sojourn.arena.spoken import SpokenSeat
 from sojourn.errors import ConfigError, RecordError, cause
+from sojourn.record.episodes.step_file import Record
+from sojourn.record.episodes.vocabulary import Vocabulary
+from sojourn.record.episodes.vocabulary import read as read_vocabulary
 from sojourn.record.run import RunFolder
-from sojourn.record.step_file import Record
-from sojourn.record.vocabulary import Vocabulary
-from sojourn.record.vocabulary import read as read_vocabulary
 from sojourn.render import pieces
 from sojourn.replay import world_of_run
 from sojourn.rollout.play import Limits, ask, play
 from sojourn.rollout.runner import seed_of
 from sojourn.timeline import Timeline
+from sojourn.train import recipe as recipes
 from sojourn.types import Observation, SamplingParams, Trajectory
 from sojourn.view.handover import Handover, PageVoice, Recited, Start
 

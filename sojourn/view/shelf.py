@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from sojourn.errors import RecordError
 from sojourn.record import metrics
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Line
-from sojourn.record.standing import Standing, locked, run_folders, standing
-from sojourn.record.store import EpisodeStore
+from sojourn.record.run_status import Standing, locked, run_folders, standing
 
 INDEX = ("episodes.sqlite", "episodes.sqlite-wal", "tokens")
 WATCHED = ("metrics.jsonl", "evaluations.json", "episodes.sqlite", "episodes.sqlite-wal", "failure.json", "lock")

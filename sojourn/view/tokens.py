@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sojourn.record.step_file import Record
-from sojourn.record.vocabulary import Vocabulary
+from sojourn.record.episodes.step_file import Record
+from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.terminal.episode import Move, Seat, seats
 from sojourn.types import FloatArray
 

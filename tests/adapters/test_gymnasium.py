@@ -9,9 +9,9 @@ from playing import chance_play, expert_play, failed, say
 
 from sojourn.checks.env import check_env
 from sojourn.checks.report import Outcome
+from sojourn.config.registry import build
 from sojourn.envs.adapters.gymnasium import Gymnasium, unpainted
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.registry import build
 
 LAKE = {
     "id": "FrozenLake-v1",

@@ -15,7 +15,7 @@ from sojourn.arena.checkpoints import Trained
 from sojourn.envs.tools import as_family
 from sojourn.envs.toy import Toy
 from sojourn.errors import ConfigError, ModelError, RecordError
-from sojourn.record.store import EpisodeStore
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.view.server import application
 from tests.envs.loopback import served
 

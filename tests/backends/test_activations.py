@@ -10,14 +10,15 @@ from engine_models import VOCABULARY, build
 from made import batch as made_batch
 from torch.autograd.graph import saved_tensors_hooks
 
-from sojourn.backends.torch import activations, models
-from sojourn.backends.torch.activations import Cost
-from sojourn.backends.torch.columns import Part
-from sojourn.backends.torch.decoder import base_of
-from sojourn.backends.torch.lora import adapted as with_adapters
-from sojourn.backends.torch.trainer import TorchTrainer
+from sojourn.backends.torch.models import loading
+from sojourn.backends.torch.models.lora import adapted as with_adapters
+from sojourn.backends.torch.trainer import activations
+from sojourn.backends.torch.trainer.activations import Cost
+from sojourn.backends.torch.trainer.columns import Part
+from sojourn.backends.torch.trainer.decoder import base_of
+from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.losses.ppo import PPO
-from sojourn.recipe import Lora, Optim
+from sojourn.train.recipe import Lora, Optim
 
 
 async def nowhere(weights, version):
@@ -77,7 +78,7 @@ def test_what_is_kept_falls_to_the_budget(share, kernel):
     batch = made_batch(np.random.default_rng(0))
 
     def made(activation_bytes: float) -> TorchTrainer:
-        return trainer(models.load("tiny:layers=8,hidden=64", "fp32", 0).model, activation_bytes, kernel=kernel)
+        return trainer(loading.load("tiny:layers=8,hidden=64", "fp32", 0).model, activation_bytes, kernel=kernel)
 
     free = made(float("inf"))
     each = activations.measure(activations.layers_of(free.model.get_decoder()), free.decoder.probe)

@@ -5,20 +5,20 @@ import pytest
 import torch
 from made import batch as made_batch
 
-from sojourn.backends.torch import models
 from sojourn.backends.torch.backend import Torch
-from sojourn.backends.torch.critic import Critic, Head
-from sojourn.backends.torch.decoder import Decoder
-from sojourn.backends.torch.trainer import TorchTrainer
-from sojourn.config import Tables
+from sojourn.backends.torch.models import loading
+from sojourn.backends.torch.trainer.critic import Critic, Head
+from sojourn.backends.torch.trainer.decoder import Decoder
+from sojourn.backends.torch.trainer.trainer import TorchTrainer
+from sojourn.config.toml import Tables
 from sojourn.errors import ConfigError, ModelError, RecordError
 from sojourn.losses.bcoder import BCoder
 from sojourn.losses.ppo import PPO
 from sojourn.losses.st_ppo import STPPO
 from sojourn.losses.value import Value
-from sojourn.recipe import Critic as Config
-from sojourn.recipe import Lora, Model, Optim, resolve
 from sojourn.render.auto import Auto
+from sojourn.train.recipe import Critic as Config
+from sojourn.train.recipe import Lora, Model, Optim, resolve
 from sojourn.types import Batch
 
 HIDDEN = 64
@@ -39,8 +39,8 @@ def head(width: int = 0, seed: int = 0) -> Head:
 
 
 def trainer(detach: bool = False, own: bool = False, token_budget: int = 100_000, critic: bool = True) -> TorchTrainer:
-    model = models.load(NAME, "fp32", 0).model
-    other = models.load(NAME, "fp32", 1).model if own else None
+    model = loading.load(NAME, "fp32", 0).model
+    other = loading.load(NAME, "fp32", 1).model if own else None
     decoder = Decoder(other, bf16=False) if own else None
     found = Critic(head(8), PLAIN, detach=detach, model=other, decoder=decoder) if critic else None
     made = TorchTrainer(model, nowhere, bf16=False, token_budget=token_budget, critic=found)
@@ -62,7 +62,7 @@ async def test_values_are_the_heads_of_the_states_before_and_after_each_token(ow
     """By transformers' own pass over each sequence alone."""
     batch, made = step(), trainer(own=own)
     found = await made.forward(batch, critic=True)
-    model = models.load(NAME, "fp32", 1 if own else 0).model
+    model = loading.load(NAME, "fp32", 1 if own else 0).model
     for a, b in zip(batch.starts, batch.starts[1:], strict=False):
         with torch.no_grad():
             hidden = model(torch.from_numpy(batch.tokens[a:b])[None], output_hidden_states=True).hidden_states[-1][0]
@@ -87,7 +87,7 @@ async def test_the_likeliest_tokens_and_their_gradient():
     batch = Batch(**{**vars(batch), "streams": {**batch.streams, "targets": np.zeros(len(batch), dtype=np.float32)}})
     found = await made.forward(batch, likeliest=True)
     await made.forward_backward(batch, [BCoder(advantage=0.0, likelihood=0.0)])
-    model, total = models.load(NAME, "fp32", 0).model, torch.zeros(())
+    model, total = loading.load(NAME, "fp32", 0).model, torch.zeros(())
     for a, b in zip(batch.starts, batch.starts[1:], strict=False):
         passed = model(torch.from_numpy(batch.tokens[a:b])[None], output_hidden_states=True)
         logp, said = passed.logits[0].log_softmax(-1), torch.from_numpy(batch.tokens[a:b])
@@ -182,7 +182,7 @@ async def test_what_is_published_has_no_critic():
     async def keep(weights, version):
         sent.extend(name for name, _ in weights)
 
-    model = models.load(NAME, "fp32", 0).model
+    model = loading.load(NAME, "fp32", 0).model
     made = TorchTrainer(model, keep, bf16=False, token_budget=999, critic=Critic(head(), PLAIN, detach=True))
     await made.publish()
     assert sorted(sent) == sorted(name for name, _ in model.named_parameters())

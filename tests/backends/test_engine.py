@@ -17,10 +17,10 @@ from transformers import (
     MambaForCausalLM,
 )
 
-from sojourn.backends.torch import fused
-from sojourn.backends.torch import kernel as kernels
-from sojourn.backends.torch.cache import PAGE, Shape
-from sojourn.backends.torch.engine import Engine
+from sojourn.backends.torch.kernels import kernel as kernels
+from sojourn.backends.torch.kernels.cache import PAGE, Shape
+from sojourn.backends.torch.sampler import decoders
+from sojourn.backends.torch.sampler.engine import Engine
 from sojourn.errors import BudgetError, ConfigError, InfrastructureError, ModelError
 from sojourn.types import Prompt, Sample, SamplingParams, Stop, Versions
 
@@ -103,7 +103,7 @@ FORMS += [("gemma3", True, "Plain"), ("qwen2", False, "Plain"), ("llama", False,
 async def test_the_fused_decoder_gives_the_logits_of_transformers(family, kernel, form, monkeypatch):
     model = build(family)
     fast = open_engine(model, kernel=kernel)
-    monkeypatch.setattr(fused, "build", lambda model, *_, **__: fused.Plain(model))
+    monkeypatch.setattr(decoders, "build", lambda model, *_, **__: decoders.Plain(model))
     plain = open_engine(model, kernel=kernel)
     assert [type(engine._stepper._decoder).__name__ for engine in (fast, plain)] == [form, "Plain"]
     told = await asyncio.gather(play(fast, tokens_of(1, 30), 3, 1), play(fast, tokens_of(2, 50), 3, 2))

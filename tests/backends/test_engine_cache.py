@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sojourn.backends.torch.cache import PAGE, KeyValues, Shape
-from sojourn.backends.torch.tree import WAIT, Copy, PrefixTree
+from sojourn.backends.torch.kernels.cache import PAGE, KeyValues, Shape
+from sojourn.backends.torch.sampler.prefix_cache import WAIT, Copy, PrefixTree
 
 
 def prompt(*tokens):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from sojourn.backends.torch import kernel, sampling
-from sojourn.backends.torch.cache import Shape
-from sojourn.backends.torch.sampling import Choices, Row, score, uniforms
+from sojourn.backends.torch.kernels import kernel
+from sojourn.backends.torch.kernels.cache import Shape
+from sojourn.backends.torch.sampler import sampling
+from sojourn.backends.torch.sampler.sampling import Choices, Row, score, uniforms
 from sojourn.errors import InfrastructureError, ModelError
 from sojourn.types import SamplingParams
 
@@ -77,7 +78,7 @@ def test_top_p_keeps_the_smallest_set_with_that_mass(top_p, spread):
 
 
 def test_a_nucleus_wider_than_the_first_look_is_found(monkeypatch):
-    monkeypatch.setattr("sojourn.backends.torch.sampling.HEAD", 4)
+    monkeypatch.setattr("sojourn.backends.torch.sampler.sampling.HEAD", 4)
     test_top_p_keeps_the_smallest_set_with_that_mass(0.9, 2.0)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from made import tree
 
-from sojourn.backends.torch import flexible, packed
+from sojourn.backends.torch.trainer import flexible, tree_attention
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -15,8 +15,8 @@ def test_the_block_mask_of_a_tree_attends_as_its_runs_do(window, softcap):
     torch.manual_seed(0)
     query, key, value = (2 * torch.randn(1, heads, len(made.tokens), 16) for heads in (4, 2, 2))
     cpu = torch.device("cpu")
-    plan = packed.Plan(made, cpu, kernel=False)
-    runs, _ = packed.attend(None, query, key, value, None, plan=plan, sliding_window=window, softcap=softcap)
+    plan = tree_attention.Plan(made, cpu, kernel=False)
+    runs, _ = tree_attention.attend(None, query, key, value, None, plan=plan, sliding_window=window, softcap=softcap)
     whole = flexible.attend(flexible.Masks(made, cpu).of(window), query, key, value, None, softcap)
     torch.testing.assert_close(whole, runs, atol=1e-5, rtol=1e-4)
 
@@ -29,7 +29,7 @@ def test_on_a_cuda_device_the_gradients_agree_too():
     found = []
     for device in (torch.device("cpu"), torch.device("cuda")):
         inputs = [t.to(device).requires_grad_() for t in sent]
-        out, _ = packed.attend(None, *inputs, None, plan=packed.Plan(made, device, kernel=False))
+        out, _ = tree_attention.attend(None, *inputs, None, plan=tree_attention.Plan(made, device, kernel=False))
         out.square().sum().backward()
         found.append([out.detach().cpu(), *(t.grad.cpu() for t in inputs)])
     for one, other in zip(*found, strict=True):

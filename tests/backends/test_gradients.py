@@ -12,14 +12,14 @@ from made import batch as made_batch
 from made import tree
 from torch.nn.functional import silu
 
-from sojourn.backends.torch import gradients, product
-from sojourn.backends.torch import kernel as kernels
-from sojourn.backends.torch.lora import adapted as with_adapters
-from sojourn.backends.torch.trainer import TorchTrainer
+from sojourn.backends.torch.kernels import gradients, product
+from sojourn.backends.torch.kernels import kernel as kernels
+from sojourn.backends.torch.models.lora import adapted as with_adapters
+from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.batch import share
 from sojourn.losses.entropy import Entropy
 from sojourn.losses.ppo import PPO
-from sojourn.recipe import Lora, Optim
+from sojourn.train.recipe import Lora, Optim
 
 pytestmark = pytest.mark.skipif(gradients.load(16, 16, 2) is None, reason="needs a C compiler")
 

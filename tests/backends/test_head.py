@@ -7,7 +7,7 @@ import pytest
 import torch
 from made import batch as made_batch
 
-from sojourn.backends.torch import head
+from sojourn.backends.torch.trainer import head
 from sojourn.errors import ModelError
 
 HIDDEN, VOCABULARY = 16, 300

@@ -7,7 +7,7 @@ import torch
 from engine_models import build, twin
 from torch._inductor import config as inductor
 
-from sojourn.backends.torch.engine import Engine
+from sojourn.backends.torch.sampler.engine import Engine
 from sojourn.types import Prompt, SamplingParams
 
 

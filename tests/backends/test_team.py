@@ -6,8 +6,8 @@ import time
 import pytest
 import torch
 
-from sojourn.backends.torch.kernel import loaded, openmp
-from sojourn.backends.torch.team import Team
+from sojourn.backends.torch.kernels.kernel import loaded, openmp
+from sojourn.backends.torch.trainer.worker_pool import Team
 
 CPU = torch.device("cpu")
 
@@ -88,5 +88,5 @@ def test_an_accelerator_is_not_shared_out():
 
 
 def test_without_openmp_there_is_one(monkeypatch):
-    monkeypatch.setattr("sojourn.backends.torch.team.openmp", lambda: None)
+    monkeypatch.setattr("sojourn.backends.torch.trainer.worker_pool.openmp", lambda: None)
     assert Team(CPU).count == 1

@@ -8,8 +8,8 @@ import pytest
 from sojourn.backends.torch.backend import Torch
 from sojourn.checks.backend import PROMISES, check_backend
 from sojourn.checks.report import Outcome
-from sojourn.components import COMPONENTS
-from sojourn.registry import build
+from sojourn.config.components import COMPONENTS
+from sojourn.config.registry import build
 from sojourn.types import Versions
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from sojourn.checks.estimator import PROMISES, check_estimator
 from sojourn.checks.report import Outcome
-from sojourn.components import COMPONENTS
+from sojourn.config.components import COMPONENTS
+from sojourn.config.registry import build
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.reinforce import Reinforce
-from sojourn.registry import build
 from sojourn.types import Credit
 
 OPTIONAL = {"a constant on all rewards changes nothing", "what it remembers is saved"}

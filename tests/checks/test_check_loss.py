@@ -8,9 +8,9 @@ import torch
 
 from sojourn.checks.loss import PROMISES, check_loss
 from sojourn.checks.report import Outcome
-from sojourn.components import COMPONENTS
+from sojourn.config.components import COMPONENTS
+from sojourn.config.registry import build
 from sojourn.losses.ppo import PPO
-from sojourn.registry import build
 
 
 @pytest.mark.parametrize("name", COMPONENTS["loss"])

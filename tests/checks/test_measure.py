@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from sojourn import atlas
+from sojourn import env_catalog
 from sojourn.checks.env.measure import Measured, Scored, measure
 from sojourn.envs.about import About
 from sojourn.envs.shop import Shop
@@ -68,11 +68,11 @@ def test_what_was_measured_is_read_back() -> None:
 
 def test_a_row_and_a_sheet_tell_what_is_known() -> None:
     about = About(source="ours", licence="MIT", extra="castle", programs={"java": "default-jre-headless"})
-    entry = atlas.World("castle", "A castle.", about, FOUND, "2026, here")
-    row = atlas.row(entry)
+    entry = env_catalog.World("castle", "A castle.", about, FOUND, "2026, here")
+    row = env_catalog.row(entry)
     assert (row["tasks"], row["fork"], row["acts/s"]) == ("100k / 500", "0.012 ms*", "1,234")
     assert (row["expert"], row["random"], row["licence"]) == ("1.00", "0.25", "MIT")
-    sheet = dict(atlas.details(entry, Toy()))
+    sheet = dict(env_catalog.details(entry, Toy()))
     assert sheet["needs"] == "pip install 'sojourn[castle]'; java (Debian: default-jre-headless)"
     assert sheet["random policy"] == "0.25 (20%)"
     assert sheet["measured"] == "16 test tasks, 2026, here"
@@ -80,10 +80,10 @@ def test_a_row_and_a_sheet_tell_what_is_known() -> None:
 
 
 def test_a_world_that_was_never_measured_says_how_to() -> None:
-    sheet = dict(atlas.details(atlas.World("castle", "A castle.", None, None), Toy()))
+    sheet = dict(env_catalog.details(env_catalog.World("castle", "A castle.", None, None), Toy()))
     assert sheet["measured"] == "not yet: sojourn envs castle --measure"
 
 
 @pytest.mark.parametrize(("value", "shown"), [(7, "7"), (1_000, "1k"), (100_000, "100k"), (10**9, "1000M")])
 def test_counts_are_short(value, shown) -> None:
-    assert atlas.count(value) == shown
+    assert env_catalog.count(value) == shown

@@ -5,8 +5,8 @@ import pytest
 from cases import group, paid, stream, trajectory
 
 from sojourn.batch import Aggregate, to_batch
-from sojourn.components import COMPONENTS
-from sojourn.registry import build
+from sojourn.config.components import COMPONENTS
+from sojourn.config.registry import build
 
 ESTIMATORS = list(COMPONENTS["estimator"])
 ADD = {

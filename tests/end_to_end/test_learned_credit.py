@@ -6,12 +6,12 @@ import shutil
 
 from test_loop import RECIPE, assert_same_weights
 
-from sojourn import config
+from sojourn.config import toml
 from sojourn.display import Display
-from sojourn.recipe import resolve
 from sojourn.record import checkpoint, metrics
 from sojourn.record.run import RunFolder
-from sojourn.stages import run_recipe
+from sojourn.train.recipe import resolve
+from sojourn.train.run import run_recipe
 
 CREDIT = """
 [critic]
@@ -46,11 +46,11 @@ def resolved(folder):
     table = table.replace('streams = [{ name = "ref_logprobs" }]\n', FUSED.replace("\n    ", " "))
     path = folder / "recipe.toml"
     path.write_text(table + CREDIT)
-    return resolve(config.read(path, ["stages.rl.steps=4"]))
+    return resolve(toml.read(path, ["stages.rl.steps=4"]))
 
 
 def ran(recipe, path, display, resume=False):
-    make = RunFolder.open(path) if resume else RunFolder.create(path, config.dump(recipe.table))
+    make = RunFolder.open(path) if resume else RunFolder.create(path, toml.dump(recipe.table))
     with make as folder, display(live=False) as shown:
         asyncio.run(run_recipe(recipe.recipe, folder, shown, resume=resume))
     return path
@@ -76,13 +76,13 @@ def test_what_a_stream_learnt_goes_on_in_the_next_stage(tmp_path):
         path.write_text(
             stages[::-1].replace('{ name = "progress" }'[::-1], ('{ name = "progress"' + other + " }")[::-1], 1)[::-1]
         )
-        recipe = resolve(config.read(path, []))
+        recipe = resolve(toml.read(path, []))
         whole = ran(recipe, tmp_path / name, Display)
         errors[name] = [line.values["progress_error"] for line in metrics.read(whole / "metrics.jsonl")]
     assert errors["alike"][:2] == errors["unlike"][:2]
     assert errors["alike"][2] < errors["unlike"][2]
     shutil.rmtree(checkpoint.checkpoints(tmp_path / "alike" / "checkpoints")[-1].path)
-    ran(resolve(config.read(tmp_path / "alike.toml", [])), tmp_path / "alike", Display, resume=True)
+    ran(resolve(toml.read(tmp_path / "alike.toml", [])), tmp_path / "alike", Display, resume=True)
     again = [line.values["progress_error"] for line in metrics.read(tmp_path / "alike" / "metrics.jsonl")]
     assert again == errors["alike"]
 

@@ -9,13 +9,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from sojourn import config
+from sojourn.config import toml
 from sojourn.credit.grpo import GRPO
 from sojourn.display import Display
-from sojourn.recipe import resolve
 from sojourn.record.intervals import Summary
 from sojourn.record.run import RunFolder
-from sojourn.stages import run_recipe
+from sojourn.train.recipe import resolve
+from sojourn.train.run import run_recipe
 from sojourn.types import Credit
 
 RECIPE = """
@@ -67,8 +67,8 @@ def learn(folder: Path, estimator: str) -> Sequence[Summary]:
     """The evaluations before and after."""
     path = folder / "recipe.toml"
     path.write_text(RECIPE)
-    resolved = resolve(config.read(path, [f"stages.rl.estimator={estimator}"]))
-    with RunFolder.create(folder / "run", config.dump(resolved.table)) as run, Display(live=False) as display:
+    resolved = resolve(toml.read(path, [f"stages.rl.estimator={estimator}"]))
+    with RunFolder.create(folder / "run", toml.dump(resolved.table)) as run, Display(live=False) as display:
         found = asyncio.run(run_recipe(resolved.recipe, run, display))
     return [found["before"], found["rl"]]
 

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from sojourn import config
 from sojourn.batch.flatten import flatten
+from sojourn.config import toml
 from sojourn.display import Display
 from sojourn.errors import ConfigError, RecordError
-from sojourn.recipe import Resolved, resolve
 from sojourn.record import checkpoint, metrics
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.store import EpisodeStore
-from sojourn.rig import assemble
-from sojourn.rollout.slots import Slots
-from sojourn.stages import run_recipe
+from sojourn.sources.slots import Slots
+from sojourn.train.assemble import assemble
+from sojourn.train.recipe import Resolved, resolve
+from sojourn.train.run import run_recipe
 
 RECIPE = """
 name = "loop"
@@ -65,11 +65,11 @@ malformed = -0.5
 def recipe(folder: Path, *overrides: str) -> Resolved:
     path = folder / "recipe.toml"
     path.write_text(RECIPE)
-    return resolve(config.read(path, overrides))
+    return resolve(toml.read(path, overrides))
 
 
 def run(resolved: Resolved, path: Path) -> Path:
-    with RunFolder.create(path, config.dump(resolved.table)) as folder, Display(live=False) as display:
+    with RunFolder.create(path, toml.dump(resolved.table)) as folder, Display(live=False) as display:
         asyncio.run(run_recipe(resolved.recipe, folder, display))
     return path
 
@@ -102,7 +102,7 @@ def test_same_seed_same_run_bit_for_bit_and_everything_is_recorded(tmp_path):
         assert [(len(g.episodes), g.slot) for g in groups] == [(3, slot) for slot in range(6)]
         assert not store.missing()
     # a run folder is itself a valid config
-    assert resolve(config.read(first)).recipe == resolved.recipe
+    assert resolve(toml.read(first)).recipe == resolved.recipe
 
 
 def test_streams_that_are_only_recorded_change_nothing(tmp_path):
@@ -162,7 +162,7 @@ def test_a_step_that_cannot_be_recorded_stops_the_run_which_then_goes_on(tmp_pat
             super().step(step, values)
             obstacle.mkdir(exist_ok=True)
 
-    with RunFolder.create(path, config.dump(resolved.table)) as folder:
+    with RunFolder.create(path, toml.dump(resolved.table)) as folder:
         refused = pytest.raises(RecordError, match=r"rl-000001-0.npz cannot be written \(Is a directory\)")
         with refused, Hinders(live=False) as display:
             asyncio.run(run_recipe(resolved.recipe, folder, display))
@@ -204,7 +204,7 @@ def test_lag_stays_within_its_bound_and_every_slot_is_trained_once(tmp_path, max
 @pytest.mark.parametrize("max_lag", [0, 1])
 def test_a_killed_run_resumes_with_nothing_lost_or_repeated_and_on_policy_to_the_same_weights(tmp_path, max_lag):
     resolved = recipe(tmp_path, f"stages.rl.groups.max_lag={max_lag}")
-    (tmp_path / "recipe.toml").write_text(config.dump(resolved.table))
+    (tmp_path / "recipe.toml").write_text(toml.dump(resolved.table))
     killed = tmp_path / "killed"
     command = [sys.executable, "-m", "sojourn", "train"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

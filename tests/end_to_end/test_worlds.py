@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from sojourn.components import COMPONENTS
-from sojourn.config import Tables, dump
+from sojourn.config.components import COMPONENTS
+from sojourn.config.registry import build, find
+from sojourn.config.toml import Tables, dump
 from sojourn.display import Display
 from sojourn.envs.about import About
 from sojourn.errors import MissingExtraError
-from sojourn.recipe import resolve
 from sojourn.record import metrics
 from sojourn.record.run import RunFolder
-from sojourn.registry import build, find
 from sojourn.rollout.play import Limits
 from sojourn.rollout.runner import offers
-from sojourn.stages import run_recipe
+from sojourn.train.recipe import resolve
+from sojourn.train.run import run_recipe
 
 
 def can_be_made(cls: Any) -> bool:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from sojourn.components import COMPONENTS
+from sojourn.config.components import COMPONENTS
+from sojourn.config.registry import find
 from sojourn.envs.about import About, need, need_program
 from sojourn.errors import MissingExtraError
-from sojourn.registry import find
 
 OTHERS = ("tools", "mixed")  # what they are made of says it
 

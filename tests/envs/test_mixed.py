@@ -7,18 +7,18 @@ from collections import Counter
 
 import pytest
 
-from sojourn import config
 from sojourn.checks.env import check_env
+from sojourn.config import toml
+from sojourn.config.registry import build
 from sojourn.display import Display
 from sojourn.envs.mixed import Mixed
 from sojourn.envs.shop import Shop
 from sojourn.envs.toy import Toy, ToyEnv
 from sojourn.errors import ConfigError
-from sojourn.recipe import resolve
 from sojourn.record import metrics
 from sojourn.record.run import RunFolder
-from sojourn.registry import build
-from sojourn.stages import run_recipe
+from sojourn.train.recipe import resolve
+from sojourn.train.run import run_recipe
 
 SMALL = Shop(products=200, attributes=1, options=0, price_limit=False, test=7)
 
@@ -129,8 +129,8 @@ async def test_it_keeps_the_promises_of_a_world() -> None:
 def test_one_policy_trains_in_both_and_success_is_told_for_each(tmp_path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(RECIPE)
-    resolved = resolve(config.read(path, ()))
-    with RunFolder.create(tmp_path / "run", config.dump(resolved.table)) as folder, Display(live=False) as display:
+    resolved = resolve(toml.read(path, ()))
+    with RunFolder.create(tmp_path / "run", toml.dump(resolved.table)) as folder, Display(live=False) as display:
         found = asyncio.run(run_recipe(resolved.recipe, folder, display))
     assert {name: part.tasks for name, part in found["rl"].envs.items()} == {"shop": 2, "toy": 4}
     line = next(iter(metrics.read(tmp_path / "run" / "metrics.jsonl")))

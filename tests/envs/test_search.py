@@ -9,6 +9,7 @@ import re
 import pytest
 
 from sojourn.checks.env import check_env
+from sojourn.config.registry import build
 from sojourn.envs.search import Search
 from sojourn.envs.search.corpus import Corpus, Passage
 from sojourn.envs.search.index import Index
@@ -18,7 +19,6 @@ from sojourn.envs.search.play import snippet
 from sojourn.envs.search.questions import Step, Thing, ask, flaw
 from sojourn.envs.search.splits import split_of
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.registry import build
 from sojourn.types import Message, Role
 
 EASY = dict(Search.about.easy)

@@ -7,12 +7,12 @@ from typing import get_type_hints
 
 import pytest
 
+from sojourn.config.registry import build
 from sojourn.envs.shop import Shop
 from sojourn.envs.shop.goals import seed_of
 from sojourn.envs.shop.reward import judge
 from sojourn.envs.shop.text import TextPlay
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.registry import build
 from sojourn.types import Message, Role, Step
 
 EASY = {"products": 200, "attributes": 1, "options": 0, "price_limit": False, "results_per_page": 3}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sojourn.backends.torch.columns import Chosen, Out
+from sojourn.backends.torch.trainer.columns import Chosen, Out
 from sojourn.losses.cispo import CISPO
 from sojourn.losses.gspo import GSPO
 from sojourn.losses.ppo import PPO

@@ -7,7 +7,7 @@ import pytest
 import torch
 from cases import group, paid, trajectory
 
-from sojourn.backends.torch.columns import Chosen, Out
+from sojourn.backends.torch.trainer.columns import Chosen, Out
 from sojourn.batch import Aggregate, to_batch
 from sojourn.credit.gae import GAE
 from sojourn.credit.grpo import GRPO

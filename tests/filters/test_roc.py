@@ -6,7 +6,7 @@ import pytest
 from cases import group, paid, trajectory
 
 from sojourn.filters.roc import ROC
-from sojourn.rewards.judge import Judged
+from sojourn.rewards.reward_cache import Judged
 
 
 def episode(won, errors, turns=4):

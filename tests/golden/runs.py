@@ -188,7 +188,7 @@ def metrics(path: Path) -> str:
 
 
 def records(path: Path) -> str:
-    from sojourn.record.store import EpisodeStore
+    from sojourn.record.episodes.store import EpisodeStore
 
     parts: list[bytes] = []
     with EpisodeStore(path) as store:

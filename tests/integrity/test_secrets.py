@@ -21,19 +21,19 @@ import trained_run
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from sojourn import config
 from sojourn.cli import app
+from sojourn.config import toml
+from sojourn.config.registry import build
 from sojourn.envs.adapters.child import Interpreter
 from sojourn.envs.chat import Endpoint
 from sojourn.envs.judged import Judge
 from sojourn.envs.sandbox import Entry, Tree
 from sojourn.envs.variables import inherited
 from sojourn.errors import ActionError, ConfigError, InfrastructureError, cause
-from sojourn.recipe import resolve
 from sojourn.record.run import RunFolder
-from sojourn.registry import build
 from sojourn.rollout.play import Limits
 from sojourn.secrets import MASK, masked, masked_table
+from sojourn.train.recipe import resolve
 from sojourn.view.server import application
 
 CANARY = "Kq7canaryW3birdZ9sings"
@@ -88,28 +88,28 @@ def test_a_key_in_a_config_is_refused_and_not_repeated(path: str, tmp_path: Path
     file = tmp_path / "r.toml"
     file.write_text("")
     with pytest.raises(ConfigError, match=re.escape(path)) as refused:
-        config.Tables().merge(nested(path, KEYS[path]), "r.toml")
+        toml.Tables().merge(nested(path, KEYS[path]), "r.toml")
     said = str(refused.value)
     assert "environment variable" in said
     texts = [KEYS[path]] if isinstance(KEYS[path], str) else KEYS[path]
     with pytest.raises(ConfigError, match="looks like a key") as overridden:
-        config.read(file, [f"{path.replace('.0', '')}={json.dumps(KEYS[path])}"])
+        toml.read(file, [f"{path.replace('.0', '')}={json.dumps(KEYS[path])}"])
     assert not any(CANARY in told or texts[-1] in told for told in (said, str(overridden.value)))
-    assert texts[-1] not in config.dump(nested(path, KEYS[path]))
-    assert tomllib.loads(config.dump(nested(path, KEYS[path])))
+    assert texts[-1] not in toml.dump(nested(path, KEYS[path]))
+    assert tomllib.loads(toml.dump(nested(path, KEYS[path])))
 
 
 @pytest.mark.parametrize("path", PLAIN)
 def test_what_is_no_key_is_left_alone(path: str) -> None:
-    tables = config.Tables()
+    tables = toml.Tables()
     tables.merge(nested(path, PLAIN[path]), "r.toml")
-    assert tomllib.loads(config.dump(tables.data)) == nested(path, PLAIN[path]) == masked_table(tables.data)
+    assert tomllib.loads(toml.dump(tables.data)) == nested(path, PLAIN[path]) == masked_table(tables.data)
 
 
 def test_a_config_that_was_masked_is_refused_with_the_remedy() -> None:
-    recorded = tomllib.loads(config.dump({"env": {"headers": {"Authorization": CANARY}}}))
+    recorded = tomllib.loads(toml.dump({"env": {"headers": {"Authorization": CANARY}}}))
     with pytest.raises(ConfigError, match=r"env.headers.Authorization was masked .*\$\{NAME\}"):
-        config.Tables().merge(recorded, "config.toml")
+        toml.Tables().merge(recorded, "config.toml")
 
 
 def test_no_error_repeats_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_no_error_repeats_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
         f"env.x.y={{headers={{a='{CANARY}'}}}}",
     ):
         with pytest.raises(ConfigError) as refused:
-            config.Tables({"env": 3}).override(text)
+            toml.Tables({"env": 3}).override(text)
         assert CANARY not in str(refused.value)
 
 
@@ -211,9 +211,9 @@ def test_a_run_with_a_key_holds_and_shows_it_nowhere(world, tmp_path, monkeypatc
     assert len(held) > 10
     assert [path for path, data in held.items() if CANARY.lower().encode() in data] == []
     assert any(b"${sojourn_test_canary} of [" in data for data in held.values()), "the tool was called, and said it"
-    resolved = resolve(config.read(run))  # the run folder is a config: the name of the variable has survived
+    resolved = resolve(toml.read(run))  # the run folder is a config: the name of the variable has survived
     assert dict(resolved.recipe.env.environment) == world["environment"]
-    (tmp_path / "r.toml").write_text(config.dump(resolved.table))
+    (tmp_path / "r.toml").write_text(toml.dump(resolved.table))
     (tmp_path / "told").mkdir()
     for place, text in outputs(run, tmp_path / "r.toml", tmp_path / "told").items():
         assert CANARY not in text, place

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from sojourn.config.registry import build
 from sojourn.envs.clinic.table import diseases
 from sojourn.errors import ActionError
-from sojourn.registry import build
 from sojourn.types import Message, Role, Step
 
 Policy = Callable[[Any], Iterator[str] | list[str]]

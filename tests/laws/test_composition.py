@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from sojourn.backends.torch import models
-from sojourn.backends.torch.critic import Critic, Head
-from sojourn.backends.torch.trainer import TorchTrainer
+from sojourn.backends.torch.models import loading
+from sojourn.backends.torch.trainer.critic import Critic, Head
+from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.batch import Aggregate, to_batch
 from sojourn.batch.flatten import flatten, scatter
 from sojourn.checks import made
 from sojourn.checks.made import FORKED, UNSTARTED, Shape
-from sojourn.components import COMPONENTS
-from sojourn.config import Tables
+from sojourn.config.components import COMPONENTS
+from sojourn.config.registry import build
+from sojourn.config.toml import Tables
 from sojourn.errors import ConfigError
-from sojourn.recipe import OWN, Optim, resolve
-from sojourn.registry import build
-from sojourn.streams.passes import Passes
+from sojourn.streams.step_context import Passes
+from sojourn.train.recipe import OWN, Optim, resolve
 
 ESTIMATORS = list(COMPONENTS["estimator"])
 LOSSES = list(COMPONENTS["loss"])
@@ -40,7 +40,7 @@ async def nowhere(weights, version):
 @cache
 def trainer(token_budget: int) -> TorchTrainer:
     """With a critic whose head has learnt something, so that a gradient reaches what is under it."""
-    model = models.load("tiny:layers=1,hidden=64", "fp32", 0).model
+    model = loading.load("tiny:layers=1,hidden=64", "fp32", 0).model
     head = Head(64, 0)
     torch.nn.init.normal_(head.out.weight, generator=torch.Generator().manual_seed(0))
     critic = Critic(head, Optim(), detach=False)

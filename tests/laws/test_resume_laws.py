@@ -10,7 +10,7 @@ from made_world import Odd, rig, sampled
 from sojourn.agents.plain import Plain
 from sojourn.envs.toy import Toy
 from sojourn.record import checkpoint
-from sojourn.rollout.slots import LiveSlots, Slots
+from sojourn.sources.slots import LiveSlots, Slots
 from sojourn.types import Prompt, Sample, SamplingParams, Stop, Versions
 
 TOY = Toy(rooms=2, side_rooms=1, choices=True, turns=6)

@@ -9,9 +9,9 @@ from engine_models import build
 from made import batch as made_batch
 from made import group, sample, trajectory
 
-from sojourn.backends.torch import models
-from sojourn.backends.torch.lora import adapted as with_adapters
-from sojourn.backends.torch.trainer import TorchTrainer
+from sojourn.backends.torch.models import loading
+from sojourn.backends.torch.models.lora import adapted as with_adapters
+from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.batch import Aggregate, to_batch
 from sojourn.losses.aepo import AEPO
 from sojourn.losses.cispo import CISPO
@@ -25,7 +25,7 @@ from sojourn.losses.nll import NLL
 from sojourn.losses.ppo import PPO
 from sojourn.losses.reinforce import Reinforce
 from sojourn.losses.sapo import SAPO
-from sojourn.recipe import Lora, Optim
+from sojourn.train.recipe import Lora, Optim
 from sojourn.types import Credit
 
 
@@ -34,7 +34,7 @@ async def nowhere(weights, version):
 
 
 def trainer(token_budget: int = 100_000, model=None, **bounds) -> TorchTrainer:
-    model = model or models.load("tiny", "fp32", 0).model
+    model = model or loading.load("tiny", "fp32", 0).model
     made = TorchTrainer(model, nowhere, bf16=False, token_budget=token_budget, **bounds)
     made.begin(Optim(lr=1e-3), 10, reference=False)
     return made
@@ -58,7 +58,7 @@ async def test_packing_changes_nothing():
     """Each packed sequence scores as it does alone, in transformers' own attention."""
     batch = made_batch(np.random.default_rng(1))
     packed = await trainer().forward(batch)
-    model = models.load("tiny", "fp32", 0).model
+    model = loading.load("tiny", "fp32", 0).model
     for s in range(len(batch.starts) - 1):
         span = slice(batch.starts[s], batch.starts[s + 1])
         tokens = torch.from_numpy(batch.tokens[span])
@@ -173,7 +173,7 @@ async def test_a_shared_prefix_has_the_same_gradient_every_time_on_two_threads(t
     batch = to_batch([group(plays)], credit, {}, aggregate=Aggregate())
     found = []
     for _ in range(12):
-        made = trainer(model=models.load("tiny:layers=1,hidden=192", "fp32", 0).model)
+        made = trainer(model=loading.load("tiny:layers=1,hidden=192", "fp32", 0).model)
         await made.forward_backward(batch, [PPO()])
         found.append(torch.cat([p.grad.flatten() for p in made.trainable.values()]))
     assert all(torch.equal(found[0], other) for other in found)
@@ -248,7 +248,7 @@ async def test_temperature_and_constraints_are_those_of_the_sampler():
     allowed = np.array([5, int(batch.tokens[where]), 7])
     changed = replace(batch, temperature=np.full(len(batch), 0.5, dtype=np.float32), allowed={int(where): allowed})
     scored = ((await trainer().forward(changed)).logprobs)[where]
-    model = models.load("tiny", "fp32", 0).model
+    model = loading.load("tiny", "fp32", 0).model
     with torch.no_grad():
         logits = model(torch.from_numpy(batch.tokens[:where])[None]).logits[0, -1] / 0.5
     expected = logits[int(batch.tokens[where])] - logits[allowed].logsumexp(0)

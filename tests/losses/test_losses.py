@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sojourn.backends.torch.columns import Chosen, Out
+from sojourn.backends.torch.trainer.columns import Chosen, Out
 from sojourn.losses.aepo import AEPO
 from sojourn.losses.bcoder import BCoder
 from sojourn.losses.cispo import CISPO

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from sojourn import config
+from sojourn.config import toml
 from sojourn.display import Display
 from sojourn.errors import InfrastructureError, RecordError
-from sojourn.recipe import resolve
 from sojourn.record.blobs import Blobs
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.store import EpisodeStore
 from sojourn.render.chatml import ChatML
 from sojourn.render.turns import Turns
-from sojourn.stages import run_recipe
 from sojourn.tasks import Generated
+from sojourn.train.recipe import resolve
+from sojourn.train.run import run_recipe
 from sojourn.types import Message, Observation, Role, Step, Task
 
 EVERYWHERE = b"shown in every episode"
@@ -127,8 +127,8 @@ losses = [{{ name = "ppo" }}]
 def run(folder: Path, *overrides: str) -> RunFolder:
     path = folder / "recipe.toml"
     path.write_text(RECIPE)
-    resolved = resolve(config.read(path, overrides))
-    with RunFolder.create(folder / "run", config.dump(resolved.table)) as made, Display(live=False) as display:
+    resolved = resolve(toml.read(path, overrides))
+    with RunFolder.create(folder / "run", toml.dump(resolved.table)) as made, Display(live=False) as display:
         asyncio.run(run_recipe(resolved.recipe, made, display))
     return RunFolder.read(folder / "run")
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from sojourn import config
+from sojourn.config import toml
 from sojourn.errors import RecordError
-from sojourn.recipe import resolve
 from sojourn.record import checkpoint
 from sojourn.record.metrics import Jsonl
-from sojourn.stages import _cut
+from sojourn.train.recipe import resolve
+from sojourn.train.run import _cut
 
 STATE = {
     "step": 3,
@@ -272,7 +272,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_previous_one(tmp_path: Path,
 
 @pytest.mark.parametrize("state", [{"stage": 7, "step": 0, "parts": {}}, {"stage": 0}, {"stage": 0, "step": "2"}, {}])
 def test_a_state_of_no_stage_of_the_run_is_one_sentence(tmp_path: Path, state: dict):
-    recipe = resolve(config.read(Path(__file__).parents[2] / "recipes" / "toy" / "train.toml")).recipe
+    recipe = resolve(toml.read(Path(__file__).parents[2] / "recipes" / "toy" / "train.toml")).recipe
     found = checkpoint.save(tmp_path, 1, weights, state)
     jsonl = Jsonl(tmp_path / "metrics.jsonl")
     with pytest.raises(RecordError, match=r"step-000001 is of no step of the \d stages of this run"):

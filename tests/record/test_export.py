@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 from sojourn.agents.plain import Plain
 from sojourn.cli import app
 from sojourn.errors import ConfigError, RecordError
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.export import export, read
 from sojourn.record.export.chosen import Choice, windows
 from sojourn.record.export.reading import Conversation
 from sojourn.record.run import RunFolder
-from sojourn.record.store import EpisodeStore
 from sojourn.types import Ending, Group, Message, Role, Tool, Trajectory
 
 MIXED = Script(["go north", "<tool_call>never closed", "go south"])

@@ -18,12 +18,12 @@ import big_run
 from told import ids, recorded, told
 
 from sojourn.errors import QueryError
-from sojourn.record.entry import Entry
-from sojourn.record.found import page
-from sojourn.record.index import open_to_read
-from sojourn.record.search import ORDERS, Query, quoted
-from sojourn.record.store import EpisodeStore
-from sojourn.record.texts import LONGEST
+from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.index import open_to_read
+from sojourn.record.episodes.store import EpisodeStore
+from sojourn.record.search.fts_documents import LONGEST
+from sojourn.record.search.query import ORDERS, Query, quoted
+from sojourn.record.search.search_results import page
 from sojourn.types import (
     Ending,
     Episode,

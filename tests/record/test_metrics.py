@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sojourn.config.registry import build
 from sojourn.errors import ConfigError, MissingExtraError, RecordError
 from sojourn.record.metrics import Jsonl, Line, Sinks, TensorBoard, Trackio, Wandb, read
-from sojourn.registry import build
 
 
 def test_lines_are_on_disk_at_once_and_come_back(tmp_path: Path):

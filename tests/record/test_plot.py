@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sojourn import plot
 from sojourn.errors import RecordError
-from sojourn.record import plot
 from sojourn.record.intervals import Estimate, Part, Summary
 from sojourn.record.metrics import Jsonl
 from sojourn.record.run import RunFolder

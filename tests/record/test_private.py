@@ -12,10 +12,10 @@ import pytest
 import trained_run
 
 from sojourn.record import checkpoint
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.export import export
 from sojourn.record.export.chosen import Choice
 from sojourn.record.run import RunFolder
-from sojourn.record.store import EpisodeStore
 
 CONFIG = 'name = "toy"\n'
 

@@ -7,7 +7,8 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from sojourn.errors import QueryError
-from sojourn.record.search import (
+from sojourn.record.search.fts_documents import clean
+from sojourn.record.search.query import (
     EXACT,
     FRACTIONS,
     LONGEST,
@@ -21,7 +22,6 @@ from sojourn.record.search import (
     Range,
     Words,
 )
-from sojourn.record.texts import clean
 
 texts = st.text(min_size=1, max_size=12).map(clean)
 signs = st.booleans()

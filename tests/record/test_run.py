@@ -197,7 +197,7 @@ def test_blobs_are_named_by_content(tmp_path: Path):
 
 
 def test_imports_stay_light():
-    ours = "sojourn.record.run, sojourn.record.store, sojourn.record.plot, sojourn.record.metrics, sojourn.display"
+    ours = "sojourn.record.run, sojourn.record.episodes.store, sojourn.plot, sojourn.record.metrics, sojourn.display"
     heavy = "'torch', 'matplotlib', 'wandb', 'tensorboard', 'trackio'"
     code = f"import sys, {ours}; print([m for m in ({heavy}) if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

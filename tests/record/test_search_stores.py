@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from told import ids, recorded, told
 
-from sojourn.record.entry import FIRST
-from sojourn.record.store import EpisodeStore
+from sojourn.record.episodes.episode_row import FIRST
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.types import ToolCall
 
 

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from sojourn.errors import RecordError
-from sojourn.record.entry import COLUMNS
-from sojourn.record.step_file import StepFile
-from sojourn.record.store import EpisodeStore
+from sojourn.record.episodes.episode_row import COLUMNS
+from sojourn.record.episodes.step_file import StepFile
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.types import (
     Credit,
     Ending,
@@ -247,7 +247,8 @@ def test_readers_work_beside_a_writer(tmp_path: Path):
 
 def test_a_writer_that_was_killed_leaves_whole_steps(tmp_path: Path):
     script = (
-        "import os, sys; sys.path.insert(0, sys.argv[2]); import test_store as t; from sojourn.record.store import *\n"
+        "import os, sys; sys.path.insert(0, sys.argv[2]); import test_store as t\n"
+        "from sojourn.record.episodes.store import *\n"
         "store = EpisodeStore(sys.argv[1], write=True)\n"
         "for step in range(3): store.append('rl', step, [t.make_group(step)[0]])\n"
         "os._exit(9)"

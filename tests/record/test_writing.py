@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any, cast
 
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.store import EpisodeStore
-from sojourn.stages import Session
+from sojourn.train.run import Session
 from tests.cases import group, paid, trajectory
 from tests.envs.busy import given_up_while_it_queues
 

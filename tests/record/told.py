@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sojourn.record.store import EpisodeStore
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.types import Ending, Episode, Group, Message, Role, Sample, Stop, Task, Trajectory, Turn, Versions
 
 

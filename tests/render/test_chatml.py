@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sojourn.backends.torch import tiny
+from sojourn.backends.torch.models import tiny
 from sojourn.errors import ActionError, RenderError
 from sojourn.render.chatml import ChatML
 from sojourn.types import Message, Role, Sample, Stop, Tool, ToolCall, Versions

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sojourn.record import vocabulary
+from sojourn.record.episodes import vocabulary
 from sojourn.render import pieces
 from sojourn.render.text import Codec
 from tests.render.tokenizers_of_models import tokenizer

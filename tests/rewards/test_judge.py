@@ -6,7 +6,7 @@ import pytest
 from cases import group, paid, trajectory
 
 from sojourn.errors import ConfigError
-from sojourn.rewards.judge import Judge
+from sojourn.rewards.reward_cache import Judge
 
 
 class Says:

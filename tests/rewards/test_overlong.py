@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from made import group, sample
 
+from sojourn.config.registry import build
 from sojourn.errors import ConfigError
-from sojourn.registry import build
 from sojourn.rewards.native import Native
 from sojourn.rewards.overlong import Overlong
 from sojourn.types import Ending, Trajectory, Turn

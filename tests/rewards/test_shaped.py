@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from cases import group, trajectory
 
+from sojourn.config.registry import build
 from sojourn.credit.relative import returns
 from sojourn.errors import ConfigError
-from sojourn.registry import build
 from sojourn.rewards.composite import Composite
 from sojourn.rewards.native import Native
 from sojourn.rewards.shaped import Shaped

@@ -4,7 +4,7 @@ import pytest
 from made_world import Odd, renderer, rig, sampled, seeds
 
 from sojourn.errors import ConfigError
-from sojourn.rollout.experts import Experts
+from sojourn.sources.experts import Experts
 from sojourn.types import Message, Role
 
 

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from made_world import Odd, rig, sampled, seeds
 
-from sojourn import config
+from sojourn.config import toml
 from sojourn.display import Display
 from sojourn.errors import ConfigError
-from sojourn.recipe import resolve
-from sojourn.record import metrics, vocabulary
+from sojourn.record import metrics
+from sojourn.record.episodes import vocabulary
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.store import EpisodeStore
-from sojourn.rollout.folder import Folder
-from sojourn.stages import run_recipe
+from sojourn.sources.folder import Folder
+from sojourn.train.recipe import resolve
+from sojourn.train.run import run_recipe
 
 HEAD = """
 name = "recorded"
@@ -62,8 +63,8 @@ losses = [{{ name = "ppo" }}]
 def run(folder: Path, text: str) -> Path:
     path = folder / "recipe.toml"
     path.write_text(text)
-    resolved = resolve(config.read(path))
-    with RunFolder.create(folder / "run", config.dump(resolved.table)) as made, Display(live=False) as display:
+    resolved = resolve(toml.read(path))
+    with RunFolder.create(folder / "run", toml.dump(resolved.table)) as made, Display(live=False) as display:
         asyncio.run(run_recipe(resolved.recipe, made, display))
     return folder / "run"
 

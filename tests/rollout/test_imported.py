@@ -15,20 +15,20 @@ from played_run import SUMS, TOY, Made, Script
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
-from sojourn import config
 from sojourn.agents.plain import Plain
 from sojourn.cli import app
+from sojourn.config import toml
+from sojourn.config.registry import build
 from sojourn.display import Display
 from sojourn.errors import ConfigError
-from sojourn.recipe import Resolved, resolve
 from sojourn.record import checkpoint
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.export import export
 from sojourn.record.export.chosen import Choice
 from sojourn.record.run import RunFolder
-from sojourn.record.store import EpisodeStore
-from sojourn.registry import build
-from sojourn.rollout.imported import Imported
-from sojourn.stages import check_groups, run_recipe
+from sojourn.sources.imported import Imported
+from sojourn.train.recipe import Resolved, resolve
+from sojourn.train.run import check_groups, run_recipe
 from sojourn.types import Group, Message, Role, Versions
 
 HEAD = """
@@ -59,7 +59,7 @@ CLONE = 'estimator = { name = "constant" }\nlosses = [{ name = "nll" }]\n'
 def resolved(folder: Path, text: str) -> Resolved:
     folder.mkdir(exist_ok=True)
     (folder / "recipe.toml").write_text(text)
-    return resolve(config.read(folder / "recipe.toml"))
+    return resolve(toml.read(folder / "recipe.toml"))
 
 
 def check(folder: Path, text: str) -> None:
@@ -69,7 +69,7 @@ def check(folder: Path, text: str) -> None:
 
 def run(folder: Path, text: str) -> Path:
     made = resolved(folder, text)
-    with RunFolder.create(folder / "run", config.dump(made.table)) as out, Display(live=False) as display:
+    with RunFolder.create(folder / "run", toml.dump(made.table)) as out, Display(live=False) as display:
         asyncio.run(run_recipe(made.recipe, out, display))
     return folder / "run"
 

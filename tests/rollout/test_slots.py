@@ -6,7 +6,7 @@ import pytest
 from made_world import Odd, Says, rig, seeds
 
 from sojourn.errors import ConfigError
-from sojourn.rollout.slots import Slots
+from sojourn.sources.slots import Slots
 
 
 async def steps(slots: Slots, world: Odd, count: int, first: int = 0, **options):

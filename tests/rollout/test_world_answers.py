@@ -11,10 +11,10 @@ from made_world import Says, renderer, rig
 
 from sojourn.agents.plain import Plain
 from sojourn.errors import ConfigError, WorldError, leaf
-from sojourn.evaluate import evaluate
-from sojourn.rewards.judge import Judge
 from sojourn.rewards.native import Native
+from sojourn.rewards.reward_cache import Judge
 from sojourn.rollout.runner import Rollout, Runner
+from sojourn.train.evaluate import evaluate
 from sojourn.types import Message, Observation, Role, SamplingParams, Step, Task
 
 SHOWN = Observation((Message(Role.USER, "Say yes."),))

@@ -9,18 +9,18 @@ from engine_models import logprobs_of
 from made import chatml, sample
 from made_world import Odd
 
-from sojourn.backends.torch import models
-from sojourn.backends.torch.trainer import TorchTrainer
-from sojourn.config import Tables
+from sojourn.backends.torch.models import loading
+from sojourn.backends.torch.trainer.trainer import TorchTrainer
+from sojourn.config.toml import Tables
 from sojourn.errors import ConfigError
-from sojourn.recipe import resolve
-from sojourn.stages import check_groups
 from sojourn.streams.information_gain import InformationGain
-from sojourn.streams.passes import Passes
+from sojourn.streams.step_context import Passes
 from sojourn.tasks import Generated
+from sojourn.train.recipe import resolve
+from sojourn.train.run import check_groups
 from sojourn.types import Ending, Episode, Group, Message, Role, Task, Trajectory, Turn
 
-MODEL = models.load("tiny:layers=2,hidden=64").model
+MODEL = loading.load("tiny:layers=2,hidden=64").model
 PARENTS = ((-1, 0, 1), (-1, -1), (-1, 0, 0), (-1,), ())  # a line, two windows, a fork, a single turn, none
 
 

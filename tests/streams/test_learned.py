@@ -10,23 +10,23 @@ import torch
 from made import chatml, group, trajectory
 from made import score as scored
 
-from sojourn.backends.torch import models
-from sojourn.backends.torch.trainer import TorchTrainer
+from sojourn.backends.torch.models import loading
+from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.checks.made import FORKED, UNSTARTED, WINDOWED, Shape
 from sojourn.checks.made import step as made_step
-from sojourn.components import COMPONENTS
+from sojourn.config.components import COMPONENTS
+from sojourn.config.registry import build
 from sojourn.optim import Optim
 from sojourn.record import checkpoint
-from sojourn.registry import build
 from sojourn.schedules import Linear
 from sojourn.streams.curiosity import Curiosity
 from sojourn.streams.feedback import Feedback, led_to
 from sojourn.streams.implicit_reward import ImplicitReward, _each, _pairs
 from sojourn.streams.learner import hashed
 from sojourn.streams.milestones import Milestones, progressed
-from sojourn.streams.passes import Passes
 from sojourn.streams.progress import Progress
 from sojourn.streams.relatedness import Relatedness
+from sojourn.streams.step_context import Passes
 from sojourn.streams.utterance_advantage import UtteranceAdvantage, _moves
 from sojourn.types import Ending, Message, Role, Score
 
@@ -39,7 +39,7 @@ async def nowhere(weights, version):
 
 
 def policy() -> TorchTrainer:
-    made = TorchTrainer(models.load(NAME, "fp32", 0).model, nowhere, bf16=False, token_budget=10_000)
+    made = TorchTrainer(loading.load(NAME, "fp32", 0).model, nowhere, bf16=False, token_budget=10_000)
     made.begin(Optim(lr=1e-2), 10, reference=True)
     return made
 
@@ -228,10 +228,10 @@ async def test_the_models_gradient_is_that_of_its_loss(loss):
     for _ in range(2):  # the second time the model is another than what it began with
         of = passes(groups, scores, trainer)
         await stream(of)
-        model = models.load(NAME, "fp32", 0).model  # in transformers' own attention
+        model = loading.load(NAME, "fp32", 0).model  # in transformers' own attention
         model.load_state_dict(stream._held["model"].model.state_dict())
         await stream.learn(of)
-    sums = torch.stack([total(model, t) - total(models.load(NAME, "fp32", 0).model, t).detach()
+    sums = torch.stack([total(model, t) - total(loading.load(NAME, "fp32", 0).model, t).detach()
                         for g in groups for t in g.trajectories]) * 0.5  # fmt: skip
     good = torch.tensor([score.total > 0 for judged in scores for score in judged])
     if loss == "ce":
@@ -420,7 +420,7 @@ async def test_states_are_in_the_order_of_turns():
     of = passes([made], [[scored(made.trajectories[0], 1.0)]])
     [[states]] = await of.states()
     assert states.turns == [0, 1, 2]
-    model = models.load(NAME, "fp32", 0).model
+    model = loading.load(NAME, "fp32", 0).model
     for turn in range(3):
         seen = made.trajectories[0].prompt(turn)
         with torch.no_grad():
@@ -432,7 +432,7 @@ async def test_what_nobody_said_is_scored_in_parts_where_it_is_long(monkeypatch)
     of = passes(*step())
     prompts, replies = [np.arange(5) + n for n in range(3)], [np.array([7, 8])] * 3
     whole = await of.unsaid(prompts, replies)
-    monkeypatch.setattr("sojourn.streams.passes.MOST_UNSAID", 6)
+    monkeypatch.setattr("sojourn.streams.step_context.MOST_UNSAID", 6)
     for one, other in zip(whole, await of.unsaid(prompts, replies), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 

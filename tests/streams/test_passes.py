@@ -5,14 +5,14 @@ import pytest
 import torch
 from made import batch, group, trajectory
 
-from sojourn.backends.torch import models
-from sojourn.backends.torch.trainer import TorchTrainer
+from sojourn.backends.torch.models import loading
+from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.batch.flatten import flatten, scatter
-from sojourn.components import COMPONENTS
+from sojourn.config.components import COMPONENTS
+from sojourn.config.registry import find
 from sojourn.losses.nll import NLL
-from sojourn.recipe import Optim
-from sojourn.registry import find
-from sojourn.streams.passes import Passes
+from sojourn.streams.step_context import Passes
+from sojourn.train.recipe import Optim
 
 
 async def nowhere(weights, version):
@@ -41,7 +41,7 @@ class Counted:
 
 async def stepped():
     """A trainer whose weights are no longer those that its stage began with, and a step's groups."""
-    trainer = TorchTrainer(models.load("tiny").model, nowhere, bf16=False, token_budget=1000)
+    trainer = TorchTrainer(loading.load("tiny").model, nowhere, bf16=False, token_budget=1000)
     trainer.begin(Optim(lr=1e-2), 10, reference=True)
     rng = np.random.default_rng(0)
     forked = trajectory(rng, parents=[-1, 0, 0, 1])
@@ -77,7 +77,7 @@ async def test_how_far_the_first_policys_choice_is_from_the_present_one():
     counted, groups = await stepped()
     trainer = counted.trainer
     found = await find("stream", "greedy_gap")()(Passes(groups, [], trainer))
-    now, first = models.load("tiny").model, models.load("tiny").model
+    now, first = loading.load("tiny").model, loading.load("tiny").model
     now.load_state_dict(trainer.model.state_dict())
     flat, places = flatten(groups)
     expected = np.zeros(len(flat), dtype=np.float32)

@@ -2,10 +2,10 @@
 
 import pytest
 
+from sojourn.curricula.cycle import Cycle
+from sojourn.curricula.shuffle import Shuffle
 from sojourn.schedules import Constant, Cosine, Linear
 from sojourn.tasks import Generated
-from sojourn.tasks.cycle import Cycle
-from sojourn.tasks.shuffle import Shuffle
 from sojourn.types import Task
 
 TASKS = Generated(lambda index: Task("made", {}, index, "train"), 10)

@@ -12,11 +12,11 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from sojourn.record import vocabulary
+from sojourn.record.episodes import vocabulary
+from sojourn.record.episodes.store import EpisodeStore
+from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.record.intervals import summarise
 from sojourn.record.run import RunFolder
-from sojourn.record.store import EpisodeStore
-from sojourn.record.vocabulary import Vocabulary
 from sojourn.types import (
     Credit,
     Ending,

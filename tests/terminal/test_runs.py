@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sojourn.cli import app
 from sojourn.errors import RecordError
 from sojourn.record.run import RunFolder
-from sojourn.record.standing import FAILURE, State, locked, standing
+from sojourn.record.run_status import FAILURE, State, locked, standing
 from sojourn.terminal import runs
 from tests.terminal.conftest import CONFIG, make, printed
 

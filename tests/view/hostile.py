@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.intervals import summarise
 from sojourn.record.metrics import Jsonl
 from sojourn.record.run import RunFolder
-from sojourn.record.store import EpisodeStore
 from sojourn.types import Credit, Ending, Episode, Group, Message, Role, Score, Task, ToolCall, Trajectory, Turn
 from tests.made import sample
 

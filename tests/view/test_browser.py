@@ -10,8 +10,8 @@ from pathlib import Path
 import big_run
 import pytest
 
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Jsonl
-from sojourn.record.store import EpisodeStore
 from tests.view import hostile
 from tests.view.conftest import Tab, served
 

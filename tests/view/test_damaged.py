@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from sojourn.record.store import EpisodeStore
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.view.server import application
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # which say the same to whoever has no page

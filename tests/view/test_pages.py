@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from sojourn.record.store import EpisodeStore
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.view.server import application
 
 

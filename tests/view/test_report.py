@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sojourn import cli
-from sojourn.record.store import EpisodeStore
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.types import Ending, Episode, Group, Message, Role, Score, Task, Trajectory, Turn
 from sojourn.view import report
 from tests.made import sample

@@ -26,9 +26,9 @@ from starlette.testclient import TestClient
 
 from sojourn.arena.spoken import SILENT
 from sojourn.envs.sokoban import Sokoban
-from sojourn.record.entry import Entry
-from sojourn.record.step_file import Record
-from sojourn.record.store import EpisodeStore
+from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.step_file import Record
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.types import Message, Prompt, Role, Sample, SamplingParams, Stop, Turn, Versions
 from sojourn.view.handover import Recited
 from sojourn.view.page import address

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from played_run import TOY, Made
 
-from sojourn.record.store import EpisodeStore
+from sojourn.record.episodes.store import EpisodeStore
 
 
 def test_a_person_plays_in_a_browser_and_keeps_it(tmp_path: Path) -> None:

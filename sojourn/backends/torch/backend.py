@@ -6,13 +6,13 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
+from sojourn.config.registry import Range
 from sojourn.errors import ModelError
 from sojourn.protocols import Renderer
-from sojourn.registry import Range
 from sojourn.timeline import Timeline
 
 if TYPE_CHECKING:
-    from sojourn.recipe import Critic, Model
+    from sojourn.train.recipe import Critic, Model
 
 
 class Opened(NamedTuple):
@@ -50,22 +50,22 @@ class Torch:
 
     def check(self, model: Model, critic: Critic | None = None) -> None:
         """Whether the models can be found, without loading them, and the device is there (for --dry)."""
-        from sojourn.backends.torch import models
+        from sojourn.backends.torch.models import loading
 
-        models.resolve(model.name, model.revision)
+        loading.resolve(model.name, model.revision)
         if critic is not None and critic.model:
-            models.resolve(critic.model, critic.revision)
+            loading.resolve(critic.model, critic.revision)
         if self.device == "cuda":
             device_of(self.device)
 
     def identities(self, model: Model, critic: Critic | None) -> dict[str, str]:
         """Which weights `open` loads, by the role of each model; empty for those that are not on this machine yet."""
-        from sojourn.backends.torch import models
+        from sojourn.backends.torch.models import loading
 
         wanted = {"policy": (model.name, model.revision)}
         if critic is not None and critic.model:
             wanted["critic"] = (critic.model, critic.revision)
-        return {role: models.identity(models.resolve(*named)) for role, named in wanted.items()}
+        return {role: loading.identity(loading.resolve(*named)) for role, named in wanted.items()}
 
     def open(
         self,
@@ -77,13 +77,13 @@ class Torch:
     ) -> Opened:
         import torch
 
-        from sojourn.backends.torch import lora, models
-        from sojourn.backends.torch.engine import Engine
-        from sojourn.backends.torch.trainer import TorchTrainer
+        from sojourn.backends.torch.models import loading, lora
+        from sojourn.backends.torch.sampler.engine import Engine
+        from sojourn.backends.torch.trainer.trainer import TorchTrainer
 
         torch.manual_seed(seed)
         device = device_of(self.device)
-        loaded = models.load(model.name, "fp32", seed, model.revision)
+        loaded = loading.load(model.name, "fp32", seed, model.revision)
         loaded.model.to(device)
         chosen = renderer.pick(loaded.template) if hasattr(renderer, "pick") else renderer
         bound = chosen.bind(loaded.tokenizer)
@@ -120,15 +120,15 @@ class Torch:
         """A head on the policy, or on a model of its own. Raises `ModelError` where that reads other tokens."""
         import torch
 
-        from sojourn.backends.torch import critic as made
-        from sojourn.backends.torch import lora, models
-        from sojourn.backends.torch.decoder import Decoder
+        from sojourn.backends.torch.models import loading, lora
+        from sojourn.backends.torch.trainer import critic as made
+        from sojourn.backends.torch.trainer.decoder import Decoder
 
         device = next(policy.model.parameters()).device
         if not critic.model:
             head = made.Head(policy.model.config.get_text_config().hidden_size, critic.hidden)
             return made.Critic(head.to(device), critic.optim, detach=critic.detach)
-        loaded = models.load(critic.model, "fp32", seed, critic.revision)
+        loaded = loading.load(critic.model, "fp32", seed, critic.revision)
         if loaded.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
             raise ModelError(
                 f"critic.model = '{critic.model}': its tokenizer is not that of '{policy.name}', whose tokens it would "

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About, need
 from sojourn.envs.adapters.gymnasium import UNCOPIABLE
 from sojourn.envs.adapters.hooks import called
@@ -22,7 +23,6 @@ from sojourn.envs.adapters.toolbox import FORMS, Form, Toolbox
 from sojourn.envs.aside import Aside, Threads, offered
 from sojourn.envs.calls import settled
 from sojourn.errors import ConfigError, InfrastructureError
-from sojourn.registry import Range
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed
 from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.adapters.child import Child, Interpreter
 from sojourn.envs.adapters.hooks import called
@@ -23,7 +24,6 @@ from sojourn.envs.calls import LONGEST_ACTION, settled
 from sojourn.envs.chromium import risks
 from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.registry import Range
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed
 from sojourn.types import Message, Observation, Role, Step, Task

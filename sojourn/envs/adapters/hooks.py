@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sojourn.config.registry import named
 from sojourn.errors import ConfigError
-from sojourn.registry import named
 
 
 def called(path: str, where: str) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.adapters.hooks import called
 from sojourn.envs.adapters.listed import listed, same
@@ -20,7 +21,6 @@ from sojourn.envs.adapters.toolbox import FORMS, Form, Toolbox, answer
 from sojourn.envs.calls import settled, short
 from sojourn.envs.variables import check_variables
 from sojourn.errors import ConfigError, InfrastructureError
-from sojourn.registry import Range
 from sojourn.tasks.splits import first_seed
 from sojourn.types import Message, Observation, Role, Step, Task, Tool
 

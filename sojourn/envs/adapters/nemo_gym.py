@@ -18,6 +18,7 @@ from http.cookies import SimpleCookie
 from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.adapters.hooks import called
 from sojourn.envs.adapters.listed import listed
@@ -25,7 +26,6 @@ from sojourn.envs.adapters.toolbox import FORMS, Form, Toolbox, answer, sendable
 from sojourn.envs.calls import LONGEST_ACTION, settled, short
 from sojourn.envs.fields import require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.registry import Range
 from sojourn.tasks.splits import first_seed
 from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
 

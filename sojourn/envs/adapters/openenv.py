@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About, need
 from sojourn.envs.adapters.hooks import called
 from sojourn.envs.adapters.listed import listed
@@ -25,7 +26,6 @@ from sojourn.envs.adapters.toolbox import FORMS, Form, Toolbox, answer
 from sojourn.envs.calls import LONGEST_ACTION, as_text, settled, short
 from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.registry import Range
 from sojourn.tasks.splits import first_seed, seeded
 from sojourn.types import Message, Observation, Role, Step, Task, Tool
 

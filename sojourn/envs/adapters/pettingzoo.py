@@ -20,13 +20,13 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About, need
 from sojourn.envs.adapters import spaces
 from sojourn.envs.adapters.hooks import called
 from sojourn.envs.aside import Aside, Threads, offered
 from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.registry import Range
 from sojourn.tasks.splits import seeded
 from sojourn.types import Message, Observation, Role, Step, Task
 

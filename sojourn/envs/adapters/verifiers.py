@@ -17,6 +17,7 @@ from functools import cached_property
 from itertools import count
 from typing import Annotated, Any, ClassVar
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.adapters.child import Child, Interpreter
 from sojourn.envs.adapters.hooks import called
@@ -24,7 +25,6 @@ from sojourn.envs.adapters.toolbox import Toolbox, sendable
 from sojourn.envs.calls import LONGEST_ACTION, settled
 from sojourn.envs.fields import require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.registry import Range
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed
 from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.babyai.levels import LEVELS, enter
 from sojourn.envs.babyai.play import BabyAIPlay
 from sojourn.envs.fields import Count, check_fields, check_names
-from sojourn.registry import Range
 from sojourn.tasks.splits import by_seed
 from sojourn.types import Task
 

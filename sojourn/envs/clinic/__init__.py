@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.clinic.case import BIASES, Case, Doctor, draw, trusts
 from sojourn.envs.clinic.table import NORMAL, diseases
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.people import TellingEnv, interface_of
-from sojourn.registry import Range
 from sojourn.tasks.splits import seeded
 from sojourn.types import Task
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import parse_call
 from sojourn.envs.desktop.expert import advise
@@ -23,7 +24,6 @@ from sojourn.envs.desktop.tasks import KINDS, NOTES, Job, draw
 from sojourn.envs.fields import Count, check_fields, check_names
 from sojourn.envs.tools import Interface
 from sojourn.errors import ActionError, InfrastructureError
-from sojourn.registry import Range
 from sojourn.tasks.splits import in_turns
 from sojourn.types import Message, Observation, Role, Step, Task
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import Method, method_of
 from sojourn.envs.devices.errand import Errand, draw
@@ -21,7 +22,6 @@ from sojourn.envs.devices.table import Property, State, devices
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.people import TellingEnv
 from sojourn.envs.tools import Interface
-from sojourn.registry import Range
 from sojourn.tasks.splits import seeded
 from sojourn.types import Task, Tool
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About, need
 from sojourn.envs.chromium import executable, risks
 from sojourn.envs.fields import Count, check_fields, check_names
@@ -24,7 +25,6 @@ from sojourn.envs.grounding.rewards import REWARDS, Box
 from sojourn.envs.miniwob.browser import Chromium, Seat
 from sojourn.envs.miniwob.facts import html_folder, page_names
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.registry import Range
 from sojourn.tasks.splits import in_turns
 from sojourn.types import Message, Observation, Role, Step, Task
 

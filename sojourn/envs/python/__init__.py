@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import LONGEST_ACTION, short
 from sojourn.envs.fields import Count, check_fields, check_names
@@ -26,7 +27,6 @@ from sojourn.envs.sandbox import End, Entry, LostError, Sandbox, Tree, show
 from sojourn.envs.sandbox.command import require
 from sojourn.envs.sandbox.risks import risks
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.registry import Range
 from sojourn.tasks.splits import in_turns, of_its_split
 from sojourn.types import Message, Observation, Role, Step, Task, Tool
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Annotated, ClassVar
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import LONGEST_ACTION
 from sojourn.envs.fields import Count, check_fields, require_within
@@ -26,7 +27,6 @@ from sojourn.envs.repo.trial import given, reads, same
 from sojourn.envs.sandbox.command import require
 from sojourn.envs.sandbox.risks import risks
 from sojourn.errors import ActionError, InfrastructureError
-from sojourn.registry import Range
 from sojourn.tasks.splits import seeded
 from sojourn.types import Message, Observation, Role, Step, Task
 

@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About, need
 from sojourn.envs.fields import check_fields, check_names
 from sojourn.envs.java import Lease, Pool
 from sojourn.envs.scienceworld.expert import ROOM, UNKNOWN, Trial, plan
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.registry import Range
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed
 from sojourn.threads import surely

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.chat import Endpoint, SpokenUser
 from sojourn.envs.fields import SIZES, require_one_of, require_within
@@ -22,7 +23,6 @@ from sojourn.envs.people import TellingEnv, interface_of
 from sojourn.envs.service.customer import Customer, instructions
 from sojourn.envs.service.desk import Desk
 from sojourn.envs.service.shop import FIRST, LAST, Case, draw_case
-from sojourn.registry import Range
 from sojourn.tasks.splits import seeded
 from sojourn.types import Task
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import parse_call, short
 from sojourn.envs.fields import SIZES, require_one_of, require_within
@@ -24,7 +25,6 @@ from sojourn.envs.social.scene import KINDS, SEATS, draw, written
 from sojourn.envs.social.talk import OTHER, Talk
 from sojourn.envs.tools import Interface
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.registry import Range
 from sojourn.tasks.splits import seeded
 from sojourn.types import Message, Observation, Role, Step, Task
 

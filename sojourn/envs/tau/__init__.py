@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Annotated, ClassVar, Literal
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import method_of
 from sojourn.envs.chat import Endpoint, SpokenUser
@@ -29,7 +30,6 @@ from sojourn.envs.tau.desk import Caller, Desk, Gold
 from sojourn.envs.tau.tables import Tables
 from sojourn.envs.tools import Interface
 from sojourn.errors import ConfigError
-from sojourn.registry import Range
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed
 from sojourn.types import Task

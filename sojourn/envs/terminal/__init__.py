@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import LONGEST_ACTION, short
 from sojourn.envs.fields import Count, check_fields, check_names
@@ -24,7 +25,6 @@ from sojourn.envs.sandbox.risks import risks
 from sojourn.envs.terminal import data, folders, logs
 from sojourn.envs.terminal.job import Job, Kind
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.registry import Range
 from sojourn.tasks.splits import in_turns, of_its_split
 from sojourn.types import Message, Observation, Role, Step, Task, Tool
 

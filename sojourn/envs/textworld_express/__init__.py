@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
+from sojourn.config.registry import Range
 from sojourn.envs.about import About, need
 from sojourn.envs.fields import check_fields, check_names
 from sojourn.envs.java import Shared
 from sojourn.envs.textworld_express.play import ExpressPlay, Game
-from sojourn.registry import Range
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed
 from sojourn.types import Task

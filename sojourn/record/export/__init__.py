@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sojourn.config.registry import nearest
 from sojourn.errors import ConfigError, RecordError
 from sojourn.files import open_regular
 from sojourn.record.atomic import write_file
@@ -18,7 +19,6 @@ from sojourn.record.export.chosen import Choice, Chosen
 from sojourn.record.export.lines import read_lines
 from sojourn.record.export.reading import Conversation
 from sojourn.record.run import RunFolder
-from sojourn.registry import nearest
 from sojourn.types import Group
 
 FORMATS = {

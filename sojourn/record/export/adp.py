@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sojourn.record.episodes.codec import task_json, task_of
 from sojourn.record.export import exact
 from sojourn.record.export.chosen import Chosen, Played, courses
 from sojourn.record.export.lines import line_of, read_lines
 from sojourn.record.export.reading import Conversation, foreign_task, is_task, malformed, number
-from sojourn.record.facts import task_json, task_of
 from sojourn.types import Group, Message, Role, Task, ToolCall, Trajectory, Turn
 
 UNIT = "line"

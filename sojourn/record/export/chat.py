@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sojourn.record.episodes.codec import task_json, task_of
 from sojourn.record.export import exact
 from sojourn.record.export.chosen import Chosen, Played, windows
 from sojourn.record.export.lines import line_of, read_lines
@@ -26,7 +27,6 @@ from sojourn.record.export.reading import (
     spoken,
     tools_of,
 )
-from sojourn.record.facts import task_json, task_of
 from sojourn.types import Group, Message, Role, Task, Tool, ToolCall
 
 UNIT = "line"

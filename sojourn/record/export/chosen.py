@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from sojourn.errors import RecordError
 from sojourn.files import read_bytes
-from sojourn.record.entry import Entry
+from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.step_file import Record
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.step_file import Record
-from sojourn.record.store import EpisodeStore
 from sojourn.types import Trajectory
 
 

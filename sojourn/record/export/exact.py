@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from sojourn.errors import RecordError
-from sojourn.record.entry import Entry
-from sojourn.record.facts import message_json, message_of, task_json, task_of, tool_json, tool_of
+from sojourn.record.episodes.codec import message_json, message_of, task_json, task_of, tool_json, tool_of
+from sojourn.record.episodes.episode_row import Entry
 from sojourn.types import Ending, Episode, Group, Sample, Stop, Trajectory, Turn, Versions
 
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from sojourn.errors import MissingExtraError, RecordError
-from sojourn.record.entry import Entry
+from sojourn.record.episodes.codec import as_json, task_json
+from sojourn.record.episodes.episode_row import Entry
 from sojourn.record.export import exact
 from sojourn.record.export.chosen import Chosen, Played
 from sojourn.record.export.reading import Conversation, conversations
-from sojourn.record.facts import as_json, task_json
 from sojourn.types import Group, Trajectory
 
 UNIT = "row"

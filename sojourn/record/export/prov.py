@@ -24,9 +24,9 @@ from urllib.parse import quote
 import numpy as np
 
 from sojourn.record import checkpoint, metrics
+from sojourn.record.episodes.codec import as_json
 from sojourn.record.export.chosen import Chosen, Played
 from sojourn.record.export.lines import line_of
-from sojourn.record.facts import as_json
 from sojourn.record.source import digest_of
 from sojourn.types import IntArray, Trajectory
 

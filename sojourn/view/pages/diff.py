@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from sojourn.errors import RecordError
 from sojourn.record.metrics import Line
-from sojourn.record.standing import Standing
+from sojourn.record.run_status import Standing
 from sojourn.terminal.runs import Difference, differences
 from sojourn.view.charts import Curve, across, chart, smooth
 from sojourn.view.page import Page, render, shelf

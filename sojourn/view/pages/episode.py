@@ -8,7 +8,7 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from sojourn.errors import RecordError
-from sojourn.record.vocabulary import read as read_vocabulary
+from sojourn.record.episodes.vocabulary import read as read_vocabulary
 from sojourn.terminal.find import found, group
 from sojourn.view.episode import View, ends, version_of
 from sojourn.view.page import Page, address, render, shelf

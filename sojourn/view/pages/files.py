@@ -13,9 +13,9 @@ from starlette.responses import PlainTextResponse, Response
 
 from sojourn.errors import RecordError
 from sojourn.record.blobs import Blobs
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.export import export
 from sojourn.record.export.chosen import Choice
-from sojourn.record.store import EpisodeStore
 from sojourn.terminal.episode import seats
 from sojourn.terminal.plain import plain
 from sojourn.view.page import shelf

@@ -5,8 +5,8 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from sojourn.errors import QueryError
-from sojourn.record.found import Found
-from sojourn.record.search import KEYS, Query
+from sojourn.record.search.query import KEYS, Query
+from sojourn.record.search.search_results import Found
 from sojourn.view.page import Page, render, shelf
 
 ROWS = 20  # of a page

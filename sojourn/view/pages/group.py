@@ -8,9 +8,9 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from sojourn.errors import RecordError
-from sojourn.record.entry import Entry
-from sojourn.record.step_file import Record
-from sojourn.record.store import EpisodeStore
+from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.step_file import Record
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.terminal.episode import Move, moves
 from sojourn.terminal.find import group
 from sojourn.view.beside import beside, called

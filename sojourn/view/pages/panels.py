@@ -5,9 +5,9 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from sojourn.errors import RecordError
-from sojourn.record.entry import Entry
+from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.store import EpisodeStore
 from sojourn.view.counts import PREFIX, stages
 from sojourn.view.page import Page, render, shelf
 from sojourn.view.panels import compare

@@ -18,8 +18,8 @@ from starlette.responses import RedirectResponse, Response
 
 from sojourn.arena.checkpoints import weights
 from sojourn.errors import ConfigError, RecordError, SojournError
-from sojourn.record.step_file import Record
-from sojourn.record.store import EpisodeStore
+from sojourn.record.episodes.step_file import Record
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.terminal.find import found
 from sojourn.types import Episode, Score, Trajectory
 from sojourn.view.episode import TurnView, View

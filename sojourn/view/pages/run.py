@@ -11,9 +11,9 @@ import numpy as np
 from markupsafe import Markup
 from starlette.requests import Request
 
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Line
-from sojourn.record.standing import Standing
-from sojourn.record.store import EpisodeStore
+from sojourn.record.run_status import Standing
 from sojourn.view.charts import Curve, chart, smooth
 from sojourn.view.counts import PREFIX, Span, Tasks, failures, of_tags, of_tasks, stages, unrecorded
 from sojourn.view.page import Page, address, render, shelf

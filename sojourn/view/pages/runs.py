@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from sojourn.record.standing import Standing
+from sojourn.record.run_status import Standing
 from sojourn.view.charts import spark
 from sojourn.view.page import Page, render, shelf
 

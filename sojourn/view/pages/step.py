@@ -9,7 +9,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from sojourn.errors import RecordError
-from sojourn.record.entry import Entry
+from sojourn.record.episodes.episode_row import Entry
 from sojourn.view.counts import around, stages
 from sojourn.view.page import Page, render, shelf
 

@@ -1,0 +1,1 @@
+"""The compiled C kernels of the torch backend, as functions on tensors."""

@@ -1,0 +1,1 @@
+"""Models of the torch backend: how each kind of weights is found and loaded."""

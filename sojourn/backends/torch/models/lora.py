@@ -1,0 +1,43 @@
+"""Low-rank adapters over a model, and the weights that they come to."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from sojourn.backends.torch.trainer.decoder import base_of
+
+
+def adapted(model: Any, lora: Any, dtype: Any) -> Any:
+    """Low-rank adapters in fp32 over frozen weights, which are kept in `dtype`."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", bias="none")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of peft's way with transformers: nobody here can mend it
+        adapted = get_peft_model(model.to(dtype), config)
+    for parameter in adapted.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.to(torch.float32)
+    return adapted
+
+
+@torch.no_grad()
+def merged(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights by the names of the bare transformers model, adapters added in."""
+    from peft.tuners.lora import Linear as LoraLinear
+
+    adapted: dict[str, torch.Tensor] = {}
+    for name, module in base_of(model).named_modules():
+        if isinstance(module, LoraLinear):
+            layer: Any = module
+            weight = layer.get_base_layer().weight.detach()
+            adapted[f"{name}.weight"] = weight + layer.get_delta_weight(layer.active_adapters[0]).to(weight.dtype)
+    for name, parameter in base_of(model).named_parameters():
+        if ".lora_" in name:
+            continue
+        name = name.replace(".base_layer.", ".")
+        yield name, adapted[name] if name in adapted else parameter.detach()

@@ -1,0 +1,1 @@
+"""The sampler of the torch backend: continuous batching over a prefix cache."""

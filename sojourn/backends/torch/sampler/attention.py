@@ -1,0 +1,249 @@
+"""Attention of a packed step over cached contexts, through transformers' own attention interface.
+
+One step of the engine is one row of tokens: pieces of many contexts, those of a few tokens first. The model's linear
+layers see the row without padding; here every token meets the keys and values of its context, wherever their pages are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers.modeling_utils import AttentionInterface
+
+from sojourn.backends.torch.kernels.cache import PAGE, KeyValues, Layer, Shape
+from sojourn.backends.torch.kernels.kernel import Kernel, Rows
+from sojourn.backends.torch.sampler.prefix_cache import Context
+from sojourn.errors import ModelError
+
+NAME = "sojourn_engine"
+FEW = 8  # tokens of a piece, up to which each is looked at by itself; with the kernel all are
+
+
+class Piece(NamedTuple):
+    """Tokens `begin:end` of one context."""
+
+    context: Context
+    begin: int
+    end: int
+
+    @property
+    def is_long(self) -> bool:
+        return self.end - self.begin > FEW
+
+
+class Long(NamedTuple):
+    """A piece of more tokens: its rows, the pages of its context (1, pages), its first position, its last and one."""
+
+    rows: slice
+    pages: torch.Tensor
+    begin: int
+    end: int
+
+
+@dataclass
+class Plan:
+    """Where every token of a step's row belongs. Without a kernel, pieces of few tokens come first: each token of
+    theirs is looked at by itself. With one, all are."""
+
+    cache: KeyValues
+    pieces: list[Piece]
+    device: torch.device
+    kernel: Kernel | None = None
+    counts: np.ndarray = field(init=False)  # (pieces,) of their tokens
+    length: int = field(init=False)  # tokens of the longest context
+    positions: torch.Tensor = field(init=False)  # (N,)
+    places: torch.Tensor = field(init=False)  # (N,) in the cache
+    _tables: torch.Tensor = field(init=False)  # (pieces, pages)
+    _owners: torch.Tensor = field(init=False)  # (N,) pieces
+    _hidden: dict[tuple[int, int | None], tuple[int, torch.Tensor]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        contexts, begins, ends = zip(*self.pieces, strict=True)
+        self.length, self.counts = max(ends), np.subtract(ends, begins)
+        width = -(-self.length // PAGE)
+        tables = np.concatenate([context.table[:width] for context in contexts]).reshape(-1, width)
+        owners = np.repeat(np.arange(len(ends)), self.counts)
+        positions = np.arange(len(owners)) + (ends - np.cumsum(self.counts))[owners]
+        places = tables[owners, positions // PAGE] * PAGE + positions % PAGE
+        self.positions, self.places, self._tables, self._owners = (
+            torch.from_numpy(of).to(self.device) for of in (positions, places, tables, owners)
+        )
+
+    @cached_property
+    def short(self) -> int:
+        """Pieces whose tokens are looked at one by one."""
+        return len(self.pieces) if self.kernel is not None else sum(not piece.is_long for piece in self.pieces)
+
+    @cached_property
+    def singles(self) -> int:
+        """Tokens of the short pieces."""
+        return int(self.counts[: self.short].sum())
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The tokens of the short pieces, one by one."""
+        pages = -(-max(piece.end for piece in self.pieces[: self.short]) // PAGE)
+        tables = self._tables[: self.short, :pages].contiguous()
+        return Rows(tables, self._owners[: self.singles], self.positions[: self.singles] + 1)
+
+    @cached_property
+    def long(self) -> list[Long]:
+        out, row = [], self.singles
+        for context, begin, end in self.pieces[self.short :]:
+            pages = torch.from_numpy(context.table[None, : -(-end // PAGE)]).to(self.device)
+            out.append(Long(slice(row, row + end - begin), pages, begin, end))
+            row += end - begin
+        return out
+
+    def hidden(self, number: int, window: int | None, repeats: int, dtype: torch.dtype) -> tuple[int, torch.Tensor]:
+        """For a longer piece: the first key that any of its tokens may see, and what to add to the scores
+        (repeats * n, keys)."""
+        key = (number, window)
+        if key not in self._hidden:
+            _, _, begin, end = self.long[number]
+            first = max(0, begin - window + 1) if window else 0
+            at, keys = (
+                torch.arange(begin, end, device=self.device)[:, None],
+                torch.arange(first, end, device=self.device),
+            )
+            seen = (keys <= at) & (keys > at - (window or end + 1))
+            self._hidden[key] = first, _hidden(seen, dtype).repeat(repeats, 1)
+        return self._hidden[key]
+
+
+def attend(
+    module: Any,
+    query: torch.Tensor,  # (1, heads, N, head)
+    key: torch.Tensor,  # (1, kv_heads, N, head)
+    value: torch.Tensor,
+    attention_mask: Any,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    sojourn_plan: Plan | Probe | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """Writes the row's keys and values into the cache and attends to what is there. Returns (1, N, heads, head)."""
+    if isinstance(sojourn_plan, Plan):
+        q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+        out = over_cache(sojourn_plan, module.layer_idx, q, k, v, scaling, sliding_window, softcap)
+        return out[None], None
+    if sojourn_plan is None:
+        raise ModelError(
+            "a model that attends through the sampler's cache was called without a plan: expected the engine's own "
+            "copy of the model, configuration included: copy.deepcopy it before Engine(...)"
+        )
+    return sojourn_plan.note(module, query, key, value, others), None
+
+
+def over_cache(
+    plan: Plan,
+    layer: int,
+    query: torch.Tensor,  # (N, heads, head)
+    key: torch.Tensor,  # (N, kv_heads, head)
+    value: torch.Tensor,
+    scaling: float | None,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> torch.Tensor:
+    """(N, heads, head). With the kernel every token is a row of one call; without, each longer piece has a call of its
+    own. Key heads are never repeated in memory."""
+    kept = plan.cache.layers[layer]
+    scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+    if plan.kernel is not None:
+        plan.kernel.store(kept, key, value, plan.places)
+    else:
+        kept.keys.index_copy_(1, plan.places, key.transpose(0, 1))
+        kept.values.index_copy_(1, plan.places, value.transpose(0, 1))
+    parts = []
+    if plan.singles:
+        rows = query[: plan.singles]
+        look = _singles if plan.kernel is None else plan.kernel.attend
+        parts.append(look(kept, rows, plan.rows, scale, window, softcap))
+    for number, piece in enumerate(plan.long):
+        parts.append(_piece(plan, number, kept.read(piece.pages), query[piece.rows], scale, window, softcap))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _piece(
+    plan: Plan,
+    number: int,
+    kept: tuple[torch.Tensor, torch.Tensor],  # (kv_heads, 1, keys, head)
+    query: torch.Tensor,  # (n, heads, head)
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+) -> torch.Tensor:
+    """A longer piece: (n, heads, head). Query heads that share a key head are stacked as rows."""
+    kv_heads, count = len(kept[0]), len(query)
+    first, hidden = plan.hidden(number, window, query.shape[1] // kv_heads, query.dtype)
+    keys, values = (tensor[None, :, 0, first : plan.long[number].end] for tensor in kept)  # (1, kv_heads, T, head)
+    q = query.unflatten(1, (kv_heads, -1)).permute(1, 2, 0, 3).flatten(1, 2)[None]
+    out = _attended(q, keys, values, hidden, scale, softcap)[0]
+    return out.unflatten(1, (-1, count)).permute(2, 0, 1, 3).flatten(1, 2)
+
+
+def _singles(
+    kept: Layer, query: torch.Tensor, rows: Rows, scale: float, window: int | None, softcap: float | None
+) -> torch.Tensor:
+    """What the kernel does, by torch: every row's context is laid out in full."""
+    keys, values = (tensor.transpose(0, 1) for tensor in kept.read(rows.tables[rows.owners]))  # (R, kv_heads, T, head)
+    key, at = torch.arange(keys.shape[2], device=query.device), rows.lengths[:, None] - 1
+    seen = (key <= at) & (key > at - (window or keys.shape[2]))
+    values = values.masked_fill(~seen[:, None, :, None], 0)  # what was never written may be no number
+    keys = keys.masked_fill(~seen[:, None, :, None], 0)
+    q = query.unflatten(1, (keys.shape[1], -1))  # (R, kv_heads, repeats, head)
+    return _attended(q, keys, values, _hidden(seen, query.dtype)[:, None, None], scale, softcap).flatten(1, 2)
+
+
+def _hidden(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, float("-inf"))
+
+
+def _attended(q: Any, k: Any, v: Any, hidden: Any, scale: float, softcap: float | None) -> torch.Tensor:
+    if softcap is None:
+        return scaled_dot_product_attention(q, k, v, attn_mask=hidden, scale=scale)
+    scores = softcap * torch.tanh(q @ k.transpose(-1, -2) * scale / softcap) + hidden
+    return scores.float().softmax(-1).to(v.dtype) @ v
+
+
+class Probe:
+    """One token through the model, to see what its layers keep and that all of them attend as assumed here."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[int, Shape] = {}
+
+    def note(self, module: Any, query: Any, key: Any, value: Any, others: dict[str, Any]) -> torch.Tensor:
+        unknown = [name for name in ("s_aux", "position_bias") if others.get(name) is not None]
+        if unknown or not getattr(module, "is_causal", True):
+            asks = f"attention with {unknown[0]}" if unknown else "attention that is not causal"
+            raise ModelError(f"{type(module).__name__} asks for {asks}: this engine cannot sample from such a model")
+        self.shapes[module.layer_idx] = Shape(key.shape[1], key.shape[-1], value.shape[-1])
+        return value.repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(1, 2)
+
+    def run(self, model: Any) -> list[Shape]:
+        """What a token leaves in each layer. Raises `ModelError` where a layer keeps anything else."""
+        AttentionInterface.register(NAME, attend)  # no mask function: transformers then builds no mask for this name
+        model.set_attn_implementation(NAME)
+        device = next(model.parameters()).device
+        token = torch.zeros(1, 1, dtype=torch.long, device=device)
+        with torch.inference_mode():
+            try:
+                model(input_ids=token, position_ids=token, use_cache=False, logits_to_keep=token[0], sojourn_plan=self)
+            except TypeError as error:
+                raise ModelError(
+                    f"{type(model).__name__} does not hand its arguments on to its attention ({error}): expected a "
+                    "causal language model of transformers: this engine cannot sample from such a model"
+                ) from error
+        text = model.config.get_text_config()
+        if sorted(self.shapes) != list(range(text.num_hidden_layers)):
+            raise ModelError(
+                f"of the {text.num_hidden_layers} layers of '{text.model_type}', {len(self.shapes)} attend through "
+                "transformers' attention interface: expected all: this engine cannot sample from such a model"
+            )
+        return [self.shapes[layer] for layer in sorted(self.shapes)]

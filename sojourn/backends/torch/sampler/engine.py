@@ -1,0 +1,372 @@
+"""The torch sampler: continuous batching over a cache that outlives the turn.
+
+Each step runs one row of tokens through the model: one for every context that is being continued, and pieces of the
+contexts that are new, so that a long prompt never stalls the others. Steps run in a thread of their own, and worlds go
+on meanwhile. Before a step the event loop settles: whatever the last step's results set off has asked for its next
+sample, so that, when nothing but the engine is asynchronous, the same requests always meet in the same steps and the
+results are the same to the bit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sojourn.backends.torch.kernels.cache import PAGE
+from sojourn.backends.torch.sampler.attention import Piece
+from sojourn.backends.torch.sampler.decoders import Weights
+from sojourn.backends.torch.sampler.model_runner import Outcome, Stepper, Wanted
+from sojourn.backends.torch.sampler.prefix_cache import Copy, Wait
+from sojourn.backends.torch.sampler.request import Decode, Request
+from sojourn.backends.torch.sampler.sampling import Choices
+from sojourn.errors import BudgetError, InfrastructureError, ModelError
+from sojourn.timeline import Timeline
+from sojourn.types import FloatArray, IntArray, Prompt, Sample, SamplingParams
+
+QUIET = 16  # passes of the event loop without a new request, after which it has settled
+RESTLESS = 2000  # passes after which it never will
+KEPT_PER_ROW = 4  # contexts kept, at most, for each that can be sampled at the same time
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """What an engine has done so far, and the requests that wait now."""
+
+    sampled_tokens: int = 0
+    prefill_tokens: int = 0  # prompt tokens that went through the model
+    reused_tokens: int = 0  # prompt tokens that were in the cache
+    steps: int = 0
+    rows: int = 0  # contexts, summed over steps
+    waiting: int = 0
+    requests: int = 0  # that were admitted
+    queued_s: float = 0.0  # from asking to being admitted, summed over requests
+    evicted_pages: int = 0
+    held_pages: int = 0  # in use or kept for later, now
+    pages: int = 0
+
+    @property
+    def mean_batch(self) -> float:
+        """Contexts in a step."""
+        return self.rows / max(self.steps, 1)
+
+    @property
+    def reuse(self) -> float:
+        """The share of prompt tokens that cost nothing."""
+        return self.reused_tokens / max(self.reused_tokens + self.prefill_tokens, 1)
+
+    def metrics(self, before: EngineStats) -> dict[str, float]:
+        """What was done since, for a run's record."""
+        counted = ("sampled_tokens", "prefill_tokens", "reused_tokens", "steps", "rows", "requests", "queued_s")
+        since = EngineStats(**{name: getattr(self, name) - getattr(before, name) for name in counted})
+        return {
+            "sampler_batch": since.mean_batch,
+            "sampler_reuse": since.reuse,
+            "sampler_prefill_tokens": since.prefill_tokens,
+            "sampler_queued_s": since.queued_s / max(since.requests, 1),
+            "sampler_evicted_pages": self.evicted_pages - before.evicted_pages,
+            "sampler_held": self.held_pages / max(self.pages, 1),
+        }
+
+
+@dataclass(eq=False)
+class Publication:
+    weights: Weights
+    version: int
+    future: asyncio.Future[None]
+
+
+class Engine:
+    """Samples from a causal language model of transformers, in this process.
+
+    The model is the engine's own: its attention is replaced and `publish` overwrites its weights. `stops` end a sample,
+    `max_context` bounds prompt and sample together, `memory_bytes` the cache; a step computes at most `prefill_chunk`
+    new prompt tokens and holds at most `max_batch` contexts. `decode` says what tokens mean, for stop strings; without
+    `kernel`, torch does what a compiled kernel would; where transformers' own layers run, `compiled` lets torch.compile
+    have parts of them.
+
+    A sample's `temperature` is 1 where it was drawn greedily: its logprobs are those of temperature 1.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        stops: tuple[int, ...],
+        max_context: int,
+        memory_bytes: int = 2 << 30,
+        prefill_chunk: int = 512,
+        max_batch: int = 64,
+        kernel: bool = True,
+        compiled: bool = False,
+        decode: Decode | None = None,
+        timeline: Timeline | None = None,
+    ) -> None:
+        self.version = 0
+        self.max_context = max_context
+        self._stops, self._decode = frozenset(stops), decode
+        self._prefill_chunk, self._max_batch = prefill_chunk, max_batch
+        most = KEPT_PER_ROW * max_batch * (max_context + PAGE)
+        self._stepper = Stepper(model, max_context, memory_bytes, most, kernel=kernel, compiled=compiled)
+        self._tree = self._stepper.tree
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sojourn-engine")
+        self._waiting: list[Request] = []
+        self._active: list[Request] = []
+        self._publications: list[Publication] = []
+        self._pump: asyncio.Task[None] | None = None
+        self._moves = 0  # requests that came, and answers that were given
+        self._timeline = timeline or Timeline()
+        self._closed = False
+        self._totals: defaultdict[str, Any] = defaultdict(int)
+        self._reported = EngineStats()
+
+    async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
+        """Raises `BudgetError` where prompt and `max_tokens` exceed `max_context`, `InfrastructureError` where the
+        model fails."""
+        tokens = self._checked(prompt)
+        if params.max_tokens < 1:
+            raise BudgetError(f"max_tokens = {params.max_tokens}: expected room for at least one token to sample")
+        if len(tokens) + params.max_tokens > self.max_context:
+            raise BudgetError(
+                f"a prompt of {len(tokens)} tokens and {params.max_tokens} to sample exceed the {self.max_context} "
+                "of a context: shorten the prompt, lower max_tokens or raise max_context"
+            )
+        if params.stop_strings and self._decode is None:
+            raise ModelError(f"stop_strings {params.stop_strings}: this engine was given no `decode`: use stop_tokens")
+        choices = Choices(params.choices, tuple(self._stops)) if params.choices else None
+        if choices is not None:
+            self._check_ids(np.array(choices.ids, dtype=np.int64))
+        request = Request(tokens, asyncio.get_running_loop().create_future(), params, choices)
+        request.restart(self.version)
+        if (stop := request.stop(self._stops, self._decode)) is not None:
+            return request.sample(stop)
+        return await self._submit(request)
+
+    async def score(self, prompt: Prompt) -> FloatArray:
+        """The log-probability of every token of the prompt but the first, given those before it: (P - 1,)."""
+        tokens = self._checked(prompt)
+        if len(tokens) > self.max_context:
+            raise BudgetError(f"a prompt of {len(tokens)} tokens exceeds the {self.max_context} of a context")
+        if len(tokens) == 1:
+            return np.zeros(0, dtype=np.float32)
+        return await self._submit(Request(tokens, asyncio.get_running_loop().create_future()))
+
+    async def publish(self, weights: Weights, version: int) -> None:
+        """Overwrites the named parameters between two steps, under a new version number.
+
+        Cached contexts of other weights are dropped. A sample under way goes on with the new weights, over keys and
+        values that the old ones left, and says so in its versions; a request without a sampled token starts again.
+        Where it fails, some of the weights may have been replaced.
+        """
+        publication = Publication(weights, version, asyncio.get_running_loop().create_future())
+        self._publications.append(publication)
+        self._wake()
+        await publication.future
+
+    async def forget(self) -> None:
+        """Drops what is cached: the next samples are computed as by an engine that was just made."""
+        await self.publish([], self.version)
+
+    async def close(self) -> None:
+        """Fails what is under way and ends the thread."""
+        self._closed = True
+        if self._pump is not None and not self._pump.done():
+            self._pump.cancel()
+            await asyncio.wait([self._pump])
+        self._thread.shutdown()
+
+    def stats(self) -> EngineStats:
+        tree = self._tree
+        return EngineStats(
+            **self._totals,
+            waiting=len(self._waiting),
+            evicted_pages=tree.evicted,
+            held_pages=tree.held,
+            pages=tree.pages,
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """What has been done since this was last asked: contexts in a step, the share of prompt tokens that were cached
+        and the number of those that were not, a request's mean time in the queue, and the share of the cache in use."""
+        before, self._reported = self._reported, self.stats()
+        return self._reported.metrics(before)
+
+    # -- on the event loop: who takes part in a step
+
+    def _checked(self, prompt: Prompt) -> IntArray:
+        if prompt.images:
+            raise ModelError(f"a prompt has {len(prompt.images)} images: expected text only: this engine reads none")
+        tokens = np.asarray(prompt.tokens, dtype=np.int64)
+        if not len(tokens):
+            raise ModelError("an empty prompt: expected at least one token to go on from")
+        self._check_ids(tokens)
+        return tokens
+
+    def _check_ids(self, tokens: IntArray) -> None:
+        if tokens.view(np.uint64).max(initial=0) >= self._stepper.vocabulary:  # where negative ones are the greatest
+            raise ModelError(
+                f"token ids from {tokens.min()} to {tokens.max()}: expected 0 to {self._stepper.vocabulary - 1}: "
+                "the tokenizer is not this model's"
+            )
+
+    async def _submit(self, request: Request) -> Any:
+        self._waiting.append(request)
+        self._moves += 1
+        self._wake()
+        return await request.future
+
+    def _wake(self) -> None:
+        if self._closed:
+            raise InfrastructureError("the engine is closed: open another one")
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        loop, settled = asyncio.get_running_loop(), -1
+        try:
+            while self._waiting or self._active or self._publications:
+                if settled != self._moves:  # else nobody has been answered or has asked since before the last step
+                    await self._settle()
+                if self._publications:
+                    await self._apply(self._publications[0])
+                    del self._publications[0]
+                    continue
+                before, settled = self._moves, -1
+                try:
+                    wanted, copies = self._admit()
+                    if wanted:
+                        with self._timeline.during("sample"):
+                            outcomes = await loop.run_in_executor(self._thread, self._stepper.step, wanted, copies)
+                        self._deliver(outcomes)
+                        settled = before
+                except Exception as error:  # whatever a model raises: its requests fail, and the engine goes on
+                    self._fail(self._active or self._waiting, f"a step failed: {error or repr(error)}", error)
+        except asyncio.CancelledError:
+            self._fail(self._active + self._waiting + self._publications, "it was closed meanwhile")
+            self._publications = []
+            raise
+
+    async def _settle(self) -> None:
+        """Lets everything run that can run now."""
+        quiet, passes = 0, 0
+        while quiet < QUIET and passes < RESTLESS:
+            before = self._moves
+            await asyncio.sleep(0)
+            quiet, passes = (quiet + 1 if self._moves == before else 0), passes + 1
+
+    def _admit(self) -> tuple[list[Wanted], list[Copy]]:
+        """The pieces of the next step, and the prefixes to copy before it."""
+        for request in [r for r in self._active if r.future.done()]:
+            self._release(request)
+        copies, left = [], []
+        waiting = [r for r in self._waiting if not r.future.done()]
+        for number, request in enumerate(waiting):
+            claim = None
+            if len(self._active) < self._max_batch:
+                claim = self._tree.claim(request.context, request.room, reuse=request.params is not None)
+            if claim is None:
+                left += waiting[number:]
+                break
+            if isinstance(claim, Wait):
+                left.append(request)
+                continue
+            copies += [claim.copy] if claim.copy else []
+            request.place = claim.context
+            request.restart(self.version)
+            self._active.append(request)
+            reused, queued = min(claim.reused, len(request.prompt)), time.perf_counter() - request.asked
+            self._count(reused_tokens=reused, requests=1, queued_s=queued)
+        self._waiting = left
+        return list(self._pieces()), copies
+
+    def _pieces(self) -> Iterator[Wanted]:
+        """One token of each context that goes on; of the new tokens, the first request's share is half of the step's
+        at least, and the shortest of the others come first: none starves and short ones do not queue behind long."""
+        open_ = {r: r.held.known - r.held.filled for r in self._active}
+        reading = [request for request, count in open_.items() if count > 1]
+        granted = {request: 1 for request, count in open_.items() if count == 1}
+        if reading:
+            eldest, *others = reading
+            granted[eldest] = min(open_[eldest], max(self._prefill_chunk // 2, 1))
+            left = self._prefill_chunk - granted[eldest]
+            for request in sorted(others, key=lambda r: open_[r]):
+                granted[request] = min(open_[request], left)
+                left -= granted[request]
+            granted[eldest] += min(open_[eldest] - granted[eldest], left)
+        for request, count in granted.items():
+            if count:
+                held = request.held
+                yield Wanted(request, Piece(held, held.filled, held.filled + count))
+
+    def _deliver(self, outcomes: list[Outcome]) -> None:
+        """Takes a step's results over, and answers the requests that are complete."""
+        read = drawn = 0
+        for request, end, drawing, scores in outcomes:
+            held, prompt = request.held, len(request.prompt)
+            read += max(0, min(end, prompt) - held.filled)
+            self._tree.fill(held, end)
+            if drawing is not None:
+                before = len(request.tokens)
+                request.accept(*drawing, self.version)
+                drawn += len(request.tokens) - before
+                stop = request.stop(self._stops, self._decode)
+                if stop is None:
+                    self._tree.append(held, request.tokens[before:])
+                else:
+                    self._answer(request, request.sample(stop))
+            elif scores is not None:
+                request.scores.append(scores)
+                if end == prompt - 1:
+                    self._answer(request, np.concatenate(request.scores))
+        self._count(steps=1, rows=len(outcomes), prefill_tokens=read, sampled_tokens=drawn)
+
+    def _answer(self, request: Request, answer: Sample | FloatArray) -> None:
+        if not request.future.done():
+            request.future.set_result(answer)
+        self._moves += 1
+        self._release(request)
+
+    def _release(self, request: Request, *, keep: bool = True) -> None:
+        """Ends a request's part in the steps; what it has computed is kept for others, unless it is not to be."""
+        self._active.remove(request)
+        self._tree.release(request.held, keep=keep)
+
+    def _fail(self, failed: list[Any], reason: str, cause: Exception | None = None) -> None:
+        """Answers with the failure; what the requests had computed is forgotten."""
+        for one in list(failed):
+            if not one.future.done():
+                error = InfrastructureError(f"the engine gave no answer: {reason}")
+                error.__cause__ = cause
+                one.future.set_exception(error)
+            if one in self._active:
+                self._release(one, keep=False)
+        self._waiting = [request for request in self._waiting if not request.future.done()]
+
+    async def _apply(self, publication: Publication) -> None:
+        """Between steps: the new weights, and nothing that the old ones left."""
+        loop = asyncio.get_running_loop()
+        try:
+            with self._timeline.during("publish"):
+                await loop.run_in_executor(self._thread, self._stepper.load, publication.weights)
+            self.version = publication.version
+            if not publication.future.done():
+                publication.future.set_result(None)
+        except Exception as error:  # whatever the weights' source raises goes to whoever published them
+            if not publication.future.done():
+                publication.future.set_exception(error)
+        finally:
+            self._tree.outdate()
+        restarted = [request for request in self._active if not request.drawn]
+        for request in restarted:
+            self._release(request)
+        self._waiting = restarted + self._waiting
+
+    def _count(self, **more: float) -> None:
+        for name, count in more.items():
+            self._totals[name] += count

@@ -1,0 +1,121 @@
+"""What an engine does in its own thread: one step through the model, and new weights between steps."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from sojourn.backends.torch.kernels import kernel as kernels
+from sojourn.backends.torch.kernels.cache import PAGE, KeyValues
+from sojourn.backends.torch.sampler import decoders, sampling
+from sojourn.backends.torch.sampler.attention import Piece, Plan, Probe
+from sojourn.backends.torch.sampler.decoders import Weights
+from sojourn.backends.torch.sampler.prefix_cache import Copy, PrefixTree
+from sojourn.backends.torch.sampler.request import Request
+from sojourn.backends.torch.sampler.sampling import Row
+from sojourn.errors import ConfigError, ModelError
+from sojourn.types import FloatArray
+
+
+class Wanted(NamedTuple):
+    """A request's part in a step."""
+
+    request: Request
+    piece: Piece
+
+    @property
+    def rows(self) -> int:
+        """Of how many of the piece's tokens, the last ones, logits are needed."""
+        if self.request.params is None:
+            return self.piece.end - self.piece.begin
+        return int(self.piece.end == self.piece.context.known)
+
+
+class Drawing(NamedTuple):
+    token: int
+    logprob: float
+    row: Row
+
+
+class Outcome(NamedTuple):
+    """What a step gave one request, up to token `end` of its context."""
+
+    request: Request
+    end: int
+    drawing: Drawing | None = None
+    scores: FloatArray | None = None
+
+
+class Stepper:
+    """A model, made to attend through a cache that fits into `memory_bytes` and holds at most `tokens`."""
+
+    def __init__(
+        self, model: Any, length: int, memory_bytes: int, tokens: int, *, kernel: bool, compiled: bool
+    ) -> None:
+        self._model = model.eval().requires_grad_(False)
+        shapes = Probe().run(self._model)
+        first = next(self._model.parameters())
+        self._device = first.device
+        token_bytes = sum(shape.size(first.dtype) for shape in shapes)
+        pages, needed = min(memory_bytes // token_bytes, tokens) // PAGE, -(-length // PAGE)
+        if pages < needed:
+            raise ConfigError(
+                f"one context of {length} tokens takes {needed * PAGE * token_bytes / 2**20:.2f} MiB of cache, but the "
+                f"sampler has {memory_bytes / 2**20:.2f}: raise its memory or lower max_context"
+            )
+        self.tree = PrefixTree(pages, PAGE, length)
+        self.vocabulary = self._model.get_input_embeddings().num_embeddings
+        self._cache = KeyValues(shapes, pages, first.dtype, self._device)
+        heads = self._model.config.get_text_config().num_attention_heads
+        self._kernel = kernels.load(shapes, heads, first.dtype, self._device) if kernel else None
+        self._decoder = decoders.build(self._model, self._kernel, self._cache, by_inductor=compiled)
+        self._shapes = {name: p.shape for name, p in self._model.named_parameters(remove_duplicate=False)}
+
+    @torch.inference_mode()
+    def step(self, wanted: list[Wanted], copies: list[Copy]) -> list[Outcome]:
+        for copy in copies:
+            self._cache.copy(copy.source, copy.target)
+        if self._kernel is None:
+            wanted = sorted(wanted, key=lambda one: one.piece.is_long)
+        plan = Plan(self._cache, [piece for _, piece in wanted], self._device, self._kernel)
+        tokens = np.concatenate([self.tree.tokens(*piece) for piece in plan.pieces])
+        kept = [one.rows for one in wanted]
+        stops = np.cumsum(kept)  # of each one's rows of logits
+        index = np.arange(stops[-1]) + np.repeat(np.cumsum(plan.counts) - stops, kept)
+        row, keep = (torch.from_numpy(of).to(self._device) for of in (tokens, index))
+        return self._read(self._decoder(row, plan, keep), wanted, kept, stops)
+
+    def _read(self, logits: torch.Tensor, wanted: list[Wanted], kept: list[int], stops: np.ndarray) -> list[Outcome]:
+        """Draws and scores from a step's logits: of each one's rows, how many there are and where they stop."""
+        drawing = [n for n, one in enumerate(wanted) if kept[n] and one.request.params is not None]
+        drawn: dict[int, Drawing] = {}
+        if drawing:
+            rows = [wanted[n].request.row() for n in drawing]
+            chosen = logits if len(rows) == len(logits) else logits[stops[drawing] - 1]
+            result = sampling.draw(chosen, rows, self._kernel)
+            drawn = dict(zip(drawing, map(Drawing, result.tokens, result.logprobs, rows), strict=True))
+        outcomes = []
+        for n, (request, piece) in enumerate(wanted):
+            scores = None
+            if request.params is None:
+                targets = torch.from_numpy(request.prompt[piece.begin + 1 : piece.end + 1]).to(self._device)
+                scores = sampling.score(logits[stops[n] - kept[n] : stops[n]], targets)
+            outcomes.append(Outcome(request, piece.end, drawn.get(n), scores))
+        return outcomes
+
+    @torch.no_grad()
+    def load(self, weights: Weights) -> None:
+        self._decoder.load(self._checked(weights))
+
+    def _checked(self, weights: Weights) -> Weights:
+        for name, tensor in weights:
+            shape = self._shapes.get(name)
+            if shape != tensor.shape:
+                has = "no such parameter" if shape is None else f"shape {tuple(shape)} there"
+                raise ModelError(
+                    f"published '{name}' of shape {tuple(tensor.shape)}, but the sampler's model has {has}: "
+                    "trainer and sampler must be copies of one model"
+                )
+            yield name, tensor

@@ -1,0 +1,121 @@
+"""One sample or score on its way through the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sojourn.backends.torch.sampler import sampling
+from sojourn.backends.torch.sampler.prefix_cache import Context
+from sojourn.backends.torch.sampler.sampling import Choices, Row
+from sojourn.types import FloatArray, IntArray, Sample, SamplingParams, Stop, Versions
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(eq=False)
+class Request:
+    """A sample under way; a score, where `params` is None."""
+
+    prompt: IntArray
+    future: asyncio.Future[Any]
+    params: SamplingParams | None = None
+    choices: Choices | None = None
+    place: Context | None = None
+    asked: float = field(default_factory=time.perf_counter)
+    versions: Versions = field(default_factory=lambda: Versions(0, 0))
+    drawn: bool = False
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    allowed: list[IntArray | None] = field(default_factory=list)
+    scores: list[FloatArray] = field(default_factory=list)
+    uniforms: list[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.params is not None:
+            self.uniforms = sampling.uniforms(self.params.seed, len(self.prompt), self.params.max_tokens).tolist()
+            self._force()
+
+    @property
+    def context(self) -> IntArray:
+        """The tokens to compute. A score needs no logits of the last one."""
+        if self.params is None:
+            return self.prompt[:-1]
+        return np.concatenate([self.prompt, np.array(self.tokens, dtype=np.int64)]) if self.tokens else self.prompt
+
+    @property
+    def room(self) -> int:
+        """The most tokens that may still follow the context."""
+        return 0 if self.params is None else self.params.max_tokens - len(self.tokens)
+
+    @property
+    def held(self) -> Context:
+        assert self.place is not None, "a request that was not admitted has no place"
+        return self.place
+
+    def row(self) -> Row:
+        """How to draw the next token."""
+        assert self.params is not None
+        allowed = None if self.choices is None else self.choices.allowed()
+        return Row(self.params, self.uniforms[len(self.tokens)], allowed)
+
+    def accept(self, token: int, logprob: float, row: Row, version: int) -> None:
+        """A drawn token, and those that can only follow it."""
+        self.drawn = True
+        if self.versions.newest != version:
+            self.versions = Versions(self.versions.oldest, version)
+        self._add(token, logprob, row.allowed)
+        self._force()
+
+    def stop(self, stops: frozenset[int], decode: Decode | None) -> Stop | None:
+        assert self.params is not None
+        if self.tokens and self.choices is not None and self.choices.complete:
+            return Stop.CHOICE
+        if self.tokens and self.choices is None:
+            if self.tokens[-1] in stops or self.tokens[-1] in self.params.stop_tokens:
+                return Stop.END
+            if decode is not None and self.params.stop_strings and self._says_stop(decode):
+                return Stop.END
+        return Stop.LENGTH if len(self.tokens) >= self.params.max_tokens else None
+
+    def _says_stop(self, decode: Decode) -> bool:
+        assert self.params is not None
+        strings = self.params.stop_strings
+        most = max(len(string.encode()) for string in strings)
+        text = decode(self.tokens[-most - 1 :])  # a token says a byte at least
+        return any(string in text for string in strings)
+
+    def sample(self, stop: Stop) -> Sample:
+        assert self.params is not None
+        return Sample(
+            np.array(self.tokens, dtype=np.int64),
+            np.array(self.logprobs, dtype=np.float32),
+            self.versions,
+            stop,
+            self.params.temperature or 1.0,
+            None if self.choices is None else tuple(self.allowed),
+        )
+
+    def restart(self, version: int) -> None:
+        self.versions, self.scores = Versions(version, version), []
+
+    def _add(self, token: int, logprob: float, allowed: IntArray | None) -> None:
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        self.allowed.append(allowed)
+        if self.choices is not None:
+            self.choices.advance(token)
+
+    def _force(self) -> None:
+        """A token that is the only one allowed is certain: it is taken without asking the model."""
+        assert self.params is not None
+        while self.choices is not None and not self.choices.complete and len(self.tokens) < self.params.max_tokens:
+            allowed = self.choices.allowed()
+            if len(allowed) > 1:
+                return
+            self._add(int(allowed[0]), 0.0, allowed)

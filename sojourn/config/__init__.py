@@ -1,0 +1,1 @@
+"""Reads a run's TOML and builds typed components from it: strict keys, and the origin of every value."""

@@ -1,0 +1,1 @@
+"""Curricula: which task each group plays."""

@@ -1,0 +1,42 @@
+"""Every task once per pass, in an order that the seed decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from sojourn.config.registry import SOME, Range
+from sojourn.types import Group, Score, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffle:
+    """Passes over the first `tasks` tasks of the split (all when 0), each pass in another order.
+
+    A redraw in slot k plays what slot k + `tasks` / 2 would.
+    """
+
+    split: Annotated[str, SOME] = "train"
+    tasks: Annotated[int, Range(0)] = 0
+
+    def bind(self, tasks: Sequence[Task], seed: int) -> BoundShuffle:
+        count = min(self.tasks or len(tasks), len(tasks), 1 << 20)
+        return BoundShuffle(tasks, count, seed)
+
+
+@dataclass(frozen=True)
+class BoundShuffle:
+    tasks: Sequence[Task]
+    count: int
+    seed: int
+
+    def draw(self, slot: int, redraw: int = 0) -> Task:
+        turn, place = divmod(slot + redraw * (self.count // 2 + 1), self.count)
+        order = np.random.default_rng([self.seed, turn]).permutation(self.count)
+        return self.tasks[int(order[place])]
+
+    def observe(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> None:
+        """Nothing is learned from scores."""

@@ -1,0 +1,222 @@
+"""The learning curve of a run, or of several seeds of it, as a picture."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sojourn.config.toml import leaves
+from sojourn.errors import MissingExtraError, RecordError
+from sojourn.record import intervals, metrics
+from sojourn.record.atomic import write_file
+from sojourn.record.intervals import Estimate, Summary
+from sojourn.record.run import RunFolder
+
+TRAINING, EVALUATION = "#2b6cb0", "#c05621"
+KL = {"drift": "KL from the\nstage's start", "kl": "KL (nats)"}  # the first that was recorded is drawn
+MOST = 4  # of what learns beside the policy, a panel each
+
+
+class Series(NamedTuple):
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The numbers of one run; the stages lie one after the other on the x axis."""
+
+    name: str
+    lines: tuple[metrics.Line, ...]
+    evaluations: tuple[tuple[str, int, Estimate], ...]  # stage, steps done in it, success
+
+    def series(self, name: str, starts: Mapping[str, int]) -> Series:
+        points = [
+            (starts[x.stage] + x.step, x.values[name]) for x in self.lines if x.stage in starts and name in x.values
+        ]
+        points = [(x, y) for x, y in points if np.isfinite(y)]
+        x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
+        return Series(x, y)
+
+
+def curve(run_folders: Sequence[Path], out: Path) -> None:
+    """Draws success over training, with evaluations and their 95% intervals, to a PNG; below, entropy, KL, and how well
+    a critic and streams that learn do, on what they have not learnt from yet.
+
+    Several folders are seeds of one recipe: a thin line each, the mean thick, and evaluations with a t interval over
+    seeds. A stage is drawn when it has a loss; an evaluation lies at the start of its stage plus the steps done in it.
+    Raises RecordError where `out` is no PNG or cannot be written; what was there before stays whole.
+    """
+    if out.suffix != ".png":
+        raise RecordError(f"the curve cannot be drawn to '{out}': it is a PNG, name a file such as curve.png")
+    try:
+        from matplotlib.figure import Figure  # a Figure of its own never opens a window: it is drawn with Agg
+    except ImportError as error:
+        raise MissingExtraError(
+            "a curve needs matplotlib, which is not installed: pip install sojourn[torch]"
+        ) from error
+    _require_seeds([RunFolder.read(Path(folder)) for folder in run_folders])
+    curves = [_read(Path(folder)) for folder in run_folders]
+    if not any(c.lines or c.evaluations for c in curves):
+        raise RecordError(f"nothing to draw in {', '.join(map(str, run_folders))}: no step has been recorded yet")
+    starts, end = _starts(curves)
+    lower = _lower_names({name for one in curves for line in one.lines for name in line.values})
+    figure = Figure(figsize=(8, 4 + len(lower)), dpi=120, layout="constrained")
+    panels = figure.subplots(1 + len(lower), 1, sharex=True, height_ratios=[3.2, *[1] * len(lower)])
+    _success(panels[0], curves, starts)
+    for panel, (name, label) in zip(panels[1:], lower.items(), strict=True):
+        _lower(panel, curves, starts, name, label)
+    for panel in panels:
+        _frame(panel, starts)
+    for stage, start in starts.items():
+        panels[0].annotate(stage, (start, 1.01), xycoords=("data", "axes fraction"), fontsize=8, color="0.35")
+    names = curves[0].name if len(curves) == 1 else f"{curves[0].name} and {len(curves) - 1} more"
+    panels[-1].set_xlabel(f"step ({names})")
+    panels[-1].set_xlim(-0.02 * end - 0.5, 1.02 * end + 0.5)
+    write_file(out, lambda temporary: figure.savefig(temporary, format="png"))
+
+
+def _lower_names(seen: set[str]) -> dict[str, str]:
+    """What is drawn below success, with its label."""
+    kl = next((name for name in KL if name in seen), "kl")
+    names = {"entropy": "entropy (nats)", kl: KL[kl]}
+    if "explained_variance" in seen:
+        names["explained_variance"] = "critic: variance\nexplained"
+    learnt = sorted(name for name in seen if name.endswith("_error") and name != "value_error")
+    return {**names, **{name: f"{name.removesuffix('_error').replace('_', ' ')}:\nerror" for name in learnt[:MOST]}}
+
+
+def _require_seeds(runs: Sequence[RunFolder]) -> None:
+    """Raises `RecordError` unless the runs differ in their seeds, and in nothing else that matters."""
+    kept = [{k: v for k, v in run.config.items() if k not in ("name", "seed", "record", "backend")} for run in runs]
+    for run, values in zip(runs[1:], kept[1:], strict=True):
+        theirs, ours = dict(leaves(values, "")), dict(leaves(kept[0], ""))
+        if unlike := [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]:
+            raise RecordError(
+                f"{runs[0].path} and {run.path} differ in {unlike[0]}: one curve is drawn of the seeds of one recipe"
+            )
+    seeds = [run.config.get("seed") for run in runs]
+    if twice := [run.path for n, run in enumerate(runs) if seeds[n] in seeds[:n]]:
+        raise RecordError(f"{twice[0]} has a seed that another run has: give each run its own, such as seed=1")
+
+
+def smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A centred moving mean over a tenth of the points (at least 5), narrower at the edges."""
+    half = max(2, len(values) // 20)
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    at = np.arange(len(values))
+    reach = np.minimum(half, np.minimum(at, len(values) - 1 - at))
+    return (total[at + reach + 1] - total[at - reach]) / (2 * reach + 1)
+
+
+def _read(folder: Path) -> Curve:
+    run = RunFolder.read(folder)
+    found = []
+    for evaluation in run.evaluations():
+        success = Summary.from_json(evaluation["summary"]).overall.success
+        found.append((str(evaluation["stage"]), int(evaluation["step"]), success))
+    return Curve(folder.resolve().name, tuple(metrics.read(folder / "metrics.jsonl")), tuple(found))
+
+
+def _starts(curves: Sequence[Curve]) -> tuple[dict[str, int], int]:
+    """Where each training stage starts on the x axis, and where the last ends; seeds share the longest of each."""
+    lengths: dict[str, int] = defaultdict(int)
+    for one in curves:
+        for line in one.lines:
+            if "loss" in line.values:
+                lengths[line.stage] = max(lengths[line.stage], line.step + 1)
+        for stage, step, _ in one.evaluations:
+            if stage in lengths:
+                lengths[stage] = max(lengths[stage], step)
+    starts, at = {}, 0
+    for stage, length in lengths.items():
+        starts[stage] = at
+        at += length
+    return starts, at
+
+
+def _success(panel: Any, curves: Sequence[Curve], starts: Mapping[str, int]) -> None:
+    for one in curves:
+        found = one.series("success", starts)
+        if len(curves) == 1:
+            panel.plot(*found, ".", color=TRAINING, alpha=0.35, markersize=5, label="training batch")
+    _lines(panel, [one.series("success", starts) for one in curves], starts, "smoothed")
+    _evaluations(panel, curves, starts)
+    panel.set_ylim(-0.03, 1.03)
+    panel.set_yticks(np.linspace(0, 1, 6), [f"{p}%" for p in range(0, 101, 20)])
+    panel.set_ylabel("success rate")
+    if panel.get_legend_handles_labels()[0]:
+        panel.legend(loc="best", fontsize=8, frameon=False)
+
+
+def _evaluations(panel: Any, curves: Sequence[Curve], starts: Mapping[str, int]) -> None:
+    at: dict[int, list[Estimate]] = defaultdict(list)
+    for one in curves:
+        for stage, step, success in one.evaluations:
+            if success.n:
+                at[starts.get(stage, 0) + step].append(success)
+    if not at:
+        return
+    several = len(curves) > 1
+    for x, found in at.items():
+        if several:
+            panel.plot([x] * len(found), [e.mean for e in found], "_", color=EVALUATION, alpha=0.6, markersize=8)
+    x = sorted(at)
+    drawn = [intervals.mean([e.mean for e in at[k]]) if several else at[k][-1] for k in x]
+    low = [e.mean - max(0.0, e.low) for e in drawn]
+    high = [min(1.0, e.high) - e.mean for e in drawn]
+    label = f"evaluation, mean of {len(curves)} seeds (95%)" if several else "evaluation (95%)"
+    y = [e.mean for e in drawn]
+    panel.errorbar(x, y, yerr=[low, high], fmt="D-", color=EVALUATION, markersize=5, capsize=3, lw=1, label=label)
+
+
+def _lower(panel: Any, curves: Sequence[Curve], starts: Mapping[str, int], name: str, label: str) -> None:
+    found = [one.series(name, starts) for one in curves]
+    _lines(panel, found, starts)
+    panel.set_ylabel(label, fontsize=8)
+    panel.tick_params(labelsize=8)
+    if not any(len(series.x) for series in found):
+        panel.text(
+            0.5, 0.5, "not recorded", transform=panel.transAxes, ha="center", va="center", color="0.6", fontsize=8
+        )
+        panel.set_yticks([])
+
+
+def _lines(panel: Any, found: Sequence[Series], starts: Mapping[str, int], label: str | None = None) -> None:
+    """A smoothed line per run and stage, and over several runs their mean."""
+    at: dict[float, list[float]] = defaultdict(list)
+    for series in found:
+        for part in _by_stage(series, starts):
+            y = smooth(part.y)
+            for x, value in zip(part.x, y, strict=True):
+                at[float(x)].append(float(value))
+            if len(found) > 1:
+                panel.plot(part.x, y, color=TRAINING, lw=0.7, alpha=0.5)
+    if not at:
+        return
+    xs = np.array(sorted(at))
+    means = np.array([np.mean(at[x]) for x in xs], dtype=np.float64)
+    for number, part in enumerate(_by_stage(Series(xs, means), starts)):
+        text = f"mean of {len(found)} seeds, {label}" if len(found) > 1 else label
+        panel.plot(part.x, part.y, color=TRAINING, lw=1.8, label=text if label and not number else None)
+
+
+def _by_stage(series: Series, starts: Mapping[str, int]) -> list[Series]:
+    edges = [*starts.values(), np.inf]
+    spans = [(series.x >= low) & (series.x < high) for low, high in pairwise(edges)]
+    return [Series(series.x[span], series.y[span]) for span in spans if span.any()]
+
+
+def _frame(panel: Any, starts: Mapping[str, int]) -> None:
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.grid(axis="y", color="0.92")
+    panel.set_axisbelow(True)
+    for start in starts.values():
+        panel.axvline(start - 0.5, color="0.75", lw=0.8, ls="--")

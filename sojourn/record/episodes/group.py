@@ -1,0 +1,43 @@
+"""A group as it was recorded, put together from the records of its episodes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sojourn.errors import RecordError
+from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.step_file import Record
+from sojourn.types import Credit, Group, Score
+
+
+@dataclass(frozen=True)
+class GroupRecord:
+    """A group with its judgements; `credits` is empty where none were recorded."""
+
+    stage: str
+    step: int
+    group: Group
+    scores: tuple[Score, ...]
+    credits: tuple[Credit, ...]
+
+
+def of_members(members: Sequence[tuple[Entry, Record | RecordError]]) -> GroupRecord | None:
+    """The group of what could be read, None where nothing could; says what is left out."""
+    records: list[Record] = []
+    for entry, found in members:
+        if isinstance(found, RecordError):
+            warnings.warn(f"episode {entry.id} is left out: {found}", RuntimeWarning, stacklevel=3)
+        else:
+            records.append(found)
+    if not records:
+        return None
+    first = members[0][0]
+    return GroupRecord(
+        stage=first.stage,
+        step=first.step,
+        group=Group(first.slot, records[0].episode.task, tuple(record.episode for record in records)),
+        scores=tuple(score for record in records for score in record.scores),
+        credits=tuple(credit for record in records for credit in record.credits),
+    )

@@ -1,0 +1,321 @@
+"""The full record of the episodes of one step: JSON and token arrays in one .npz, never pickled.
+
+Every episode is a member of its own, so one is read without the others, and damage to one leaves the rest: a line of
+JSON, which names the arrays, then their bytes one after another. Token ids are kept in the smallest integer type that
+holds them, and come back as int64.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sojourn.errors import RecordError
+from sojourn.files import open_regular
+from sojourn.record.atomic import write_file
+from sojourn.record.episodes.codec import as_json, message_json, message_of, task_json, task_of, tool_json, tool_of
+from sojourn.types import (
+    Credit,
+    Ending,
+    Episode,
+    FloatArray,
+    IntArray,
+    Sample,
+    Score,
+    Stop,
+    Trajectory,
+    Turn,
+    Versions,
+)
+
+_NO_TOKENS, _NO_LOGPROBS = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
+UNREADABLE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+
+
+@dataclass(frozen=True)
+class Record:
+    """An episode with its judgements, one for each trainable trajectory; none where it failed or none were given.
+
+    `streams` are numbers of its sampled tokens by name, such as "entropy": for each trainable trajectory one array (A,)
+    per turn.
+    """
+
+    episode: Episode
+    scores: tuple[Score, ...] = ()
+    credits: tuple[Credit, ...] = ()
+    streams: Mapping[str, tuple[tuple[FloatArray, ...], ...]] = field(default_factory=dict)
+
+
+def write(path: Path, records: Sequence[Record], index: Sequence[Mapping[str, Any]]) -> None:
+    """Writes the records, and beside them the rows from which a lost index can be made again."""
+    members = {str(number): _encode(record) for number, record in enumerate(records)}
+    arrays = {name: np.frombuffer(data, np.uint8) for name, data in {"index": as_json(index), **members}.items()}
+
+    def save(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+
+    write_file(path, save)
+
+
+class StepFile:
+    """An open file of records; `record` and `index` raise RecordError where the file is damaged."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._raw = open_regular(path)  # opened here, as np.load leaves a damaged file open
+        except FileNotFoundError as error:
+            raise RecordError(f"{path} is missing: restore the tokens folder of the run from a copy") from error
+        except OSError as error:
+            raise _damaged(path, error) from error
+        try:
+            self._file = np.load(self._raw, allow_pickle=False)
+        except UNREADABLE as error:
+            self._raw.close()
+            raise _damaged(path, error) from error
+        if not isinstance(self._file, np.lib.npyio.NpzFile):
+            self._raw.close()
+            raise _damaged(path, ValueError("one array, not a file of several"))
+
+    def record(self, number: int) -> Record:
+        try:
+            return _decode(self._file[str(number)].tobytes())
+        except UNREADABLE as error:
+            raise _damaged(self.path, error, f"episode {number} of ") from error
+
+    def told(self, number: int) -> Episode:
+        """The episode as people read it, without its tokens: several times as fast as the whole record."""
+        try:
+            with self._file.zip.open(f"{number}.npy") as member:  # type: ignore[union-attr]
+                np.lib.format.read_magic(member)
+                np.lib.format.read_array_header_1_0(member)
+                data = json.loads(member.readline())
+            return _episode(data, (_trajectory(t, _untold) for t in data["trajectories"]))
+        except UNREADABLE as error:
+            raise _damaged(self.path, error, f"episode {number} of ") from error
+
+    def index(self) -> list[dict[str, Any]]:
+        try:
+            return json.loads(self._file["index"].tobytes())
+        except UNREADABLE as error:
+            raise _damaged(self.path, error, "the index of ") from error
+
+    def __enter__(self) -> StepFile:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._file.close()
+        self._raw.close()
+
+
+def _damaged(path: Path, error: BaseException, part: str = "") -> RecordError:
+    return RecordError(f"{part}{path} cannot be read ({error}): the file is damaged, restore it from a copy")
+
+
+def _encode(record: Record) -> bytes:
+    episode = record.episode
+    turns = [turn for trajectory in episode.trajectories for turn in trajectory.turns]
+    allowed = [ids for turn in turns for ids in (turn.sample.allowed or ())]
+    _check(record)
+    arrays = {
+        "context": _narrow([turn.context for turn in turns]),
+        "sampled": _narrow([turn.sample.tokens for turn in turns]),
+        "logprobs": _join([turn.sample.logprobs for turn in turns]),
+        "scores": _join([score.turns for score in record.scores]),
+        "credits": _join([part for credit in record.credits for part in credit.tokens]),
+        **{f"stream {name}": _join([part for of in found for part in of]) for name, found in record.streams.items()},
+        "allowed": _narrow([ids for ids in allowed if ids is not None]),
+        "allowed_sizes": np.array([-1 if ids is None else len(ids) for ids in allowed], dtype=np.int32),
+    }
+    arrays = {name: array.astype(array.dtype.newbyteorder("<")) for name, array in arrays.items() if len(array)}
+    kept = [[name, array.dtype.str, len(array)] for name, array in arrays.items()]
+    parts = (array.tobytes() for array in arrays.values())
+    return b"".join((as_json(_episode_json(record) | {"arrays": kept}), b"\n", *parts))
+
+
+def _check(record: Record) -> None:
+    """Refuses scores or credits that do not fit their trajectories: they could not be told apart again."""
+    judged = [t for t in record.episode.trajectories if t.trainable] if record.episode.error is None else []
+    streams = [(f"arrays of the stream '{name}'", found) for name, found in record.streams.items()]
+    for name, values in (("scores", record.scores), ("credits", record.credits), *streams):
+        if values and len(values) != len(judged):
+            raise RecordError(
+                f"episode {record.episode.id} has {len(judged)} trainable trajectories but {len(values)} {name}: "
+                "give one for each"
+            )
+    for trajectory, score in zip(judged, record.scores, strict=False):
+        _same(record, "a score", (len(trajectory.turns),), score.turns.shape)
+    for trajectory, credit in zip(judged, record.credits, strict=False):
+        sampled = tuple(len(turn.sample.tokens) for turn in trajectory.turns)
+        _same(record, "a credit", sampled, tuple(len(part) for part in credit.tokens))
+    for name, found in streams:
+        for trajectory, numbers in zip(judged, found, strict=False):
+            sampled = tuple(len(turn.sample.tokens) for turn in trajectory.turns)
+            _same(record, name, sampled, tuple(len(part) for part in numbers))
+
+
+def _same(record: Record, what: str, expected: tuple[int, ...], found: tuple[int, ...]) -> None:
+    if expected != found:
+        raise RecordError(
+            f"episode {record.episode.id} has {what} of shape {found} where its turns need {expected}: "
+            "give one reward for every turn, and one advantage and one number of a stream for every sampled token"
+        )
+
+
+def _decode(member: bytes) -> Record:
+    line, _, rest = member.partition(b"\n")
+    data, arrays, at = json.loads(line), dict[str, NDArray[Any]](), 0
+    for name, dtype, count in data["arrays"]:
+        arrays[name] = np.frombuffer(rest, dtype, count, at)
+        at += arrays[name].nbytes
+    take = {
+        name: _Reader(arrays.get(name, np.zeros(0, dtype=np.float32))) for name in ("logprobs", "scores", "credits")
+    }
+    take |= {
+        name: _Reader(arrays.get(name, np.zeros(0)).astype(np.int64)) for name in ("context", "sampled", "allowed")
+    }
+    sizes = iter(arrays.get("allowed_sizes", np.zeros(0, dtype=np.int32)).tolist())
+    episode = _episode(data, (_trajectory(t, lambda turn: _turn(turn, take, sizes)) for t in data["trajectories"]))
+    judged = [t for t in episode.trajectories if t.trainable]
+    words = data.get("words") or [{} for _ in data["scores"]]
+    told = zip(judged, data["scores"], words, strict=False)
+    scores = tuple(Score(take["scores"](len(t.turns)), parts, said) for t, parts, said in told)
+    credited = judged if data["credited"] else []
+    credits = tuple(Credit(by_turn(take["credits"], t)) for t in credited)
+    streams = {}
+    for name in data.get("streams", ()):
+        reader = _Reader(arrays.get(f"stream {name}", np.zeros(0, dtype=np.float32)))
+        streams[name] = tuple(by_turn(reader, t) for t in judged)
+    return Record(episode, scores, credits, streams)
+
+
+def by_turn(take: _Reader, trajectory: Trajectory) -> tuple[FloatArray, ...]:
+    """One array (A,) per turn."""
+    return tuple(take(len(turn.sample.tokens)) for turn in trajectory.turns)
+
+
+def _episode(data: Mapping[str, Any], trajectories: Iterable[Trajectory]) -> Episode:
+    return Episode(data["id"], task_of(data["task"]), tuple(trajectories), data["error"], data["seconds"])
+
+
+def _trajectory(data: Mapping[str, Any], turn: Callable[[Mapping[str, Any]], Turn]) -> Trajectory:
+    return Trajectory(data["agent"], tuple(map(turn, data["turns"])), Ending(data["ending"]), data["trainable"])
+
+
+class _Reader:
+    """Hands out an array piece by piece."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array, self.at = array, 0
+
+    def __call__(self, count: int) -> NDArray[Any]:
+        piece = self.array[self.at : self.at + count]
+        if len(piece) != count:
+            raise ValueError(f"{len(piece)} numbers where {count} were expected")
+        self.at += count
+        return piece.copy()
+
+
+def _turn(data: Mapping[str, Any], take: Mapping[str, _Reader], sizes: Iterator[int]) -> Turn:
+    allowed = None
+    if data["allowed"]:
+        counts = [next(sizes) for _ in range(data["sampled"])]
+        allowed = tuple(None if count < 0 else take["allowed"](count) for count in counts)
+    return _made(
+        data,
+        take["context"](data["context"]),
+        take["sampled"](data["sampled"]),
+        take["logprobs"](data["sampled"]),
+        allowed,
+    )
+
+
+def _untold(data: Mapping[str, Any]) -> Turn:
+    return _made(data, _NO_TOKENS, _NO_TOKENS, _NO_LOGPROBS, None)
+
+
+def _made(
+    data: Mapping[str, Any],
+    context: IntArray,
+    sampled: IntArray,
+    logprobs: FloatArray,
+    allowed: tuple[IntArray | None, ...] | None,
+) -> Turn:
+    sample = Sample(sampled, logprobs, Versions(*data["versions"]), Stop(data["stop"]), data["temperature"], allowed)
+    return Turn(
+        parent=data["parent"],
+        context=context,
+        sample=sample,
+        said=None if data["said"] is None else message_of(data["said"]),
+        reward=data["reward"],
+        info=data["info"],
+        images=tuple(data["images"]),
+        state=data["state"],
+        shown=tuple(message_of(message) for message in data["shown"]),
+        recalled=tuple(message_of(message) for message in data.get("recalled", ())),
+        tools=tuple(tool_of(tool) for tool in data.get("tools", ())),
+    )
+
+
+def _episode_json(record: Record) -> dict[str, Any]:
+    episode = record.episode
+    return {
+        "id": episode.id,
+        "task": task_json(episode.task),
+        "error": episode.error,
+        "seconds": episode.seconds,
+        "trajectories": [
+            {
+                "agent": t.agent,
+                "ending": t.ending,
+                "trainable": t.trainable,
+                "turns": [_turn_json(turn) for turn in t.turns],
+            }
+            for t in episode.trajectories
+        ],
+        "scores": [dict(score.parts) for score in record.scores],
+        "words": [dict(score.words) for score in record.scores] if any(s.words for s in record.scores) else [],
+        "credited": bool(record.credits),
+        "streams": list(record.streams),
+    }
+
+
+def _turn_json(turn: Turn) -> dict[str, Any]:
+    return {
+        "parent": turn.parent,
+        "context": len(turn.context),
+        "sampled": len(turn.sample.tokens),
+        "allowed": turn.sample.allowed is not None,
+        "versions": list(turn.sample.versions),
+        "stop": turn.sample.stop,
+        "temperature": turn.sample.temperature,
+        "said": None if turn.said is None else message_json(turn.said),
+        "reward": turn.reward,
+        "info": dict(turn.info),
+        "images": list(turn.images),
+        "state": turn.state,
+        "shown": [message_json(message) for message in turn.shown],
+        **({"recalled": [message_json(message) for message in turn.recalled]} if turn.recalled else {}),
+        **({"tools": [tool_json(tool) for tool in turn.tools]} if turn.tools else {}),
+    }
+
+
+def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.float32)
+
+
+def _narrow(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    whole = _join(arrays)
+    if not len(whole):
+        return whole
+    low, high = int(whole.min()), int(whole.max())
+    return whole.astype(np.promote_types(np.min_scalar_type(low), np.min_scalar_type(high)))

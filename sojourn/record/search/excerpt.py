@@ -1,0 +1,94 @@
+"""Where the words of a query are in an episode: a short piece of the text that has most of them."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from sojourn.record.episodes.index import TOKENS
+from sojourn.record.search.fts_documents import MARKS, PARTS, Passage, passages
+from sojourn.types import Episode
+
+AROUND = 24  # words of an excerpt
+WIDEST = 120  # characters of one piece of it: a word may be megabytes long
+PIECE, OVERLAP = 4000, 400  # characters that are looked at as one
+GAP = "…"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_SPACE = re.compile(r"\s+")
+_MARKED = re.compile(f"([{''.join(MARKS)}])")
+
+
+class Segment(NamedTuple):
+    text: str
+    hit: bool
+
+
+class Excerpt(NamedTuple):
+    """One line of a passage in segments; those that are a hit are what was searched for. Control characters are
+    replaced; to show it somewhere, escape it as any text."""
+
+    seat: int
+    turn: int
+    part: str
+    segments: tuple[Segment, ...]
+
+
+def excerpts(episodes: Sequence[Episode | None], expression: str) -> list[Excerpt | None]:
+    """The best excerpt of each episode; None where it has none. SQLite finds it as it found the episode, so that both
+    agree on what a word is."""
+    with closing(sqlite3.connect(":memory:")) as database:
+        columns = ", ".join(PARTS)
+        database.execute(f"CREATE VIRTUAL TABLE near USING fts5({columns}, tokenize='{TOKENS}')")
+        everything: list[Passage] = []
+        ends: list[int] = []
+        for episode in episodes:
+            everything += _pieces(episode) if episode is not None else ()
+            ends.append(len(everything))
+        for part in PARTS:
+            database.executemany(
+                f"INSERT INTO near (rowid, {part}) VALUES (?, ?)",
+                [(row, passage.text) for row, passage in enumerate(everything) if passage.part == part],
+            )
+        begins = [0, *ends]
+        return [_best(database, everything, range(*span), expression) for span in zip(begins, ends, strict=False)]
+
+
+def _pieces(episode: Episode) -> Iterator[Passage]:
+    """Passages that are not long, as SQLite takes the square of the hits in one; they overlap, for phrases."""
+    for passage in passages(episode):
+        for start in range(0, max(1, len(passage.text) - OVERLAP), PIECE):
+            yield passage._replace(text=passage.text[start : start + PIECE + OVERLAP])
+
+
+def _best(database: sqlite3.Connection, held: list[Passage], rows: range, expression: str) -> Excerpt | None:
+    found = database.execute(
+        "SELECT rowid, snippet(near, -1, ?, ?, ?, ?) FROM near WHERE near MATCH ? AND rowid >= ? AND rowid < ? "
+        "ORDER BY rank, rowid LIMIT 1",
+        (*MARKS, GAP, AROUND, expression, rows.start, rows.stop),
+    ).fetchone()
+    if found is None:
+        return None
+    seat, turn, part, _ = held[found[0]]
+    return Excerpt(seat, turn, part, tuple(_segments(found[1])))
+
+
+def _segments(marked: str) -> Iterator[Segment]:
+    hit, pieces = False, [piece for piece in _MARKED.split(marked) if piece]
+    for number, piece in enumerate(pieces):
+        if piece in MARKS:
+            hit = piece == MARKS[0]
+        else:
+            line = _CONTROL.sub("\ufffd", _SPACE.sub(" ", piece))
+            yield Segment(_clipped(line, head=hit or number > 0, tail=not hit and number < len(pieces) - 1), hit)
+
+
+def _clipped(text: str, *, head: bool, tail: bool) -> str:
+    """The ends of a text that are wanted, where it is too long."""
+    if len(text) <= WIDEST:
+        return text
+    if head and tail:
+        return f"{text[: WIDEST // 2]}{GAP}{text[-WIDEST // 2 :]}"
+    return f"{GAP}{text[-WIDEST:]}" if tail else f"{text[:WIDEST]}{GAP}"

@@ -1,0 +1,234 @@
+"""What a query finds in an index: a page of rows in a stable order, how many there are, and where the next page begins.
+
+The words of a query are one expression of SQLite's FTS5 in which every one is a quoted string; that expression and all
+other values are bound, so nothing that is searched for is ever read as code.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sojourn.errors import QueryError
+from sojourn.record.episodes.episode_row import COLUMNS, Entry, from_row
+from sojourn.record.search.excerpt import Excerpt
+from sojourn.record.search.fts_documents import clean
+from sojourn.record.search.query import FRACTIONS, Failed, OneOf, Query, Range, Term, Words
+
+MOST = 10_000  # rows that are counted
+LONGEST = 1000  # rows of one page
+COLUMN = {"tokens": "sampled"}  # of a key that is not the column's name
+LABELS = ("tag", "tool")
+_PLACE = re.compile(r"(\d{1,18})(?::(-?\d{1,20}(?:\.\d{1,20})?(?:e[-+]?\d{1,3})?|None))?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One episode that was found; `excerpt` is where its words are, None where none were asked for or can be read."""
+
+    entry: Entry
+    excerpt: Excerpt | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A page of results. `total` counts those of all pages, to `MOST` and one more; `next` is what to give as `after`
+    for the page that follows, None on the last."""
+
+    rows: tuple[Row, ...]
+    total: int
+    next: str | None
+
+    @property
+    def how_many(self) -> str:
+        return f"{self.total:,}" if self.total <= MOST else f"more than {MOST:,}"
+
+
+class Page(NamedTuple):
+    entries: list[Entry]
+    total: int
+    next: str | None
+
+
+class _Place(NamedTuple):
+    """Where a row is in the order: its number, and what it is sorted by (None where that is the number alone)."""
+
+    row: int
+    value: float | None = None
+
+
+class _Order(NamedTuple):
+    """Rows without a value come last, either way; those of the same value by when they were recorded."""
+
+    column: str  # "" for the number of the row
+    down: bool
+
+    @classmethod
+    def of(cls, query: Query) -> _Order:
+        if query.sort in ("newest", "oldest"):
+            return cls("", query.sort == "newest")
+        name = query.sort.removeprefix("-")
+        return cls(COLUMN.get(name, name), query.sort.startswith("-"))
+
+    def text(self, place: _Place) -> str:
+        return f"{place.row}:{place.value!r}" if self.column else f"{place.row}"
+
+    def read(self, text: str) -> _Place:
+        """The place that `text` gave."""
+        found = _PLACE.fullmatch(text)
+        if not found or (found[2] is None) == bool(self.column):
+            raise QueryError(f"'{text:.40}' is no place in these results: give the `next` of the page before, or none")
+        return _Place(int(found[1]), float(found[2]) if found[2] not in (None, "None") else None)
+
+    def by(self, number: str) -> str:
+        way = "DESC" if self.down else "ASC"
+        first = f"{self.column} {way} NULLS LAST, " if self.column else ""
+        return f"{first}{number} {way}"
+
+    def key(self, place: _Place) -> tuple[bool, float, int]:
+        """Sorts places as `by` does."""
+        sign = -1 if self.down else 1
+        return place.value is None and bool(self.column), sign * (place.value or 0.0), sign * place.row
+
+    def behind(self, place: _Place, number: str) -> _Clause:
+        """Holds for the rows that come after the place."""
+        sign = "<" if self.down else ">"
+        later = f"{number} {sign} ?"
+        if not self.column:
+            return _Clause(later, (place.row,))
+        if place.value is None:
+            return _Clause(f"{self.column} IS NULL AND {later}", (place.row,))
+        text = f"{self.column} {sign} ? OR {self.column} IS NULL OR ({self.column} = ? AND {later})"
+        return _Clause(text, (place.value, place.value, place.row))
+
+
+class _Clause(NamedTuple):
+    text: str
+    values: tuple[Any, ...]
+
+
+def page(database: sqlite3.Connection, query: Query, limit: int, after: str = "", most: int = MOST) -> Page:
+    """The rows of one page, all read from one state of the index."""
+    if not 0 < limit <= LONGEST:
+        raise QueryError(f"a page of {limit} rows: ask for 1 to {LONGEST}")
+    order = _Order.of(query)
+    begin = order.read(after) if after else None
+    database.execute("BEGIN")
+    try:
+        places = _places(database, query, order, most + 1, sort=not order.column)
+        if len(places) <= most:  # so these are all, and need not be looked for twice
+            later = [place for place in places if begin is None or order.key(place) > order.key(begin)]
+            ahead = sorted(later, key=order.key)
+        elif begin is None and not order.column:
+            ahead = places
+        else:
+            ahead = _places(database, query, order, limit + 1, begin)
+        entries = _entries(database, [place.row for place in ahead[:limit]])
+    finally:
+        database.rollback()
+    return Page(entries, len(places), order.text(ahead[limit - 1]) if len(ahead) > limit else None)
+
+
+def expression(words: Iterable[Words], joined: str) -> str:
+    """An expression of FTS5 in which every text is a quoted string."""
+    return f" {joined} ".join(f"{f'{{{one.part}}} : ' * bool(one.part)}{_string(one.text)}" for one in words)
+
+
+def _places(
+    database: sqlite3.Connection,
+    query: Query,
+    order: _Order,
+    most: int,
+    begin: _Place | None = None,
+    *,
+    sort: bool = True,
+) -> list[_Place]:
+    source, number, clauses = _plan(query)
+    clauses += [order.behind(begin, number)] if begin else []
+    asked = f"SELECT {number}, {order.column or 'NULL'} FROM {source} WHERE {_all(clauses)}"
+    sorting = f"ORDER BY {order.by(number)}" if sort else ""
+    return [_Place(*row) for row in database.execute(f"{asked} {sorting} LIMIT ?", (*_values(clauses), most))]
+
+
+def _entries(database: sqlite3.Connection, numbers: Sequence[int]) -> list[Entry]:
+    marks = ", ".join("?" * len(numbers))
+    rows = database.execute(f"SELECT row, {', '.join(COLUMNS)} FROM episodes WHERE row IN ({marks})", numbers)
+    found = {row[0]: from_row(row[1:]) for row in rows}
+    return [found[number] for number in numbers]
+
+
+def _plan(query: Query) -> tuple[str, str, list[_Clause]]:
+    """Where the rows come from, what numbers them there, and what must hold.
+
+    Words go first: SQLite walks through their rows in order, and looks at each episode; without any, at all episodes.
+    """
+    wanted = [term for term in query.terms if isinstance(term, Words) and not term.negated]
+    unwanted = [term for term in query.terms if isinstance(term, Words) and term.negated]
+    clauses = [_clause(term) for term in query.terms if not isinstance(term, Words)]
+    if not wanted:
+        without = "episodes.row NOT IN (SELECT rowid FROM words WHERE words MATCH ?)"
+        clauses += [_Clause(without, (expression(unwanted, "OR"),))] if unwanted else []
+        return "episodes", "episodes.row", clauses
+    text = f"({expression(wanted, 'AND')})" + (f" NOT ({expression(unwanted, 'OR')})" if unwanted else "")
+    both = "words CROSS JOIN episodes ON episodes.row = words.rowid"
+    return both, "words.rowid", [_Clause("words MATCH ?", (text,)), *clauses]
+
+
+def _clause(term: Term) -> _Clause:
+    """What a term asks of a row. Where the row does not say, it is not so: then the term turned round holds."""
+    text, values = _plain(term)
+    return _Clause(f"({text}) IS NOT TRUE" if term.negated else f"({text})", values)
+
+
+def _plain(term: Term) -> _Clause:
+    match term:
+        case Failed(value):
+            return _Clause(f"episodes.error IS {'NOT ' if value else ''}NULL", ())
+        case OneOf("success", values):
+            return _Clause(
+                " OR ".join("episodes.success > 0" if value == "yes" else "episodes.success = 0" for value in values),
+                (),
+            )
+        case OneOf(key, values) if key in LABELS:
+            marks = ", ".join("?" * len(values))
+            return _Clause(
+                f"episodes.row IN (SELECT row FROM labels WHERE kind = ? AND value IN ({marks}))", (key, *values)
+            )
+        case OneOf(key, values):
+            # the plus keeps SQLite from an index by which it would have to sort all rows of a stage
+            column = f"{'+' * (key == 'stage')}episodes.{key}"
+            return _Clause(f"{column} IN ({', '.join('?' * len(values))})", values)
+        case Range():
+            return _within(term)
+    raise TypeError(f"{term!r} is no term")
+
+
+def _within(term: Range) -> _Clause:
+    """A version is there if it is between the oldest and the newest."""
+    least, greatest = ("newest", "oldest") if term.key == "version" else (COLUMN.get(term.key, term.key),) * 2
+    bounds = [(least, ">", 1, term.low), (greatest, "<", -1, term.high)]
+    given = [(column, sign, way, bound) for column, sign, way, bound in bounds if bound is not None]
+    text = " AND ".join(f"episodes.{column} {sign}{'=' * bound.included} ?" for column, sign, _, bound in given)
+    return _Clause(
+        text, tuple(_nearly(term.key, way if bound.included else -way, bound.value) for _, _, way, bound in given)
+    )
+
+
+def _nearly(key: str, way: int, value: float) -> float:
+    """The bound a little lower (way 1) or higher (-1), for numbers that were rounded when they were kept."""
+    return value - way * 1e-6 * max(1.0, abs(value)) if key in FRACTIONS else value
+
+
+def _string(text: str) -> str:
+    return '"' + clean(text).replace('"', '""') + '"'
+
+
+def _all(clauses: Iterable[_Clause]) -> str:
+    return " AND ".join(f"({clause.text})" for clause in clauses) or "1"
+
+
+def _values(clauses: Iterable[_Clause]) -> Iterator[Any]:
+    return (value for clause in clauses for value in clause.values)

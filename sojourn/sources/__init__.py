@@ -1,0 +1,1 @@
+"""Group sources: where the groups of a training step come from."""

@@ -1,0 +1,77 @@
+"""Demonstrations by the world's scripted experts, as groups like any other."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+from sojourn.config.registry import Range
+from sojourn.errors import ConfigError
+from sojourn.rollout.runner import offers
+from sojourn.types import Group
+
+if TYPE_CHECKING:
+    from sojourn.train.assemble import Rig
+    from sojourn.train.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """`width` demonstrations a step, over and over from the curriculum's next `distinct` tasks.
+
+    An expert plays through the same environment, agent and renderer as the model, so a demonstration has exactly the
+    tokens that the model would have sampled. Only successful ones are kept when `success_only`.
+    """
+
+    width: Annotated[int, Range(1)] = 16
+    distinct: Annotated[int, Range(1)] = 128
+    success_only: bool = True
+
+    live = False
+    size = 1
+
+    def tasks(self, steps: int) -> int:
+        return min(self.distinct, self.width * steps)
+
+    async def check(self, recipe: Recipe, stage: str) -> None:
+        if not await offers(recipe.env, "expert", recipe.rollout.limits):
+            raise ConfigError(
+                f"stage '{stage}' clones demonstrations, but the world has no expert(): define it, or drop the stage"
+            )
+
+    def bind(self, rig: Rig, stage: str, steps: int, first: int = 0) -> LiveExperts:
+        return LiveExperts(self, rig, stage, first)
+
+
+@dataclass
+class LiveExperts:
+    config: Experts
+    rig: Rig
+    stage: str
+    first: int = 0
+    played: dict[int, Group] = field(default_factory=dict)
+
+    async def take(self, step: int) -> list[Group]:
+        width, distinct = self.config.width, self.config.distinct
+        numbers = [(step * width + n) % distinct for n in range(width)]
+        groups = await asyncio.gather(*(self._play(number) for number in dict.fromkeys(numbers)))
+        played = [g for g in groups if g.trajectories]  # those of a world that failed are empty
+        kept = [g for g in played if not self.config.success_only or all(t.success for t in g.trajectories)]
+        if not kept:
+            errors = [e.error for g in groups for e in g.episodes if e.error]
+            cause = errors[0] if errors else "the experts did not succeed"
+            raise ConfigError(f"none of {len(groups)} demonstrations can be used: {cause}")
+        return kept
+
+    async def close(self) -> None:
+        pass
+
+    async def _play(self, number: int) -> Group:
+        if number not in self.played:
+            task = self.rig.curriculum.draw(self.first + number)
+            label = f"{self.stage}/{number}"
+            self.played[number] = await self.rig.runner.group(
+                task, number, 1, self.rig.sampling.params(), label, expert=True
+            )
+        return self.played[number]

@@ -1,0 +1,67 @@
+"""Groups that were recorded earlier: imitation, or training again, from a run folder on disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from sojourn.config.registry import FOLDER, SOME, Range
+from sojourn.errors import ConfigError
+from sojourn.record.episodes.store import EpisodeStore
+from sojourn.types import Group
+
+if TYPE_CHECKING:
+    from sojourn.train.assemble import Rig
+    from sojourn.train.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folder:
+    """`width` groups a step from the stage of a recorded run, over and over, in their recorded order.
+
+    `success_only` leaves out groups without any successful episode.
+    """
+
+    path: Annotated[str, FOLDER]
+    stage: Annotated[str, SOME]
+    width: Annotated[int, Range(1)] = 16
+    success_only: bool = False
+
+    live = False
+
+    def tasks(self, steps: int) -> int:
+        return 0
+
+    async def check(self, recipe: Recipe, stage: str) -> None:
+        if not (Path(self.path) / "episodes.sqlite").exists():
+            raise ConfigError(
+                f"stage '{stage}': groups.path = '{self.path}': no recorded episodes there; give a run folder"
+            )
+
+    def bind(self, rig: Rig, stage: str, steps: int, first: int = 0) -> RecordedGroups:
+        with EpisodeStore(self.path) as store:
+            groups = [g for g in store.groups(self.stage) if g.trajectories]
+            stages = sorted({count.stage for count in store.steps()})
+        if self.success_only:
+            groups = [g for g in groups if any(t.success for t in g.trajectories)]
+        if not groups:
+            raise ConfigError(
+                f"groups.stage = '{self.stage}': '{self.path}' has no usable groups of it; it holds {', '.join(stages)}"
+            )
+        return RecordedGroups(self.width, groups)
+
+
+@dataclass(frozen=True)
+class RecordedGroups:
+    """So many of them a step, over and over."""
+
+    width: int
+    groups: list[Group]
+
+    async def take(self, step: int) -> list[Group]:
+        width = min(self.width, len(self.groups))
+        return [self.groups[(step * width + number) % len(self.groups)] for number in range(width)]
+
+    async def close(self) -> None:
+        """Nothing is open."""

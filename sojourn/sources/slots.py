@@ -1,0 +1,134 @@
+"""Live groups, admitted by slot: lag is bounded exactly, and a step's composition does not depend on timing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+
+from sojourn.config.registry import Range
+from sojourn.errors import ConfigError, InfrastructureError
+from sojourn.rollout.tape import Tape
+from sojourn.types import Group, Score
+
+if TYPE_CHECKING:
+    from sojourn.train.assemble import Rig
+    from sojourn.train.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slots:
+    """`width` groups of `size` episodes a step.
+
+    Group k may start once training has reached step floor(k / width) - max_lag; step s trains the groups s * width to
+    (s + 1) * width - 1. So `max_lag = 0` is strictly on-policy, and n lets rollout run ahead by at most n steps.
+    `zero_signal`, for groups whose episodes all scored alike: "keep" trains them (their group-relative credit is 0),
+    "drop" leaves them out, "redraw" plays another task in the same slot, up to `redraws` times.
+    """
+
+    width: Annotated[int, Range(1)] = 8
+    size: Annotated[int, Range(1)] = 8
+    max_lag: Annotated[int, Range(0)] = 0
+    zero_signal: Literal["keep", "drop", "redraw"] = "keep"
+    redraws: Annotated[int, Range(0)] = 2
+
+    live = True
+
+    def __post_init__(self) -> None:
+        if self.zero_signal != "keep" and self.size == 1:
+            raise ValueError(
+                f'zero_signal = "{self.zero_signal}" with size = 1: a lone episode always scores like its group; '
+                'use "keep", or a size of 2 or more'
+            )
+
+    def tasks(self, steps: int) -> int:
+        """How many tasks of the curriculum so many steps take (redraws aside)."""
+        return self.width * steps
+
+    async def check(self, recipe: Recipe, stage: str) -> None:
+        if recipe.sampling.params().truncates or recipe.sampling.temperature == 0:
+            raise ConfigError(
+                f"sampling: stage '{stage}' needs the logprobs of the distribution that was sampled, so top_p = 1, "
+                "top_k = 0, min_p = 0 and temperature > 0 (evaluation may use its own)"
+            )
+
+    def bind(self, rig: Rig, stage: str, steps: int, first: int = 0) -> LiveSlots:
+        """Slot k plays what the curriculum draws for `first` + k: the tasks before it are those of earlier stages."""
+        return LiveSlots(self, rig, stage, steps, first)
+
+
+def flat(scores: Sequence[Score]) -> bool:
+    """Whether all scores are alike, so that a group-relative estimator learns nothing."""
+    return len({float(np.float32(score.total)) for score in scores}) <= 1
+
+
+@dataclass
+class LiveSlots:
+    """The slots of one stage at work.
+
+    Its state is what was drawn for groups that are not trained yet: after a restart their episodes go on from there,
+    and what the engine had not finished is drawn with the weights of the restart. On-policy there is never any, and a
+    resumed run is the same to the bit; with `max_lag` above 0, which weights a token is drawn with is a matter of time.
+    """
+
+    config: Slots
+    rig: Rig
+    stage: str
+    steps: int
+    first: int = 0
+    _started: int = -1  # slots up to here have been started
+    _running: dict[int, asyncio.Task[Group]] = field(default_factory=dict)
+    _tapes: defaultdict[int, Tape] = field(default_factory=lambda: defaultdict(Tape))
+
+    def state(self) -> Mapping[str, Any]:
+        return {str(slot): tape.state() for slot, tape in self._tapes.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._tapes.update({int(slot): Tape.of(tape) for slot, tape in state.items()})
+
+    async def take(self, step: int) -> list[Group]:
+        width = self.config.width
+        self._started = max(self._started, step * width - 1)
+        last = min((step + self.config.max_lag + 1) * width, self.steps * width)
+        for slot in range(self._started + 1, last):
+            self._running[slot] = asyncio.create_task(self._fill(slot), name=f"slot-{slot}")
+        self._started = max(self._started, last - 1)
+        wanted = {slot: self._running[slot] for slot in range(step * width, (step + 1) * width)}
+        try:
+            done = await asyncio.gather(*wanted.values())
+        except BaseException:
+            await self.close()
+            raise
+        episodes = [episode for group in done for episode in group.episodes]
+        if all(episode.error is not None for episode in episodes):
+            raise InfrastructureError(
+                f"all {len(episodes)} episodes of step {step} failed; the last cause: {episodes[-1].error}"
+            )
+        for slot in wanted:
+            del self._running[slot], self._tapes[slot]
+        if self.config.zero_signal != "drop":
+            return done
+        return [group for group in done if not flat(await self.rig.judge.one(group))]
+
+    async def close(self) -> None:
+        """Cancels what is still running."""
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        self._running.clear()
+
+    async def _fill(self, slot: int) -> Group:
+        redraws = self.config.redraws if self.config.zero_signal == "redraw" else 0
+        redraw, tape, params = 0, self._tapes[slot], self.rig.sampling.params()
+        while True:
+            if redraw == len(tape.tasks):
+                tape.tasks.append(self.rig.curriculum.draw(self.first + slot, redraw))
+            label = f"{self.stage}/{slot}/{redraw}"
+            group = await self.rig.runner.group(tape.tasks[redraw], slot, self.config.size, params, label, tape=tape)
+            if redraw == redraws or not flat(await self.rig.judge.one(group)):
+                return group
+            redraw += 1

@@ -1,0 +1,56 @@
+"""Evaluation: a fixed panel of tasks, decided by the config alone, played by the current weights."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from sojourn.errors import InfrastructureError
+from sojourn.rewards.reward_cache import judged
+from sojourn.tasks.listed import listed
+from sojourn.types import Group, Score, Task
+
+if TYPE_CHECKING:
+    from sojourn.train.assemble import Rig
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    groups: list[Group]
+    scores: list[list[Score]]
+
+
+def panel(rig: Rig) -> Sequence[Task]:
+    """The tasks that every evaluation of the recipe plays."""
+    config = rig.recipe.evaluation
+    return listed(rig.family, config.split)[: config.tasks]
+
+
+async def evaluate(rig: Rig, label: str, expert: bool = False) -> Evaluated:
+    """Plays the recipe's panel; `label` begins the ids of its episodes, and seeds their sampling."""
+    config = rig.recipe.evaluation
+    params = replace(rig.sampling.params(), temperature=config.temperature, top_p=config.top_p)
+    plays = [
+        rig.runner.group(task, slot, config.samples, params, f"{label}/{slot}", expert=expert)
+        for slot, task in enumerate(panel(rig))
+    ]
+    groups = await asyncio.gather(*plays)
+    if (forget := getattr(rig.sampler, "forget", None)) is not None:
+        await forget()  # training goes on as if nothing had been played, and as it would after a restart
+    require_plays(groups)
+    scores = await asyncio.gather(*(judged(rig.judge.reward, group) for group in groups))
+    return Evaluated(list(groups), list(scores))
+
+
+def require_plays(groups: Sequence[Group]) -> None:
+    """Raises `InfrastructureError` where no episode can be judged: all failed, or none had room for an action."""
+    episodes = [episode for group in groups for episode in group.episodes]
+    if all(episode.error is not None for episode in episodes):
+        raise InfrastructureError(f"all of {len(episodes)} episodes failed; the last cause: {episodes[-1].error}")
+    if not any(trajectory.turns for group in groups for trajectory in group.trajectories):
+        raise InfrastructureError(
+            f"none of {len(episodes)} episodes had room for a single action: raise backend.max_context, or "
+            "shorten what the world shows"
+        )

@@ -1,0 +1,82 @@
+"""The loop: the same for imitation and reinforcement, on-policy and overlapped, on a laptop and on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from sojourn.batch import Aggregate, to_batch
+from sojourn.filters import sift
+from sojourn.protocols import Curriculum, Estimator, Filter, GroupSource, Loss, Renderer, Stream, Trainer
+from sojourn.rewards.reward_cache import Judge
+from sojourn.streams.step_context import Passes
+from sojourn.types import Credit, Group, Score, Streams
+
+Learnt = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step did, for whoever records it."""
+
+    groups: Sequence[Group]
+    scores: Sequence[Sequence[Score]]
+    credit: Sequence[Sequence[Credit]]
+    streams: Streams
+    metrics: Mapping[str, float]
+
+
+@dataclass
+class Run:
+    """One stage, bound to its parts."""
+
+    steps: int
+    groups: GroupSource
+    judge: Judge
+    providers: Sequence[Stream]
+    estimator: Estimator
+    losses: Sequence[Loss]
+    aggregate: Aggregate
+    trainer: Trainer
+    curriculum: Curriculum
+    after: Callable[[int, StepResult], Awaitable[None]]  # records, evaluates and checkpoints when due
+    minibatches: int = 1
+    start: int = 0
+    filters: Sequence[Filter] = ()
+    renderer: Renderer | None = None  # for streams that read what nobody said
+
+    async def streams(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> tuple[Streams, Learnt]:
+        """Only what the estimator and the losses declared they need; the recipe was refused otherwise. Those that learn
+        do so when all have been read, and say how well under `<stream>_<name>`."""
+        critic = any(getattr(stream, "critic", False) for stream in self.providers)
+        passes = Passes(groups, scores, self.trainer, self.renderer, critic=critic)
+        found = {stream.provides: await stream(passes) for stream in self.providers}
+        learners = [stream for stream in self.providers if hasattr(stream, "learn")]
+        learnt = {s.provides: await cast(Any, s).learn(passes) for s in learners}
+        return found, {f"{name}_{key}": value for name, said in learnt.items() for key, value in said.items()}
+
+
+async def train(run: Run) -> None:
+    """Trains steps `run.start` to `run.steps`. Each step: take, judge, credit, batch, update, publish, record."""
+    for step in range(run.start, run.steps):
+        updates: list[Mapping[str, float]] = []
+        groups = await run.groups.take(step)
+        scores = await run.judge(groups)
+        kept, judged = sift(run.filters, groups, scores)
+        streams, learnt = await run.streams(kept, judged)
+        credit = run.estimator(kept, judged, streams)
+        batch = to_batch(kept, credit, streams, aggregate=run.aggregate, losses=run.losses)
+        for part in batch.minibatches(run.minibatches):
+            observed = await run.trainer.forward_backward(part, run.losses)
+            updates.append({**observed, **await run.trainer.optim_step()})
+        metrics = {**_together(updates), **learnt, "version": await run.trainer.publish()}
+        run.curriculum.observe(groups, scores)
+        await run.after(step, StepResult(kept, judged, credit, streams, metrics))
+
+
+def _together(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The metrics of a step's updates as one: counts of tokens added up, the rest averaged."""
+    names = dict.fromkeys(name for update in updates for name in update)
+    found = {name: [update[name] for update in updates if name in update] for name in names}
+    return {n: sum(values) / (1 if n.endswith("_tokens") else len(values)) for n, values in found.items()}

@@ -1,0 +1,364 @@
+"""A whole run: its stages one after another, evaluated between, recorded throughout, resumable anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+
+from sojourn.batch.flatten import flatten
+from sojourn.batch.weigh import weigh
+from sojourn.display import Display
+from sojourn.errors import ConfigError, RecordError
+from sojourn.protocols import Stateful, Stream
+from sojourn.record import checkpoint, metrics
+from sojourn.record.checkpoint import Checkpoint
+from sojourn.record.episodes import vocabulary
+from sojourn.record.episodes.store import EpisodeStore
+from sojourn.record.intervals import Summary, summarise
+from sojourn.record.run import RunFolder
+from sojourn.record.run_status import PASSED_OVER
+from sojourn.render import pieces
+from sojourn.rewards.reward_cache import Judged
+from sojourn.rollout.runner import offers, worlds_of
+from sojourn.train.assemble import Rig, assemble
+from sojourn.train.evaluate import evaluate, panel
+from sojourn.train.loop import Run, StepResult, train
+from sojourn.train.recipe import Recipe, Stage, beside
+from sojourn.train.weights import check_models, identities, initial_weights
+from sojourn.types import Group, Stop
+
+BEFORE = "before"
+
+
+@dataclass
+class Session:
+    """A recipe at work in a run folder."""
+
+    recipe: Recipe
+    folder: RunFolder
+    display: Display
+    rig: Rig
+    store: EpisodeStore
+    sinks: metrics.Sinks
+    recorded: set[str] = field(default_factory=set)  # episodes of demonstrations that the store holds already
+    blobs: dict[str, bytes] = field(default_factory=dict)  # what worlds showed and the run folder does not hold yet
+    _learnt: dict[str, Any] = field(default_factory=dict)  # streams of earlier stages, by what they provide
+    _source: Any = None
+    _writing: asyncio.Future[None] | None = None
+
+    async def run(self, resumed: Checkpoint | None) -> dict[str, Summary]:
+        """All stages that are not done yet; returns every evaluation of the run by its name."""
+        position = resumed.state() if resumed is not None else None
+        if position is None:
+            await check_groups(self.recipe)
+            await initial_weights(self.rig)
+            await self._evaluate(BEFORE, BEFORE, 0)
+        for earlier in self.folder.evaluations() if position is not None else ():
+            self.display.recall(earlier["name"], Summary.from_json(earlier["summary"]))
+        for number, stage in enumerate(self.recipe.stages):
+            if position is not None and number < position["stage"]:
+                continue
+            here = position if position is not None and number == position["stage"] else None
+            await self._stage(number, stage, resumed if here else None, here)
+        self._carry(())
+        return {e["name"]: Summary.from_json(e["summary"]) for e in self.folder.evaluations()}
+
+    async def _stage(self, number: int, stage: Stage, resumed: Checkpoint | None, position: Any) -> None:
+        trainer = self.rig.trainer
+        wants_reference = any(stream.reference for stream in stage.streams) or self._watches(stage)
+        trainer.begin(stage.optim, stage.steps * stage.minibatches, reference=wants_reference)
+        seen = sum(earlier.groups.tasks(earlier.steps) for earlier in self.recipe.stages[:number])
+        self._source = stage.groups.bind(self.rig, stage.name, stage.steps, seen)
+        self._carry(stage.streams)
+        start = 0
+        if resumed is not None:
+            start = position["step"]
+            trainer.load(resumed.weights, weights_only=start == stage.steps)
+            for name, part in self._stateful(stage).items():
+                if start < stage.steps or name in position["parts"]:
+                    part.restore(position["parts"][name])
+            trainer.version -= 1  # published again below, under the number it had
+            await trainer.publish()
+        self._forget(number, stage, start)
+        live = stage.groups.live
+        expected = stage.groups.width * stage.groups.size if live else 0
+        self.display.stage(stage.name, stage.steps, start=start, episodes=expected)
+        run = Run(
+            stage.steps,
+            self._source,
+            self.rig.judge,
+            [*stage.streams, *beside(self.recipe.record, stage)],
+            stage.estimator,
+            stage.losses,
+            stage.aggregate,
+            trainer,
+            self.rig.curriculum,
+            lambda step, result: self._after(number, stage, step, result),
+            stage.minibatches,
+            start,
+            stage.filters,
+            self.rig.renderer,
+        )
+        self._forget_spent()
+        try:
+            await train(run)
+        finally:
+            await self._source.close()
+            await self._written()
+        if start < stage.steps:
+            self._checkpoint(number, stage.steps)
+        if not any(e["name"] == stage.name for e in self.folder.evaluations()):
+            await self._evaluate(stage.name, stage.name, stage.steps)
+
+    def _carry(self, streams: Sequence[Stream]) -> None:
+        """What streams learnt in the stage before goes on in those that are set up alike; the others' is given up."""
+        earlier, self._learnt = self._learnt, {stream.provides: stream for stream in streams}
+        for stream in streams:
+            if isinstance(stream, Stateful) and (same := earlier.get(stream.provides)) == stream:
+                stream.restore(cast(Stateful, same).state())
+        for stream in earlier.values():
+            getattr(stream, "close", lambda: None)()
+
+    def _stateful(self, stage: Stage) -> dict[str, Stateful]:
+        """Every part of the run that has a memory."""
+        rig = self.rig
+        parts = {"trainer": rig.trainer, "curriculum": rig.curriculum, "reward": rig.judge.reward}
+        parts |= {"groups": self._source, "estimator": stage.estimator}
+        parts |= {f"streams.{stream.provides}": stream for stream in stage.streams}
+        parts |= {f"losses.{number}": loss for number, loss in enumerate(stage.losses)}
+        return {name: part for name, part in parts.items() if isinstance(part, Stateful)}
+
+    def _forget(self, number: int, stage: Stage, start: int) -> None:
+        """Removes whatever a killed run recorded beyond the point it is resumed at."""
+        self.store.truncate(stage.name, start)
+        for later in self.recipe.stages[number + 1 :]:
+            self.store.truncate(later.name, 0)
+        self.recorded = {entry.id for entry in self.store.query(stage=stage.name)}
+
+    async def _after(self, number: int, stage: Stage, step: int, result: StepResult) -> None:
+        live = stage.groups.live
+        judged = self.rig.judge.forget((step + 1) * stage.groups.width if live else 2**62)
+        trained = {episode.id for group in result.groups for episode in group.episodes}
+        rest = [j.only([n for n, e in enumerate(j.group.episodes) if e.id not in trained]) for j in judged]
+        others = [j for j in rest if j.group.episodes]
+        new = [n for n, group in enumerate(result.groups) if live or group.episodes[0].id not in self.recorded]
+        learned: list[Any] = [[of[n] for n in new] for of in (result.groups, result.scores, result.credit)]
+        streams = {**result.streams, "weight": weigh(result.groups, stage.aggregate)}
+        told = {name: [found[n] for n in new] for name, found in streams.items()}
+        await self._write(stage.name, step, [*learned, told], [[j.group for j in others], [j.scores for j in others]])
+        if not live:
+            self.recorded |= {group.episodes[0].id for group in result.groups}
+        drift = {"drift": await self._drift(step, result.groups)} if self._watches(stage) else {}
+        values = {**self._values(stage, result, judged), **drift}
+        self.sinks.write(step, stage.name, values)
+        self.display.step(step, values)
+        every = self.recipe.evaluation.every
+        if every and (step + 1) % every == 0 and step + 1 < stage.steps:
+            await self._evaluate(f"{stage.name}-{step + 1}", stage.name, step + 1)
+        due = self.recipe.record.checkpoint_every
+        if due and (step + 1) % due == 0 and step + 1 < stage.steps:
+            await self._written()
+            self._checkpoint(number, step + 1)
+        self._forget_spent()  # since the step: it is not the next one's
+
+    def _watches(self, stage: Stage) -> bool:
+        return stage.groups.live and self.recipe.record.drift_groups > 0
+
+    async def _drift(self, step: int, groups: Sequence[Group]) -> float:
+        """KL of the policy that sampled a few groups from the stage's first weights, in nats per token: the k3 estimate
+        (Schulman 2020, "Approximating KL divergence")."""
+        count = min(self.recipe.record.drift_groups, len(groups))
+        batch, _ = flatten([groups[(step * count + n) % len(groups)] for n in range(count)])
+        gap = ((await self.rig.trainer.forward(batch, reference=True)).logprobs - batch.logprobs)[batch.weight > 0]
+        return float(np.mean(np.expm1(gap) - gap)) if len(gap) else math.nan
+
+    def _values(self, stage: Stage, result: StepResult, judged: Sequence[Judged]) -> dict[str, float]:
+        """The step's metrics: over everything played for it, what was redrawn, dropped or left out included."""
+        groups = [j.group for j in judged]
+        scores = [score for j in judged for score in j.scores]
+        trajectories = [t for group in groups for t in group.trajectories]
+        turns = [turn for t in trajectories for turn in t.turns]
+        lags = [
+            result.metrics["version"] - 1 - turn.sample.versions.oldest
+            for group in result.groups for t in group.trajectories for turn in t.turns
+            if turn.sample.versions.oldest >= 0
+        ]  # fmt: skip
+        totals = [[score.total for score in j.scores] for j in judged]
+        spent = self.rig.timeline.take()
+        seconds = sum(spent.values())
+        policy = {
+            "success": _mean([float(t.success) for t in trajectories]),
+            "reward": _mean([s.total for s in scores]),
+            "malformed": _mean([turn.info.get("malformed", 0.0) for turn in turns]),
+            "cut_off": _mean([float(turn.sample.stop is Stop.LENGTH) for turn in turns]),
+            "lag_mean": _mean(lags), "lag_max": float(max(lags, default=0)),
+            "zero_signal": _mean([float(np.ptp(t) == 0) for t in totals if t]),
+            **_by_world(groups),
+        }  # fmt: skip
+        return {
+            **result.metrics,
+            **(policy if stage.groups.live else {}),  # demonstrations say nothing about the policy
+            "groups": len(groups), "episodes": len(trajectories), "turns": len(turns) / max(1, len(trajectories)),
+            "sampled_tokens": sum(len(turn.sample.tokens) for turn in turns), "errors": self.rig.runner.errors,
+            **(self._sampled() if stage.groups.live else {}),
+            **{f"seconds_{activity}": part for activity, part in spent.items()},
+            "seconds_step": seconds,
+            "episodes_per_s": len(trajectories) / max(seconds, 1e-9),
+        }  # fmt: skip
+
+    def _forget_spent(self) -> None:
+        """What evaluations and checkpoints took belongs to no step."""
+        self.rig.timeline.take()
+        self._sampled()
+
+    def _sampled(self) -> Mapping[str, float]:
+        """The sampler's own figures since they were last asked for, where it has any."""
+        return getattr(self.rig.sampler, "metrics", dict)()
+
+    async def _evaluate(self, name: str, stage: str, step: int) -> None:
+        """Plays the panel, between steps: with rollouts running ahead, they share the engine meanwhile."""
+        self.display.evaluating(name, len(panel(self.rig)) * self.recipe.evaluation.samples)
+        done = await evaluate(self.rig, f"evaluation-{name}")
+        await self._written()
+        self.store.truncate(f"evaluation-{name}", 0)
+        await self._write(f"evaluation-{name}", step, [done.groups, done.scores])
+        await self._written()
+        summary = summarise(done.groups, done.scores)
+        self.folder.add_evaluation(name, stage, step, summary)
+        self.display.evaluation(name, summary)
+
+    async def _write(self, stage: str, step: int, *parts: Sequence[Any]) -> None:
+        """Begins to record groups, scores and credit, part by part, with what they show; in a thread, while the next
+        step is played. One step is written at a time."""
+        await self._written()
+        shown, self.blobs = self.blobs, {}
+
+        def write() -> None:
+            self.folder.blobs.keep(shown)  # before the episodes that name them
+            for part in parts:
+                self.store.append(stage, step, *part)
+
+        self._writing = asyncio.get_running_loop().run_in_executor(None, write)
+
+    async def _written(self) -> None:
+        """Waits until all that is recorded is on the disk; raises what kept it from there."""
+        if (writing := self._writing) is not None:
+            await asyncio.wait({writing})  # cancelled here, it goes on, and is waited for again where the run ends
+            self._writing = None
+            writing.result()
+
+    def _checkpoint(self, number: int, step: int) -> None:
+        """At the end of a stage, when the next begins a new optimiser, weights are enough, and those before go; what
+        streams learnt is kept for the next, where there is one."""
+        stages = self.recipe.stages
+        ended = step == stages[number].steps
+        done = sum(stage.steps for stage in stages[:number])
+        over = ended and number + 1 == len(stages)
+        kept = {n: p for n, p in self._stateful(stages[number]).items() if not (over and n.startswith("streams."))}
+        parts = {name: part.state() for name, part in kept.items()}
+        state = {"stage": number, "step": step, "parts": parts, "models": self.folder.models}
+        write = functools.partial(self.rig.trainer.save, weights_only=ended)
+        keep = 0 if ended else self.recipe.record.keep
+        checkpoint.save(self.folder.checkpoints, done + step, write, state, keep=keep, mark=ended)
+
+
+async def check_groups(recipe: Recipe) -> None:
+    """Refuses a recipe whose world, open by now, or whose settings cannot give the groups of a stage."""
+    for stage in recipe.stages:
+        if (check := getattr(stage.groups, "check", None)) is not None:
+            await check(recipe, stage.name)
+        for wanted in sorted(getattr(stage.estimator, "world", ())):
+            if not await offers(recipe.env, wanted, recipe.rollout.limits):
+                raise ConfigError(
+                    f"stage '{stage.name}': {type(stage.estimator).__name__} needs plays that offer {wanted}(), which "
+                    "this world's do not: give the world one, or choose another estimator"
+                )
+        for stream in stage.streams:
+            _check_task_data(recipe, stage.name, stream)
+
+
+def _check_task_data(recipe: Recipe, stage: str, stream: Any) -> None:
+    """By the first task of each world, as others of it are like it."""
+    for task in [world.tasks("train")[0] for world in worlds_of(recipe.env)]:
+        for key in sorted(getattr(stream, "task_data", frozenset()) - set(task.data)):
+            raise ConfigError(
+                f"stage '{stage}': {type(stream).__name__} reads '{key}' in the data of each task, but those of "
+                f"{task.env} have {', '.join(sorted(task.data)) or 'none'}: say which key holds it, or choose another "
+                "world"
+            )
+
+
+def _by_world(groups: Sequence[Group]) -> dict[str, float]:
+    """Success in each world, where there are several."""
+    won: dict[str, list[float]] = defaultdict(list)
+    for group in groups:
+        won[group.task.env] += [float(trajectory.success) for trajectory in group.trajectories]
+    return {f"success_{name}": _mean(found) for name, found in sorted(won.items())} if len(won) > 1 else {}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if len(values) else 0.0
+
+
+async def run_recipe(
+    recipe: Recipe, folder: RunFolder, display: Display, *, resume: bool = False
+) -> dict[str, Summary]:
+    """Runs a recipe to its end in a run folder; `resume` goes on from its newest complete checkpoint. What its parts
+    remember is the run's, so that the same recipe can be run again."""
+    recipe = replace(recipe, stages=copy.deepcopy(recipe.stages), reward=copy.deepcopy(recipe.reward))
+    found = _resumed(folder, display) if resume else None
+    if resume:
+        check_models(recipe, folder)
+    jsonl = metrics.Jsonl(folder.path / "metrics.jsonl")
+    if resume:
+        _cut(recipe, jsonl, found)
+    opened = [sink(folder.path, folder.config) for sink in recipe.record.sinks]
+    sinks = metrics.Sinks([jsonl, *opened])
+    try:
+        async with assemble(recipe) as rig:
+            folder.write_json("models.json", identities(recipe))
+            if (words := pieces.of(rig.renderer)) is not None:
+                vocabulary.write(folder.path, words)
+            with EpisodeStore(folder.path, write=True) as store:
+                session = Session(recipe, folder, display, rig, store, sinks)
+                rig.runner.on_episode = display.episode
+                rig.runner.on_blobs = lambda blobs: session.blobs.update(blobs)
+                return await session.run(found)
+    finally:
+        sinks.close()
+
+
+def _resumed(folder: RunFolder, display: Display) -> Checkpoint | None:
+    """The checkpoint to go on from; of newer ones that are damaged the terminal is told, and so is the run's record."""
+    damaged: list[str] = []
+    found = checkpoint.latest(folder.checkpoints, damaged.append)
+    for sentence in damaged:
+        display.message(sentence)
+    if damaged:
+        earlier = folder.read_json(PASSED_OVER, [])
+        kept = [sentence for sentence in earlier if sentence not in damaged] if isinstance(earlier, list) else []
+        folder.write_json(PASSED_OVER, [*kept, *damaged])
+    return found
+
+
+def _cut(recipe: Recipe, jsonl: metrics.Jsonl, found: Checkpoint | None) -> None:
+    """Drops the metrics that a killed run wrote after the checkpoint it is resumed from."""
+    position = found.state() if found is not None else {"stage": 0, "step": 0, "parts": {}}
+    match position:
+        case {"stage": int(number), "step": int(step), "parts": dict()} if 0 <= number < len(recipe.stages):
+            jsonl.truncate(step, recipe.stages[number].name)
+            for later in recipe.stages[number + 1 :]:
+                jsonl.truncate(0, later.name)
+        case _:
+            raise RecordError(
+                f"the state of {found and found.path} is of no step of the {len(recipe.stages)} stages of this run: "
+                "restore its config.toml, or delete this checkpoint to go on from an earlier one"
+            )

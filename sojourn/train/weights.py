@@ -1,0 +1,65 @@
+"""The weights that a run starts from: where they are, which they are, and whether they are still the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sojourn.errors import RecordError
+from sojourn.protocols import Identifies
+from sojourn.record import checkpoint
+from sojourn.record.checkpoint import Checkpoint
+from sojourn.record.run import RunFolder
+from sojourn.train.recipe import Recipe
+
+if TYPE_CHECKING:
+    from sojourn.train.assemble import Rig
+
+
+def found_weights(recipe: Recipe) -> Checkpoint | None:
+    """The checkpoint that `model.weights` names, or None where it names none."""
+    if not recipe.model.weights:
+        return None
+    found = checkpoint.latest(Path(recipe.model.weights) / "checkpoints")
+    if found is None:
+        raise RecordError(f"model.weights = '{recipe.model.weights}': there is no run with a complete checkpoint")
+    return found
+
+
+async def initial_weights(rig: Rig) -> None:
+    """Gives trainer and sampler the weights that the recipe starts from."""
+    found = found_weights(rig.recipe)
+    if found is not None:
+        _check_critic(rig.recipe, found)
+        rig.trainer.load(found.weights, weights_only=True)
+    if found is not None or rig.recipe.model.lora:
+        await rig.trainer.publish()
+
+
+def _check_critic(recipe: Recipe, found: Checkpoint) -> None:
+    """Refuses a critic that no stage trains, where the weights to start from have none either."""
+    trained = any("critic" in loss.needs for stage in recipe.stages for loss in stage.losses)
+    if recipe.critic is not None and not trained and not (found.weights / "critic.safetensors").exists():
+        raise RecordError(
+            f"model.weights = '{recipe.model.weights}' has no critic, and no stage trains one: add losses = [{{name = "
+            "'value'}]"
+        )
+
+
+def identities(recipe: Recipe) -> dict[str, str]:
+    """Returns which weights the recipe's models are on this machine, as far as its backend can tell."""
+    backend = recipe.backend
+    return dict(backend.identities(recipe.model, recipe.critic)) if isinstance(backend, Identifies) else {}
+
+
+def check_models(recipe: Recipe, folder: RunFolder) -> None:
+    """Refuses to go on with other weights than those that the run began with."""
+    now = identities(recipe)
+    for role, then in folder.models.items():
+        if then != now.get(role, ""):
+            named = recipe.model.name if role == "policy" or recipe.critic is None else recipe.critic.model
+            raise RecordError(
+                f"{folder.path} began with the {role} model '{named}' as {then}, but here it is "
+                f"{now.get(role) or 'not there'}: put those weights back (of a hub model, download that commit), or "
+                "start a new run"
+            )
