@@ -27,7 +27,7 @@ from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.intervals import summarise
 from sojourn.record.metrics import Jsonl
 from sojourn.record.run import RunFolder
-from sojourn.train.recipe import resolve
+from sojourn.train.resolve import resolve
 from sojourn.types import (
     Credit,
     Ending,

@@ -40,7 +40,7 @@ from machine import RESULTS, commit, result, write
 from sojourn.config import toml
 from sojourn.record import intervals, metrics
 from sojourn.record.run import RunFolder
-from sojourn.train import recipe
+from sojourn.train.resolve import resolve
 
 HERE = Path(__file__).parent
 WARMUP = "warmup"
@@ -231,7 +231,7 @@ def verdict(difference: Sequence[float | None]) -> str:
 def figures(methods: Sequence[str], seeds: Sequence[int], folder: Path, workers: int) -> dict[str, Any]:
     baked = bake(methods, seeds, folder, workers)
     starts = {seed: of["evaluations"][0] for found in baked["runs"].values() for seed, of in found.items()}
-    stage = recipe.resolve(toml.read(HERE / "credit.toml")).recipe.stages[0]
+    stage = resolve(toml.read(HERE / "credit.toml")).recipe.stages[0]
     return {
         "steps": stage.steps,
         "episodes_per_step": stage.groups.width * stage.groups.size,
@@ -274,7 +274,7 @@ def main(given: Sequence[str]) -> None:
     out = RESULTS if whole else options.folder
     if options.dry:
         for job in (Job(method, seed) for seed in options.seeds for method in (WARMUP, *options.methods)):
-            recipe.resolve(job.tables(options.folder))
+            resolve(job.tables(options.folder))
             print(f"seed {job.seed}: {job.method} can be built")
         return
     if not options.plot:

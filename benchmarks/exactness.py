@@ -18,7 +18,7 @@ from machine import write
 from sojourn.batch.flatten import flatten
 from sojourn.sources.slots import Slots
 from sojourn.train.assemble import assemble
-from sojourn.train.recipe import load
+from sojourn.train.resolve import load
 
 OVERRIDES = ["agent.malformed=tell", "rollout.limits.turns=3"]
 

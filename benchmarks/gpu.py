@@ -26,7 +26,7 @@ from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.sampler.engine import Engine
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.losses.ppo import PPO
-from sojourn.train.recipe import Optim
+from sojourn.optim import Optim
 from sojourn.types import Prompt
 
 SCRIPTS = {"engine.py --minutes 6": 600, "training.py": 400, "scaling.py": 300}  # seconds: half an hour in all

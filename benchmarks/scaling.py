@@ -31,7 +31,7 @@ from sojourn.backends.torch.sampler.engine import Engine  # noqa: E402
 from sojourn.backends.torch.trainer.trainer import TorchTrainer  # noqa: E402
 from sojourn.batch import Aggregate, to_batch  # noqa: E402
 from sojourn.losses.ppo import PPO  # noqa: E402
-from sojourn.train.recipe import Optim  # noqa: E402
+from sojourn.optim import Optim  # noqa: E402
 from sojourn.types import (  # noqa: E402
     Batch,
     Credit,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from sojourn.protocols import Stateful
 
 
-class Based:
+class HasBases:
     """With other components as its `bases`, whose memory is kept with it."""
 
     bases: ClassVar[tuple[str, ...]] = ("base",)

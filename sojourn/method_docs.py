@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from sojourn.config.components import COMPONENTS
 from sojourn.config.registry import build, find, nearest
 from sojourn.errors import ConfigError
+from sojourn.protocols import Learns, env_needs, provided, reads_critic, task_data, valid_for
 
 KINDS = ("estimator", "loss", "stream", "filter", "reward")
 SOURCE = re.compile(r"\(((?:[^()]|\([^()]*\))*(?:arXiv:\d{4}\.\d{4,5}|\b(?:19|20)\d\d\b)(?:[^()]|\([^()]*\))*)\)")
@@ -80,7 +81,7 @@ def _method(kind: str, name: str) -> Method:
     made = build(kind, {"name": name}).value
     own = OF_PASS if kind == "loss" else {}
     needs = tuple(own.get(need) or need for need in sorted(getattr(made, "needs", ())))
-    needs += ("a critic",) if getattr(made, "critic", False) else ()
+    needs += ("a critic",) if reads_critic(made) else ()
     return Method(kind, name, *_parts(inspect.cleandoc(cls.__doc__ or "")), needs, _composes(kind, made))
 
 
@@ -97,17 +98,17 @@ def _composes(kind: str, made: Any) -> str:
     said = []
     if kind == "stream":
         everything["stream"] = "any weights"
-        if wanted := sorted(getattr(made, "task_data", ())):
+        if wanted := sorted(task_data(made)):
             said.append(f"worlds whose tasks have {' and '.join(f'`{key}`' for key in wanted)} in their data")
         said += ["a reference kept from the stage's beginning"] * made.reference
-        said += ["learns beside the policy"] * hasattr(made, "learn")
-    said += ["says what a critic learns"] * ("targets" in getattr(made, "gives", ()))
+        said += ["learns beside the policy"] * isinstance(made, Learns)
+    said += ["says what a critic learns"] * ("targets" in provided(made))
     if based := any(field.name == "base" for field in fields(made)):
         said.append(f"any {kind}, as its base")
-    said += [f"worlds that offer `{wanted}()`" for wanted in sorted(getattr(made, "world", ()))]
+    said += [f"worlds that offer `{wanted}()`" for wanted in sorted(env_needs(made))]
     if hasattr(made, "state") and not based:
         said.append("resumes with its memory")
-    follows = getattr(made, "follows", frozenset({"lag", "updates"}))
-    if kind == "loss" and not follows >= {"lag", "updates"}:
-        said.append("samples of the present weights alone" if not follows else "one update a step")
+    right_for = valid_for(made)
+    if kind == "loss" and not right_for >= {"lag", "updates"}:
+        said.append("samples of the present weights alone" if not right_for else "one update a step")
     return "; ".join(said) or everything[kind]

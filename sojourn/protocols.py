@@ -1,13 +1,16 @@
 """The roles of a run: what each part must offer. Nothing here is inherited from; a class that fits, fits.
 
-Every component of a config table is a frozen dataclass whose fields are its config. What has memory offers
-`state()` / `restore(state)` (JSON, or arrays), and a checkpoint walks them all.
+Each role names every method that is called of it. What a class may offer besides is a small protocol of its own
+(`Forkable`, `HasExpert`, `Learns`, ...), which `isinstance` asks for. Every component of a config table is a frozen
+dataclass whose fields are its config; one that needs the run's parts before it can work has a method `bind` that gives
+the part at work. What has memory is `Stateful` (JSON, or arrays), and a checkpoint walks them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from sojourn.types import (
     Batch,
@@ -35,22 +38,19 @@ if TYPE_CHECKING:
 
     import torch
 
-    from sojourn.streams.step_context import Passes
+    from sojourn.errors import ActionError
+    from sojourn.timeline import Timeline
 
 
 class Env(Protocol):
     """One play of one task, used once: `start`, `step` until done, then `close` (always called, also after errors).
 
-    Optional, found by name: `async fork() -> Env` (an independent copy in the same state), `state_key() -> str`
-    (what counts as the same state), `expert() -> str` (the next action of a scripted expert, or a coroutine of it,
-    as the agent would say it; every action has an effect, and following it from any state reaches success where that
-    is still possible), `blobs: Mapping[str, bytes]` (the images that its messages name, by SHA-256 in hexadecimal;
-    a run keeps them beside its episodes).
-
     `step` raises `ActionError` when the action is malformed or impossible, with the world unchanged, and anything else
     only for failures that are not the agent's fault. What an agent can bring about (it ruins what it works in, breaks
     or stalls the engine) ends the play with the worst reward and the info `lost`; where a world cannot know, it is
     played again to find out (`sojourn/rollout/blame.py`).
+
+    Optional: `Forkable`, `HasStateKey`, `HasExpert`, `HasBlobs`.
     """
 
     async def start(self) -> Observation: ...
@@ -58,19 +58,98 @@ class Env(Protocol):
     async def close(self) -> None: ...
 
 
+@runtime_checkable
+class Forkable(Protocol):
+    """A play that can be copied: `fork` returns an independent play in the same state."""
+
+    async def fork(self) -> Env: ...
+
+
+@runtime_checkable
+class HasStateKey(Protocol):
+    """A play that says what counts as the same state: equal states have equal keys."""
+
+    def state_key(self) -> str: ...
+
+
+@runtime_checkable
+class HasExpert(Protocol):
+    """A play with a scripted expert.
+
+    `expert` returns the expert's next action as the agent would say it, or a coroutine of it. Every such action has an
+    effect, and following the expert from any state reaches success where that is still possible.
+    """
+
+    def expert(self) -> str | Awaitable[str]: ...
+
+
+@runtime_checkable
+class HasBlobs(Protocol):
+    """A play whose messages show images: `blobs` has them by SHA-256 in hexadecimal, and a run keeps them."""
+
+    @property
+    def blobs(self) -> Mapping[str, bytes]: ...
+
+
 class EnvFamily(Protocol):
-    """A world: its tasks and how to enter them. Optional: `async open()` / `async close()` for shared resources,
-    `capacity`, how many plays it can hold at once (no limit without it), `seats`, the names of those who play where
-    they are several (the policy sits in each, and learns from each), `about`, what it says of itself (`About`), and
-    `lowest_reward`, what a play pays that its agent broke (-1 without it).
-    One that is made of several has them as `worlds`, and `world_of(task)`.
+    """A world: its tasks and how to enter them.
 
     `tasks(split)` gives the tasks of "train" or "test", decided by the config alone, as a sequence with random access
     (lazy where tasks are generated: see `sojourn.tasks.Generated`). The splits share no task.
+
+    Optional: `Opens`, `Closes`, `HasCapacity`, `HasSeats`, `HasLowestReward`, `HasRisks`, `HasWorlds`, and a class
+    variable `about` (`sojourn.envs.about.About`), what the world says of itself.
     """
 
     def tasks(self, split: str) -> Sequence[Task]: ...
     def make(self, task: Task) -> Env: ...
+
+
+@runtime_checkable
+class Opens(Protocol):
+    """A world with resources that its plays share: `open` is awaited before the first play."""
+
+    async def open(self) -> None: ...
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """A world that is closed after its last play."""
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class HasCapacity(Protocol):
+    """A world that can hold at most `capacity` plays at once; others have no limit."""
+
+    @property
+    def capacity(self) -> int: ...
+
+
+@runtime_checkable
+class HasSeats(Protocol):
+    """A world for several: the names of those who play. The policy sits in each, and learns from each."""
+
+    @property
+    def seats(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
+class HasLowestReward(Protocol):
+    """A world that says what a play pays that its agent broke; -1 in others."""
+
+    @property
+    def lowest_reward(self) -> float: ...
+
+
+@runtime_checkable
+class HasWorlds(Protocol):
+    """A world that is made of several: `world_of` returns the one that a task is of."""
+
+    @property
+    def worlds(self) -> tuple[EnvFamily, ...]: ...
+    def world_of(self, task: Task) -> EnvFamily: ...
 
 
 @runtime_checkable
@@ -100,24 +179,80 @@ class Renderer(Protocol):
         ...
 
 
+class RendererConfig(Protocol):
+    """The config of a renderer, which is bound to a model's tokenizer; `template` is the name of the model's format."""
+
+    def bind(self, tokenizer: Any, template: str) -> Renderer: ...
+
+
 class Sampler(Protocol):
-    """Draws from the published weights. Optional: `async forget()` drops whatever is kept between samples, so that the
-    next do not depend, not even in their last bits, on what was sampled before; `metrics()` gives figures by name, of
-    what was done since it was last called, for the record of each step."""
+    """Draws from the published weights. Optional: `Forgets`, `Measured`."""
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample: ...
-    async def score(self, prompt: Prompt) -> Any:
-        """The log-probability of every token of the prompt but the first, given those before it: (P - 1,)."""
+    async def score(self, prompt: Prompt) -> FloatArray:
+        """Returns the log-probability of every token of the prompt but the first, given those before it: (P - 1,)."""
         ...
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Forgets(Protocol):
+    """A sampler that can drop whatever it keeps between samples.
+
+    After `forget` the next samples do not depend, not even in their last bits, on what was sampled before.
+    """
+
+    async def forget(self) -> None: ...
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A part with figures of its own: `metrics` returns them by name, of what was done since it was last called."""
+
+    def metrics(self) -> Mapping[str, float]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentContext:
+    """What an agent is given for one seat: its name, the model's format, the engine, and how to sample."""
+
+    name: str
+    renderer: Renderer
+    sampler: Sampler
+    params: SamplingParams
+    max_context: int
+    trainable: bool = True
 
 
 class Agent(Protocol):
-    """One seat in one episode. `act` raises `BudgetError` when the context can take no further turn."""
+    """The config of an agent, which takes a seat in each episode."""
 
-    async def act(self, observation: Observation) -> Message: ...
-    def pay(self, reward: float, info: Mapping[str, float]) -> None: ...
-    def fork(self) -> Agent: ...
+    def seat(self, context: AgentContext) -> Seat: ...
+
+
+class Seat(Protocol):
+    """One seat in one episode.
+
+    `act` returns the next action; `state` is the world's state key, to be recorded. It raises `BudgetError` where the
+    context can take no further turn and `ActionError` where what was sampled cannot be read. `add_reward` adds to the
+    last turn, or to the first where there is none yet. `refuse` returns what the seat is shown after its action was
+    refused. `ends_when_malformed` says whether a malformed action ends the episode.
+    """
+
+    @property
+    def ends_when_malformed(self) -> bool: ...
+    async def act(self, observation: Observation, state: str | None = None) -> Message: ...
+    def add_reward(self, reward: float, info: Mapping[str, float]) -> None: ...
+    def refuse(self, error: ActionError, observation: Observation) -> Observation: ...
     def finish(self, ending: Ending) -> Trajectory: ...
+
+
+@runtime_checkable
+class ForkableSeat(Protocol):
+    """A seat that can be copied: `fork` returns one that goes on by itself from the same turns."""
+
+    def fork(self) -> Seat: ...
 
 
 class Reward(Protocol):
@@ -130,28 +265,119 @@ class Filter(Protocol):
     def __call__(self, group: Group, scores: Sequence[Score]) -> Sequence[int]: ...
 
 
-class Stream(Protocol):
-    """Side information for every sampled token, under the name that it provides; `reference` says whether it reads
-    passes of the weights that the stage began with, which are kept then.
+PerTurn = list[list[tuple[Any, ...]]]  # by group and trajectory, an array for each turn's sampled tokens
 
-    Optional: `critic: bool`, whether it reads the critic's values; `async learn(passes) -> Mapping[str, float]`, after
-    every stream has said what it has to say of the step, and what it says of how well it learns, for the metrics (what
-    it learnt goes on in the next stage, in a stream that is set up alike); `close()`, when its stage has ended;
-    `task_data: frozenset[str]`, the keys of `Task.data` that it reads, which the world's first task must have.
+
+class TurnStates(NamedTuple):
+    """The policy's last hidden states around those turns of one trajectory that sampled anything."""
+
+    turns: list[int]
+    before: FloatArray  # (n, H), before the first token of each
+    after: FloatArray  # (n, H), after the last
+
+
+class Place(NamedTuple):
+    """Where the sampled tokens of a turn lie in a flat batch: from `start` to `stop`."""
+
+    group: int
+    trajectory: int
+    turn: int
+    start: int
+    stop: int
+
+
+class StepContext(Protocol):
+    """What a stream may read of a step: its groups and scores, and passes of the model over them."""
+
+    groups: Sequence[Group]
+    scores: Sequence[Sequence[Score]]
+    trainer: Trainer
+
+    async def read(self, column: Callable[[Forward], FloatArray], *, reference: bool = False) -> PerTurn:
+        """Returns what `column` takes from a pass of the present weights, or of those that the stage began with."""
+        ...
+
+    async def states(self) -> list[list[TurnStates]]:
+        """Returns the policy's hidden states around each turn, by group and trajectory."""
+        ...
+
+    async def unsaid(self, prompts: Sequence[IntArray], replies: Sequence[IntArray]) -> list[FloatArray]:
+        """Returns the log-probability that the present weights give to each token of replies that nobody sampled."""
+        ...
+
+    def question(self, text: str) -> IntArray:
+        """Returns the tokens of a context in which a user says this, and the assistant is to speak."""
+        ...
+
+    def reply(self, text: str) -> IntArray:
+        """Returns the tokens by which the assistant would say this."""
+        ...
+
+    @property
+    def flat(self) -> tuple[Batch, list[Place]]:
+        """The step's tokens, and where each turn's stand."""
+        ...
+
+
+class Stream(Protocol):
+    """Side information for every sampled token, under the name that it provides.
+
+    `reference` says whether it reads passes of the weights that the stage began with, which are kept then. Optional:
+    `ReadsCritic`, `Learns`, `Ends`, `ReadsTaskData`.
     """
 
     provides: ClassVar[str]
     reference: ClassVar[bool]
 
-    async def __call__(self, passes: Passes) -> list[list[tuple[Any, ...]]]: ...
+    async def __call__(self, context: StepContext) -> PerTurn: ...
+
+
+@runtime_checkable
+class ReadsCritic(Protocol):
+    """A stream that says whether it reads the critic's values."""
+
+    critic: ClassVar[bool]
+
+
+@runtime_checkable
+class Learns(Protocol):
+    """A stream that learns from each step, after every stream has said what it has to say of it.
+
+    `learn` returns how well it learns, for the metrics. What it learnt goes on in the next stage, in a stream that is
+    set up alike.
+    """
+
+    async def learn(self, context: StepContext) -> Mapping[str, float]: ...
+
+
+@runtime_checkable
+class Ends(Protocol):
+    """A stream that gives its resources back when its last stage has ended."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class ReadsTaskData(Protocol):
+    """A stream that reads keys of `Task.data`, which the first task of each world must have."""
+
+    task_data: ClassVar[frozenset[str]]
+
+
+def reads_critic(stream: object) -> bool:
+    """Returns whether a stream reads the critic's values."""
+    return isinstance(stream, ReadsCritic) and stream.critic
+
+
+def task_data(stream: object) -> frozenset[str]:
+    """Returns the keys of `Task.data` that a stream reads; mostly none."""
+    return stream.task_data if isinstance(stream, ReadsTaskData) else frozenset()
 
 
 class Estimator(Protocol):
     """Turns scores into advantages; pure numpy; sees the whole step. One list of credits per group.
 
-    Optional: `world: frozenset[str]`, what the plays of a world must offer, such as "state_key"; `gives:
-    frozenset[str]`, "targets" where its credit says what a critic should have said; `least_size: int`, how many
-    episodes a group must have for its credit not to be zero.
+    Optional: `NeedsOfEnv`, `ProvidesTargets`, `HasLeastSize`.
     """
 
     @property
@@ -160,6 +386,45 @@ class Estimator(Protocol):
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]: ...
+
+
+@runtime_checkable
+class NeedsOfEnv(Protocol):
+    """An estimator that names what the plays of a world must offer, such as "state_key"."""
+
+    @property
+    def env_needs(self) -> frozenset[str]: ...
+
+
+@runtime_checkable
+class ProvidesTargets(Protocol):
+    """An estimator that names what its credit holds besides: "targets" where it says what a critic should have said."""
+
+    @property
+    def provides(self) -> frozenset[str]: ...
+
+
+@runtime_checkable
+class HasLeastSize(Protocol):
+    """An estimator that says how many episodes a group must have for its credit not to be zero."""
+
+    @property
+    def least_size(self) -> int: ...
+
+
+def env_needs(estimator: object) -> frozenset[str]:
+    """Returns what the plays of a world must offer for an estimator; mostly nothing."""
+    return estimator.env_needs if isinstance(estimator, NeedsOfEnv) else frozenset()
+
+
+def provided(estimator: object) -> frozenset[str]:
+    """Returns what the credit of an estimator holds besides advantages; mostly nothing."""
+    return estimator.provides if isinstance(estimator, ProvidesTargets) else frozenset()
+
+
+def least_size(estimator: object) -> int:
+    """Returns how many episodes a group must have for an estimator; mostly one."""
+    return estimator.least_size if isinstance(estimator, HasLeastSize) else 1
 
 
 class Output(Protocol):
@@ -197,22 +462,59 @@ class Selected(Protocol):
 class Loss(Protocol):
     """A per-token loss, never a mean, and per-token metrics (averaged by the trainer under the same weights).
 
-    `proportional` says that the loss and its gradient are 0 where the advantage is 0, so such sequences may be skipped.
-
-    Optional, found by name: `columns(batch) -> Mapping[str, FloatArray]`, per-token columns that follow from the step
-    as a whole, such as its extreme tokens; they come back as streams. `follows`, what the loss stays right for: "lag"
-    (tokens of older weights), "updates" (several of them on one step's tokens) and "unsampled" (tokens that no weights
-    sampled, so without logprobs); the first two, where it does not say.
-    `left_out(out, batch)`, what it kept from each token's loss (n,), with gradient, and `floor`: the policy's gradient
-    is divided by the norm of its gradient, or by `floor` where that is more; where `floor` is None it is not.
+    `zero_at_zero_advantage` says that the loss and its gradient are 0 where the advantage is 0, so that such sequences
+    may be skipped. Optional: `HasColumns`, `HasValidFor`, `LeavesOut`.
     """
 
     @property
     def needs(self) -> frozenset[str]: ...
     @property
-    def proportional(self) -> bool: ...
+    def zero_at_zero_advantage(self) -> bool: ...
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]: ...
+
+
+@runtime_checkable
+class HasColumns(Protocol):
+    """A loss with per-token columns that follow from the step as a whole, such as its extreme tokens.
+
+    They come back as streams.
+    """
+
+    def columns(self, batch: Batch) -> Mapping[str, FloatArray]: ...
+
+
+VALID_FOR = frozenset({"lag", "updates"})
+
+
+@runtime_checkable
+class HasValidFor(Protocol):
+    """A loss that says what it stays right for; one that does not is right for `VALID_FOR`.
+
+    That may be "lag" (tokens of older weights), "updates" (several of them on one step's tokens) and "unsampled"
+    (tokens that no weights sampled, so without log-probabilities).
+    """
+
+    @property
+    def valid_for(self) -> frozenset[str]: ...
+
+
+def valid_for(loss: object) -> frozenset[str]:
+    """Returns what a loss stays right for: what it says, or `VALID_FOR`."""
+    return loss.valid_for if isinstance(loss, HasValidFor) else VALID_FOR
+
+
+@runtime_checkable
+class LeavesOut(Protocol):
+    """A loss that divides the policy's gradient by the norm of the gradient of what it left out.
+
+    `left_out` returns what it kept from each token's loss (n,), with gradient; the divisor is at least `floor`. Where
+    `floor` is None nothing is divided.
+    """
+
+    @property
+    def floor(self) -> float | None: ...
+    def left_out(self, out: Output, batch: Selected) -> torch.Tensor: ...
 
 
 @runtime_checkable
@@ -269,32 +571,73 @@ class Trainer(Protocol):
     def close(self) -> None: ...
 
 
+class CurriculumConfig(Protocol):
+    """The config of a curriculum, which is bound to the tasks of its split."""
+
+    split: str
+
+    def bind(self, tasks: Sequence[Task], seed: int) -> Curriculum: ...
+
+
 class Curriculum(Protocol):
+    """Decides which task each group plays, and observes everything that was played."""
+
     def draw(self, slot: int, redraw: int = 0) -> Task: ...
     def observe(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> None: ...
 
 
-class Groups(Protocol):
-    """The config of a group source. `live`: its groups are played by the policy, not recorded or demonstrated.
+class SourceConfig(Protocol):
+    """The config of a group source, bound to each stage that it serves. `Sized` and `Checks` are optional.
 
-    Optional: `async check(recipe, stage)`, asked before a run begins; raises `ConfigError` where the recipe, or its
-    world, which is open by then, cannot give such groups.
+    `live` says whether its groups are played by the policy, not recorded or demonstrated; `tasks` returns how many
+    tasks of the curriculum so many steps take: the next stage begins after them.
     """
 
     width: int  # groups of a step
     live: ClassVar[bool]
 
-    def tasks(self, steps: int) -> int:
-        """How many tasks of the curriculum so many steps take: the next stage begins after them."""
-        ...
-
-    def bind(self, rig: Any, stage: str, steps: int, first: int = 0) -> GroupSource:
-        """Bound to a stage, drawing the curriculum's tasks from number `first` on."""
-        ...
+    def tasks(self, steps: int) -> int: ...
+    def bind(self, context: Any) -> Source: ...
 
 
-class GroupSource(Protocol):
-    """Where a step's groups come from: live slots, demonstrations, a folder on disk."""
+@runtime_checkable
+class Sized(Protocol):
+    """A group source whose groups all have `size` episodes."""
+
+    @property
+    def size(self) -> int: ...
+
+
+@runtime_checkable
+class Lags(Protocol):
+    """A group source whose groups may be sampled by weights that are up to `max_lag` steps old."""
+
+    @property
+    def max_lag(self) -> int: ...
+
+
+def group_size(source: object) -> int | None:
+    """Returns how many episodes each group of a source has; None where that differs."""
+    return source.size if isinstance(source, Sized) else None
+
+
+def max_lag(source: object) -> int:
+    """Returns how many steps old the weights may be that sampled a source's groups; mostly none."""
+    return source.max_lag if isinstance(source, Lags) else 0
+
+
+@runtime_checkable
+class Checks(Protocol):
+    """A group source that is asked before a run begins, when its world is open.
+
+    `check` raises `ConfigError` where the stage cannot be given such groups.
+    """
+
+    async def check(self, stage: Any) -> None: ...
+
+
+class Source(Protocol):
+    """Where the groups of a step come from: live slots, demonstrations, a folder on disk."""
 
     async def take(self, step: int) -> list[Group]: ...
     async def close(self) -> None: ...
@@ -304,3 +647,46 @@ class GroupSource(Protocol):
 class Stateful(Protocol):
     def state(self) -> Mapping[str, Any]: ...
     def restore(self, state: Mapping[str, Any]) -> None: ...
+
+
+class Sink(Protocol):
+    """Where the numbers of a run go, besides its own file."""
+
+    def write(self, step: int, stage: str, values: Mapping[str, float]) -> None: ...
+    def close(self) -> None: ...
+
+
+class SinkConfig(Protocol):
+    """The config of a sink, bound to a run's folder and its complete config."""
+
+    def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink: ...
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A backend at work: its trainer and sampler over the same weights, the model's format, and its longest context."""
+
+    trainer: Trainer
+    sampler: Sampler
+    renderer: Renderer
+    max_context: int
+
+
+class Backend(Protocol):
+    """The config of what computes. Optional: `Identifies`, `HasMaxContext`.
+
+    `check` raises `ModelError` where a model cannot be found or the device is not there, without loading anything.
+    """
+
+    def check(self, model: Any, critic: Any = None) -> None: ...
+    def open(
+        self, model: Any, renderer: RendererConfig, seed: int, timeline: Timeline | None = None, critic: Any = None
+    ) -> Opened: ...
+
+
+@runtime_checkable
+class HasMaxContext(Protocol):
+    """A backend that says the longest context in tokens before it opens a model."""
+
+    @property
+    def max_context(self) -> int: ...

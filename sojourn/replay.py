@@ -24,8 +24,8 @@ from sojourn.record.episodes.step_file import Record
 from sojourn.record.export.chosen import courses
 from sojourn.record.run import RunFolder
 from sojourn.rollout.play import Limits, ask, play
+from sojourn.rollout.world import opened
 from sojourn.timeline import Timeline
-from sojourn.train.assemble import opened
 from sojourn.types import Ending, Episode, Message, Observation, Stop, Trajectory, Turn
 
 
@@ -150,8 +150,8 @@ class RecordedSeat:
     trajectory: Trajectory
     ends: bool  # the episode, where an action is malformed
     at: int = 0
-    paid: list[Turn] = field(default_factory=list)  # by now, without what was owed before the first turn
-    owed: float = 0.0
+    paid: list[Turn] = field(default_factory=list)  # by now, without what was pending_reward before the first turn
+    pending_reward: float = 0.0
     refusal: str | None = None  # what the world said to the last action; empty where it could not even be read
 
     @property
@@ -166,22 +166,22 @@ class RecordedSeat:
         self._compare_shown(observation, turn)
         if None not in (turn.state, state) and turn.state != state:
             raise DiffersError(f"{self._where}: {difference('the state', turn.state, state)}")
-        self.paid.append(replace(turn, reward=self.owed, info={}))
-        self.owed, self.refusal = 0.0, None
+        self.paid.append(replace(turn, reward=self.pending_reward, info={}))
+        self.pending_reward, self.refusal = 0.0, None
         self.at += 1
         if turn.said is None:
             self.refusal = ""
             raise ActionError("")
         return turn.said
 
-    def pay(self, reward: float, info: Mapping[str, float]) -> None:
+    def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
         if not self.paid:
-            self.owed += reward
+            self.pending_reward += reward
             return
         last = self.paid[-1]
         self.paid[-1] = replace(last, reward=last.reward + reward, info={**last.info, **info})
 
-    def refused(self, error: ActionError, observation: Observation) -> Observation:
+    def refuse(self, error: ActionError, observation: Observation) -> Observation:
         if "malformed" not in self.trajectory.turns[self.at - 1].info:
             raise DiffersError(
                 f"turn {self.at} of {self.trajectory.agent}: the world refuses now what was said ({error})"

@@ -10,13 +10,15 @@ import numpy as np
 from made import chatml as renderer
 
 from sojourn.curricula.cycle import Cycle
+from sojourn.models.spec import Sampling
 from sojourn.rewards.native import Native
-from sojourn.rewards.reward_cache import Judge
+from sojourn.rewards.reward_cache import RewardCache
 from sojourn.rollout.runner import Rollout, Runner
+from sojourn.sources.context import StageContext
 from sojourn.tasks import Generated
 from sojourn.timeline import Timeline
-from sojourn.train.assemble import Rig
-from sojourn.train.recipe import Recipe, Sampling
+from sojourn.train.assemble import Components
+from sojourn.train.recipe import Recipe
 from sojourn.types import (
     Message,
     Observation,
@@ -93,14 +95,23 @@ class Says:
         raise NotImplementedError
 
 
-def rig(world: Any, sampler: Any = None) -> Rig:
+def rig(world: Any, sampler: Any = None) -> Components:
     """Everything but a trainer."""
     recipe = Recipe(name="made", env=world, stages=(), sampling=Sampling(max_tokens=8))
     said = sampler or Says()
     timeline = Timeline()
     runner = Runner(Rollout(), world, recipe.agent, renderer(), said, 256, 0, timeline=timeline)
     curriculum = Cycle().bind(world.tasks("train"), 0)
-    return Rig(recipe, world, renderer(), cast(Any, None), said, runner, Judge(Native()), curriculum, timeline)
+    return Components(
+        recipe, world, renderer(), cast(Any, None), said, runner, RewardCache(Native()), curriculum, timeline
+    )
+
+
+def stage_of(rig: Components, name: str) -> StageContext:
+    limits = rig.recipe.rollout.limits
+    return StageContext(
+        name=name, env=rig.family, limits=limits, params=rig.params, estimator=cast(Any, None), losses=()
+    )
 
 
 def seeds(groups: Any) -> list[int]:

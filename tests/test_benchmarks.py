@@ -12,11 +12,12 @@ import credit
 import credit_plot
 from credit import BASE, METHODS, SEEDS, WARMUP, Job
 
-from sojourn.train import recipe
+from sojourn.train.recipe import Recipe
+from sojourn.train.resolve import resolve
 
 
-def resolved(method: str) -> recipe.Recipe:
-    return recipe.resolve(Job(method, 0).tables(Path("work"))).recipe
+def resolved(method: str) -> Recipe:
+    return resolve(Job(method, 0).tables(Path("work"))).recipe
 
 
 def made(won: int, success: float, seconds: float) -> dict:

@@ -8,7 +8,7 @@ import pytest
 from sojourn.commands.given import world_and_table
 from sojourn.config import toml
 from sojourn.errors import ConfigError
-from sojourn.train.recipe import load, resolve
+from sojourn.train.resolve import load, resolve
 
 TOY = """
 name = "t"

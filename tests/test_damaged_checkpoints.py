@@ -15,7 +15,7 @@ from sojourn.errors import RecordError
 from sojourn.record import checkpoint
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import State, standing
-from sojourn.train.recipe import resolve
+from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
 
 

@@ -11,7 +11,7 @@ from sojourn.commands.train import check_buildable
 from sojourn.config.components import COMPONENTS
 from sojourn.config.registry import build, find
 from sojourn.errors import ConfigError, SojournError
-from sojourn.train.recipe import load
+from sojourn.train.resolve import load
 
 
 @pytest.mark.parametrize(

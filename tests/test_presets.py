@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sojourn.train.recipe import load
+from sojourn.train.resolve import load
 from sojourn.train.run import check_groups
 
 FOLDER = Path(__file__).parent.parent / "recipes" / "presets"

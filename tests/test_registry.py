@@ -162,7 +162,11 @@ def test_every_whole_number_of_a_config_has_a_range():
         ("sink", {"name": "sojourn.agents.plain:Plain"}, "Plain is no sink"),
         ("groups", {"name": "sojourn.curricula.cycle:Cycle"}, "Cycle is no groups"),
         ("curriculum", {"name": "sojourn.render.chatml:ChatML"}, "ChatML is no curriculum"),
-        ("renderer", {"name": "sojourn.losses.ppo:PPO"}, "PPO is no renderer: a renderer has bind(...) or pick(...)"),
+        (
+            "renderer",
+            {"name": "sojourn.losses.ppo:PPO"},
+            "PPO is no renderer: a renderer has bind(...), no width, no split",
+        ),
         ("backend", {"name": "sojourn.losses.ppo:PPO"}, "PPO is no backend"),
         ("env", {"name": "sojourn.losses.ppo:PPO"}, "PPO is no env: an env has tasks(...), make(...)"),
         ("env", {"name": "examples.guess:Guess", "train": 0}, "env.train = 0: expected a whole number of at least 1"),

@@ -13,8 +13,8 @@ from sojourn.config.registry import find
 ROOT = Path(__file__).parent.parent / "sojourn"
 ORDER = [
     "types", "protocols", "secrets", "errors", "files", "threads", "event_loop", "timeline", "config", "composite",
-    "schedules", "optim", "tasks", "curricula", "record", "plot", "terminal", "envs", "render", "agents", "rollout",
-    "sources", "rewards", "filters", "credit", "batch", "streams", "losses", "backends", "display", "train",
+    "schedules", "optim", "models", "tasks", "curricula", "record", "plot", "terminal", "envs", "render", "agents",
+    "rollout", "rewards", "sources", "filters", "credit", "batch", "streams", "losses", "backends", "display", "train",
     "checks", "replay", "arena", "method_docs", "env_catalog", "view", "commands", "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}

@@ -8,7 +8,7 @@ from pathlib import Path
 from sojourn.config import toml
 from sojourn.display import Display
 from sojourn.record.run import RunFolder
-from sojourn.train.recipe import resolve
+from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
 
 RECIPE = """

@@ -11,7 +11,7 @@ import numpy as np
 from sojourn.agents.choices import tokens_of
 from sojourn.config.registry import Range
 from sojourn.errors import ActionError, BudgetError
-from sojourn.protocols import Renderer, Sampler
+from sojourn.protocols import AgentContext
 from sojourn.types import (
     Ending,
     IntArray,
@@ -43,20 +43,8 @@ class Plain:
     malformed: Literal["tell", "end"] = "tell"
     choices: bool = False
 
-    def seat(self, chair: Chair) -> PlainSeat:
-        return PlainSeat(self, chair)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chair:
-    """What any agent needs to sit down: its name, the model's format, the engine, and how to sample."""
-
-    name: str
-    renderer: Renderer
-    sampler: Sampler
-    params: SamplingParams
-    max_context: int
-    trainable: bool = True
+    def seat(self, context: AgentContext) -> PlainSeat:
+        return PlainSeat(self, context)
 
 
 @dataclass(frozen=True)
@@ -73,13 +61,13 @@ class PlainSeat:
     """One seat in one episode."""
 
     config: Plain
-    chair: Chair
+    context: AgentContext
     brief: tuple[Message, ...] = ()
     tools: tuple[Tool, ...] = ()
     past: list[Exchange] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     tokens: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # the last context and sample
-    owed: float = 0.0
+    pending_reward: float = 0.0
 
     @property
     def ends_when_malformed(self) -> bool:
@@ -91,35 +79,37 @@ class PlainSeat:
         self.tools = observation.tools or self.tools
         parent, context, prompt = self._context(observation)
         recalled = self._recalled(observation) if parent < 0 and self.turns else ()
-        room = self.chair.max_context - len(prompt)
+        room = self.context.max_context - len(prompt)
         if room < 1:
-            raise BudgetError(f"the context holds {len(prompt)} of {self.chair.max_context} tokens: no room to act")
+            raise BudgetError(f"the context holds {len(prompt)} of {self.context.max_context} tokens: no room to act")
         params = self._params(observation, room)
-        sample = await self.chair.sampler.sample(Prompt(prompt), params)
+        sample = await self.context.sampler.sample(Prompt(prompt), params)
         self.tokens = np.concatenate([prompt, sample.tokens])
         said, failure = self._read(sample)
         images = tuple(image for message in observation.messages for image in message.images)
         shown = (observation.brief if parent < 0 else ()) + observation.messages
         tools = self.tools if parent < 0 else ()
-        self.turns.append(Turn(parent, context, sample, said, self.owed, {}, images, state, shown, recalled, tools))
-        self.owed = 0.0
+        self.turns.append(
+            Turn(parent, context, sample, said, self.pending_reward, {}, images, state, shown, recalled, tools)
+        )
+        self.pending_reward = 0.0
         self.past.append(Exchange(observation.messages, sample, said))
         if failure is not None:
             raise failure
         assert said is not None
         return said
 
-    def pay(self, reward: float, info: Mapping[str, float]) -> None:
+    def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
         """Adds to the last turn; what comes before the first turn is owed to it."""
         if not self.turns:
-            self.owed += reward
+            self.pending_reward += reward
             return
         if not (reward or info):
             return
         last = self.turns[-1]
         self.turns[-1] = replace(last, reward=last.reward + reward, info={**last.info, **info})
 
-    def refused(self, error: ActionError, observation: Observation) -> Observation:
+    def refuse(self, error: ActionError, observation: Observation) -> Observation:
         """What the seat sees after its action was refused: the reason, and the page again where it forgets pages."""
         sample = self.turns[-1].sample
         cut = f" (cut off after {len(sample.tokens)} tokens)" if sample.stop is Stop.LENGTH else ""
@@ -131,28 +121,28 @@ class PlainSeat:
         return replace(self, past=list(self.past), turns=list(self.turns))
 
     def finish(self, ending: Ending) -> Trajectory:
-        return Trajectory(self.chair.name, tuple(self.turns), ending, self.chair.trainable)
+        return Trajectory(self.context.name, tuple(self.turns), ending, self.context.trainable)
 
     def _params(self, observation: Observation, room: int) -> SamplingParams:
         params = replace(
-            self.chair.params,
-            max_tokens=min(self.chair.params.max_tokens, room),
-            seed=(self.chair.params.seed + 0x9E3779B97F4A7C15 * (len(self.turns) + 1)) % 2**63,
+            self.context.params,
+            max_tokens=min(self.context.params.max_tokens, room),
+            seed=(self.context.params.seed + 0x9E3779B97F4A7C15 * (len(self.turns) + 1)) % 2**63,
         )
         if not (self.config.choices and observation.choices):
             return params
-        return replace(params, choices=tokens_of(self.chair.renderer, observation.choices))
+        return replace(params, choices=tokens_of(self.context.renderer, observation.choices))
 
     def _read(self, sample: Sample) -> tuple[Message | None, ActionError | None]:
         try:
-            return self.chair.renderer.parse(sample.tokens.tolist()), None
+            return self.context.renderer.parse(sample.tokens.tolist()), None
         except ActionError as error:
             return None, error
 
     def _context(self, observation: Observation) -> tuple[int, IntArray, IntArray]:
         """The parent turn, the tokens that are new since it, and the whole prompt."""
         if self.config.history == "full" and self.past:
-            more = self.chair.renderer.extend(self.past[-1].sample, observation.messages)
+            more = self.context.renderer.extend(self.past[-1].sample, observation.messages)
             if more is not None:
                 return len(self.turns) - 1, more.tokens, np.concatenate([self.tokens, more.tokens])
         whole = self._window(self._kept(), observation.messages)
@@ -171,7 +161,7 @@ class PlainSeat:
 
     def _window(self, past: Sequence[Exchange], messages: tuple[Message, ...]) -> IntArray:
         """The brief, some past exchanges and the new messages; sampled tokens stay as they were sampled if they can."""
-        renderer = self.chair.renderer
+        renderer = self.context.renderer
         steps = [exchange.messages for exchange in past] + [messages]
         parts: list[Any] = [renderer.open((*self.brief, *steps[0]), self.tools).tokens]
         for exchange, following in zip(past, steps[1:], strict=True):
@@ -186,4 +176,4 @@ class PlainSeat:
         told = list(self.brief)
         for exchange in past:
             told += [*exchange.messages, exchange.said or Message(Role.ASSISTANT)]
-        return self.chair.renderer.open((*told, *messages), self.tools).tokens
+        return self.context.renderer.open((*told, *messages), self.tools).tokens

@@ -9,15 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sojourn.agents.plain import Chair
 from sojourn.errors import ConfigError, RecordError
 from sojourn.files import read_text
-from sojourn.protocols import EnvFamily
+from sojourn.protocols import AgentContext, EnvFamily
 from sojourn.record import checkpoint
 from sojourn.record.checkpoint import LARGEST, Checkpoint
 from sojourn.record.run import RunFolder
 from sojourn.rollout.play import Limits
-from sojourn.train import recipe as recipes
+from sojourn.train import resolve as recipes
 from sojourn.train.recipe import Recipe
 from sojourn.train.weights import found_weights
 
@@ -59,21 +58,21 @@ def chosen(run: Path, word: str) -> Weights:
 
 
 class Filled(NamedTuple):
-    """What a model needs to sit on a chair."""
+    """What a model needs to take a seat."""
 
     recipe: Recipe
     renderer: Any
     sampler: Any
     max_context: int
 
-    def chair(self, chair: Chair, greedy: bool = False, sampler: Any = None) -> Chair:
-        """The chair with this model on it, which samples as the run's evaluations do; by `sampler`, if given."""
+    def context(self, context: AgentContext, greedy: bool = False, sampler: Any = None) -> AgentContext:
+        """Returns an agent's context with this model, which samples as the run's evaluations do (or by `sampler`)."""
         asked = self.recipe.evaluation
         temperature = 0.0 if greedy else asked.temperature
         params = replace(self.recipe.sampling.params(), temperature=temperature, top_p=asked.top_p)
         return replace(
-            chair, renderer=self.renderer, sampler=sampler or self.sampler, max_context=self.max_context,
-            params=replace(params, seed=chair.params.seed),
+            context, renderer=self.renderer, sampler=sampler or self.sampler, max_context=self.max_context,
+            params=replace(params, seed=context.params.seed),
         )  # fmt: skip
 
 
@@ -130,9 +129,9 @@ class Trained:
         recipe = recipes.load(self.run).recipe
         self.filled = await self._open.enter_async_context(loaded(recipe, chosen(self.run, self.word)))
 
-    def sit(self, chair: Chair, env: Any) -> Any:
+    def sit(self, context: AgentContext, env: Any) -> Any:
         assert self.filled is not None, "open() comes first"
-        return self.filled.recipe.agent.seat(self.filled.chair(chair, self.greedy))
+        return self.filled.recipe.agent.seat(self.filled.context(context, self.greedy))
 
     async def close(self) -> None:
         await self._open.aclose()

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from sojourn.agents.plain import Chair
 from sojourn.arena.spoken import Spoken, SpokenSeat
 from sojourn.envs.chat import Endpoint
 from sojourn.errors import ConfigError
-from sojourn.protocols import EnvFamily
+from sojourn.protocols import AgentContext, EnvFamily
 from sojourn.rollout.play import Limits
 from sojourn.types import Message, Observation, Role, Tool, ToolCall
 
@@ -53,8 +52,8 @@ class Remote:
             ) from error
         writer.close()
 
-    def sit(self, chair: Chair, env: Any) -> SpokenSeat:
-        return SpokenSeat(chair.name, RemoteVoice(self.endpoint, env), chair.trainable)
+    def sit(self, context: AgentContext, env: Any) -> SpokenSeat:
+        return SpokenSeat(context.name, RemoteVoice(self.endpoint, env), context.trainable)
 
     async def close(self) -> None: ...
 

@@ -116,16 +116,16 @@ class PacedSeat:
             self.seconds += time.perf_counter() - began
         return said
 
-    def pay(self, reward: float, info: Mapping[str, float]) -> None:
+    def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
         if info.get("malformed") and not self.row.refused:
             self.row.refused = "malformed"
         self.row.reward += reward
         self.row.total += reward
-        self.seat.pay(reward, info)
+        self.seat.add_reward(reward, info)
 
-    def refused(self, error: ActionError, observation: Observation) -> Observation:
+    def refuse(self, error: ActionError, observation: Observation) -> Observation:
         self.row.refused = str(error)
-        return self.seat.refused(error, observation)
+        return self.seat.refuse(error, observation)
 
     def finish(self, ending: Ending) -> Trajectory:
         return self.seat.finish(ending)

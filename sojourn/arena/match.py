@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
-from sojourn.agents.plain import Chair
 from sojourn.arena.lockstep import PacedSeat, Rounds, Watcher
 from sojourn.arena.operators import Operator
 from sojourn.errors import ConfigError
-from sojourn.protocols import EnvFamily
+from sojourn.protocols import AgentContext, EnvFamily
 from sojourn.rewards.native import Native
 from sojourn.rewards.reward_cache import judged
 from sojourn.rollout.play import Limits
-from sojourn.rollout.runner import Rollout, Runner, seats_of, seed_of, world_of
+from sojourn.rollout.runner import Rollout, Runner, seed_of
+from sojourn.rollout.world import seats_of, world_of
 from sojourn.types import Episode, Group, SamplingParams, Score, Task
 
 
@@ -118,9 +118,9 @@ class Table:
     seat_of_operator: str
     paced: PacedSeat | None = field(default=None)
 
-    def seat(self, chair: Chair) -> Any:
-        if chair.name != self.seat_of_operator:
+    def seat(self, context: AgentContext) -> Any:
+        if context.name != self.seat_of_operator:
             assert self.others is not None, "check() comes first"
-            return self.others.sit(replace(chair, trainable=False), self.held.env)
-        self.paced = PacedSeat(self.operator.sit(chair, self.held.env), self.operator.name, self.rounds)
+            return self.others.sit(replace(context, trainable=False), self.held.env)
+        self.paced = PacedSeat(self.operator.sit(context, self.held.env), self.operator.name, self.rounds)
         return self.paced

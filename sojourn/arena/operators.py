@@ -9,13 +9,12 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from sojourn.agents.person import HELP, Terminal
-from sojourn.agents.plain import Chair
 from sojourn.arena.spoken import Spoken, SpokenSeat
 from sojourn.checks.env.play import invent
 from sojourn.errors import ConfigError, InfrastructureError
-from sojourn.protocols import EnvFamily
+from sojourn.protocols import AgentContext, EnvFamily
 from sojourn.rollout.play import Limits, expert_action
-from sojourn.rollout.runner import offers
+from sojourn.rollout.world import offers
 from sojourn.types import Message, Observation, Role, Tool, ToolCall
 
 
@@ -23,14 +22,14 @@ class Operator(Protocol):
     """Fills a seat in many episodes, several at once. `name` is how it is called beside the others.
 
     `open` makes it ready to play a world, and raises ConfigError where it never can; `sit` gives the seat of one
-    episode, as `play` asks it, from the chair's name, seed and place; what can break while it acts raises
+    episode, as `play` asks it, from the context's name, seed and place; what can break while it acts raises
     InfrastructureError; `close` gives up what `open` took.
     """
 
     name: str
 
     async def open(self, family: EnvFamily, limits: Limits) -> None: ...
-    def sit(self, chair: Chair, env: Any) -> Any: ...
+    def sit(self, context: AgentContext, env: Any) -> Any: ...
     async def close(self) -> None: ...
 
 
@@ -52,8 +51,8 @@ class Expert(Simple):
         if not await offers(family, "expert", limits):
             raise ConfigError(f"--operator {self.name}: this world has no expert(): leave it out, or give it one")
 
-    def sit(self, chair: Chair, env: Any) -> SpokenSeat:
-        return SpokenSeat(chair.name, ExpertVoice(env), chair.trainable)
+    def sit(self, context: AgentContext, env: Any) -> SpokenSeat:
+        return SpokenSeat(context.name, ExpertVoice(env), context.trainable)
 
 
 @dataclass(frozen=True)
@@ -68,9 +67,9 @@ class ExpertVoice:
 class Chance(Simple):
     """A random policy: any of the listed choices, else a call of any tool with invented arguments."""
 
-    def sit(self, chair: Chair, env: Any) -> SpokenSeat:
-        rng = random.Random(f"{chair.params.seed}/{chair.name}")
-        return SpokenSeat(chair.name, ChanceVoice(self.name, rng), chair.trainable)
+    def sit(self, context: AgentContext, env: Any) -> SpokenSeat:
+        rng = random.Random(f"{context.params.seed}/{context.name}")
+        return SpokenSeat(context.name, ChanceVoice(self.name, rng), context.trainable)
 
 
 @dataclass
@@ -104,8 +103,8 @@ class Person(Simple):
     stream: Any = None  # read instead of the terminal
     left: bool = False
 
-    def sit(self, chair: Chair, env: Any) -> SpokenSeat:
-        return SpokenSeat(chair.name, self.Voice(self, Terminal(env, self.console, self.stream)), chair.trainable)
+    def sit(self, context: AgentContext, env: Any) -> SpokenSeat:
+        return SpokenSeat(context.name, self.Voice(self, Terminal(env, self.console, self.stream)), context.trainable)
 
     @dataclass(frozen=True)
     class Voice:

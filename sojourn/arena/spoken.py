@@ -36,7 +36,7 @@ class SpokenSeat:
     voice: Voice
     trainable: bool = True
     turns: list[Turn] = field(default_factory=list)
-    owed: float = 0.0
+    pending_reward: float = 0.0
 
     ends_when_malformed = False
 
@@ -48,7 +48,7 @@ class SpokenSeat:
             context=SILENT.tokens,
             sample=SILENT,
             said=spoken.message,
-            reward=self.owed,
+            reward=self.pending_reward,
             info={"tokens": float(spoken.tokens)} if spoken.tokens else {},
             images=images,
             state=state,
@@ -56,20 +56,20 @@ class SpokenSeat:
             tools=observation.tools if observation.brief else (),
         )
         self.turns.append(turn)
-        self.owed = 0.0
+        self.pending_reward = 0.0
         if spoken.message is None:
             raise ActionError(spoken.fault)
         return spoken.message
 
-    def pay(self, reward: float, info: Mapping[str, float]) -> None:
+    def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
         """Adds to the last turn; what comes before the first turn is owed to it."""
         if not self.turns:
-            self.owed += reward
+            self.pending_reward += reward
             return
         last = self.turns[-1]
         self.turns[-1] = replace(last, reward=last.reward + reward, info={**last.info, **info})
 
-    def refused(self, error: ActionError, observation: Observation) -> Observation:
+    def refuse(self, error: ActionError, observation: Observation) -> Observation:
         return replace(observation, brief=(), messages=(Message(Role.USER, str(error)),))
 
     def finish(self, ending: Ending) -> Trajectory:

@@ -25,8 +25,8 @@ from sojourn.errors import ConfigError
 from sojourn.protocols import EnvFamily
 from sojourn.render import pieces
 from sojourn.rollout.play import Limits
+from sojourn.rollout.world import opened
 from sojourn.tasks.listed import check_task, listed
-from sojourn.train.assemble import opened
 from sojourn.types import Task
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sojourn.batch.flatten import flatten, gather
 from sojourn.batch.weigh import Aggregate, weigh
-from sojourn.protocols import Loss
+from sojourn.protocols import HasColumns, Loss
 from sojourn.types import Batch, Credit, Group, Streams
 
 __all__ = ["Aggregate", "to_batch"]
@@ -35,6 +35,6 @@ def to_batch(
         weight=gather(weights, places, len(batch)),
         streams={name: gather(values, places, len(batch)) for name, values in streams.items()},
     )
-    makers = [getattr(loss, "columns", None) for loss in losses]
+    makers = [loss.columns if isinstance(loss, HasColumns) else None for loss in losses]
     made = {name: values for columns in makers if columns is not None for name, values in columns(batch).items()}
     return replace(batch, streams={**batch.streams, **made})

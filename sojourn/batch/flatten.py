@@ -7,17 +7,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from sojourn.protocols import Place
 from sojourn.types import Batch, FloatArray, Group, IntArray, Trajectory
-
-
-class Place(NamedTuple):
-    """Where the sampled tokens of one turn stand in the batch."""
-
-    group: int
-    trajectory: int
-    turn: int
-    start: int
-    stop: int
 
 
 class _Part(NamedTuple):

@@ -16,7 +16,7 @@ from sojourn.checks import made
 from sojourn.checks.made import FORKED, FORKED_WINDOWS, UNSTARTED, WINDOWED, Declared, Made, Shape, content
 from sojourn.checks.promise import BrokenError, DoubtfulError, NotOfferedError, Promise, judge_all, require_declared
 from sojourn.checks.report import Report
-from sojourn.protocols import Stateful
+from sojourn.protocols import Stateful, provided
 from sojourn.types import Credit, Ending, FloatArray, Group, Score
 
 TOLERANCE = 1e-4  # of the greatest advantage, or of 1
@@ -204,9 +204,11 @@ def _require_fit(credit: Any, lengths: list[int], where: str) -> None:
 
 def _require_targets(credit: Credit, lengths: list[int], estimator: Any, where: str) -> None:
     """What a critic learns: there where it is promised, of the turns' shape, and nowhere infinite."""
-    promised = "targets" in getattr(estimator, "gives", ())
+    promised = "targets" in provided(estimator)
     if promised != (credit.targets is not None):
-        raise BrokenError(f"{where}: {'no ' if promised else ''}targets: say gives = frozenset({{'targets'}}) as it is")
+        raise BrokenError(
+            f"{where}: {'no ' if promised else ''}targets: say provides = frozenset({{'targets'}}) as it is"
+        )
     if credit.targets is None:
         return
     if (shapes := [np.shape(turn) for turn in credit.targets]) != [(length,) for length in lengths]:

@@ -20,7 +20,7 @@ from sojourn.checks import made
 from sojourn.checks.made import Declared, Shape
 from sojourn.checks.promise import BrokenError, DoubtfulError, Promise, judge_all, require_declared
 from sojourn.checks.report import Report
-from sojourn.train.recipe import OWN
+from sojourn.train.requirements import OWN
 from sojourn.types import Batch, Credit, FloatArray
 
 SHAPES = ((Shape(), Shape(turns=1, tokens=1)), (Shape(turns=2), Shape(turns=1)))  # a sequence each
@@ -115,8 +115,8 @@ def check_loss(loss: Any) -> Report:
 
 
 def _declares(case: Case) -> str:
-    said = require_declared(case.loss, {"needs": frozenset, "proportional": bool})
-    return f"{said}, proportional = {case.loss.proportional}"
+    said = require_declared(case.loss, {"needs": frozenset, "zero_at_zero_advantage": bool})
+    return f"{said}, proportional = {case.loss.zero_at_zero_advantage}"
 
 
 def _reads(case: Case) -> str:
@@ -190,14 +190,16 @@ def _proportional(case: Case) -> str:
     idle = [p.changed(advantages=np.zeros_like(p.batch.advantages)) for p in (case.near, case.far)]
     answers = [case.call(passed) for passed in idle]
     silent = not any(answer.per_token.any() or answer.gradient().any() for answer in answers)
-    if case.loss.proportional and not silent:
+    if case.loss.zero_at_zero_advantage and not silent:
         worst = max(float(answer.per_token.detach().abs().max()) for answer in answers)
         raise BrokenError(
-            f"proportional = True, but without advantage the loss is up to {worst:.3g}, or has a gradient: "
+            f"zero_at_zero_advantage = True, but without advantage the loss is up to {worst:.3g}, or has a gradient: "
             "sequences that are skipped would have taught something"
         )
-    if silent and not case.loss.proportional:
-        raise DoubtfulError("without advantage there is no loss: with proportional = True such sequences are skipped")
+    if silent and not case.loss.zero_at_zero_advantage:
+        raise DoubtfulError(
+            "without advantage there is no loss: with zero_at_zero_advantage = True such sequences are skipped"
+        )
     return "no advantage, no loss" if silent else "it teaches without advantage, and says so"
 
 

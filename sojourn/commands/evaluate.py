@@ -13,7 +13,7 @@ from sojourn.commands.given import Overrides, load, tell_risks
 
 if TYPE_CHECKING:
     from sojourn.record.checkpoint import Checkpoint
-    from sojourn.train.recipe import Resolved
+    from sojourn.train.resolve import Resolved
 
 
 def evaluate(

@@ -13,7 +13,7 @@ from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
     from sojourn.protocols import EnvFamily
-    from sojourn.train.recipe import Resolved
+    from sojourn.train.resolve import Resolved
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="dotted overrides, such as stages.rl.optim.lr=3e-6")]
 
@@ -26,7 +26,7 @@ def load(path: Path, overrides: list[str] | None) -> Resolved:
     wanted = tables.data.get("backend", {})
     count = wanted.get("threads", 0) if isinstance(wanted, dict) else 0
     threads.prepare(max(count, 0) if isinstance(count, int) else 0)
-    from sojourn.train.recipe import resolve
+    from sojourn.train.resolve import resolve
 
     return resolve(tables)
 
@@ -74,7 +74,7 @@ def build_component(kind: str, name: str, overrides: list[str] | None) -> Any:
 def tell_risks(family: EnvFamily) -> None:
     """Prints which protections of a world this machine does not give, a line each, before anything is played."""
     from sojourn.protocols import HasRisks
-    from sojourn.rollout.runner import worlds_of
+    from sojourn.rollout.world import worlds_of
 
     found = [risk for world in worlds_of(family) if isinstance(world, HasRisks) for risk in world.risks()]
     for risk in dict.fromkeys(found):

@@ -18,7 +18,8 @@ from sojourn.terminal.output import CleanConsole
 
 if TYPE_CHECKING:
     from sojourn.record.run import RunFolder
-    from sojourn.train.recipe import Recipe, Resolved
+    from sojourn.train.recipe import Recipe
+    from sojourn.train.resolve import Resolved
 
 Dry = Annotated[bool, typer.Option("--dry", help="build and check everything, show where each value comes from, stop")]
 
@@ -116,7 +117,7 @@ def check_buildable(recipe: Recipe) -> None:
 
 async def _enter(recipe: Recipe) -> None:
     """Opens the world, as training would, and asks its stages whether it serves them."""
-    from sojourn.train.assemble import opened
+    from sojourn.rollout.world import opened
     from sojourn.train.run import check_groups
 
     async with opened(recipe.env):

@@ -159,16 +159,16 @@ COMPONENTS: dict[str, dict[str, str]] = {
 # What a component of a kind has, methods with brackets; "no x" tells it from another kind, "x or y" wants either.
 MEMBERS: dict[str, tuple[str, ...]] = {
     "env": ("tasks(...)", "make(...)"),
-    "renderer": ("bind(...) or pick(...)",),
+    "renderer": ("bind(...)", "no width", "no split"),
     "agent": ("seat(...)",),
     "reward": ("__call__(...)", "no needs", "no provides"),
     "curriculum": ("split", "bind(...)"),
     "groups": ("width", "live", "tasks(...)", "bind(...)"),
     "filter": ("__call__(...)", "no needs", "no provides"),
-    "estimator": ("needs", "__call__(...)", "no proportional"),
-    "loss": ("needs", "proportional", "__call__(...)"),
+    "estimator": ("needs", "__call__(...)", "no zero_at_zero_advantage"),
+    "loss": ("needs", "zero_at_zero_advantage", "__call__(...)"),
     "stream": ("provides", "reference", "__call__(...)"),
     "backend": ("check(...)", "open(...)"),
     "schedule": ("__call__(...)", "no needs", "no provides"),
-    "sink": ("__call__(...)", "no needs", "no provides"),
+    "sink": ("bind(...)", "no width", "no split", "no thinking"),
 }

@@ -193,8 +193,6 @@ def _refuse_misfit(kind: str, value: Any) -> None:
 
 
 def _has(value: Any, member: str) -> bool:
-    if " or " in member:
-        return any(_has(value, option) for option in member.split(" or "))
     if member.startswith("no "):
         return not hasattr(value, member.removeprefix("no "))
     name = member.removesuffix("(...)")

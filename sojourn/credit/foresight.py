@@ -34,7 +34,7 @@ class Foresight(ByGroup):
     share: float = 1.0
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    world: ClassVar[frozenset[str]] = frozenset({"state_key"})
+    env_needs: ClassVar[frozenset[str]] = frozenset({"state_key"})
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         states = [turn.state for trajectory in group.trajectories for turn in trajectory.turns]

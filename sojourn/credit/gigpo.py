@@ -45,7 +45,7 @@ class GiGPO(ByGroup):
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     @property
-    def world(self) -> frozenset[str]:
+    def env_needs(self) -> frozenset[str]:
         return frozenset({"state_key"}) if self.similarity == 1 else frozenset()
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:

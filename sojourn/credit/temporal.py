@@ -17,7 +17,7 @@ class ByCritic:
     """An estimator that looks at each trajectory by itself, beside what the critic said of it before and after each
     token, and what the streams `also` say."""
 
-    gives: ClassVar[frozenset[str]] = frozenset({"targets"})
+    provides: ClassVar[frozenset[str]] = frozenset({"targets"})
 
     @property
     def also(self) -> tuple[str, ...]:

@@ -8,14 +8,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from sojourn.composite import Based
+from sojourn.composite import HasBases
 from sojourn.credit.relative import Values
+from sojourn.protocols import env_needs, least_size, provided
 from sojourn.types import Credit, FloatArray
 
 PerTurn = Sequence[Sequence[tuple[FloatArray, ...]]]
 
 
-class Wrapped(Based):
+class Wrapped(HasBases):
     """With another estimator as `base`: what that one asks for is asked for, what it remembers is remembered."""
 
     also: ClassVar[frozenset[str]] = frozenset()
@@ -26,15 +27,15 @@ class Wrapped(Based):
 
     @property
     def least_size(self) -> int:
-        return getattr(self.base, "least_size", 1)
+        return least_size(self.base)
 
     @property
-    def world(self) -> frozenset[str]:
-        return getattr(self.base, "world", frozenset())
+    def env_needs(self) -> frozenset[str]:
+        return env_needs(self.base)
 
     @property
-    def gives(self) -> frozenset[str]:
-        return getattr(self.base, "gives", frozenset())
+    def provides(self) -> frozenset[str]:
+        return provided(self.base)
 
 
 def means(streams: PerTurn) -> list[list[Values]]:

@@ -28,8 +28,8 @@ class BCoder:
     coef: Annotated[float, Range(0)] = 1.0
 
     needs: ClassVar[frozenset[str]] = frozenset({"critic", "top", "targets"})
-    proportional: ClassVar[bool] = False
-    follows: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
+    zero_at_zero_advantage: ClassVar[bool] = False
+    valid_for: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         gain = out.logprobs - out.top

@@ -34,7 +34,7 @@ class ClipCov:
     coef: float = 1.0
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    proportional: ClassVar[bool] = True
+    zero_at_zero_advantage: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.low > self.high:

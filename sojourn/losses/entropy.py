@@ -18,8 +18,8 @@ class Entropy:
     coef: float = 0.01
 
     needs: ClassVar[frozenset[str]] = frozenset({"entropy"})
-    proportional: ClassVar[bool] = False
-    follows: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
+    zero_at_zero_advantage: ClassVar[bool] = False
+    valid_for: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         return -self.coef * out.entropy, {}

@@ -35,7 +35,7 @@ class EPO:
     _past: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
 
     needs: ClassVar[frozenset[str]] = frozenset({"entropy"})
-    proportional: ClassVar[bool] = False
+    zero_at_zero_advantage: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.low > self.high:

@@ -8,16 +8,16 @@ from typing import Annotated, Any, Literal, cast
 
 import torch
 
-from sojourn.composite import Based
+from sojourn.composite import HasBases
 from sojourn.config.registry import Kind, Range
 from sojourn.losses.ppo import PPO
 from sojourn.losses.ratios import mean_by
-from sojourn.protocols import Output, Selected
+from sojourn.protocols import HasColumns, LeavesOut, Output, Selected, valid_for
 from sojourn.types import Batch, FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)
-class Importance(Based):
+class Importance(HasBases):
     """w times another loss, whose ratio is then to the trainer's weights at the beginning of the step (decoupled PPO:
     Hilton et al. 2022, arXiv:2110.00641, eq. 4). w is the ratio of those weights to the sampler's, without gradient.
 
@@ -38,7 +38,7 @@ class Importance(Based):
     def __post_init__(self) -> None:
         if self.low > self.high:
             raise ValueError(f"low = {self.low:g} with high = {self.high:g}: expected a low of at most that")
-        if hasattr(self.base, "left_out"):
+        if isinstance(self.base, LeavesOut):
             raise ValueError(
                 f"base: {type(self.base).__name__} divides its gradient by what it left out, which a weight changes: "
                 "use it alone, or ppo as the base"
@@ -49,15 +49,15 @@ class Importance(Based):
         return self.base.needs | {"policy_logprobs"}
 
     @property
-    def proportional(self) -> bool:
-        return self.base.proportional
+    def zero_at_zero_advantage(self) -> bool:
+        return self.base.zero_at_zero_advantage
 
     @property
-    def follows(self) -> frozenset[str]:
-        return (getattr(self.base, "follows", frozenset({"lag", "updates"})) | {"lag"}) - {"unsampled"}
+    def valid_for(self) -> frozenset[str]:
+        return (valid_for(self.base) | {"lag"}) - {"unsampled"}
 
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
-        return self.base.columns(batch) if hasattr(self.base, "columns") else {}
+        return self.base.columns(batch) if isinstance(self.base, HasColumns) else {}
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         proximal = batch.streams["policy_logprobs"]

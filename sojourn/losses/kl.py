@@ -25,8 +25,8 @@ class KL:
     form: Literal["k1", "k2", "k3"] = "k3"
 
     needs: ClassVar[frozenset[str]] = frozenset({"ref_logprobs"})
-    proportional: ClassVar[bool] = False
-    follows: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
+    zero_at_zero_advantage: ClassVar[bool] = False
+    valid_for: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         estimate = estimated(out.logprobs - batch.streams["ref_logprobs"], self.form)

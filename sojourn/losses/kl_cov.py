@@ -31,7 +31,7 @@ class KLCov:
     coef: float = 1.0
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    proportional: ClassVar[bool] = False
+    zero_at_zero_advantage: ClassVar[bool] = False
 
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
         where, found = covariances(batch)

@@ -30,7 +30,7 @@ class M2PO:
     coef: float = 1.0
 
     needs: ClassVar[frozenset[str]] = frozenset({"policy_logprobs"})
-    proportional: ClassVar[bool] = True
+    zero_at_zero_advantage: ClassVar[bool] = True
 
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
         where = np.flatnonzero(batch.weight)

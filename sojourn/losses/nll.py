@@ -18,8 +18,8 @@ class NLL:
     coef: float = 1.0
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    proportional: ClassVar[bool] = True
-    follows: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
+    zero_at_zero_advantage: ClassVar[bool] = True
+    valid_for: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         return -self.coef * batch.advantages * out.logprobs, {"nll": -out.logprobs.detach()}

@@ -19,8 +19,8 @@ class Reinforce:
     coef: float = 1.0
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    proportional: ClassVar[bool] = True
-    follows: ClassVar[frozenset[str]] = frozenset()
+    zero_at_zero_advantage: ClassVar[bool] = True
+    valid_for: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         return -self.coef * batch.advantages * out.logprobs, {"kl": sampler_kl(log_ratio(out, batch))}

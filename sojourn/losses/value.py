@@ -32,8 +32,8 @@ class Value:
     huber: Annotated[float, Range(above=0)] | None = None
 
     needs: ClassVar[frozenset[str]] = frozenset({"critic", "targets", "values"})
-    proportional: ClassVar[bool] = False
-    follows: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
+    zero_at_zero_advantage: ClassVar[bool] = False
+    valid_for: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
 
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
         """How much of the variance of targets the critic explained at the step's beginning: 1 is all, 0 no more than

@@ -13,21 +13,17 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
 
 from sojourn.config.registry import SOME
 from sojourn.errors import MissingExtraError, RecordError
 from sojourn.files import descriptor, open_regular
+from sojourn.protocols import Sink
 from sojourn.record.atomic import writing
 
 LONGEST = 1 << 20  # bytes of a line; those that are written have some thousands
 MOST = 1 << 26  # bytes that are searched for the last line
 TRACKING = "pip install sojourn[tracking]"
-
-
-class Sink(Protocol):
-    def write(self, step: int, stage: str, values: Mapping[str, float]) -> None: ...
-    def close(self) -> None: ...
 
 
 class Line(NamedTuple):
@@ -127,7 +123,7 @@ class TensorBoard:
         if Path(self.folder).is_absolute() or ".." in Path(self.folder).parts:
             raise ValueError(f"folder = {self.folder!r}: expected a folder inside the run folder, such as 'events'")
 
-    def __call__(self, run: Path, config: Mapping[str, Any]) -> Sink:
+    def bind(self, run: Path, config: Mapping[str, Any]) -> Sink:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
@@ -142,7 +138,7 @@ class Wandb:
     project: Annotated[str, SOME] = "sojourn"
     mode: Literal["auto", "online", "offline"] = "auto"
 
-    def __call__(self, run: Path, config: Mapping[str, Any]) -> Sink:
+    def bind(self, run: Path, config: Mapping[str, Any]) -> Sink:
         try:
             import wandb
         except ImportError as error:
@@ -170,7 +166,7 @@ class Trackio:
     project: Annotated[str, SOME] = "sojourn"
     space: str = ""
 
-    def __call__(self, run: Path, config: Mapping[str, Any]) -> Sink:
+    def bind(self, run: Path, config: Mapping[str, Any]) -> Sink:
         try:
             import trackio
         except ImportError as error:

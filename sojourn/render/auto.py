@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sojourn.config.registry import find
+from sojourn.protocols import Renderer, RendererConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +18,8 @@ class Auto:
 
     thinking: bool = False
 
-    def pick(self, template: str) -> Any:
-        """The renderer for a template's name, as the backend read it off the tokenizer."""
+    def bind(self, tokenizer: Any, template: str) -> Renderer:
+        """Returns the renderer for a format's name, as the backend read it off the tokenizer."""
         cls = find("renderer", template)
-        return cls(thinking=True) if self.thinking else cls()
+        chosen: RendererConfig = cls(thinking=True) if self.thinking else cls()
+        return chosen.bind(tokenizer, template)

@@ -32,7 +32,7 @@ class ChatML:
 
     thinking: bool = False
 
-    def bind(self, tokenizer: Any) -> Turns:
+    def bind(self, tokenizer: Any, template: str = "") -> Turns:
         codec = Codec(tokenizer, MARKERS)
         codec.token(MARKS.start)
         return Turns(MARKS, codec, (codec.token(MARKS.end),), self.thinking)

@@ -31,7 +31,7 @@ class Gemma:
 
     thinking: bool = False
 
-    def bind(self, tokenizer: Any) -> Turns:
+    def bind(self, tokenizer: Any, template: str = "") -> Turns:
         codec = Codec(tokenizer, (*MARKERS, MARKS.start, MARKS.end))
         codec.token(MARKS.beginning)
         codec.token(MARKS.start)

@@ -34,7 +34,7 @@ class Template:
 
     thinking: bool = False
 
-    def bind(self, tokenizer: Any) -> Templated:
+    def bind(self, tokenizer: Any, template: str = "") -> Templated:
         return Templated(Codec(tokenizer, hermes.MARKERS), self.thinking)
 
 

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from sojourn.composite import Based
+from sojourn.composite import HasBases
 from sojourn.config.registry import Kind, Range
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Score, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Overlong(Based):
+class Overlong(HasBases):
     """Another reward, less up to `penalty` at the last turn of a trajectory that samples more than `most` - `margin`
     tokens: in proportion within the margin, all of it beyond `most` (soft overlong punishment of DAPO: Yu et al. 2025,
     arXiv:2503.14476, eq. 13, whose answers have one turn)."""

@@ -26,7 +26,7 @@ class Judged(NamedTuple):
 
 
 @dataclass
-class Judge:
+class RewardCache:
     """A reward with a memory: a group that was judged in its slot is not judged again by the loop."""
 
     reward: Reward

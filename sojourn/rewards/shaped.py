@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from sojourn.composite import Based
+from sojourn.composite import HasBases
 from sojourn.config.registry import SOME, Kind, Range
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Score, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shaped(Based):
+class Shaped(HasBases):
     """Another reward plus discount Phi(s') - Phi(s) for each turn, which leaves the best policy what it is (Ng, Harada
     and Russell 1999, "Policy invariance under reward transformations", theorem 1).
 

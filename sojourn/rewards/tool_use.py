@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from sojourn.composite import Based
+from sojourn.composite import HasBases
 from sojourn.config.registry import SOME, Kind, Range
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Message, Score, Trajectory, Turn
@@ -20,7 +20,7 @@ LONGEST = 10_000  # characters of a call that is read
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolUse(Based):
+class ToolUse(HasBases):
     """Another reward, plus at the last turn `coef` times the mean score of the turns that used a tool, 0 where none did
     (tool-aware policy optimisation of CodeV: Hou et al. 2025, arXiv:2511.19661).
 

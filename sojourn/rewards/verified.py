@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from sojourn.composite import Based
+from sojourn.composite import HasBases
 from sojourn.config.registry import SOME, Kind
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Score, Trajectory
@@ -18,7 +18,7 @@ def _refusals() -> Native:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verified(Based):
+class Verified(HasBases):
     """At the last turn, 1 for a trajectory that `base` pays more than `threshold` and no turn of which fails, else 0
     (hierarchical verifiers of DeepTravel: Ning et al. 2025, arXiv:2509.21842).
 

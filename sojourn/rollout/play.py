@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from sojourn.errors import ActionError, BudgetError, ConfigError
-from sojourn.protocols import Env
+from sojourn.protocols import Env, HasExpert, HasStateKey, Seat
 from sojourn.rollout.answers import checked_observation, checked_step
 from sojourn.rollout.blame import Blame, Said
 from sojourn.rollout.limits import Limits, ask, cancelled
@@ -23,7 +21,7 @@ MOVE, LOST = "move", "lost"
 
 async def play(
     env: Env,
-    seats: Mapping[str, Any],
+    seats: Mapping[str, Seat],
     limits: Limits,
     timeline: Timeline,
     world: str = "",
@@ -49,11 +47,11 @@ async def play(
             ending = Ending.TOKENS
             break
         except ActionError as error:
-            seat.pay(0.0, {"malformed": 1.0, **order})
+            seat.add_reward(0.0, {"malformed": 1.0, **order})
             if seat.ends_when_malformed:
                 ending = Ending.MALFORMED
                 break
-            shown = seat.refused(error, observation)
+            shown = seat.refuse(error, observation)
             continue
         step = checked_step(answer, seats, world)
         _pay(seats, observation.agent, step, order)
@@ -99,23 +97,22 @@ class _Acts:
 
 
 def _state(env: Env) -> str | None:
-    key: Callable[[], str] | None = getattr(env, "state_key", None)
-    return key() if key is not None else None
+    return env.state_key() if isinstance(env, HasStateKey) else None
 
 
-def _pay(seats: Mapping[str, Any], actor: str, step: Step, order: Mapping[str, float]) -> None:
+def _pay(seats: Mapping[str, Seat], actor: str, step: Step, order: Mapping[str, float]) -> None:
     info = {**step.info, **order}
     if step.success is not None:
         info["success"] = float(step.success)
-    seats[actor].pay(0.0, info)
+    seats[actor].add_reward(0.0, info)
     for name, reward in step.rewards.items():
-        seats[name].pay(reward, {} if step.success is None else {"success": float(step.success)})
+        seats[name].add_reward(reward, {} if step.success is None else {"success": float(step.success)})
 
 
-async def expert_action(env: Any) -> str:
+async def expert_action(env: HasExpert) -> str:
     """The next action of the world's scripted expert."""
     said = env.expert()
-    said = await said if inspect.isawaitable(said) else said
+    said = await said if isinstance(said, Awaitable) else said
     if not isinstance(said, str):
         raise ConfigError(f"the world's expert() gave {said!r}: expected the next action as text")
     return said

@@ -8,21 +8,45 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated
 
-from sojourn.agents.plain import Chair
 from sojourn.config.registry import Range
-from sojourn.errors import ConfigError, InfrastructureError, SojournError, WorldError
+from sojourn.errors import ConfigError, InfrastructureError, WorldError
 from sojourn.event_loop import contained
-from sojourn.protocols import EnvFamily, Renderer, Sampler
+from sojourn.protocols import (
+    Agent,
+    AgentContext,
+    Env,
+    EnvFamily,
+    HasBlobs,
+    HasCapacity,
+    HasExpert,
+    HasLowestReward,
+    Renderer,
+    Sampler,
+)
 from sojourn.rollout.blame import LOWEST, Blame, Ends
 from sojourn.rollout.limits import Limits, ask, cancelled
 from sojourn.rollout.play import expert_action, play
 from sojourn.rollout.tape import Tape
+from sojourn.rollout.world import seats_of, world_of
 from sojourn.secrets import masked
 from sojourn.tasks.listed import check_task
 from sojourn.timeline import Timeline
-from sojourn.types import Episode, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Task, Versions
+from sojourn.types import (
+    Episode,
+    FloatArray,
+    Group,
+    Message,
+    Prompt,
+    Role,
+    Sample,
+    SamplingParams,
+    Stop,
+    Task,
+    Trajectory,
+    Versions,
+)
 
 LONGEST_FAILURE = 4_000  # characters
 
@@ -54,7 +78,7 @@ class Runner:
 
     config: Rollout
     family: EnvFamily
-    agent: Any
+    agent: Agent
     renderer: Renderer
     sampler: Sampler
     max_context: int
@@ -119,33 +143,40 @@ class Runner:
     def _room(self, task: Task) -> asyncio.Semaphore:
         world = world_of(self.family, task)
         if id(world) not in self._rooms:
-            self._rooms[id(world)] = asyncio.Semaphore(getattr(world, "capacity", self.config.concurrency))
+            self._rooms[id(world)] = asyncio.Semaphore(
+                world.capacity if isinstance(world, HasCapacity) else self.config.concurrency
+            )
         return self._rooms[id(world)]
 
     def _blame(self, task: Task) -> Blame:
         world = world_of(self.family, task)
         ends = self._ends.setdefault(id(world), Ends())
-        return Blame(lambda: self.family.make(task), getattr(world, "lowest_reward", LOWEST), ends)
+        lowest = world.lowest_reward if isinstance(world, HasLowestReward) else LOWEST
+        return Blame(lambda: self.family.make(task), lowest, ends)
 
-    async def _play(self, task: Task, params: SamplingParams, sampler: Sampler, expert: bool) -> Any:
+    async def _play(self, task: Task, params: SamplingParams, sampler: Sampler, expert: bool) -> tuple[Trajectory, ...]:
         env = self.family.make(task)
         says = ExpertSampler(env, self.renderer) if expert else sampler
         blame = self._blame(task)
         try:
-            seats = {name: self.agent.seat(self._chair(name, says, params)) for name in seats_of(self.family, task)}
+            seats = {
+                name: self.agent.seat(self._agent_context(name, says, params)) for name in seats_of(self.family, task)
+            }
             blamed = None if expert else blame
             played = await play(env, seats, self.config.limits, self.timeline, task.env, blamed)
-            if blobs := getattr(env, "blobs", None):
-                self.on_blobs(blobs)
+            if isinstance(env, HasBlobs) and env.blobs:
+                self.on_blobs(env.blobs)
             return played
         finally:
             if not blame.closed:
                 await ask(env.close, self.config.limits, self.timeline)
 
-    def _chair(self, name: str, sampler: Sampler, params: SamplingParams) -> Chair:
+    def _agent_context(self, name: str, sampler: Sampler, params: SamplingParams) -> AgentContext:
         """Seats sample apart from each other: what one says does not follow from what another would say there."""
         own = params if name == "agent" else replace(params, seed=seed_of(params.seed, name))
-        return Chair(name=name, renderer=self.renderer, sampler=sampler, params=own, max_context=self.max_context)
+        return AgentContext(
+            name=name, renderer=self.renderer, sampler=sampler, params=own, max_context=self.max_context
+        )
 
     def _count(self, episode: Episode) -> None:
         self._recent.append(episode.error)
@@ -168,50 +199,17 @@ def _failure(error: BaseException) -> str:
     return f"{said[:half]} [... {len(said) - 2 * half} characters left out ...] {said[-half:]}"
 
 
-def world_of(family: EnvFamily, task: Task) -> EnvFamily:
-    """The world that a task is of: one of several, where a family is made of such."""
-    return family.world_of(task) if hasattr(family, "world_of") else family  # type: ignore[attr-defined]
-
-
-def worlds_of(family: EnvFamily) -> tuple[EnvFamily, ...]:
-    """The worlds that a family is made of: itself, mostly."""
-    return family.worlds if hasattr(family, "world_of") else (family,)  # type: ignore[attr-defined]
-
-
-def seats_of(family: EnvFamily, task: Task) -> tuple[str, ...]:
-    """The names of those who play a task: one agent, where its world does not say."""
-    return getattr(world_of(family, task), "seats", ("agent",))
-
-
-async def offers(family: EnvFamily, name: str, limits: Limits) -> bool:
-    """Returns whether the plays of a world offer something optional.
-
-    Raises `InfrastructureError` where there cannot even be one play.
-    """
-    offered = True
-    for world in worlds_of(family):
-        try:
-            env = world.make(world.tasks("train")[0])
-            await contained(ask(env.close, limits, Timeline()))
-        except SojournError:
-            raise
-        except Exception as error:  # the world's own, which no user of it can mend by looking at where we called it
-            raise InfrastructureError(f"a play of the world cannot be made: {type(error).__name__}: {error}") from error
-        offered = offered and hasattr(env, name)
-    return offered
-
-
 @dataclass(frozen=True)
 class ExpertSampler:
     """In the engine's place: says what the world's expert would do, in tokens, for demonstrations."""
 
-    env: Any
+    env: Env
     renderer: Renderer
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
         import numpy as np
 
-        if not hasattr(self.env, "expert"):
+        if not isinstance(self.env, HasExpert):
             raise ConfigError("the world has no expert(): demonstrations need one")
         text = await expert_action(self.env)
         tokens = np.asarray(self.renderer.encode_reply(Message(Role.ASSISTANT, text)), dtype=np.int64)
@@ -222,5 +220,8 @@ class ExpertSampler:
             )
         return Sample(tokens, np.zeros(len(tokens), dtype=np.float32), Versions(-1, -1), Stop.END)
 
-    async def score(self, prompt: Prompt) -> Any:
+    async def score(self, prompt: Prompt) -> FloatArray:
         raise NotImplementedError("an expert has no probabilities")
+
+    async def close(self) -> None:
+        """Nothing is open."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sojourn.protocols import Sampler
-from sojourn.types import IntArray, Prompt, Sample, SamplingParams, Stop, Task, Versions
+from sojourn.types import FloatArray, IntArray, Prompt, Sample, SamplingParams, Stop, Task, Versions
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,11 @@ class TapedSampler:
         self.taken.append(Drawn(asked, sample))
         return sample
 
-    async def score(self, prompt: Prompt) -> Any:
+    async def score(self, prompt: Prompt) -> FloatArray:
         return await self.engine.score(prompt)
+
+    async def close(self) -> None:
+        """The engine is closed by whoever opened it."""
 
 
 def _digest(prompt: Prompt, params: SamplingParams) -> str:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from sojourn.config.registry import Range
 from sojourn.errors import ConfigError
-from sojourn.rollout.runner import offers
+from sojourn.rollout.world import offers
+from sojourn.sources.context import SourceContext, StageContext
 from sojourn.types import Group
-
-if TYPE_CHECKING:
-    from sojourn.train.assemble import Rig
-    from sojourn.train.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,20 +31,21 @@ class Experts:
     def tasks(self, steps: int) -> int:
         return min(self.distinct, self.width * steps)
 
-    async def check(self, recipe: Recipe, stage: str) -> None:
-        if not await offers(recipe.env, "expert", recipe.rollout.limits):
+    async def check(self, stage: StageContext) -> None:
+        if not await offers(stage.env, "expert", stage.limits):
             raise ConfigError(
-                f"stage '{stage}' clones demonstrations, but the world has no expert(): define it, or drop the stage"
+                f"stage '{stage.name}' clones demonstrations, but the world has no expert(): define it, or drop "
+                "the stage"
             )
 
-    def bind(self, rig: Rig, stage: str, steps: int, first: int = 0) -> LiveExperts:
-        return LiveExperts(self, rig, stage, first)
+    def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> LiveExperts:
+        return LiveExperts(self, context, stage, first)
 
 
 @dataclass
 class LiveExperts:
     config: Experts
-    rig: Rig
+    context: SourceContext
     stage: str
     first: int = 0
     played: dict[int, Group] = field(default_factory=dict)
@@ -69,9 +67,9 @@ class LiveExperts:
 
     async def _play(self, number: int) -> Group:
         if number not in self.played:
-            task = self.rig.curriculum.draw(self.first + number)
+            task = self.context.curriculum.draw(self.first + number)
             label = f"{self.stage}/{number}"
-            self.played[number] = await self.rig.runner.group(
-                task, number, 1, self.rig.sampling.params(), label, expert=True
+            self.played[number] = await self.context.runner.group(
+                task, number, 1, self.context.params, label, expert=True
             )
         return self.played[number]

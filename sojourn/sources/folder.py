@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from sojourn.config.registry import FOLDER, SOME, Range
 from sojourn.errors import ConfigError
 from sojourn.record.episodes.store import EpisodeStore
+from sojourn.sources.context import SourceContext, StageContext
 from sojourn.types import Group
-
-if TYPE_CHECKING:
-    from sojourn.train.assemble import Rig
-    from sojourn.train.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +30,13 @@ class Folder:
     def tasks(self, steps: int) -> int:
         return 0
 
-    async def check(self, recipe: Recipe, stage: str) -> None:
+    async def check(self, stage: StageContext) -> None:
         if not (Path(self.path) / "episodes.sqlite").exists():
             raise ConfigError(
-                f"stage '{stage}': groups.path = '{self.path}': no recorded episodes there; give a run folder"
+                f"stage '{stage.name}': groups.path = '{self.path}': no recorded episodes there; give a run folder"
             )
 
-    def bind(self, rig: Rig, stage: str, steps: int, first: int = 0) -> RecordedGroups:
+    def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> RecordedGroups:
         with EpisodeStore(self.path) as store:
             groups = [g for g in store.groups(self.stage) if g.trajectories]
             stages = sorted({count.stage for count in store.steps()})

@@ -7,15 +7,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 
 from sojourn.config.registry import SOME, Range
 from sojourn.errors import ActionError, ConfigError, RecordError, RenderError
-from sojourn.protocols import Renderer
+from sojourn.protocols import Renderer, valid_for
 from sojourn.record.export import read
 from sojourn.record.export.reading import Conversation
+from sojourn.sources.context import SourceContext, StageContext
 from sojourn.sources.folder import RecordedGroups
 from sojourn.types import (
     Ending,
@@ -28,10 +29,6 @@ from sojourn.types import (
     Turn,
     Versions,
 )
-
-if TYPE_CHECKING:
-    from sojourn.train.assemble import Rig
-    from sojourn.train.recipe import Recipe, Stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +55,16 @@ class Imported:
     def tasks(self, steps: int) -> int:
         return 0
 
-    async def check(self, recipe: Recipe, stage: str) -> None:
+    async def check(self, stage: StageContext) -> None:
         """Reads every file once: what cannot be used is said before anything is trained."""
-        count = Counter(_unsampled(found) for _, found in self._read(stage))
+        count = Counter(_unsampled(found) for _, found in self._read(stage.name))
         if not count:
-            raise ConfigError(f"stage '{stage}': {self._named} holds nothing to learn from")
+            raise ConfigError(f"stage '{stage.name}': {self._named} holds nothing to learn from")
         if count[True]:
-            _require_cloning(next(s for s in recipe.stages if s.name == stage), self._named)
+            _require_cloning(stage, self._named)
 
-    def bind(self, rig: Rig, stage: str, steps: int, first: int = 0) -> RecordedGroups:
-        groups = _Groups(rig.renderer, rig.runner.max_context)
+    def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> RecordedGroups:
+        groups = _Groups(context.renderer, context.runner.max_context)
         for path, found in self._read(stage):
             groups.add(path, found)
         kept = [
@@ -76,7 +73,7 @@ class Imported:
         if groups.long:
             warnings.warn(
                 f"stage '{stage}': {groups.long} conversations are longer than backend.max_context = "
-                f"{rig.runner.max_context} tokens, and are left out",
+                f"{context.runner.max_context} tokens, and are left out",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -104,9 +101,9 @@ def _unsampled(found: Group | Conversation) -> bool:
     return any(turn.sample.versions.oldest < 0 for t in found.trajectories for turn in t.turns)
 
 
-def _require_cloning(stage: Stage, files: str) -> None:
+def _require_cloning(stage: StageContext, files: str) -> None:
     """Refuses a stage that asks how likely the tokens were to those who sampled them."""
-    asks = [type(loss).__name__ for loss in stage.losses if "unsampled" not in getattr(loss, "follows", ())]
+    asks = [type(loss).__name__ for loss in stage.losses if "unsampled" not in valid_for(loss)]
     asks += [type(stage.estimator).__name__] * ("ref_logprobs" in stage.estimator.needs)
     if asks:
         raise ConfigError(

@@ -6,18 +6,15 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from sojourn.config.registry import Range
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.rollout.tape import Tape
+from sojourn.sources.context import SourceContext, StageContext
 from sojourn.types import Group, Score
-
-if TYPE_CHECKING:
-    from sojourn.train.assemble import Rig
-    from sojourn.train.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,16 +46,16 @@ class Slots:
         """How many tasks of the curriculum so many steps take (redraws aside)."""
         return self.width * steps
 
-    async def check(self, recipe: Recipe, stage: str) -> None:
-        if recipe.sampling.params().truncates or recipe.sampling.temperature == 0:
+    async def check(self, stage: StageContext) -> None:
+        if stage.params.truncates or stage.params.temperature == 0:
             raise ConfigError(
-                f"sampling: stage '{stage}' needs the logprobs of the distribution that was sampled, so top_p = 1, "
-                "top_k = 0, min_p = 0 and temperature > 0 (evaluation may use its own)"
+                f"sampling: stage '{stage.name}' needs the logprobs of the distribution that was sampled, so "
+                "top_p = 1, top_k = 0, min_p = 0 and temperature > 0 (evaluation may use its own)"
             )
 
-    def bind(self, rig: Rig, stage: str, steps: int, first: int = 0) -> LiveSlots:
+    def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> LiveSlots:
         """Slot k plays what the curriculum draws for `first` + k: the tasks before it are those of earlier stages."""
-        return LiveSlots(self, rig, stage, steps, first)
+        return LiveSlots(self, context, stage, steps, first)
 
 
 def flat(scores: Sequence[Score]) -> bool:
@@ -76,7 +73,7 @@ class LiveSlots:
     """
 
     config: Slots
-    rig: Rig
+    context: SourceContext
     stage: str
     steps: int
     first: int = 0
@@ -112,7 +109,7 @@ class LiveSlots:
             del self._running[slot], self._tapes[slot]
         if self.config.zero_signal != "drop":
             return done
-        return [group for group in done if not flat(await self.rig.judge.one(group))]
+        return [group for group in done if not flat(await self.context.rewards.one(group))]
 
     async def close(self) -> None:
         """Cancels what is still running."""
@@ -123,12 +120,14 @@ class LiveSlots:
 
     async def _fill(self, slot: int) -> Group:
         redraws = self.config.redraws if self.config.zero_signal == "redraw" else 0
-        redraw, tape, params = 0, self._tapes[slot], self.rig.sampling.params()
+        redraw, tape, params = 0, self._tapes[slot], self.context.params
         while True:
             if redraw == len(tape.tasks):
-                tape.tasks.append(self.rig.curriculum.draw(self.first + slot, redraw))
+                tape.tasks.append(self.context.curriculum.draw(self.first + slot, redraw))
             label = f"{self.stage}/{slot}/{redraw}"
-            group = await self.rig.runner.group(tape.tasks[redraw], slot, self.config.size, params, label, tape=tape)
-            if redraw == redraws or not flat(await self.rig.judge.one(group)):
+            group = await self.context.runner.group(
+                tape.tasks[redraw], slot, self.config.size, params, label, tape=tape
+            )
+            if redraw == redraws or not flat(await self.context.rewards.one(group)):
                 return group
             redraw += 1

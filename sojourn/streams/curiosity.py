@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from sojourn.config.registry import Range
+from sojourn.protocols import PerTurn, StepContext
 from sojourn.streams.learner import Learning, hashed, layers
-from sojourn.streams.step_context import Passes, PerTurn, at_last
+from sojourn.streams.trainer_passes import at_last
 from sojourn.types import Trajectory, Turn
 
 
@@ -59,12 +60,12 @@ class Curiosity(Learning):
     def build(self, size: int) -> torch.nn.Module:
         return Foresight(size, self.width, self.actions)
 
-    async def __call__(self, passes: Passes) -> PerTurn:
-        return [at_last(group, [self._said(t) for t in group.trajectories]) for group in passes.groups]
+    async def __call__(self, context: StepContext) -> PerTurn:
+        return [at_last(group, [self._said(t) for t in group.trajectories]) for group in context.groups]
 
-    async def learn(self, passes: Passes) -> Mapping[str, float]:
+    async def learn(self, context: StepContext) -> Mapping[str, float]:
         """`error` is the forward model's on the step, before it has learnt from it; `inverse` the other's, in nats."""
-        trajectories = [t for group in passes.groups for t in group.trajectories if len(t.turns) > 1]
+        trajectories = [t for group in context.groups for t in group.trajectories if len(t.turns) > 1]
         if not trajectories:
             return {}
         moves = Moves(*(torch.cat(parts) for parts in zip(*map(self._moves, trajectories), strict=True)))

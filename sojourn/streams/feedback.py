@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from sojourn.config.registry import Range
+from sojourn.protocols import PerTurn, StepContext
 from sojourn.streams.learner import Learning, hashed, layers
-from sojourn.streams.step_context import Passes, PerTurn, at_last
+from sojourn.streams.trainer_passes import at_last
 from sojourn.types import Trajectory
 
 HELPFUL = "In a game, this has just happened:\n{message}\nDoes it help to reach the goal? Answer yes or no."
@@ -73,17 +74,17 @@ class Feedback(Learning):
     def build(self, size: int) -> torch.nn.Module:
         return layers(size, self.width, self.width, 1)
 
-    async def __call__(self, passes: Passes) -> PerTurn:
-        worth = self._worth(list(dict.fromkeys(m for g in passes.groups for t in g.trajectories for m in led_to(t))))
-        return [at_last(group, [self._paid(t, worth) for t in group.trajectories]) for group in passes.groups]
+    async def __call__(self, context: StepContext) -> PerTurn:
+        worth = self._worth(list(dict.fromkeys(m for g in context.groups for t in g.trajectories for m in led_to(t))))
+        return [at_last(group, [self._paid(t, worth) for t in group.trajectories]) for group in context.groups]
 
-    async def learn(self, passes: Passes) -> Mapping[str, float]:
+    async def learn(self, context: StepContext) -> Mapping[str, float]:
         """`labels` is how many are known, `waiting` how many messages wait, `helpful` the share of labels that are 1,
         and `error` the cross-entropy, in nats, on the step's own labels before they were learnt from."""
-        for message in (m for g in passes.groups for t in g.trajectories for m in led_to(t)):
+        for message in (m for g in context.groups for t in g.trajectories for m in led_to(t)):
             if message not in self._known:
                 self._waiting[message] = None
-        new = await self._ask(passes)
+        new = await self._ask(context)
         self._labels.update(new)
         for kept in (self._labels, self._waiting, self._known):
             _forget(kept, len(kept) - self.capacity)
@@ -115,14 +116,14 @@ class Feedback(Learning):
         self._known.update(dict.fromkeys(state["known"]))
         self.learner.restore(state["learner"])
 
-    async def _ask(self, passes: Passes) -> dict[Asked, float]:
+    async def _ask(self, context: StepContext) -> dict[Asked, float]:
         """About the newest; for a ranking, about neighbours among them, so a single one waits for another."""
         newest = list(self._waiting)[-self.rate :][::-1]
         ranked = self.form == "ranking"
         about: list[Asked] = list(pairwise(newest)) if ranked else [(message,) for message in newest]
-        asked = [passes.question(self._worded(one)) for one in about]
-        answers = [passes.reply(text) for text in (("A", "B") if ranked else ("yes", "no"))]
-        said = await passes.unsaid([p for p in asked for _ in answers], answers * len(asked))
+        asked = [context.question(self._worded(one)) for one in about]
+        answers = [context.reply(text) for text in (("A", "B") if ranked else ("yes", "no"))]
+        said = await context.unsaid([p for p in asked for _ in answers], answers * len(asked))
         means = [float(s.mean()) for s in said]
         for message in (message for one in about for message in one):
             self._waiting.pop(message, None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sojourn.batch.flatten import scatter
-from sojourn.streams.step_context import Passes, PerTurn
+from sojourn.protocols import PerTurn, StepContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,8 +17,8 @@ class GreedyGap:
     provides: ClassVar[str] = "greedy_gap"
     reference: ClassVar[bool] = True
 
-    async def __call__(self, passes: Passes) -> PerTurn:
-        batch, places = passes.flat
-        first = await passes.trainer.forward(batch, reference=True, likeliest=True)
-        now = await passes.trainer.forward(batch, likeliest=True, instead=first.likeliest)
-        return scatter(passes.groups, now.logprobs - now.top, places)
+    async def __call__(self, context: StepContext) -> PerTurn:
+        batch, places = context.flat
+        first = await context.trainer.forward(batch, reference=True, likeliest=True)
+        now = await context.trainer.forward(batch, likeliest=True, instead=first.likeliest)
+        return scatter(context.groups, now.logprobs - now.top, places)

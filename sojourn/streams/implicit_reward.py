@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from sojourn.batch.flatten import gather, scatter
 from sojourn.config.registry import Range
 from sojourn.optim import Optim
-from sojourn.protocols import Output, Selected
+from sojourn.protocols import Output, PerTurn, Selected, StepContext
 from sojourn.schedules import Constant
-from sojourn.streams.step_context import Passes, PerTurn
 
 Values = NDArray[np.float64]
 
@@ -25,11 +24,11 @@ def _gentle() -> Optim:
     return Optim(lr=1e-6)
 
 
-class Slope:
+class Gradient:
     """The loss whose gradient by a token's log-probability is the negative of its advantage."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    proportional: ClassVar[bool] = True
+    zero_at_zero_advantage: ClassVar[bool] = True
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         return -batch.advantages * out.logprobs, {}
@@ -61,31 +60,31 @@ class ImplicitReward:
         if not isinstance(self.optim.schedule, Constant):
             raise ValueError("optim.schedule: a reward model learns without an end in sight: use constant")
 
-    async def __call__(self, passes: Passes) -> PerTurn:
-        batch, places = passes.flat
-        model = self._model(passes)
+    async def __call__(self, context: StepContext) -> PerTurn:
+        batch, places = context.flat
+        model = self._model(context)
         own = (await model.forward(batch)).logprobs
         if self.against == "start":
             other = (await model.forward(batch, reference=True)).logprobs
         else:
-            other = gather(await passes.read(lambda forward: forward.logprobs), places, len(batch))
+            other = gather(await context.read(lambda forward: forward.logprobs), places, len(batch))
         self._held["rewards"] = (self.beta * (own - other) * (batch.weight > 0)).astype(np.float32)
-        return scatter(passes.groups, self._held["rewards"], places)
+        return scatter(context.groups, self._held["rewards"], places)
 
-    async def learn(self, passes: Passes) -> Mapping[str, float]:
+    async def learn(self, context: StepContext) -> Mapping[str, float]:
         """`error` is the loss on the step, before it was learnt from; `accuracy` the share of pairs, or trajectories,
         on the right side."""
-        batch, _ = passes.flat
-        good = np.array([score.total > 0 for judged in passes.scores for score in judged], dtype=bool)
-        sizes = [len(group.trajectories) for group in passes.groups]
+        batch, _ = context.flat
+        good = np.array([score.total > 0 for judged in context.scores for score in judged], dtype=bool)
+        sizes = [len(group.trajectories) for group in context.groups]
         sums = np.bincount(batch.trajectory, self._held["rewards"], len(good)).astype(np.float64)
         judged = (_pairs if self.loss == "dpo" else _each)(sums, good, sizes)
         if not judged.slopes.any():
             return {}
         weight = (batch.weight > 0).astype(np.float32)
         advantages = (-self.beta * judged.slopes)[batch.trajectory].astype(np.float32) * weight
-        model = self._model(passes)
-        await model.forward_backward(changed(batch, weight=weight, advantages=advantages), [Slope()])
+        model = self._model(context)
+        await model.forward_backward(changed(batch, weight=weight, advantages=advantages), [Gradient()])
         await model.optim_step()
         return {"error": judged.error, "accuracy": judged.right}
 
@@ -104,10 +103,10 @@ class ImplicitReward:
         if (model := self._held.pop("model", None)) is not None:
             model.close()
 
-    def _model(self, passes: Passes) -> Any:
+    def _model(self, context: StepContext) -> Any:
         """Made from the policy at the first step."""
         if "model" not in self._held:
-            model = passes.trainer.twin(self.optim, reference=self.against == "start")
+            model = context.trainer.twin(self.optim, reference=self.against == "start")
             self._held["model"] = model
             if kept := self._held.pop("kept", None):
                 model.remember(kept)

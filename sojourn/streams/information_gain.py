@@ -10,7 +10,8 @@ import numpy as np
 
 from sojourn.config.registry import SOME
 from sojourn.errors import ConfigError
-from sojourn.streams.step_context import Passes, PerTurn, at_last
+from sojourn.protocols import PerTurn, StepContext
+from sojourn.streams.trainer_passes import at_last
 from sojourn.types import IntArray, Task, Trajectory
 
 
@@ -48,28 +49,28 @@ class InformationGain:
     def task_data(self) -> frozenset[str]:
         return frozenset({self.answer})
 
-    async def __call__(self, passes: Passes) -> PerTurn:
-        replies = [self._reply(passes, group.task) for group in passes.groups]
+    async def __call__(self, context: StepContext) -> PerTurn:
+        replies = [self._reply(context, group.task) for group in context.groups]
         asked = [
             (trajectory.prompt(turn), reply)
-            for group, reply in zip(passes.groups, replies, strict=True)
+            for group, reply in zip(context.groups, replies, strict=True)
             for trajectory in group.trajectories
             for turn in _compared(trajectory)
         ]
-        said = await passes.unsaid([p for p, _ in asked], [r.tokens for _, r in asked]) if asked else []
+        said = await context.unsaid([p for p, _ in asked], [r.tokens for _, r in asked]) if asked else []
         means = [of[r.start : r.stop].mean(dtype=np.float64) for of, (_, r) in zip(said, asked, strict=True)]
         beliefs = iter(np.exp(means) if self.form == "prob" else means)
         return [
             at_last(group, [_gains(t, [next(beliefs) for _ in _compared(t)]) for t in group.trajectories])
-            for group in passes.groups
+            for group in context.groups
         ]
 
-    def _reply(self, passes: Passes, task: Task) -> Reply:
+    def _reply(self, context: StepContext, task: Task) -> Reply:
         """Where the reply is as `before` alone begins it and as `after` alone ends it, it is not the answer's."""
         text = self._answer(task)
-        tokens = passes.reply(self.before + text + self.after)
-        start = _alike(tokens, passes.reply(self.before))
-        stop = len(tokens) - _alike(tokens[::-1], passes.reply(self.after)[::-1])
+        tokens = context.reply(self.before + text + self.after)
+        start = _alike(tokens, context.reply(self.before))
+        stop = len(tokens) - _alike(tokens[::-1], context.reply(self.after)[::-1])
         if start >= stop:
             raise ConfigError(f"information_gain: {text!r}, a right answer of '{task.env}', has no token: give it one")
         return Reply(tokens, start, stop)

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from sojourn.config.registry import SOME, Range
+from sojourn.protocols import PerTurn, StepContext, TurnStates
 from sojourn.streams.learner import Learning, layers, scaled
-from sojourn.streams.step_context import Passes, PerTurn, States, at_last
+from sojourn.streams.trainer_passes import at_last
 from sojourn.types import Trajectory
 
 
@@ -39,17 +40,17 @@ class Milestones(Learning):
     def build(self, size: int) -> torch.nn.Module:
         return layers(size, self.width, 1)
 
-    async def __call__(self, passes: Passes) -> PerTurn:
+    async def __call__(self, context: StepContext) -> PerTurn:
         return [
             at_last(group, [self._shaped(t, s) for t, s in zip(group.trajectories, some, strict=True)])
-            for group, some in zip(passes.groups, await passes.states(), strict=True)
+            for group, some in zip(context.groups, await context.states(), strict=True)
         ]
 
-    async def learn(self, passes: Passes) -> Mapping[str, float]:
+    async def learn(self, context: StepContext) -> Mapping[str, float]:
         """`error` is the mean squared error of P on the step's states, before it has learnt from them."""
         pairs = [
             (torch.from_numpy(states.before), torch.tensor(progressed(trajectory, self.by))[states.turns])
-            for group, some in zip(passes.groups, await passes.states(), strict=True)
+            for group, some in zip(context.groups, await context.states(), strict=True)
             for trajectory, states in zip(group.trajectories, some, strict=True)
             if states.turns
         ]
@@ -63,7 +64,7 @@ class Milestones(Learning):
         return self.learner.net(rows.shape[-1])(scaled(rows))[:, 0]
 
     @torch.no_grad()
-    def _shaped(self, trajectory: Trajectory, states: States) -> list[float]:
+    def _shaped(self, trajectory: Trajectory, states: TurnStates) -> list[float]:
         out = [0.0] * len(trajectory.turns)
         if not states.turns:
             return out

@@ -9,8 +9,9 @@ from typing import Annotated, ClassVar
 import torch
 
 from sojourn.config.registry import Range
+from sojourn.protocols import PerTurn, StepContext, TurnStates
 from sojourn.streams.learner import Learning, layers, scaled
-from sojourn.streams.step_context import Passes, PerTurn, States, at_last
+from sojourn.streams.trainer_passes import at_last
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,17 +37,17 @@ class Progress(Learning):
     def build(self, size: int) -> torch.nn.Module:
         return layers(size, self.width, 1)
 
-    async def __call__(self, passes: Passes) -> PerTurn:
+    async def __call__(self, context: StepContext) -> PerTurn:
         return [
             at_last(group, [self._said(len(t.turns), s) for t, s in zip(group.trajectories, some, strict=True)])
-            for group, some in zip(passes.groups, await passes.states(), strict=True)
+            for group, some in zip(context.groups, await context.states(), strict=True)
         ]
 
-    async def learn(self, passes: Passes) -> Mapping[str, float]:
+    async def learn(self, context: StepContext) -> Mapping[str, float]:
         """`error` is the mean squared error of the step's returns, before it has learnt from them."""
         pairs = [
             (torch.from_numpy(states.after), score.total)
-            for some, judged in zip(await passes.states(), passes.scores, strict=True)
+            for some, judged in zip(await context.states(), context.scores, strict=True)
             for states, score in zip(some, judged, strict=True)
             if states.turns
         ]
@@ -64,7 +65,7 @@ class Progress(Learning):
         return self.learner.net(rows.shape[-1])(scaled(rows))[:, 0]
 
     @torch.no_grad()
-    def _said(self, turns: int, states: States) -> list[float]:
+    def _said(self, turns: int, states: TurnStates) -> list[float]:
         out = [0.0] * turns
         if states.turns:
             for turn, value in zip(states.turns, self._contributions(torch.from_numpy(states.after)), strict=True):

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from sojourn.config.registry import Range
+from sojourn.protocols import PerTurn, StepContext
 from sojourn.streams.learner import Learning, hashed, layers
-from sojourn.streams.step_context import Passes, PerTurn, at_last
+from sojourn.streams.trainer_passes import at_last
 from sojourn.types import FloatArray, Trajectory
 
 
@@ -44,14 +45,14 @@ class Relatedness(Learning):
     def build(self, size: int) -> torch.nn.Module:
         return layers(size, self.width, self.width, 1)
 
-    async def __call__(self, passes: Passes) -> PerTurn:
-        return [at_last(group, [self._shaped(t) for t in group.trajectories]) for group in passes.groups]
+    async def __call__(self, context: StepContext) -> PerTurn:
+        return [at_last(group, [self._shaped(t) for t in group.trajectories]) for group in context.groups]
 
-    async def learn(self, passes: Passes) -> Mapping[str, float]:
+    async def learn(self, context: StepContext) -> Mapping[str, float]:
         """`error` is the cross-entropy on the step in nats, before it was learnt from; a guess has 0.69."""
         good = [
             trajectory
-            for group, judged in zip(passes.groups, passes.scores, strict=True)
+            for group, judged in zip(context.groups, context.scores, strict=True)
             for trajectory, score in zip(group.trajectories, judged, strict=True)
             if score.total > 0 and trajectory.turns
         ]

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from sojourn.config.registry import Range
+from sojourn.protocols import PerTurn, StepContext, TurnStates
 from sojourn.streams.learner import Learning, layers, scaled
-from sojourn.streams.step_context import Passes, PerTurn, States, at_last
+from sojourn.streams.trainer_passes import at_last
 from sojourn.types import FloatArray, Score, Trajectory
 
 Share = Annotated[float, Range(0, 1)]
@@ -75,17 +76,17 @@ class UtteranceAdvantage(Learning):
     def build(self, size: int) -> torch.nn.Module:
         return Heads(size, self.width)
 
-    async def __call__(self, passes: Passes) -> PerTurn:
+    async def __call__(self, context: StepContext) -> PerTurn:
         return [
             at_last(group, [self._said(len(t.turns), s) for t, s in zip(group.trajectories, some, strict=True)])
-            for group, some in zip(passes.groups, await passes.states(), strict=True)
+            for group, some in zip(context.groups, await context.states(), strict=True)
         ]
 
-    async def learn(self, passes: Passes) -> Mapping[str, float]:
+    async def learn(self, context: StepContext) -> Mapping[str, float]:
         """`error` is the mean squared error of both Q on the step's turns, before they were learnt from."""
         new = [
             _moves(trajectory, states, score)
-            for group, some, judged in zip(passes.groups, await passes.states(), passes.scores, strict=True)
+            for group, some, judged in zip(context.groups, await context.states(), context.scores, strict=True)
             for trajectory, states, score in zip(group.trajectories, some, judged, strict=True)
             if states.turns
         ]
@@ -134,7 +135,7 @@ class UtteranceAdvantage(Learning):
         self._held["moves"] = Moves(*(column[-self.capacity :] for column in both))
 
     @torch.no_grad()
-    def _said(self, turns: int, states: States) -> list[float]:
+    def _said(self, turns: int, states: TurnStates) -> list[float]:
         out = [0.0] * turns
         if not states.turns or self._held["steps"] < self.warmup:
             return out
@@ -147,7 +148,7 @@ class UtteranceAdvantage(Learning):
         return out
 
 
-def _moves(trajectory: Trajectory, states: States, score: Score) -> Moves:
+def _moves(trajectory: Trajectory, states: TurnStates, score: Score) -> Moves:
     """The turns of a trajectory; one that was cut off at its last turn leads nowhere that is known, so that is left
     out, and what a turn without tokens was paid goes to the one before it."""
     reward, at = (

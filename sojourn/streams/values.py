@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sojourn.streams.step_context import Passes, PerTurn
+from sojourn.protocols import PerTurn, StepContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,5 +17,5 @@ class Values:
     reference: ClassVar[bool] = False
     critic: ClassVar[bool] = True
 
-    async def __call__(self, passes: Passes) -> PerTurn:
-        return await passes.read(lambda forward: forward.values)
+    async def __call__(self, context: StepContext) -> PerTurn:
+        return await context.read(lambda forward: forward.values)

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sojourn.errors import InfrastructureError
+from sojourn.protocols import Forgets
 from sojourn.rewards.reward_cache import judged
 from sojourn.tasks.listed import listed
 from sojourn.types import Group, Score, Task
 
 if TYPE_CHECKING:
-    from sojourn.train.assemble import Rig
+    from sojourn.train.assemble import Components
 
 
 @dataclass(frozen=True)
@@ -22,25 +23,25 @@ class Evaluated:
     scores: list[list[Score]]
 
 
-def panel(rig: Rig) -> Sequence[Task]:
+def panel(rig: Components) -> Sequence[Task]:
     """The tasks that every evaluation of the recipe plays."""
     config = rig.recipe.evaluation
     return listed(rig.family, config.split)[: config.tasks]
 
 
-async def evaluate(rig: Rig, label: str, expert: bool = False) -> Evaluated:
+async def evaluate(rig: Components, label: str, expert: bool = False) -> Evaluated:
     """Plays the recipe's panel; `label` begins the ids of its episodes, and seeds their sampling."""
     config = rig.recipe.evaluation
-    params = replace(rig.sampling.params(), temperature=config.temperature, top_p=config.top_p)
+    params = replace(rig.params, temperature=config.temperature, top_p=config.top_p)
     plays = [
         rig.runner.group(task, slot, config.samples, params, f"{label}/{slot}", expert=expert)
         for slot, task in enumerate(panel(rig))
     ]
     groups = await asyncio.gather(*plays)
-    if (forget := getattr(rig.sampler, "forget", None)) is not None:
-        await forget()  # training goes on as if nothing had been played, and as it would after a restart
+    if isinstance(rig.sampler, Forgets):
+        await rig.sampler.forget()  # training goes on as if nothing had been played, and as it would after a restart
     require_plays(groups)
-    scores = await asyncio.gather(*(judged(rig.judge.reward, group) for group in groups))
+    scores = await asyncio.gather(*(judged(rig.rewards.reward, group) for group in groups))
     return Evaluated(list(groups), list(scores))
 
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 from sojourn.batch import Aggregate, to_batch
 from sojourn.filters import sift
-from sojourn.protocols import Curriculum, Estimator, Filter, GroupSource, Loss, Renderer, Stream, Trainer
-from sojourn.rewards.reward_cache import Judge
-from sojourn.streams.step_context import Passes
+from sojourn.protocols import (
+    Curriculum,
+    Estimator,
+    Filter,
+    Learns,
+    Loss,
+    Renderer,
+    Source,
+    Stream,
+    Trainer,
+    reads_critic,
+)
+from sojourn.rewards.reward_cache import RewardCache
+from sojourn.streams.trainer_passes import TrainerPasses
 from sojourn.types import Credit, Group, Score, Streams
 
 Learnt = Mapping[str, float]
@@ -28,12 +38,12 @@ class StepResult:
 
 
 @dataclass
-class Run:
+class StageLoop:
     """One stage, bound to its parts."""
 
     steps: int
-    groups: GroupSource
-    judge: Judge
+    groups: Source
+    rewards: RewardCache
     providers: Sequence[Stream]
     estimator: Estimator
     losses: Sequence[Loss]
@@ -49,20 +59,19 @@ class Run:
     async def streams(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> tuple[Streams, Learnt]:
         """Only what the estimator and the losses declared they need; the recipe was refused otherwise. Those that learn
         do so when all have been read, and say how well under `<stream>_<name>`."""
-        critic = any(getattr(stream, "critic", False) for stream in self.providers)
-        passes = Passes(groups, scores, self.trainer, self.renderer, critic=critic)
+        critic = any(reads_critic(stream) for stream in self.providers)
+        passes = TrainerPasses(groups, scores, self.trainer, self.renderer, critic=critic)
         found = {stream.provides: await stream(passes) for stream in self.providers}
-        learners = [stream for stream in self.providers if hasattr(stream, "learn")]
-        learnt = {s.provides: await cast(Any, s).learn(passes) for s in learners}
+        learnt = {s.provides: await s.learn(passes) for s in self.providers if isinstance(s, Learns)}
         return found, {f"{name}_{key}": value for name, said in learnt.items() for key, value in said.items()}
 
 
-async def train(run: Run) -> None:
+async def train(run: StageLoop) -> None:
     """Trains steps `run.start` to `run.steps`. Each step: take, judge, credit, batch, update, publish, record."""
     for step in range(run.start, run.steps):
         updates: list[Mapping[str, float]] = []
         groups = await run.groups.take(step)
-        scores = await run.judge(groups)
+        scores = await run.rewards(groups)
         kept, judged = sift(run.filters, groups, scores)
         streams, learnt = await run.streams(kept, judged)
         credit = run.estimator(kept, judged, streams)

@@ -17,7 +17,7 @@ from sojourn.batch.flatten import flatten
 from sojourn.batch.weigh import weigh
 from sojourn.display import Display
 from sojourn.errors import ConfigError, RecordError
-from sojourn.protocols import Stateful, Stream
+from sojourn.protocols import Checks, Ends, Measured, Stateful, Stream, env_needs, task_data
 from sojourn.record import checkpoint, metrics
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.episodes import vocabulary
@@ -27,11 +27,12 @@ from sojourn.record.run import RunFolder
 from sojourn.record.run_status import PASSED_OVER
 from sojourn.render import pieces
 from sojourn.rewards.reward_cache import Judged
-from sojourn.rollout.runner import offers, worlds_of
-from sojourn.train.assemble import Rig, assemble
+from sojourn.rollout.world import offers, worlds_of
+from sojourn.sources.context import StageContext
+from sojourn.train.assemble import Components, assemble
 from sojourn.train.evaluate import evaluate, panel
-from sojourn.train.loop import Run, StepResult, train
-from sojourn.train.recipe import Recipe, Stage, beside
+from sojourn.train.loop import StageLoop, StepResult, train
+from sojourn.train.recipe import Recipe, Stage, recorded_streams
 from sojourn.train.weights import check_models, identities, initial_weights
 from sojourn.types import Group, Stop
 
@@ -39,13 +40,13 @@ BEFORE = "before"
 
 
 @dataclass
-class Session:
+class Run:
     """A recipe at work in a run folder."""
 
     recipe: Recipe
     folder: RunFolder
     display: Display
-    rig: Rig
+    rig: Components
     store: EpisodeStore
     sinks: metrics.Sinks
     recorded: set[str] = field(default_factory=set)  # episodes of demonstrations that the store holds already
@@ -91,11 +92,11 @@ class Session:
         live = stage.groups.live
         expected = stage.groups.width * stage.groups.size if live else 0
         self.display.stage(stage.name, stage.steps, start=start, episodes=expected)
-        run = Run(
+        run = StageLoop(
             stage.steps,
             self._source,
-            self.rig.judge,
-            [*stage.streams, *beside(self.recipe.record, stage)],
+            self.rig.rewards,
+            [*stage.streams, *recorded_streams(self.recipe.record, stage)],
             stage.estimator,
             stage.losses,
             stage.aggregate,
@@ -125,12 +126,13 @@ class Session:
             if isinstance(stream, Stateful) and (same := earlier.get(stream.provides)) == stream:
                 stream.restore(cast(Stateful, same).state())
         for stream in earlier.values():
-            getattr(stream, "close", lambda: None)()
+            if isinstance(stream, Ends):
+                stream.close()
 
     def _stateful(self, stage: Stage) -> dict[str, Stateful]:
         """Every part of the run that has a memory."""
         rig = self.rig
-        parts = {"trainer": rig.trainer, "curriculum": rig.curriculum, "reward": rig.judge.reward}
+        parts = {"trainer": rig.trainer, "curriculum": rig.curriculum, "reward": rig.rewards.reward}
         parts |= {"groups": self._source, "estimator": stage.estimator}
         parts |= {f"streams.{stream.provides}": stream for stream in stage.streams}
         parts |= {f"losses.{number}": loss for number, loss in enumerate(stage.losses)}
@@ -145,7 +147,7 @@ class Session:
 
     async def _after(self, number: int, stage: Stage, step: int, result: StepResult) -> None:
         live = stage.groups.live
-        judged = self.rig.judge.forget((step + 1) * stage.groups.width if live else 2**62)
+        judged = self.rig.rewards.forget((step + 1) * stage.groups.width if live else 2**62)
         trained = {episode.id for group in result.groups for episode in group.episodes}
         rest = [j.only([n for n, e in enumerate(j.group.episodes) if e.id not in trained]) for j in judged]
         others = [j for j in rest if j.group.episodes]
@@ -221,7 +223,7 @@ class Session:
 
     def _sampled(self) -> Mapping[str, float]:
         """The sampler's own figures since they were last asked for, where it has any."""
-        return getattr(self.rig.sampler, "metrics", dict)()
+        return self.rig.sampler.metrics() if isinstance(self.rig.sampler, Measured) else {}
 
     async def _evaluate(self, name: str, stage: str, step: int) -> None:
         """Plays the panel, between steps: with rollouts running ahead, they share the engine meanwhile."""
@@ -270,12 +272,23 @@ class Session:
         checkpoint.save(self.folder.checkpoints, done + step, write, state, keep=keep, mark=ended)
 
 
+def _context_of(recipe: Recipe, stage: Stage) -> StageContext:
+    return StageContext(
+        name=stage.name,
+        env=recipe.env,
+        limits=recipe.rollout.limits,
+        params=recipe.sampling.params(),
+        estimator=stage.estimator,
+        losses=stage.losses,
+    )
+
+
 async def check_groups(recipe: Recipe) -> None:
     """Refuses a recipe whose world, open by now, or whose settings cannot give the groups of a stage."""
     for stage in recipe.stages:
-        if (check := getattr(stage.groups, "check", None)) is not None:
-            await check(recipe, stage.name)
-        for wanted in sorted(getattr(stage.estimator, "world", ())):
+        if isinstance(stage.groups, Checks):
+            await stage.groups.check(_context_of(recipe, stage))
+        for wanted in sorted(env_needs(stage.estimator)):
             if not await offers(recipe.env, wanted, recipe.rollout.limits):
                 raise ConfigError(
                     f"stage '{stage.name}': {type(stage.estimator).__name__} needs plays that offer {wanted}(), which "
@@ -288,7 +301,7 @@ async def check_groups(recipe: Recipe) -> None:
 def _check_task_data(recipe: Recipe, stage: str, stream: Any) -> None:
     """By the first task of each world, as others of it are like it."""
     for task in [world.tasks("train")[0] for world in worlds_of(recipe.env)]:
-        for key in sorted(getattr(stream, "task_data", frozenset()) - set(task.data)):
+        for key in sorted(task_data(stream) - set(task.data)):
             raise ConfigError(
                 f"stage '{stage}': {type(stream).__name__} reads '{key}' in the data of each task, but those of "
                 f"{task.env} have {', '.join(sorted(task.data)) or 'none'}: say which key holds it, or choose another "
@@ -320,7 +333,7 @@ async def run_recipe(
     jsonl = metrics.Jsonl(folder.path / "metrics.jsonl")
     if resume:
         _cut(recipe, jsonl, found)
-    opened = [sink(folder.path, folder.config) for sink in recipe.record.sinks]
+    opened = [sink.bind(folder.path, folder.config) for sink in recipe.record.sinks]
     sinks = metrics.Sinks([jsonl, *opened])
     try:
         async with assemble(recipe) as rig:
@@ -328,7 +341,7 @@ async def run_recipe(
             if (words := pieces.of(rig.renderer)) is not None:
                 vocabulary.write(folder.path, words)
             with EpisodeStore(folder.path, write=True) as store:
-                session = Session(recipe, folder, display, rig, store, sinks)
+                session = Run(recipe, folder, display, rig, store, sinks)
                 rig.runner.on_episode = display.episode
                 rig.runner.on_blobs = lambda blobs: session.blobs.update(blobs)
                 return await session.run(found)

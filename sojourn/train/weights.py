@@ -13,7 +13,7 @@ from sojourn.record.run import RunFolder
 from sojourn.train.recipe import Recipe
 
 if TYPE_CHECKING:
-    from sojourn.train.assemble import Rig
+    from sojourn.train.assemble import Components
 
 
 def found_weights(recipe: Recipe) -> Checkpoint | None:
@@ -26,7 +26,7 @@ def found_weights(recipe: Recipe) -> Checkpoint | None:
     return found
 
 
-async def initial_weights(rig: Rig) -> None:
+async def initial_weights(rig: Components) -> None:
     """Gives trainer and sampler the weights that the recipe starts from."""
     found = found_weights(rig.recipe)
     if found is not None:

@@ -18,6 +18,7 @@ from sojourn.replay import RecordedSeat
 from sojourn.types import (
     Ending,
     Episode,
+    FloatArray,
     Message,
     Observation,
     Prompt,
@@ -91,14 +92,14 @@ class Handover:
             await self.then.act(heard, state)
         return await self.recorded.act(observation, state)
 
-    def pay(self, reward: float, info: Mapping[str, float]) -> None:
-        self.then.pay(reward, info)
+    def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
+        self.then.add_reward(reward, info)
         if self.acted <= self.given:
-            self.recorded.pay(reward, info)
+            self.recorded.add_reward(reward, info)
 
-    def refused(self, error: ActionError, observation: Observation) -> Observation:
-        told = self._refused = self.then.refused(error, observation)
-        return self.recorded.refused(error, observation) if self.acted <= self.given else told
+    def refuse(self, error: ActionError, observation: Observation) -> Observation:
+        told = self._refused = self.then.refuse(error, observation)
+        return self.recorded.refuse(error, observation) if self.acted <= self.given else told
 
     def finish(self, ending: Ending) -> Trajectory:
         return self.then.finish(ending)
@@ -126,8 +127,11 @@ class Recited:
         tokens = np.asarray(self.renderer.encode_reply(said), dtype=np.int64)
         return Sample(tokens, np.zeros(len(tokens), dtype=np.float32), Versions(-1, -1), Stop.END)
 
-    async def score(self, prompt: Prompt) -> Any:
+    async def score(self, prompt: Prompt) -> FloatArray:
         return await self.engine.score(prompt)
+
+    async def close(self) -> None:
+        """The engine is closed by whoever opened it."""
 
 
 @dataclass

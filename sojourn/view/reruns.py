@@ -17,10 +17,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sojourn.agents.plain import Chair
 from sojourn.arena.checkpoints import Filled, chosen, loaded
 from sojourn.arena.spoken import SpokenSeat
 from sojourn.errors import ConfigError, RecordError, cause
+from sojourn.protocols import AgentContext
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.record.episodes.vocabulary import read as read_vocabulary
@@ -30,7 +30,7 @@ from sojourn.replay import world_of_run
 from sojourn.rollout.play import Limits, ask, play
 from sojourn.rollout.runner import seed_of
 from sojourn.timeline import Timeline
-from sojourn.train import recipe as recipes
+from sojourn.train import resolve as recipes
 from sojourn.types import Observation, SamplingParams, Trajectory
 from sojourn.view.handover import Handover, PageVoice, Recited, Start
 
@@ -237,8 +237,10 @@ class Reruns:
         same = rerun.vocabulary is not None and rerun.vocabulary == read_vocabulary(rerun.path)
         recited = Recited(filled.sampler, filled.renderer, before.turns, same)
         params = SamplingParams(1, seed=seed_of(rerun.seed, "rerun", rerun.record.episode.id, rerun.turn))
-        chair = Chair(name=before.agent, renderer=filled.renderer, sampler=recited, params=params, max_context=1)
-        return filled.recipe.agent.seat(filled.chair(chair, sampler=recited))
+        context = AgentContext(
+            name=before.agent, renderer=filled.renderer, sampler=recited, params=params, max_context=1
+        )
+        return filled.recipe.agent.seat(filled.context(context, sampler=recited))
 
 
 def _limits(run: RunFolder, given: int) -> Limits:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from made import chatml as renderer
 
-from sojourn.agents.plain import Chair, Plain, PlainSeat
+from sojourn.agents.plain import Plain, PlainSeat
 from sojourn.batch.flatten import flatten
 from sojourn.errors import ActionError, BudgetError
+from sojourn.protocols import AgentContext
 from sojourn.rewards.native import Native
 from sojourn.rollout.play import Limits, play
 from sojourn.timeline import Timeline
@@ -109,8 +110,8 @@ class Counting:
 
 def sit(script: Script, max_context: int = 1000, **options: Any) -> PlainSeat:
     params = SamplingParams(30, seed=7)
-    chair = Chair(name="agent", renderer=renderer(), sampler=script, params=params, max_context=max_context)
-    return Plain(**options).seat(chair)
+    context = AgentContext(name="agent", renderer=renderer(), sampler=script, params=params, max_context=max_context)
+    return Plain(**options).seat(context)
 
 
 async def episode(
@@ -210,7 +211,7 @@ class Rewriting:
 async def test_a_format_that_rewrites_history_opens_a_new_root_from_what_was_said(options: Any, oldest: list[int]):
     script = Script(["go north"])
     seat = sit(script, **options)
-    seat.chair = replace(seat.chair, renderer=Rewriting(renderer()))
+    seat.context = replace(seat.context, renderer=Rewriting(renderer()))
     [played] = await play(Counting(), {"agent": seat}, Limits(turns=3), Timeline())
     assert_exact(played, script)
     assert [turn.parent for turn in played.turns] == [-1] * 3
@@ -342,10 +343,10 @@ async def test_what_forgets_does_not_fill_its_context(history: str):
 async def test_reward_before_the_first_turn_is_owed_to_it():
     script = Script(["go north"])
     seat = sit(script)
-    seat.pay(0.5, {})
+    seat.add_reward(0.5, {})
     world = Counting()
     await seat.act(await world.start())
-    seat.pay(1.0, {"success": 1.0})
+    seat.add_reward(1.0, {"success": 1.0})
     [turn] = seat.finish(Ending.DONE).turns
     assert (turn.reward, turn.info) == (1.5, {"success": 1.0})
 
@@ -356,7 +357,7 @@ async def test_a_fork_and_its_original_go_on_by_themselves_and_share_what_was(hi
     seat = sit(script, history=history, turns=5)
     world = Counting()
     await seat.act(await world.start())
-    seat.pay(1.0, {})
+    seat.add_reward(1.0, {})
     fork = seat.fork()
 
     def page(number: int) -> Observation:
@@ -364,8 +365,8 @@ async def test_a_fork_and_its_original_go_on_by_themselves_and_share_what_was(hi
 
     await seat.act(page(2))
     await fork.act(page(9))
-    seat.pay(2.0, {"success": 1.0})
-    fork.pay(4.0, {"success": 0.0})
+    seat.add_reward(2.0, {"success": 1.0})
+    fork.add_reward(4.0, {"success": 0.0})
     await seat.act(page(3))
     one, other = seat.finish(Ending.DONE), fork.finish(Ending.TURNS)
     assert [len(one.turns), len(other.turns)] == [3, 2]
@@ -384,6 +385,6 @@ async def test_what_is_paid_to_a_fork_at_once_does_not_reach_its_original():
     seat = sit(script)
     await seat.act(await Counting().start())
     fork = seat.fork()
-    fork.pay(1.0, {"success": 1.0})
+    fork.add_reward(1.0, {"success": 1.0})
     assert seat.finish(Ending.DONE).reward == 0
     assert fork.finish(Ending.DONE).reward == 1

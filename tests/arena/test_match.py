@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from sojourn.agents.plain import Chair
 from sojourn.arena.lockstep import Row
 from sojourn.arena.match import Match
 from sojourn.arena.operators import Chance, Expert, Simple
@@ -17,6 +16,7 @@ from sojourn.arena.spoken import Spoken, SpokenSeat
 from sojourn.envs.matrix import Matrix
 from sojourn.envs.toy import Toy
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.protocols import AgentContext
 from sojourn.rollout.play import Limits, expert_action
 from sojourn.types import Message, Role, Task
 
@@ -46,8 +46,8 @@ class Scripted(Simple):
     waits: int = 0
     log: list[tuple[str, int]] = field(default_factory=list)
 
-    def sit(self, chair: Chair, env: Any) -> SpokenSeat:
-        return SpokenSeat(chair.name, Lines(self, env), chair.trainable)
+    def sit(self, context: AgentContext, env: Any) -> SpokenSeat:
+        return SpokenSeat(context.name, Lines(self, env), context.trainable)
 
 
 @dataclass

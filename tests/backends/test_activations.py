@@ -18,7 +18,8 @@ from sojourn.backends.torch.trainer.columns import Part
 from sojourn.backends.torch.trainer.decoder import base_of
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.losses.ppo import PPO
-from sojourn.train.recipe import Lora, Optim
+from sojourn.models.spec import Lora
+from sojourn.optim import Optim
 
 
 async def nowhere(weights, version):

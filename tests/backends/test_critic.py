@@ -16,9 +16,11 @@ from sojourn.losses.bcoder import BCoder
 from sojourn.losses.ppo import PPO
 from sojourn.losses.st_ppo import STPPO
 from sojourn.losses.value import Value
+from sojourn.models.spec import Critic as Config
+from sojourn.models.spec import Lora, Model
+from sojourn.optim import Optim
 from sojourn.render.auto import Auto
-from sojourn.train.recipe import Critic as Config
-from sojourn.train.recipe import Lora, Model, Optim, resolve
+from sojourn.train.resolve import resolve
 from sojourn.types import Batch
 
 HIDDEN = 64

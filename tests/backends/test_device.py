@@ -5,8 +5,8 @@ import torch
 
 from sojourn.backends.torch.backend import Torch, compute_dtype, device_of
 from sojourn.errors import ModelError
+from sojourn.models.spec import Model
 from sojourn.render.auto import Auto
-from sojourn.train.recipe import Model
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")

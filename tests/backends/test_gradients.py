@@ -19,7 +19,8 @@ from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.batch import share
 from sojourn.losses.entropy import Entropy
 from sojourn.losses.ppo import PPO
-from sojourn.train.recipe import Lora, Optim
+from sojourn.models.spec import Lora
+from sojourn.optim import Optim
 
 pytestmark = pytest.mark.skipif(gradients.load(16, 16, 2) is None, reason="needs a C compiler")
 

@@ -9,7 +9,8 @@ from sojourn.backends.torch.models.lora import adapted as with_adapters
 from sojourn.backends.torch.models.lora import merged
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.losses.nll import NLL
-from sojourn.train.recipe import Lora, Optim
+from sojourn.models.spec import Lora
+from sojourn.optim import Optim
 
 
 async def nowhere(weights, version):

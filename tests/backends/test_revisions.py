@@ -15,11 +15,12 @@ from sojourn.backends.torch.models import loading, tiny
 from sojourn.config import toml
 from sojourn.display import Display
 from sojourn.errors import ConfigError, ModelError, RecordError
+from sojourn.models.spec import Critic, Model
 from sojourn.record import checkpoint
 from sojourn.record.export import export
 from sojourn.record.export.chosen import Choice
 from sojourn.record.run import RunFolder
-from sojourn.train.recipe import Critic, Model, resolve
+from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
 from sojourn.view.report import write as write_report
 

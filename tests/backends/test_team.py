@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sojourn.backends.torch.kernels.kernel import loaded, openmp
-from sojourn.backends.torch.trainer.worker_pool import Team
+from sojourn.backends.torch.trainer.worker_pool import WorkerPool
 
 CPU = torch.device("cpu")
 
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 def team(request):
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
-    made = Team(CPU)
+    made = WorkerPool(CPU)
     yield made
     made.close()
     torch.set_num_threads(before)
@@ -84,9 +84,9 @@ def test_what_is_not_taken_holds_up_what_comes_next(team):
 
 
 def test_an_accelerator_is_not_shared_out():
-    assert Team(torch.device("cuda")).count == 1
+    assert WorkerPool(torch.device("cuda")).count == 1
 
 
 def test_without_openmp_there_is_one(monkeypatch):
     monkeypatch.setattr("sojourn.backends.torch.trainer.worker_pool.openmp", lambda: None)
-    assert Team(CPU).count == 1
+    assert WorkerPool(CPU).count == 1

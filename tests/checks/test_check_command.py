@@ -15,7 +15,7 @@ from typing import ClassVar
 @dataclass(frozen=True)
 class Mean:
     needs: ClassVar[frozenset] = frozenset()
-    proportional: ClassVar[bool] = True
+    zero_at_zero_advantage: ClassVar[bool] = True
 
     def __call__(self, out, batch):
         return -(batch.advantages * out.logprobs).mean(), {}

@@ -30,7 +30,7 @@ class Sound:
     """The ratio times the advantage; the broken ones change one thing."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    proportional: ClassVar[bool] = True
+    zero_at_zero_advantage: ClassVar[bool] = True
 
     def __call__(self, out, batch):
         ratio = (out.logprobs - batch.logprobs).exp()
@@ -182,7 +182,7 @@ class IdleEntropy(Sound):
 
 
 class Modest(Sound):
-    proportional = False
+    zero_at_zero_advantage = False
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ class Modest(Sound):
         (Unread, "it works from what it needs", "'ref_logprobs'"),
         (FollowsEntropy, "it works from what it needs", "name it in needs"),
         (IdleEntropy, "it works from what it needs", "no gradient flows to it"),
-        (Modest, "proportional says the truth", "proportional = True"),
+        (Modest, "proportional says the truth", "zero_at_zero_advantage = True"),
     ],
 )
 def test_what_is_kept_but_costs_is_a_warning(kind, promise, detail):

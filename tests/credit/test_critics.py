@@ -193,5 +193,5 @@ def test_targets_pass_through_what_changes_advantages():
     moved = credited(Whitened(base=GAE()), values, rewards)
     assert learnt(moved) == learnt(plain)
     assert by_token([moved]) != by_token([plain])
-    assert Whitened(base=GAE()).gives == {"targets"}
-    assert Whitened(base=Constant()).gives == frozenset()
+    assert Whitened(base=GAE()).provides == {"targets"}
+    assert Whitened(base=Constant()).provides == frozenset()

@@ -27,7 +27,7 @@ def test_a_streams_numbers_are_rewards_of_turns():
 def test_a_process_asks_for_its_stream_and_its_bases():
     both = Process(by="curiosity", base=Process(by="progress", base=GAE()))
     assert both.needs == {"curiosity", "progress", "values", "next_values"}
-    assert both.gives == {"targets"}
+    assert both.provides == {"targets"}
 
 
 def test_oprl_by_hand():

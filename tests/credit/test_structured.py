@@ -54,8 +54,8 @@ def test_gigpo_by_likeness():
     assert by_turn(near) == [pytest.approx([1, 0.5]), pytest.approx([-1, -0.5])]
     [far] = GiGPO(deviation=False, similarity=0.9, discount=1.0)([made], [scores], {})
     assert by_turn(far) == [pytest.approx([0.5, 0.5]), pytest.approx([-0.5, -0.5])]
-    assert GiGPO().world == {"state_key"}
-    assert not GiGPO(similarity=0.9).world
+    assert GiGPO().env_needs == {"state_key"}
+    assert not GiGPO(similarity=0.9).env_needs
 
 
 def test_a_chain_of_like_observations_is_one_state():

@@ -96,7 +96,7 @@ def test_a_difficulty_that_a_task_does_not_have_is_named():
 
 def test_what_a_base_needs_and_remembers_is_passed_on():
     assert KLReward(base=AEM(base=GiGPO())).needs == {"ref_logprobs", "entropy"}
-    assert KLReward(base=AEM(base=GiGPO())).world == {"state_key"}
+    assert KLReward(base=AEM(base=GiGPO())).env_needs == {"state_key"}
     groups, scores, _ = step()
     remembers = Whitened(base=RAE())
     remembers(groups, scores, {})

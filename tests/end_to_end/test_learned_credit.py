@@ -10,7 +10,7 @@ from sojourn.config import toml
 from sojourn.display import Display
 from sojourn.record import checkpoint, metrics
 from sojourn.record.run import RunFolder
-from sojourn.train.recipe import resolve
+from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
 
 CREDIT = """

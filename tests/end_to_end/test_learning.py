@@ -14,7 +14,7 @@ from sojourn.credit.grpo import GRPO
 from sojourn.display import Display
 from sojourn.record.intervals import Summary
 from sojourn.record.run import RunFolder
-from sojourn.train.recipe import resolve
+from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
 from sojourn.types import Credit
 

@@ -22,7 +22,7 @@ from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.sources.slots import Slots
 from sojourn.train.assemble import assemble
-from sojourn.train.recipe import Resolved, resolve
+from sojourn.train.resolve import Resolved, resolve
 from sojourn.train.run import run_recipe
 
 RECIPE = """

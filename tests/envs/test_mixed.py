@@ -17,7 +17,7 @@ from sojourn.envs.toy import Toy, ToyEnv
 from sojourn.errors import ConfigError
 from sojourn.record import metrics
 from sojourn.record.run import RunFolder
-from sojourn.train.recipe import resolve
+from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
 
 SMALL = Shop(products=200, attributes=1, options=0, price_limit=False, test=7)

@@ -33,7 +33,7 @@ from sojourn.errors import ActionError, ConfigError, InfrastructureError, cause
 from sojourn.record.run import RunFolder
 from sojourn.rollout.play import Limits
 from sojourn.secrets import MASK, masked, masked_table
-from sojourn.train.recipe import resolve
+from sojourn.train.resolve import resolve
 from sojourn.view.server import application
 
 CANARY = "Kq7canaryW3birdZ9sings"

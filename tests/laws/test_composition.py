@@ -18,8 +18,11 @@ from sojourn.config.components import COMPONENTS
 from sojourn.config.registry import build
 from sojourn.config.toml import Tables
 from sojourn.errors import ConfigError
-from sojourn.streams.step_context import Passes
-from sojourn.train.recipe import OWN, Optim, resolve
+from sojourn.optim import Optim
+from sojourn.protocols import provided
+from sojourn.streams.trainer_passes import TrainerPasses
+from sojourn.train.requirements import OWN
+from sojourn.train.resolve import resolve
 
 ESTIMATORS = list(COMPONENTS["estimator"])
 LOSSES = list(COMPONENTS["loss"])
@@ -102,7 +105,7 @@ async def gradient(batch, losses, token_budget):
 
 def clash(estimator: str, loss: str, lag: int, critic: bool) -> str:
     """Why the pair must be refused; empty where it must work."""
-    targets = "targets" in getattr(build("estimator", {"name": estimator}).value, "gives", ())
+    targets = "targets" in provided(build("estimator", {"name": estimator}).value)
     trains_critic = "critic" in build("loss", {"name": loss}).value.needs
     if (critic or trains_critic) and not targets:
         return "needs an estimator that says what a critic should have said"
@@ -116,7 +119,7 @@ def clash(estimator: str, loss: str, lag: int, critic: bool) -> str:
 @pytest.mark.parametrize("loss", LOSSES)
 async def test_every_pair_takes_a_step_or_is_refused(loss, lag, critic):
     groups, scores = await played(lag)
-    passes = Passes(groups, scores, trainer(100_000), critic=critic)
+    passes = TrainerPasses(groups, scores, trainer(100_000), critic=critic)
     for estimator in ESTIMATORS:
         if why := clash(estimator, loss, lag, critic):
             with pytest.raises(ConfigError, match=why):
@@ -151,7 +154,7 @@ async def test_importance_lets_a_loss_without_ratio_follow_a_lag():
     stage = {"name": "rl", "steps": 1, "groups": {"name": "slots", "max_lag": 2}, "estimator": {"name": "rloo"}}
     stage |= {"losses": [table], "streams": [{"name": "policy_logprobs"}]}
     data = {"name": "all", "env": {"name": "toy"}, "stages": [stage]}
-    assert resolve(Tables(data)).recipe.stages[0].losses[0].follows == {"lag"}
+    assert resolve(Tables(data)).recipe.stages[0].losses[0].valid_for == {"lag"}
     with pytest.raises(ConfigError, match="after the first of 2 minibatches"):
         resolve(Tables({**data, "stages": [{**stage, "minibatches": 2}]}))
 

@@ -25,7 +25,8 @@ from sojourn.losses.nll import NLL
 from sojourn.losses.ppo import PPO
 from sojourn.losses.reinforce import Reinforce
 from sojourn.losses.sapo import SAPO
-from sojourn.train.recipe import Lora, Optim
+from sojourn.models.spec import Lora
+from sojourn.optim import Optim
 from sojourn.types import Credit
 
 
@@ -236,7 +237,7 @@ async def test_sequences_without_advantage_are_skipped_exactly():
     batch = replace(batch, advantages=np.where(idle, 0, batch.advantages).astype(np.float32))
 
     class Whole(NLL):
-        proportional = False
+        zero_at_zero_advantage = False
 
     torch.testing.assert_close(await gradient(batch, [NLL()]), await gradient(batch, [Whole()]), atol=1e-6, rtol=1e-4)
     assert (await trainer().forward_backward(batch, [NLL()]))["trained_tokens"] < len(batch)

@@ -206,10 +206,10 @@ def test_importance_weights_by_hand(settings, weights):
 
 def test_importance_is_as_its_base_is():
     of = Importance(base=Reinforce())
-    assert (of.needs, of.proportional, of.follows) == ({"policy_logprobs"}, True, {"lag"})
+    assert (of.needs, of.zero_at_zero_advantage, of.valid_for) == ({"policy_logprobs"}, True, {"lag"})
     assert Importance(base=KL()).needs == {"policy_logprobs", "ref_logprobs"}
-    assert not Importance(base=KL()).proportional
-    assert Importance().follows == {"lag", "updates"}
+    assert not Importance(base=KL()).zero_at_zero_advantage
+    assert Importance().valid_for == {"lag", "updates"}
     batch = batch_of(**COVARYING, policy_logprobs=COVARYING["logprobs"])
     assert called(Importance(base=KLCov()), batch, COVARYING["logprobs"])[-1]["held_back"].any()
     remembers = Importance(base=EPO())

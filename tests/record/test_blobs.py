@@ -19,7 +19,7 @@ from sojourn.record.run import RunFolder
 from sojourn.render.chatml import ChatML
 from sojourn.render.turns import Turns
 from sojourn.tasks import Generated
-from sojourn.train.recipe import resolve
+from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
 from sojourn.types import Message, Observation, Role, Step, Task
 

@@ -16,7 +16,7 @@ from sojourn.config import toml
 from sojourn.errors import RecordError
 from sojourn.record import checkpoint
 from sojourn.record.metrics import Jsonl
-from sojourn.train.recipe import resolve
+from sojourn.train.resolve import resolve
 from sojourn.train.run import _cut
 
 STATE = {

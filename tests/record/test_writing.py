@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.train.run import Session
+from sojourn.train.run import Run
 from tests.cases import group, paid, trajectory
 from tests.envs.busy import given_up_while_it_queues
 
@@ -16,7 +16,7 @@ from tests.envs.busy import given_up_while_it_queues
 async def test_what_is_being_recorded_when_a_run_is_given_up_is_recorded(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path / "run", "") as folder, EpisodeStore(folder.path, write=True) as store:
         nothing = cast(Any, None)
-        session = Session(nothing, folder, nothing, nothing, store, nothing)
+        session = Run(nothing, folder, nothing, nothing, store, nothing)
 
         async def record() -> None:
             await session._write("train", 0, [[group(trajectory([2]))], [paid([1.0])]])
@@ -30,7 +30,7 @@ async def test_what_is_being_recorded_when_a_run_is_given_up_is_recorded(tmp_pat
 async def test_who_waits_for_a_record_and_gives_up_leaves_it_to_be_waited_for(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path / "run", "") as folder, EpisodeStore(folder.path, write=True) as store:
         nothing = cast(Any, None)
-        session = Session(nothing, folder, nothing, nothing, store, nothing)
+        session = Run(nothing, folder, nothing, nothing, store, nothing)
         with store._lock:
             await session._write("train", 0, [[group(trajectory([2]))], [paid([1.0])]])
             waiting = asyncio.ensure_future(session._written())

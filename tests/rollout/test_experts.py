@@ -1,7 +1,7 @@
 """Demonstrations: how many distinct ones, which are kept, and what is said where there are none."""
 
 import pytest
-from made_world import Odd, renderer, rig, sampled, seeds
+from made_world import Odd, renderer, rig, sampled, seeds, stage_of
 
 from sojourn.errors import ConfigError
 from sojourn.sources.experts import Experts
@@ -60,7 +60,7 @@ async def test_a_demonstration_that_failed_is_left_out_even_when_all_are_wanted(
 
 async def test_a_world_without_an_expert_is_refused():
     with pytest.raises(ConfigError, match=r"stage 'warmup' clones demonstrations, but the world has no expert\(\)"):
-        await Experts(width=2).check(rig(Odd(mute=True)).recipe, "warmup")
+        await Experts(width=2).check(stage_of(rig(Odd(mute=True)), "warmup"))
     with pytest.raises(BaseExceptionGroup) as caught:
         await Experts(width=2).bind(rig(Odd(mute=True)), "warmup", 1).take(0)
     assert caught.group_contains(ConfigError, match=r"the world has no expert\(\): demonstrations need one")

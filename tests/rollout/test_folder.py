@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_world import Odd, rig, sampled, seeds
+from made_world import Odd, rig, sampled, seeds, stage_of
 
 from sojourn.config import toml
 from sojourn.display import Display
@@ -18,7 +18,7 @@ from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.sources.folder import Folder
-from sojourn.train.recipe import resolve
+from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
 
 HEAD = """
@@ -131,7 +131,7 @@ async def test_groups_without_any_success_are_left_out_when_asked(recorded: Path
 async def test_what_is_not_there_is_said(recorded: Path, tmp_path: Path):
     folder = Folder(path=str(tmp_path / "nowhere"), stage="rl")
     with pytest.raises(ConfigError, match=r"groups\.path = '.*nowhere': no recorded episodes there; give a run folder"):
-        await folder.check(rig(Odd()).recipe, "again")
+        await folder.check(stage_of(rig(Odd()), "again"))
     unknown = dataclasses.replace(folder, path=str(recorded), stage="warmpu")
     with pytest.raises(ConfigError, match=r"groups\.stage = 'warmpu': .* it holds .*evaluation-before.*, rl, warmup$"):
         unknown.bind(rig(Odd()), "again", 1)

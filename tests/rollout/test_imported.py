@@ -27,7 +27,7 @@ from sojourn.record.export import export
 from sojourn.record.export.chosen import Choice
 from sojourn.record.run import RunFolder
 from sojourn.sources.imported import Imported
-from sojourn.train.recipe import Resolved, resolve
+from sojourn.train.resolve import Resolved, resolve
 from sojourn.train.run import check_groups, run_recipe
 from sojourn.types import Group, Message, Role, Versions
 

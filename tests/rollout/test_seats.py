@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from sojourn.agents.plain import Plain
-from sojourn.rollout.runner import Rollout, Runner, seats_of
+from sojourn.rollout.runner import Rollout, Runner
+from sojourn.rollout.world import seats_of
 from sojourn.types import Message, Observation, Role, Sample, SamplingParams, Step, Stop, Task, Versions
 
 

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from made_world import Odd, Says, rig, seeds
+from made_world import Odd, Says, rig, seeds, stage_of
 
 from sojourn.errors import ConfigError
 from sojourn.sources.slots import Slots
@@ -17,9 +17,9 @@ async def steps(slots: Slots, world: Odd, count: int, first: int = 0, **options)
     for step in range(count):
         groups = await source.take(step)
         taken.append(groups)
-        await made.judge(groups)
+        await made.rewards(groups)
     await source.close()
-    return taken, made.judge.forget(10**9)
+    return taken, made.rewards.forget(10**9)
 
 
 async def test_keep_gives_every_slot_its_task_in_order():
@@ -95,7 +95,7 @@ async def test_a_truncated_distribution_is_refused():
     made = rig(Odd())
     object.__setattr__(made.recipe.sampling, "top_p", 0.9)
     with pytest.raises(ConfigError, match="top_p = 1"):
-        await Slots().check(made.recipe, "rl")
+        await Slots().check(stage_of(made, "rl"))
 
 
 @pytest.mark.parametrize("zero_signal", ["drop", "redraw"])

@@ -12,7 +12,7 @@ from made_world import Says, renderer, rig
 from sojourn.agents.plain import Plain
 from sojourn.errors import ConfigError, WorldError, leaf
 from sojourn.rewards.native import Native
-from sojourn.rewards.reward_cache import Judge
+from sojourn.rewards.reward_cache import RewardCache
 from sojourn.rollout.runner import Rollout, Runner
 from sojourn.train.evaluate import evaluate
 from sojourn.types import Message, Observation, Role, SamplingParams, Step, Task
@@ -104,6 +104,6 @@ async def test_every_finite_number_is_a_reward(reward) -> None:
 
 async def test_scores_that_are_not_finite_stop_an_evaluation_as_they_stop_training() -> None:
     made = rig(World(paid(1.0)))
-    made.judge = Judge(Native(scale=math.nan))
+    made.rewards = RewardCache(Native(scale=math.nan))
     with pytest.raises(ConfigError, match=r"the reward of turn 0 of episode .* is nan"):
         await evaluate(made, "before")

@@ -14,9 +14,9 @@ from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.config.toml import Tables
 from sojourn.errors import ConfigError
 from sojourn.streams.information_gain import InformationGain
-from sojourn.streams.step_context import Passes
+from sojourn.streams.trainer_passes import TrainerPasses
 from sojourn.tasks import Generated
-from sojourn.train.recipe import resolve
+from sojourn.train.resolve import resolve
 from sojourn.train.run import check_groups
 from sojourn.types import Ending, Episode, Group, Message, Role, Task, Trajectory, Turn
 
@@ -48,7 +48,7 @@ def group(data, slot=0, parents=PARENTS) -> Group:
 
 async def gains(groups, **fields):
     trainer = TorchTrainer(copy.deepcopy(MODEL), nowhere, bf16=False, token_budget=200)
-    return await InformationGain(**fields)(Passes(groups, [], trainer, chatml()))
+    return await InformationGain(**fields)(TrainerPasses(groups, [], trainer, chatml()))
 
 
 def encoded(text):
@@ -111,9 +111,9 @@ async def test_the_answer_is_its_own_tokens(before, answer, after, parts):
 
 
 async def test_a_step_that_has_nothing_to_compare_takes_no_pass():
-    found = await InformationGain()(Passes([group({"answer": "red"}, parents=((-1,), ()))], [], None, chatml()))
+    found = await InformationGain()(TrainerPasses([group({"answer": "red"}, parents=((-1,), ()))], [], None, chatml()))
     assert by_turn(found) == [[[0.0], []]]
-    assert await InformationGain()(Passes([], [], None, chatml())) == []
+    assert await InformationGain()(TrainerPasses([], [], None, chatml())) == []
 
 
 @pytest.mark.parametrize("data", [{"goal": "red"}, {}, {"answer": []}, {"answer": None}, {"answer": {"red": 1}}])

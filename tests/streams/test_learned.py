@@ -26,7 +26,7 @@ from sojourn.streams.learner import hashed
 from sojourn.streams.milestones import Milestones, progressed
 from sojourn.streams.progress import Progress
 from sojourn.streams.relatedness import Relatedness
-from sojourn.streams.step_context import Passes
+from sojourn.streams.trainer_passes import TrainerPasses
 from sojourn.streams.utterance_advantage import UtteranceAdvantage, _moves
 from sojourn.types import Ending, Message, Role, Score
 
@@ -70,8 +70,8 @@ def step(seed=0):
     return groups, scores
 
 
-def passes(groups, scores, trainer=None) -> Passes:
-    return Passes(groups, scores, trainer or policy(), chatml())
+def passes(groups, scores, trainer=None) -> TrainerPasses:
+    return TrainerPasses(groups, scores, trainer or policy(), chatml())
 
 
 def by_turn(values):
@@ -432,7 +432,7 @@ async def test_what_nobody_said_is_scored_in_parts_where_it_is_long(monkeypatch)
     of = passes(*step())
     prompts, replies = [np.arange(5) + n for n in range(3)], [np.array([7, 8])] * 3
     whole = await of.unsaid(prompts, replies)
-    monkeypatch.setattr("sojourn.streams.step_context.MOST_UNSAID", 6)
+    monkeypatch.setattr("sojourn.streams.trainer_passes.MOST_UNSAID", 6)
     for one, other in zip(whole, await of.unsaid(prompts, replies), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 

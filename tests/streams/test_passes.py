@@ -11,8 +11,8 @@ from sojourn.batch.flatten import flatten, scatter
 from sojourn.config.components import COMPONENTS
 from sojourn.config.registry import find
 from sojourn.losses.nll import NLL
-from sojourn.streams.step_context import Passes
-from sojourn.train.recipe import Optim
+from sojourn.optim import Optim
+from sojourn.streams.trainer_passes import TrainerPasses
 
 
 async def nowhere(weights, version):
@@ -53,7 +53,7 @@ async def stepped():
 
 async def test_all_streams_of_a_step_take_one_pass_for_each_set_of_weights():
     trainer, groups = await stepped()
-    passes, streams = Passes(groups, [], trainer), [find("stream", name)() for name in READ]
+    passes, streams = TrainerPasses(groups, [], trainer), [find("stream", name)() for name in READ]
     found = {stream.provides: await stream(passes) for stream in streams}
     assert set(found) == set(READ)
     assert sorted(trainer.asked) == ["policy", "reference"]
@@ -76,7 +76,7 @@ async def test_how_far_the_first_policys_choice_is_from_the_present_one():
     """By transformers' own passes of both models over each sequence alone."""
     counted, groups = await stepped()
     trainer = counted.trainer
-    found = await find("stream", "greedy_gap")()(Passes(groups, [], trainer))
+    found = await find("stream", "greedy_gap")()(TrainerPasses(groups, [], trainer))
     now, first = loading.load("tiny").model, loading.load("tiny").model
     now.load_state_dict(trainer.model.state_dict())
     flat, places = flatten(groups)
@@ -96,6 +96,6 @@ async def test_how_far_the_first_policys_choice_is_from_the_present_one():
 
 async def test_streams_of_the_present_weights_need_no_reference():
     trainer, groups = await stepped()
-    await find("stream", "entropy")()(Passes(groups, [], trainer))
+    await find("stream", "entropy")()(TrainerPasses(groups, [], trainer))
     assert trainer.asked == ["policy"]
     assert {name for name in COMPONENTS["stream"] if find("stream", name).reference} == {"ref_logprobs", "greedy_gap"}

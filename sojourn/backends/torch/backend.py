@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from sojourn.config.registry import Range
 from sojourn.errors import ModelError
-from sojourn.protocols import Renderer
+from sojourn.protocols import Renderer, RendererConfig
 from sojourn.timeline import Timeline
 
 if TYPE_CHECKING:
-    from sojourn.train.recipe import Critic, Model
+    from sojourn.models.spec import Critic, Model
 
 
 class Opened(NamedTuple):
@@ -70,7 +70,7 @@ class Torch:
     def open(
         self,
         model: Model,
-        renderer: Any,
+        renderer: RendererConfig,
         seed: int,
         timeline: Timeline | None = None,
         critic: Critic | None = None,
@@ -85,8 +85,7 @@ class Torch:
         device = device_of(self.device)
         loaded = loading.load(model.name, "fp32", seed, model.revision)
         loaded.model.to(device)
-        chosen = renderer.pick(loaded.template) if hasattr(renderer, "pick") else renderer
-        bound = chosen.bind(loaded.tokenizer)
+        bound = renderer.bind(loaded.tokenizer, loaded.template)
         context = min(self.max_context, loaded.max_context)
         dtype = compute_dtype(model.dtype, device)
         twin = copy.deepcopy(loaded.model).to(dtype).requires_grad_(False)

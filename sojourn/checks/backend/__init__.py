@@ -14,7 +14,7 @@ from sojourn.checks.backend.opened import Case
 from sojourn.checks.promise import BrokenError, Promise, judge_all_awaited
 from sojourn.checks.report import Report
 from sojourn.checks.running import left_running, running
-from sojourn.train.recipe import Model
+from sojourn.models.spec import Model
 
 
 async def check_backend(backend: Any, model: Model | None = None, *, timeout_s: float = 120.0) -> Report:

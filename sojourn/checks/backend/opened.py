@@ -11,9 +11,10 @@ import numpy as np
 from sojourn.batch import Aggregate, to_batch
 from sojourn.checks.promise import BrokenError
 from sojourn.losses.reinforce import Reinforce
+from sojourn.models.spec import Model
+from sojourn.optim import Optim
 from sojourn.render.auto import Auto
 from sojourn.timeline import Timeline
-from sojourn.train.recipe import Model, Optim
 from sojourn.types import (
     Batch,
     Credit,

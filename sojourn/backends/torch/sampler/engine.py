@@ -22,7 +22,7 @@ import numpy as np
 from sojourn.backends.torch.kernels.cache import PAGE
 from sojourn.backends.torch.sampler.attention import Piece
 from sojourn.backends.torch.sampler.decoders import Weights
-from sojourn.backends.torch.sampler.model_runner import Outcome, Stepper, Wanted
+from sojourn.backends.torch.sampler.model_runner import ModelRunner, Outcome, Wanted
 from sojourn.backends.torch.sampler.prefix_cache import Copy, Wait
 from sojourn.backends.torch.sampler.request import Decode, Request
 from sojourn.backends.torch.sampler.sampling import Choices
@@ -113,7 +113,7 @@ class Engine:
         self._stops, self._decode = frozenset(stops), decode
         self._prefill_chunk, self._max_batch = prefill_chunk, max_batch
         most = KEPT_PER_ROW * max_batch * (max_context + PAGE)
-        self._stepper = Stepper(model, max_context, memory_bytes, most, kernel=kernel, compiled=compiled)
+        self._stepper = ModelRunner(model, max_context, memory_bytes, most, kernel=kernel, compiled=compiled)
         self._tree = self._stepper.tree
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sojourn-engine")
         self._waiting: list[Request] = []

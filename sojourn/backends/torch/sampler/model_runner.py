@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
     scores: FloatArray | None = None
 
 
-class Stepper:
+class ModelRunner:
     """A model, made to attend through a cache that fits into `memory_bytes` and holds at most `tokens`."""
 
     def __init__(

@@ -10,7 +10,7 @@ import torch
 from sojourn.errors import ModelError
 
 
-class Descent:
+class Optimizer:
     """One stage's optimiser over parameters by name, its learning rate along its schedule of `steps` updates."""
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter], optim: Any, steps: int) -> None:

@@ -21,8 +21,8 @@ from sojourn.backends.torch.trainer import activations, head
 from sojourn.backends.torch.trainer.columns import Chosen, Out, Part, Passed
 from sojourn.backends.torch.trainer.critic import PREFIX, Critic
 from sojourn.backends.torch.trainer.decoder import Decoder
-from sojourn.backends.torch.trainer.optimizer import Descent
-from sojourn.backends.torch.trainer.worker_pool import Team
+from sojourn.backends.torch.trainer.optimizer import Optimizer
+from sojourn.backends.torch.trainer.worker_pool import WorkerPool
 from sojourn.batch import share
 from sojourn.errors import RecordError
 from sojourn.protocols import Loss
@@ -57,9 +57,9 @@ class TorchTrainer:
         self.decoder = Decoder(model, bf16=bf16, kernel=kernel, activation_bytes=activation_bytes)
         self.device = self.decoder.device
         self._send, self._bf16, self._token_budget, self._logits_bytes = send, bf16, token_budget, logits_bytes
-        self._thread, self._team = ThreadPoolExecutor(1, thread_name_prefix="trainer"), Team(self.device)
+        self._thread, self._team = ThreadPoolExecutor(1, thread_name_prefix="trainer"), WorkerPool(self.device)
         self._timeline = timeline or Timeline()
-        self._descents: dict[str, Descent] = {}  # "policy", and "critic" where there is one
+        self._descents: dict[str, Optimizer] = {}  # "policy", and "critic" where there is one
         self._step = 0
         self._left_out: dict[str, torch.Tensor] = {}  # the gradient so far of what losses left out
         self._floor = 0.0  # of its norm, where it divides the gradient
@@ -134,9 +134,9 @@ class TorchTrainer:
     def begin(self, optim: Any, steps: int, *, reference: bool) -> None:
         """A stage: new optimisers, and the present weights as reference where a stream needs one."""
         self._step = 0
-        self._descents = {"policy": Descent(self.trainable, optim, steps)}
+        self._descents = {"policy": Optimizer(self.trainable, optim, steps)}
         if self.critic is not None:
-            self._descents["critic"] = Descent(self.critic.parameters, self.critic.optim, steps)
+            self._descents["critic"] = Optimizer(self.critic.parameters, self.critic.optim, steps)
         self._reference = {n: p.detach().clone() for n, p in self.trainable.items()} if reference else None
 
     def save(self, folder: Path, *, weights_only: bool = False) -> None:
@@ -279,7 +279,7 @@ class TorchTrainer:
     def _backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
         needs = frozenset().union(*(loss.needs for loss in losses))
         self._floor = max((getattr(loss, "floor", None) or 0.0 for loss in losses), default=0.0)
-        if all(loss.proportional for loss in losses):
+        if all(loss.zero_at_zero_advantage for loss in losses):
             batch = _without_idle(batch)
         sums: dict[str, float] = {}
         objective = mass = trained = computed = 0.0

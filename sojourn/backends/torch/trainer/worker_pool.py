@@ -19,7 +19,7 @@ T = TypeVar("T")
 MOST = 4  # what passes side by side may share is computed by each
 
 
-class Team:
+class WorkerPool:
     """So many threads, each with as many of OpenMP's: on a CPU whose cores can be shared out, else one."""
 
     def __init__(self, device: torch.device) -> None:

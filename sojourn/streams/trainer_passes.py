@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
-from sojourn.batch.flatten import Place, flatten, scatter
+from sojourn.batch.flatten import flatten, scatter
 from sojourn.errors import ConfigError
-from sojourn.protocols import Renderer, Trainer
+from sojourn.protocols import PerTurn, Place, Renderer, Trainer, TurnStates
 from sojourn.types import Batch, FloatArray, Forward, Group, IntArray, Message, Role, Score
-
-PerTurn = list[list[tuple[FloatArray, ...]]]  # by group and trajectory, an array for each turn's sampled tokens
-
 
 MOST_UNSAID = 2**20  # tokens of prompts that are laid out at once, however much of them is shared
 
 
-class States(NamedTuple):
-    """The policy's last hidden states of one trajectory's turns that sampled anything: before the first token, and
-    after the last."""
-
-    turns: list[int]
-    before: FloatArray  # (n, H)
-    after: FloatArray  # (n, H)
-
-
-class Passes:
+class TrainerPasses:
     """The passes of one step, each made when it is first asked for, and once, however many streams read from it."""
 
     def __init__(
@@ -44,7 +30,8 @@ class Passes:
         self.groups, self.scores, self.trainer = groups, scores, trainer
         self._renderer, self._critic = renderer, critic
         self._made: dict[bool, Forward] = {}
-        self._states: list[list[States]] | None = None
+        self._flat: tuple[Batch, list[Place]] | None = None
+        self._states: list[list[TurnStates]] | None = None
 
     async def read(self, column: Callable[[Forward], FloatArray], *, reference: bool = False) -> PerTurn:
         """What `column` takes from the pass, for every sampled token: of the present weights, or of those that the
@@ -55,7 +42,7 @@ class Passes:
             self._made[reference] = await self.trainer.forward(batch, reference=reference, critic=critic)
         return scatter(self.groups, column(self._made[reference]), places)
 
-    async def states(self) -> list[list[States]]:
+    async def states(self) -> list[list[TurnStates]]:
         """The policy's hidden states around each turn, by group and trajectory."""
         if self._states is None:
             batch, places = self.flat
@@ -104,14 +91,16 @@ class Passes:
             raise ConfigError("a stream reads what nobody said, which takes a renderer: give the run one")
         return self._renderer
 
-    @cached_property
+    @property
     def flat(self) -> tuple[Batch, list[Place]]:
         """The step's tokens, and where each turn's stand."""
-        return flatten(self.groups)
+        if self._flat is None:
+            self._flat = flatten(self.groups)
+        return self._flat
 
     @staticmethod
-    def _around(said: Sequence[Place], found: FloatArray, numbers: Sequence[int]) -> States:
-        return States([said[n].turn for n in numbers], *(found[list(numbers), side] for side in (0, 1)))
+    def _around(said: Sequence[Place], found: FloatArray, numbers: Sequence[int]) -> TurnStates:
+        return TurnStates([said[n].turn for n in numbers], *(found[list(numbers), side] for side in (0, 1)))
 
 
 def at_last(group: Group, values: Sequence[Sequence[float]]) -> list[tuple[FloatArray, ...]]:

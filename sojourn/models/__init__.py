@@ -1,0 +1,1 @@
+"""The models of a run, as its config describes them."""

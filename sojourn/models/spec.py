@@ -1,0 +1,82 @@
+"""What a config says of models: the policy's weights, the critic, and how tokens are sampled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from sojourn.config.registry import STRING, Range, Text
+from sojourn.optim import Optim
+from sojourn.types import SamplingParams
+
+MODEL = Text(r"[^\0]+", "the name of a model")
+REVISION = Text(r"|[A-Za-z0-9][\w./-]{0,199}", "a commit hash, tag or branch of a hub model, or nothing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lora:
+    """Low-rank adapters on every linear layer of the decoder (Hu et al. 2021, arXiv:2106.09685)."""
+
+    rank: Annotated[int, Range(1)] = 16
+    alpha: Annotated[float, Range(above=0)] = 32.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """`name`: smollm2, gemma3-270m, tiny, a folder, a GGUF file, or a hub name. `dtype` is what matrix products are
+    computed in ("auto": bf16 where the processor has instructions for it, else fp32); trained weights are kept in fp32
+    in any case. Without `lora` all weights are trained. `revision` is the commit, tag or branch of a hub model ("": its
+    main branch); which commit that was is recorded, and a run goes on with that commit alone."""
+
+    name: Annotated[str, MODEL] = "smollm2"
+    revision: Annotated[str, REVISION] = ""
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"
+    lora: Lora | None = None
+    weights: str = ""  # a run folder whose newest checkpoint to start from
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    max_tokens: Annotated[int, Range(1)] = 32  # per turn
+    temperature: Annotated[float, Range(0)] = 1.0
+    top_p: Annotated[float, Range(above=0, most=1)] = 1.0
+    top_k: Annotated[int, Range(0)] = 0
+    min_p: Annotated[float, Range(0, 1)] = 0.0
+    stop_tokens: tuple[Annotated[int, Range(0)], ...] = ()  # besides the end of a turn
+    stop_strings: tuple[Annotated[str, STRING], ...] = ()
+
+    def params(self) -> SamplingParams:
+        return SamplingParams(
+            self.max_tokens,
+            self.temperature,
+            self.top_p,
+            self.top_k,
+            self.min_p,
+            stop_tokens=self.stop_tokens,
+            stop_strings=self.stop_strings,
+        )
+
+
+def _steeper() -> Optim:
+    return Optim(lr=1e-4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Critic:
+    """What predicts the return from each state: a head on the policy's last hidden states, or with `model` on those of
+    a model of its own with the same tokenizer, trained whole or by `lora`. `hidden` is the width of the head's inner
+    layer (0: it is linear). What `optim` moves is the critic's own; a head on the policy moves the policy's weights
+    too, with the policy's optimiser, unless `detach` keeps its gradient from them."""
+
+    model: str = ""
+    revision: Annotated[str, REVISION] = ""  # of `model`, where it comes from a hub
+    lora: Lora | None = None
+    hidden: Annotated[int, Range(0)] = 0
+    detach: bool = False
+    optim: Optim = field(default_factory=_steeper)
+
+    def __post_init__(self) -> None:
+        if self.model and self.detach:
+            raise ValueError("detach keeps a head from the policy's weights, and with a model of its own it has none")
+        if (self.lora or self.revision) and not self.model:
+            raise ValueError("lora and revision are for a critic's own model, and critic.model names none")
