@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from sojourn.components import COMPONENTS
 from sojourn.errors import ConfigError
-from sojourn.registry import build, find, nearest
+from sojourn.registry import build, find, names, nearest
 
 KINDS = ("estimator", "loss", "stream", "filter", "reward")
 SOURCE = re.compile(r"\(((?:[^()]|\([^()]*\))*(?:arXiv:\d{4}\.\d{4,5}|\b(?:19|20)\d\d\b)(?:[^()]|\([^()]*\))*)\)")
@@ -45,7 +44,7 @@ def methods(kind: str = "") -> list[Method]:
     """All of a kind, or all. Raises `ConfigError` for a kind that has no methods."""
     if kind and kind not in KINDS:
         raise ConfigError(f"'{kind}' is no kind of method: {nearest(kind, KINDS)}")
-    return [_method(k, name) for k in ([kind] if kind else KINDS) for name in COMPONENTS[k]]
+    return [_method(k, name) for k in ([kind] if kind else KINDS) for name in names(k)]
 
 
 def markdown() -> str:

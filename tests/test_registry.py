@@ -10,7 +10,7 @@ import pytest
 from sojourn.components import COMPONENTS, MEMBERS
 from sojourn.errors import ConfigError
 from sojourn.recipe import Recipe
-from sojourn.registry import Range, build, construct, convert, find
+from sojourn.registry import Range, build, construct, convert, find, names
 
 POSITIVE, COUNT = "a whole number of at least 1", "a whole number of at least 0"
 ABOVE, LEAST = "a number above 0", "a number of at least 0"
@@ -122,7 +122,7 @@ def test_an_array_of_a_fixed_length_takes_a_hint_for_each_place():
         convert(tuple[int, str], [1, 2], "x")
 
 
-OWN_CHECKS = {find("env", name) for name in COMPONENTS["env"]}  # each refuses values in its own words
+OWN_CHECKS = {find("env", name) for name in names("env")}  # each refuses values in its own words
 
 
 def configs(cls: type) -> Iterator[type]:
@@ -135,7 +135,7 @@ def configs(cls: type) -> Iterator[type]:
 
 
 def test_every_whole_number_of_a_config_has_a_range():
-    components = {find(kind, name) for kind, names in COMPONENTS.items() for name in names}
+    components = {find(kind, name) for kind in COMPONENTS for name in names(kind)}
     unbounded = [
         f"{cls.__name__}.{f.name}"
         for cls in {*configs(Recipe), *components} - OWN_CHECKS

@@ -20,15 +20,14 @@ def envs(
 ) -> None:
     """The worlds that come with Sojourn: what they are, what they need, and what was measured of them."""
     from sojourn import atlas
-    from sojourn.components import COMPONENTS
-    from sojourn.registry import find
+    from sojourn.registry import find, names
 
     console = CleanConsole()
     if not name:
         if measure or overrides:
             raise ConfigError("name the world that is meant: sojourn envs toy --measure")
         return console.print(atlas.table(atlas.worlds(), console.width))
-    known = name in COMPONENTS["env"] and not (measure or overrides)  # its class says enough
+    known = name in names("env") and not (measure or overrides)  # its class says enough
     family = find("env", name) if known else build_world(name, overrides)
     entry = atlas.describe(name, family)
     if measure:

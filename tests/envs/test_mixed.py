@@ -11,7 +11,6 @@ from sojourn import config
 from sojourn.checks.env import check_env
 from sojourn.display import Display
 from sojourn.envs.mixed import Mixed
-from sojourn.envs.shop import Shop
 from sojourn.envs.toy import Toy, ToyEnv
 from sojourn.errors import ConfigError
 from sojourn.recipe import resolve
@@ -19,6 +18,7 @@ from sojourn.record import metrics
 from sojourn.record.run import RunFolder
 from sojourn.registry import build
 from sojourn.stages import run_recipe
+from sojourn_worlds.shop import Shop
 
 SMALL = Shop(products=200, attributes=1, options=0, price_limit=False, test=7)
 

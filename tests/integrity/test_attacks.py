@@ -14,14 +14,14 @@ import pytest
 from attacks import GONE, LASTING, PYTHON, REPO, TERMINAL
 
 import sojourn
-from sojourn.envs.python import Python
-from sojourn.envs.repo import Repo
-from sojourn.envs.repo.bugs import cases_of, expected, source_of
-from sojourn.envs.repo.cases import CASES
 from sojourn.envs.sandbox import Sandbox
-from sojourn.envs.terminal import Terminal
 from sojourn.errors import ActionError
 from sojourn.types import Message, Role, Step
+from sojourn_worlds.python import Python
+from sojourn_worlds.repo import Repo
+from sojourn_worlds.repo.bugs import cases_of, expected, source_of
+from sojourn_worlds.repo.cases import CASES
+from sojourn_worlds.terminal import Terminal
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from sojourn.envs.clinic.table import diseases
 from sojourn.errors import ActionError
 from sojourn.registry import build
 from sojourn.types import Message, Role, Step
+from sojourn_worlds.clinic.table import diseases
 
 Policy = Callable[[Any], Iterator[str] | list[str]]
 STATUSES = ("pending", "shipped", "delivered")
