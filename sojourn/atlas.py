@@ -70,7 +70,9 @@ def describe(name: str, family: Any) -> World:
 
 
 def _class(family: Any) -> type:
-    return getattr(family, "plain", family if isinstance(family, type) else type(family))
+    """The class that says what a world is: the plain one, where it is a world of one."""
+    plain = getattr(family, "plain", None)
+    return plain if isinstance(plain, type) else family if isinstance(family, type) else type(family)
 
 
 def measured_now(entry: World, family: Any) -> World:

@@ -15,11 +15,11 @@ from sojourn.registry import find
 ROOT = Path(__file__).parent.parent / "sojourn"
 WORLDS = ROOT.parent / "worlds"
 ORDER = [
-    "types", "protocols", "secrets", "errors", "files", "components", "plugins", "based", "registry", "config", "threads",
-    "event_loop", "timeline", "schedules", "optim", "tasks", "record", "terminal", "envs", "render", "agents",
-    "rollout", "rewards", "filters", "credit", "batch", "streams", "losses", "backends", "recipe", "display", "rig",
-    "weights", "train", "evaluate", "stages", "checks", "replay", "arena", "menu", "atlas", "view", "commands",
-    "cli",
+    "types", "protocols", "secrets", "errors", "files", "components", "plugins", "based", "registry", "config",
+    "threads", "event_loop", "timeline", "schedules", "optim", "tasks", "record", "terminal", "envs", "render",
+    "agents", "rollout", "rewards", "filters", "credit", "batch", "streams", "losses", "backends", "recipe",
+    "display", "rig", "weights", "train", "evaluate", "stages", "checks", "replay", "arena", "menu", "atlas", "view",
+    "commands", "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}
 LAZY = {("registry", "envs")}  # a plain class becomes a world where a config names one
