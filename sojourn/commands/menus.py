@@ -1,4 +1,4 @@
-"""`sojourn envs` and `sojourn methods`: what comes with Sojourn."""
+"""`sojourn envs` and `sojourn methods`: the worlds and methods that are installed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sojourn.terminal.output import CleanConsole
 
 
 def envs(
-    name: Annotated[str, typer.Argument(help="one world, or your own 'module:Class'; all, where none is named")] = "",
+    name: Annotated[str, typer.Argument(help="one world, or your own 'module:Class'; by default all")] = "",
     overrides: Overrides = None,
     measure: Annotated[bool, typer.Option("--measure", help="play it on this machine, now")] = False,
 ) -> None:
-    """The worlds that come with Sojourn: what they are, what they need, and what was measured of them."""
+    """The worlds that are installed: what they are, what they need, and what was measured of them."""
     from sojourn import atlas
     from sojourn.registry import find, names
 
