@@ -63,7 +63,8 @@ def describe(name: str, family: Any) -> World:
     """What is known of a world, or of the class of one."""
     cls = _class(family)
     what = " ".join((cls.__doc__ or "").split()).partition(". ")[0].removesuffix(".") + "."
-    found = measurements(plugins.top_level(cls.__module__)).get(name)
+    packages = [plugins.top_level(kind.__module__) for kind in (cls, type(family))]
+    found = next((known[name] for known in map(measurements, packages) if name in known), None)
     measured = Measured.from_json(found["measured"]) if found else None
     where = found["where"] + f", with {json.dumps(found['fields'])}" * bool(found["fields"]) if found else ""
     return World(name, what, getattr(cls, "about", None), measured, where)
