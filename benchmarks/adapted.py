@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-TESTS = Path(__file__).parent.parent / "tests" / "adapters"
+TESTS = Path(__file__).parent.parent / "worlds" / "tests" / "adapters"
 EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "mcp": {"check": "mcp_hooks:moved", "hidden": ("dump", "crash", "sleep")},
     "aviary": {"dataset": "aviary_hooks:Safes", "expert": "aviary_hooks:halve", "scale": 0.5},

@@ -25,12 +25,11 @@ from typing import Any
 
 from adapted import EXAMPLES, example
 from machine import processor
-from worlds import fields_of
 
 from sojourn.checks.attack import Attacked, attack_env
-from sojourn.config.components import COMPONENTS
-from sojourn.config.registry import build
+from sojourn.config.registry import build, names
 from sojourn.errors import SojournError
+from worlds import fields_of
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "attacks.json"
@@ -124,14 +123,14 @@ def main() -> None:
             sys.exit(str(error))
         return
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    for name in asked.worlds or COMPONENTS["env"]:
+    for name in asked.worlds or names("env"):
         for who in asked.who or (("root", "user") if os.geteuid() == 0 else ("user",)):
             found = attacked(name, who)
             told = found if isinstance(found, str) else f"{found['held']} / {found['tried']} held"
             print(f"{name} as {who}: {told}", flush=True)
             if not isinstance(found, str):
                 known.setdefault(name, {})[who] = found
-                ordered = {key: known[key] for key in COMPONENTS["env"] if key in known}
+                ordered = {key: known[key] for key in names("env") if key in known}
                 RESULTS.write_text(json.dumps(ordered, indent=1) + "\n")
                 PAGE.write_text(page(ordered))
 

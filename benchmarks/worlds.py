@@ -2,9 +2,10 @@
 
     python benchmarks/worlds.py [world ...]
 
-Writes `sojourn/envs/measured.json`, which `sojourn envs` shows, and a page for each world in `docs/worlds`, with an
-episode of its expert. Every world is measured in a process of its own, as it comes; those that cannot be made without
-fields have them in `FIELDS` or, adapters, in `adapted`. What cannot be measured here keeps what was measured before.
+Writes `measured.json` in the package that the world is in (`sojourn` or `sojourn_worlds`), which `sojourn envs` shows,
+and a page for each world in `docs/worlds`, with an episode of its expert. Every world is measured in a process of its
+own, as it comes; those that cannot be made without fields have them in `FIELDS` or, adapters, in `adapted`. What cannot
+be measured here keeps what was measured before.
 """
 
 from __future__ import annotations
@@ -27,12 +28,11 @@ from machine import processor
 from sojourn import env_catalog
 from sojourn.agents.person import play_in_terminal
 from sojourn.checks.env.measure import measure
-from sojourn.config.components import COMPONENTS
-from sojourn.config.registry import build, find
+from sojourn.config import plugins
+from sojourn.config.registry import build, find, names
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "worlds"
-MEASURED = ROOT / "sojourn" / "envs" / env_catalog.MEASURED
 LIMIT_S = 300
 LONGEST = 6_000  # characters of an episode
 FIELDS: dict[str, dict[str, Any]] = {
@@ -45,7 +45,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 def fields_of(name: str) -> dict[str, Any]:
     """Those of an adapter are its smallest example, where it has one."""
     cls = find("env", name)
-    adapts = cls.__module__.startswith("sojourn.envs.adapters.")
+    adapts = cls.__module__.startswith("sojourn_worlds.adapters.")
     return FIELDS.get(name) or EXAMPLES.get(name) or (dict(cls.about.easy) if adapts else {})
 
 
@@ -93,12 +93,20 @@ def index() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(names: list[str]) -> None:
-    known = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
+def keep(name: str, found: dict[str, Any]) -> None:
+    """Writes what was measured of a world into its package."""
+    package = plugins.top_level(find("env", name).__module__)
+    known = {**env_catalog.measurements(package), name: found}
+    ordered = {key: known[key] for key in names("env") if key in known}
+    (Path(sys.modules[package].__path__[0]) / env_catalog.MEASURED).write_text(json.dumps(ordered, indent=1) + "\n")
+    env_catalog.measurements.cache_clear()
+
+
+def main(asked: list[str]) -> None:
     where = f"{datetime.now(UTC).date().isoformat()}, {os.cpu_count()} cores of {processor()}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     PAGES.mkdir(parents=True, exist_ok=True)
-    for name in names or COMPONENTS["env"]:
+    for name in asked or names("env"):
         command = [sys.executable, __file__, "--one", name]
         try:
             child = subprocess.run(
@@ -111,10 +119,7 @@ def main(names: list[str]) -> None:
             print(f"{name}: {(child.stderr.strip().splitlines() or ['no word'])[-1]}", file=sys.stderr)
             continue
         found = json.loads(child.stdout.splitlines()[-1])
-        known[name] = {"measured": found["measured"], "fields": found["fields"], "where": where}
-        ordered = {key: known[key] for key in COMPONENTS["env"] if key in known}
-        MEASURED.write_text(json.dumps(ordered, indent=1) + "\n")
-        env_catalog.measurements.cache_clear()
+        keep(name, {"measured": found["measured"], "fields": found["fields"], "where": where})
         family = made(name)
         entry = env_catalog.describe(name, family)
         (PAGES / f"{name}.md").write_text(page(entry, family, found["episode"]))

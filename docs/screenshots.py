@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 from playwright.sync_api import Page, sync_playwright
 
-from sojourn.envs.grounding import Grounding
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.types import (
@@ -39,6 +38,7 @@ from sojourn.types import (
     Turn,
     Versions,
 )
+from sojourn_worlds.grounding import Grounding
 
 ROOT = Path(__file__).parent.parent
 IMAGES = Path(__file__).parent / "images"

@@ -1,26 +1,27 @@
-"""The worlds that come with Sojourn: what they say of themselves and what was measured of them, for people."""
+"""The worlds that are installed: what they say of themselves and what was measured of them, for people."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sojourn.checks.env.measure import Measured, Scored, measure
-from sojourn.config.components import COMPONENTS
-from sojourn.config.registry import find
+from sojourn.config import plugins
+from sojourn.config.registry import find, names
 from sojourn.envs.about import About
 from sojourn.errors import SojournError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-MEASURED = "measured.json"  # beside the worlds; written by benchmarks/worlds.py
+MEASURED = "measured.json"  # in the top-level package of a world; ours are written by benchmarks/worlds.py
 CAPTION = "expert and random: mean rewards; *: forked by re-execution; sojourn envs NAME tells more"
 WIDE = 110  # columns
 UNITS = ((1_000_000, "M"), (1_000, "k"))
@@ -39,13 +40,16 @@ class World:
 
 
 @cache
-def measurements() -> Mapping[str, Any]:
-    file = resources.files("sojourn.envs") / MEASURED
-    return json.loads(file.read_text()) if file.is_file() else {}
+def measurements(package: str) -> Mapping[str, Any]:
+    """Returns what was measured of the worlds of a top-level package, by their names."""
+    for folder in getattr(sys.modules.get(package), "__path__", ()):
+        if (file := Path(folder) / MEASURED).is_file():
+            return json.loads(file.read_text())
+    return {}
 
 
 def worlds() -> list[World]:
-    return [_listed(name) for name in COMPONENTS["env"]]
+    return [_listed(name) for name in names("env")]
 
 
 def _listed(name: str) -> World:
@@ -57,12 +61,19 @@ def _listed(name: str) -> World:
 
 def describe(name: str, family: Any) -> World:
     """What is known of a world, or of the class of one."""
-    cls = getattr(family, "plain", family if isinstance(family, type) else type(family))
+    cls = _class(family)
     what = " ".join((cls.__doc__ or "").split()).partition(". ")[0].removesuffix(".") + "."
-    found = measurements().get(name)
+    packages = [plugins.top_level(kind.__module__) for kind in (cls, type(family))]
+    found = next((known[name] for known in map(measurements, packages) if name in known), None)
     measured = Measured.from_json(found["measured"]) if found else None
     where = found["where"] + f", with {json.dumps(found['fields'])}" * bool(found["fields"]) if found else ""
     return World(name, what, getattr(cls, "about", None), measured, where)
+
+
+def _class(family: Any) -> type:
+    """The class that says what a world is: the plain one, where it is a world of one."""
+    plain = getattr(family, "plain", None)
+    return plain if isinstance(plain, type) else family if isinstance(family, type) else type(family)
 
 
 def measured_now(entry: World, family: Any) -> World:
@@ -109,7 +120,8 @@ def details(entry: World, family: Any) -> list[tuple[str, str]]:
     about, found = entry.about, entry.measured
     lines = [("what it is", entry.what)]
     if about:
-        install = f"pip install 'sojourn[{about.extra}]'" if about.extra else ""
+        distribution = plugins.distribution_of(_class(family).__module__) if about.extra else ""
+        install = f"pip install '{distribution}[{about.extra}]'" if distribution else about.extra
         programs = ", ".join(f"{program} (Debian: {package})" for program, package in about.programs.items())
         lines += [
             ("source", about.source),

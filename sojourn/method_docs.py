@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from sojourn.config.components import COMPONENTS
-from sojourn.config.registry import build, find, nearest
+from sojourn.config.registry import build, find, names, nearest
 from sojourn.errors import ConfigError
 from sojourn.protocols import Learns, env_needs, provided, reads_critic, task_data, valid_for
 
@@ -46,7 +45,7 @@ def methods(kind: str = "") -> list[Method]:
     """All of a kind, or all. Raises `ConfigError` for a kind that has no methods."""
     if kind and kind not in KINDS:
         raise ConfigError(f"'{kind}' is no kind of method: {nearest(kind, KINDS)}")
-    return [_method(k, name) for k in ([kind] if kind else KINDS) for name in COMPONENTS[k]]
+    return [_method(k, name) for k in ([kind] if kind else KINDS) for name in names(k)]
 
 
 def markdown() -> str:

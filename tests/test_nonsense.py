@@ -9,7 +9,7 @@ from test_config import write
 
 from sojourn.commands.train import check_buildable
 from sojourn.config.components import COMPONENTS
-from sojourn.config.registry import build, find
+from sojourn.config.registry import build, find, names
 from sojourn.errors import ConfigError, SojournError
 from sojourn.train.resolve import load
 
@@ -84,7 +84,7 @@ def test_no_field_of_any_component_takes_what_is_no_number_of_the_machine(kind):
                         build(kind, {"name": name, **GIVEN.get(name, {}), field.name: value})
 
 
-@pytest.mark.parametrize("world", COMPONENTS["env"])
+@pytest.mark.parametrize("world", names("env"))
 def test_every_field_of_a_world_is_taken_or_refused_in_a_sentence(world):
     cls = find("env", world)
     fields = {"name": world, **(cls.about.easy if hasattr(cls, "about") else {})}

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FILES = sorted([*ROOT.glob("requirements*.txt"), *ROOT.glob("tests/*/requirements*.txt")])
+FOLDERS = (".", "tests/*", "worlds/tests/*")
+FILES = sorted(file for folder in FOLDERS for file in ROOT.glob(f"{folder}/requirements*.txt"))
 PIN = re.compile(r"([A-Za-z0-9._-]+)(?:\[[\w,-]+\])?==([\w.!+]+)")
 TOGETHER = ("requirements.txt", "requirements-models.txt", "requirements-worlds.txt")  # in one environment
 
@@ -31,7 +32,7 @@ def name(file: Path) -> str:
 
 def test_all_files_are_found() -> None:
     assert len(FILES) >= 10
-    assert {"tests/adapters/requirements-mcp1.txt", *TOGETHER} <= {name(file) for file in FILES}
+    assert {"worlds/tests/adapters/requirements-mcp1.txt", *TOGETHER} <= {name(file) for file in FILES}
 
 
 @pytest.mark.parametrize("file", FILES, ids=name)
@@ -59,7 +60,7 @@ def test_files_that_are_installed_together_agree() -> None:
     assert {package: found for package, found in versions.items() if len(found) > 1} == {}, "pinned in several files"
 
 
-@pytest.mark.parametrize("file", sorted(ROOT.glob("tests/adapters/requirements-*.in")), ids=name)
+@pytest.mark.parametrize("file", sorted(ROOT.glob("worlds/tests/adapters/requirements-*.in")), ids=name)
 def test_what_is_asked_for_is_what_is_pinned(file: Path) -> None:
     wanted = [pins_of(line) for line in file.read_text().splitlines() if line]
     assert set(wanted) <= set(pins(file.with_suffix(".txt")))
@@ -74,4 +75,4 @@ def test_make_installs_nothing_unchecked_but_torch_and_ourselves() -> None:
     installs = re.findall(r"pip install .*", "\n".join(told))
     assert len(installs) > 5
     unchecked = {command for command in installs if "--require-hashes" not in command}
-    assert all("torch==" in command or command.endswith("--no-deps -e .") for command in unchecked), unchecked
+    assert all("torch==" in command or command.endswith("--no-deps -e . -e worlds") for command in unchecked), unchecked

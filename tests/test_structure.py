@@ -3,14 +3,17 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+import sojourn
 from sojourn.config.components import COMPONENTS
 from sojourn.config.registry import find
 
 ROOT = Path(__file__).parent.parent / "sojourn"
+WORLDS = ROOT.parent / "worlds"
 ORDER = [
     "types", "protocols", "secrets", "errors", "files", "threads", "event_loop", "timeline", "config", "composite",
     "schedules", "optim", "models", "tasks", "curricula", "record", "plot", "terminal", "envs", "render", "agents",
@@ -61,8 +64,23 @@ def test_every_module_has_its_place():
     assert found - ENTRANCES <= set(ORDER)
 
 
+def test_sojourn_knows_the_worlds_of_the_other_distribution_by_entry_points_alone():
+    registered = tomllib.loads((WORLDS / "pyproject.toml").read_text())["project"]["entry-points"]["sojourn.env"]
+    assert len(registered) > 40
+    assert COMPONENTS["env"].keys() == {"toy", "tools", "mixed"}
+    assert [path for path in ROOT.rglob("*.py") if "sojourn_worlds" in path.read_text()] == []
+
+
+def test_both_distributions_have_one_version_and_need_each_other_in_it():
+    own, worlds = (
+        tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in (ROOT.parent, WORLDS)
+    )
+    assert worlds["version"] == own["version"] == sojourn.__version__
+    assert f"sojourn=={own['version']}" in worlds["dependencies"]
+
+
 def test_importing_sojourn_is_light():
-    heavy = {"torch", "transformers", "playwright", "rich", "typer"}
+    heavy = {"torch", "transformers", "playwright", "rich", "typer", "importlib.metadata"}
     code = f"import sys, sojourn; print(sorted({heavy} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"

@@ -45,10 +45,9 @@ SUITES = {
 
 def _kind_of(name: str) -> str:
     """What a name is of; a recipe is taken for its world, and one's own class for what it looks like."""
-    from sojourn.config.components import COMPONENTS
-    from sojourn.config.registry import find, nearest
+    from sojourn.config.registry import find, names, nearest
 
-    kinds = [kind for kind in SUITES if name in COMPONENTS[kind]]
+    kinds = [kind for kind in SUITES if name in names(kind)]
     if len(kinds) == 1:
         return kinds[0]
     if kinds:
@@ -57,8 +56,8 @@ def _kind_of(name: str) -> str:
         return _kind_of_class(find("env", name))
     if Path(name).exists():
         return "env"
-    names = {known for kind in SUITES for known in COMPONENTS[kind]}
-    raise ConfigError(f"unknown component '{name}': {nearest(name, names)} (or your own 'module:Class')")
+    known = {name for kind in SUITES for name in names(kind)}
+    raise ConfigError(f"unknown component '{name}': {nearest(name, known)} (or your own 'module:Class')")
 
 
 def _kind_of_class(cls: Any) -> str:

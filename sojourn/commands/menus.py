@@ -1,4 +1,4 @@
-"""`sojourn envs` and `sojourn methods`: what comes with Sojourn."""
+"""`sojourn envs` and `sojourn methods`: the worlds and methods that are installed."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from sojourn.terminal.output import CleanConsole
 
 
 def envs(
-    name: Annotated[str, typer.Argument(help="one world, or your own 'module:Class'; all, where none is named")] = "",
+    name: Annotated[str, typer.Argument(help="one world, or your own 'module:Class'; by default all")] = "",
     overrides: Overrides = None,
     measure: Annotated[bool, typer.Option("--measure", help="play it on this machine, now")] = False,
 ) -> None:
-    """The worlds that come with Sojourn: what they are, what they need, and what was measured of them."""
+    """The worlds that are installed: what they are, what they need, and what was measured of them."""
     from sojourn import env_catalog
-    from sojourn.config.components import COMPONENTS
-    from sojourn.config.registry import find
+    from sojourn.config.registry import find, names
 
     console = CleanConsole()
     if not name:
         if measure or overrides:
             raise ConfigError("name the world that is meant: sojourn envs toy --measure")
         return console.print(env_catalog.table(env_catalog.worlds(), console.width))
-    known = name in COMPONENTS["env"] and not (measure or overrides)  # its class says enough
+    known = name in names("env") and not (measure or overrides)  # its class says enough
     family = find("env", name) if known else build_world(name, overrides)
     entry = env_catalog.describe(name, family)
     if measure:

@@ -1,53 +1,15 @@
-"""What comes with Sojourn: one line for each component, by kind and name. Importing this imports none of them."""
+"""What comes with Sojourn: one line for each component, by kind and name. Importing this imports none of them.
+
+Other distributions register theirs as entry points: see `sojourn.config.plugins`.
+"""
 
 from __future__ import annotations
 
 COMPONENTS: dict[str, dict[str, str]] = {
     "env": {
         "toy": "sojourn.envs.toy:Toy",
-        "miniwob": "sojourn.envs.miniwob:MiniWoB",
-        "shop": "sojourn.envs.shop:Shop",
-        "search": "sojourn.envs.search:Search",
-        "webnav": "sojourn.envs.webnav:WebNav",
-        "market": "sojourn.envs.market:Market",
         "tools": "sojourn.envs.tools:Tools",
-        "desktop": "sojourn.envs.desktop:Desktop",
-        "grounding": "sojourn.envs.grounding:Grounding",
         "mixed": "sojourn.envs.mixed:Mixed",
-        "clarify": "sojourn.envs.clarify:Clarify",
-        "clinic": "sojourn.envs.clinic:Clinic",
-        "devices": "sojourn.envs.devices:Devices",
-        "babyai": "sojourn.envs.babyai:BabyAI",
-        "textworld": "sojourn.envs.textworld:TextWorld",
-        "textworld_express": "sojourn.envs.textworld_express:TextWorldExpress",
-        "scienceworld": "sojourn.envs.scienceworld:ScienceWorld",
-        "alfworld": "sojourn.envs.alfworld:ALFWorld",
-        "frozenlake": "sojourn.envs.frozenlake:FrozenLake",
-        "cliffwalking": "sojourn.envs.cliffwalking:CliffWalking",
-        "taxi": "sojourn.envs.taxi:Taxi",
-        "blackjack": "sojourn.envs.blackjack:Blackjack",
-        "gymnasium": "sojourn.envs.adapters.gymnasium:Gymnasium",
-        "sokoban": "sojourn.envs.sokoban:Sokoban",
-        "bandit": "sojourn.envs.bandit:Bandit",
-        "online": "sojourn.envs.online:Online",
-        "terminal": "sojourn.envs.terminal:Terminal",
-        "service": "sojourn.envs.service:Service",
-        "social": "sojourn.envs.social:Social",
-        "matrix": "sojourn.envs.matrix:Matrix",
-        "auction": "sojourn.envs.auction:Auction",
-        "colorgrid": "sojourn.envs.colorgrid:ColorGrid",
-        "openspiel": "sojourn.envs.openspiel:OpenSpiel",
-        "textarena": "sojourn.envs.textarena:TextArena",
-        "pettingzoo": "sojourn.envs.adapters.pettingzoo:PettingZoo",
-        "mcp": "sojourn.envs.adapters.mcp:MCP",
-        "aviary": "sojourn.envs.adapters.aviary:Aviary",
-        "python": "sojourn.envs.python:Python",
-        "tau": "sojourn.envs.tau:Tau",
-        "openenv": "sojourn.envs.adapters.openenv:OpenEnv",
-        "repo": "sojourn.envs.repo:Repo",
-        "verifiers": "sojourn.envs.adapters.verifiers:Verifiers",
-        "browsergym": "sojourn.envs.adapters.browsergym:BrowserGym",
-        "nemo_gym": "sojourn.envs.adapters.nemo_gym:NemoGym",
     },
     "renderer": {
         "auto": "sojourn.render.auto:Auto",

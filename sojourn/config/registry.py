@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
+from sojourn.config import plugins
 from sojourn.config.components import COMPONENTS, MEMBERS
 from sojourn.errors import ConfigError, MissingExtraError, SojournError, raised_at, told
 from sojourn.secrets import masked_value
@@ -64,6 +65,7 @@ LARGEST = 3e38  # what is computed in 32 bits becomes infinite soon after
 PATH = r"[^\0]*[^\0\s][^\0]*"
 SOME = Text(r"[^\0]*[^\0\s][^\0]*", "a text that is not empty")
 STRING = Text(r"(?s).+", "a text of at least one character")
+MORE = {"env": "sojourn-worlds"}  # the distribution that more components of a kind come from
 LONGEST = 80  # characters of a value in a message
 FOLDER = Text(PATH, "the path of a folder")
 
@@ -82,19 +84,46 @@ def nearest(word: str, words: Iterable[str]) -> str:
     return f"did you mean '{close[0]}'?" if close else f"use one of {', '.join(words)}"
 
 
+def names(kind: str) -> list[str]:
+    """Returns the names of a kind: Sojourn's own in their order, then those that other distributions register."""
+    own = COMPONENTS[kind]
+    more = plugins.plugins().get(kind, {})
+    if taken := [found[0] for name, found in more.items() if name in own]:
+        who = f"the distribution '{taken[0].distribution}' registers the {kind} '{taken[0].name}'"
+        raise ConfigError(f"{who}, which is the name of one of Sojourn's own: rename it there, or uninstall it")
+    return [*own, *more]
+
+
 def find(kind: str, name: str) -> Any:
     """The class behind a registered name, or behind "module:attr" of the user's own."""
-    table = COMPONENTS[kind]
-    target = table.get(name, name if ":" in name else None)
-    if target is None:
-        raise ConfigError(f"unknown {kind} '{name}': {nearest(name, table)} (or your own 'module:Class')")
+    what, target = f"{kind} '{name}'", COMPONENTS[kind].get(name, name if ":" in name else "")
+    if not target:
+        plugin = _plugin(kind, name)
+        what, target = f"{what} of the distribution '{plugin.distribution}'", plugin.target
     module_name, _, attribute = target.partition(":")
     if not attribute or not all(module_name.split(".")):
-        raise ConfigError(f"{kind} '{name}': expected 'module:Class', such as 'my_package.mine:Mine'")
-    module = _imported(module_name, f"{kind} '{name}'")
+        found = "" if target == name else f" is registered as '{target}'"
+        raise ConfigError(f"{what}{found}: expected 'module:Class', such as 'my_package.mine:Mine'")
+    module = _imported(module_name, what)
     if not hasattr(module, attribute):
-        raise ConfigError(f"{kind} '{name}': module '{module_name}' has no '{attribute}'")
+        raise ConfigError(f"{what}: module '{module_name}' has no '{attribute}'")
     return getattr(module, attribute)
+
+
+def _plugin(kind: str, name: str) -> plugins.Plugin:
+    """The one component that other distributions register by a name."""
+    found = plugins.plugins().get(kind, {}).get(name, ())
+    if len(found) > 1:
+        who = " and ".join(f"'{plugin.distribution}' ({plugin.target})" for plugin in found)
+        raise ConfigError(
+            f"{kind} '{name}' is registered by {who}: uninstall one of these distributions, or name the class that "
+            "you mean as 'module:Class'"
+        )
+    if found:
+        return found[0]
+    more = MORE.get(kind, "")
+    hint = f"; more come with: pip install {more}" if more and more not in plugins.distributions() else ""
+    raise ConfigError(f"unknown {kind} '{name}': {nearest(name, names(kind))} (or your own 'module:Class'{hint})")
 
 
 def named(path: str, where: str) -> Any:
@@ -144,7 +173,7 @@ def build(kind: str, table: Mapping[str, Any], where: str = "") -> Built:
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where} = {shown(table)}: expected a table with a 'name', such as {{name = '...'}}")
     if "name" not in table:
-        raise ConfigError(f"{where} has no 'name': {nearest('', COMPONENTS[kind])}")
+        raise ConfigError(f"{where} has no 'name': {nearest('', names(kind))}")
     name = table["name"]
     if not isinstance(name, str):
         raise _wrong(f"{where}.name", name, _word(str))
@@ -252,10 +281,9 @@ def plain(value: Any) -> Any:
     """A config value as TOML can hold it; components must have been given as tables to be written back by name."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         table = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
-        target = f"{type(value).__module__}:{type(value).__qualname__}"
-        names = [name for known in COMPONENTS.values() for name, path in known.items() if path == target]
         table = {key: item for key, item in table.items() if item is not None}
-        return {"name": names[0], **table} if names else table
+        name = _registered_name(type(value))
+        return {"name": name, **table} if name else table
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -263,6 +291,15 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
+
+
+def _registered_name(cls: type) -> str:
+    """The name that a class is registered by; empty where it is by none."""
+    target = f"{cls.__module__}:{cls.__qualname__}"
+    if plugins.top_level(target) == "sojourn":
+        return next((name for known in COMPONENTS.values() for name, path in known.items() if path == target), "")
+    known = plugins.plugins().values()
+    return next((name for kind in known for name, found in kind.items() if found[0].target == target), "")
 
 
 def convert(hint: Any, value: Any, where: str) -> Built:

@@ -1,1 +1,1 @@
-"""Worlds: one file or folder each, with its tasks, its dynamics and its own reward."""
+"""What helps to write worlds (tools, sandboxes, browsers, judges), and those that need nothing: toy, tools, mixed."""

@@ -16,7 +16,7 @@ class About:
     """Facts of a world that nobody has to measure; a family has them as its class attribute `about`.
 
     `source`: where dynamics and data come from, with citation. `licence`: of the code and data that are used, as an
-    SPDX expression where there is one. `extra`: the extra of the package that installs what it needs, empty where
+    SPDX expression where there is one. `extra`: the extra of its distribution that installs what it needs, empty where
     nothing is. `programs`: what the system must have, from the program to the Debian package it comes in. `seats`: how
     many play. `sees`: what observations are made of. `easy`: fields that make it as small as it gets, for smoke tests.
     `writes`: actions that put a text of the agent's into the world, with {} in its place, such as "type {}"; `submits`:
@@ -35,13 +35,14 @@ class About:
     submits: tuple[str, ...] = ()
 
 
-def need(module: str, extra: str, world: str) -> ModuleType:
-    """The module of an extra, imported now; one sentence with the remedy where it is missing."""
+def need(module: str, requirement: str, world: str) -> ModuleType:
+    """The module, imported now; where it is missing, one sentence that names the requirement to install, such as
+    "sojourn-worlds[miniwob]"."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(
-            f"{world} needs the package '{module.partition('.')[0]}' ({error}): pip install 'sojourn[{extra}]'"
+            f"{world} needs the package '{module.partition('.')[0]}' ({error}): pip install '{requirement}'"
         ) from error
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import tomli_w
 
 import sojourn
+from sojourn.config import plugins
 from sojourn.config.toml import LARGEST, parsed
 from sojourn.errors import RecordError
 from sojourn.files import descriptor as opened
@@ -30,7 +31,7 @@ from sojourn.files import read_bytes, read_text
 from sojourn.record.atomic import FOLDER, make_private, sync_tree, write_bytes
 from sojourn.record.blobs import Blobs
 from sojourn.record.intervals import Summary
-from sojourn.record.source import revision
+from sojourn.record.source import revision, source_of
 from sojourn.secrets import masked, masked_table
 
 PACKAGES = (
@@ -52,7 +53,8 @@ def versions() -> dict[str, str]:
     installed; and when it began."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     found = {"sojourn": sojourn.__version__, **revision(), "python": platform.python_version()}
-    found |= {"machine": platform.platform(), "began": now}
+    found |= {"machine": platform.platform(), "began": now, **plugins.distributions()}
+    found |= {f"source of {folder.name}": source_of(folder) for folder in plugins.folders() if folder.is_dir()}
     for package in PACKAGES:
         try:
             found[package] = metadata.version(package)

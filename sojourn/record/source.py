@@ -18,13 +18,18 @@ def revision() -> dict[str, str]:
     """`source`, a digest of the package's files, and in a checkout `commit`, with "+changed" where files differ from
     it."""
     package = Path(sojourn.__file__).parent
-    files = sorted(path for path in package.rglob("*") if path.suffix in SUFFIXES and path.is_file())
-    found = {"source": digest_of(files, package)}
+    found = {"source": source_of(package)}
     commit = _git(package, "rev-parse", "HEAD")
     tracked = _git(package, "ls-files", "--error-unmatch", "__init__.py")
     if commit and tracked:  # a package that is installed inside another project's checkout has no commit of its own
         found["commit"] = commit + ("+changed" if _git(package, "status", "--porcelain", "--", ".") else "")
     return found
+
+
+@cache
+def source_of(package: Path) -> str:
+    """The digest of the files of a package."""
+    return digest_of(sorted(path for path in package.rglob("*") if path.suffix in SUFFIXES and path.is_file()), package)
 
 
 def digest_of(files: Iterable[Path], folder: Path) -> str:

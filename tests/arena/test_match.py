@@ -13,12 +13,12 @@ from sojourn.arena.lockstep import Row
 from sojourn.arena.match import Match
 from sojourn.arena.operators import Chance, Expert, Simple
 from sojourn.arena.spoken import Spoken, SpokenSeat
-from sojourn.envs.matrix import Matrix
 from sojourn.envs.toy import Toy
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.protocols import AgentContext
 from sojourn.rollout.play import Limits, expert_action
 from sojourn.types import Message, Role, Task
+from sojourn_worlds.matrix import Matrix
 
 TOY = Toy(choices=True)
 

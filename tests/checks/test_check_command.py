@@ -64,7 +64,7 @@ def test_one_sentence_and_exit_code_2(tmp_path, words, sentence):
 
 RISKY = """
 from dataclasses import dataclass
-from sojourn.envs.blackjack import Blackjack
+from sojourn_worlds.blackjack import Blackjack
 
 @dataclass(frozen=True, kw_only=True)
 class Risky(Blackjack):

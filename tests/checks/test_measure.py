@@ -9,8 +9,8 @@ import pytest
 from sojourn import env_catalog
 from sojourn.checks.env.measure import Measured, Scored, measure
 from sojourn.envs.about import About
-from sojourn.envs.shop import Shop
 from sojourn.envs.toy import Toy
+from sojourn_worlds.shop import Shop
 
 FOUND = Measured(100_000, 500, 16, Scored(1.0, 1.0), Scored(0.25, 0.2), 3.2, 1234.5, "re-execution", 0.0123)
 

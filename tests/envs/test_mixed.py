@@ -12,13 +12,13 @@ from sojourn.config import toml
 from sojourn.config.registry import build
 from sojourn.display import Display
 from sojourn.envs.mixed import Mixed
-from sojourn.envs.shop import Shop
 from sojourn.envs.toy import Toy, ToyEnv
 from sojourn.errors import ConfigError
 from sojourn.record import metrics
 from sojourn.record.run import RunFolder
 from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
+from sojourn_worlds.shop import Shop
 
 SMALL = Shop(products=200, attributes=1, options=0, price_limit=False, test=7)
 

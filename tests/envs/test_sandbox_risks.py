@@ -2,11 +2,11 @@
 
 import pytest
 
-from sojourn.envs.python import Python
-from sojourn.envs.repo import Repo
 from sojourn.envs.sandbox import risks as module
 from sojourn.envs.sandbox.risks import risks
-from sojourn.envs.terminal import Terminal
+from sojourn_worlds.python import Python
+from sojourn_worlds.repo import Repo
+from sojourn_worlds.terminal import Terminal
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import tarfile
 import tempfile
 import time
 
-from sojourn.envs.terminal.job import LARGEST_ARCHIVE, packed, parsed, unpacked
+from sojourn_worlds.terminal.job import LARGEST_ARCHIVE, packed, parsed, unpacked
 
 
 def sparse(members: int, size: int) -> bytes:

@@ -9,19 +9,21 @@ import json
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
 from attacks import GONE, LASTING, PYTHON, REPO, TERMINAL
 
 import sojourn
-from sojourn.envs.python import Python
-from sojourn.envs.repo import Repo
-from sojourn.envs.repo.bugs import cases_of, expected, source_of
-from sojourn.envs.repo.cases import CASES
+from sojourn.config import plugins
 from sojourn.envs.sandbox import Sandbox
-from sojourn.envs.terminal import Terminal
 from sojourn.errors import ActionError
 from sojourn.types import Message, Role, Step
+from sojourn_worlds.python import Python
+from sojourn_worlds.repo import Repo
+from sojourn_worlds.repo.bugs import cases_of, expected, source_of
+from sojourn_worlds.repo.cases import CASES
+from sojourn_worlds.terminal import Terminal
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
@@ -194,8 +196,14 @@ async def test_repo_files_are_named_and_no_path_is_followed():
     assert source_of(module) != env.files[file]
 
 
-async def test_our_own_files_are_not_in_a_sandbox_though_they_lie_in_usr(monkeypatch):
-    monkeypatch.setattr(sojourn, "__file__", "/usr/share/doc/__init__.py")
+@pytest.mark.parametrize("whose", ["ours", "another distribution's"])
+async def test_files_of_worlds_are_not_in_a_sandbox_though_they_lie_in_usr(monkeypatch, whose):
+    if whose == "ours":
+        monkeypatch.setattr(sojourn, "__file__", "/usr/share/doc/__init__.py")
+    else:
+        monkeypatch.setattr(plugins, "folders", lambda: (Path("/usr/share/doc"), Path("/usr/lib/os-release")))
     async with Sandbox() as sandbox:
         assert (await sandbox.run("ls /usr/share/doc | wc -l; touch /usr/share/doc/x")).output.startswith("0\ntouch: ")
         assert int((await sandbox.run("ls /usr/share | wc -l")).output) > 1
+        seen = (await sandbox.run("cat /usr/lib/os-release")).output
+        assert ("NAME=" in seen) == (whose == "ours")

@@ -17,17 +17,17 @@ from bombs import ARCHIVES, HONEST, HURTS, TEXTS
 from sojourn.checks.env.holding import processes
 from sojourn.envs.judged import _PROCESS, Judge, Limits
 from sojourn.envs.sandbox import Entry, Tree
-from sojourn.envs.terminal import KINDS, Terminal, check_of, job_of
-from sojourn.envs.terminal.job import parsed, unpacked
 from sojourn.errors import InfrastructureError
 from sojourn.types import Message, Role
+from sojourn_worlds.terminal import KINDS, Terminal, check_of, job_of
+from sojourn_worlds.terminal.job import parsed, unpacked
 
 LOW = Limits(memory_bytes=2**27, cpu_s=1, wall_s=3.0)
 RIGHT = Tree({"/task/a.txt": Entry.file("right")})
 PLAY = """
 import asyncio, resource, sys
 from sojourn.envs.sandbox import Entry
-from sojourn.envs.terminal import Terminal
+from sojourn_worlds.terminal import Terminal
 from sojourn.types import Message, Role
 async def main():
     family = Terminal(kinds=("pack",))

@@ -11,11 +11,11 @@ from attacks import TERMINAL
 from ordinary import USERS, run_as
 from sandbox_attacks import ALLOWED, CHANGING, FULL, HOLDERS, PROGRAMS, REFUSED, WAKERS, WRITE, C
 
-from sojourn.envs.python import Python
 from sojourn.envs.sandbox import End, Entry, Limits, LostError, Sandbox
 from sojourn.envs.sandbox.tree import Reader
-from sojourn.envs.terminal import Terminal
 from sojourn.types import Message, Role
+from sojourn_worlds.python import Python
+from sojourn_worlds.terminal import Terminal
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),

@@ -24,7 +24,6 @@ from typer.testing import CliRunner
 from sojourn.cli import app
 from sojourn.config import toml
 from sojourn.config.registry import build
-from sojourn.envs.adapters.child import Interpreter
 from sojourn.envs.chat import Endpoint
 from sojourn.envs.judged import Judge
 from sojourn.envs.sandbox import Entry, Tree
@@ -35,6 +34,7 @@ from sojourn.rollout.play import Limits
 from sojourn.secrets import MASK, masked, masked_table
 from sojourn.train.resolve import resolve
 from sojourn.view.server import application
+from sojourn_worlds.adapters.child import Interpreter
 
 CANARY = "Kq7canaryW3birdZ9sings"
 SERVER = Path(__file__).with_name("keyed_server.py")

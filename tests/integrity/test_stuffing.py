@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from sojourn.config.registry import build
-from sojourn.envs.clinic.table import diseases
 from sojourn.errors import ActionError
 from sojourn.types import Message, Role, Step
+from sojourn_worlds.clinic.table import diseases
 
 Policy = Callable[[Any], Iterator[str] | list[str]]
 STATUSES = ("pending", "shipped", "delivered")

@@ -16,12 +16,12 @@ pytest.importorskip("miniwob", reason="the pages come with the package miniwob")
 pytest.importorskip("playwright", reason="Chromium is driven by playwright")
 
 from sojourn.envs.chromium import FLAGS, Wall, executable, risks
-from sojourn.envs.miniwob import MiniWoB
-from sojourn.envs.miniwob.actions import KEYS
-from sojourn.envs.miniwob.facts import page_names
-from sojourn.envs.miniwob.page import FIELDS
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.types import Message, Role, Task
+from sojourn_worlds.miniwob import MiniWoB
+from sojourn_worlds.miniwob.actions import KEYS
+from sojourn_worlds.miniwob.facts import page_names
+from sojourn_worlds.miniwob.page import FIELDS
 
 try:
     executable(environ.get("SOJOURN_CHROMIUM"))

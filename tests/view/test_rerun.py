@@ -25,7 +25,6 @@ from played_run import SUMS, TOY, Made, Script, Sums
 from starlette.testclient import TestClient
 
 from sojourn.arena.spoken import SILENT
-from sojourn.envs.sokoban import Sokoban
 from sojourn.record.episodes.episode_row import Entry
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
@@ -34,6 +33,7 @@ from sojourn.view.handover import Recited
 from sojourn.view.page import address
 from sojourn.view.reruns import MOST, Reruns
 from sojourn.view.server import application
+from sojourn_worlds.sokoban import Sokoban
 from tests.view import hostile
 
 SEEN: dict[str, Any] = {"observation": "image", "choices": True}

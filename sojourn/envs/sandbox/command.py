@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import sojourn
+from sojourn.config import plugins
 from sojourn.envs.about import need_program
 from sojourn.errors import ConfigError
 
@@ -41,9 +42,10 @@ def sandboxed(
             line += ["--symlink", os.readlink(path), str(path)]
         elif path.exists():
             line += ["--ro-bind", str(path), str(path)]
-    own = Path(sojourn.__file__).resolve().parent
-    if own.is_relative_to("/usr"):  # tasks and their answers are written in our own files
-        line += ["--tmpfs", str(own), "--remount-ro", str(own)]
+    for own in (Path(sojourn.__file__).resolve().parent, *plugins.folders()):
+        if own.is_relative_to("/usr"):  # tasks and their answers are written in the files of worlds
+            hidden = ["--tmpfs", str(own), "--remount-ro", str(own)]
+            line += ["--ro-bind", "/dev/null", str(own)] if own.is_file() else hidden
     line += ["--perms", "0755", "--dir", "/etc"]
     for name in ("/etc/alternatives", "/etc/ld.so.cache"):
         line += ["--ro-bind-try", name, name]

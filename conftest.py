@@ -1,0 +1,21 @@
+"""What the tests of Sojourn and of its worlds share. Torch runs on one thread: all tests share the cores."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+ROOT = Path(__file__).parent
+sys.path[:0] = [str(folder) for folder in (ROOT, ROOT / "worlds", ROOT / "tests")]  # what both trees of tests share
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory) -> Path:
+    """A run with checkpoints of a tiny model, which nobody may change."""
+    import trained_run
+
+    return trained_run.train(tmp_path_factory.mktemp("trained") / "run")

@@ -1,0 +1,92 @@
+"""Components of other distributions, which they register as entry points of the group `sojourn.<kind>`.
+
+    [project.entry-points."sojourn.env"]
+    maze = "my_worlds.maze:Maze"
+
+Reading them opens a file of every installed distribution, so it is done once, and only where somebody asks.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+GROUP = "sojourn."
+
+
+class Plugin(NamedTuple):
+    """A component that a distribution registers; `target` is "module:Class"."""
+
+    name: str
+    target: str
+    distribution: str
+    version: str
+
+    @property
+    def package(self) -> str:
+        """The top-level package that it is in."""
+        return top_level(self.target)
+
+
+@cache
+def plugins() -> Mapping[str, Mapping[str, tuple[Plugin, ...]]]:
+    """Returns what is registered, by kind and by name in alphabetical order; a name has several plugins where several
+    distributions register it."""
+    from importlib import metadata  # slow to import
+
+    owners: dict[str, metadata.Distribution] = {}
+    for distribution in metadata.distributions():
+        if f"[{GROUP}" in (distribution.read_text("entry_points.txt") or ""):
+            owners.setdefault(distribution.name, distribution)  # the first on the path is what is imported
+    points = [(point, owner) for owner in owners.values() for point in owner.entry_points]
+    found: dict[str, dict[str, tuple[Plugin, ...]]] = {}
+    for point, owner in sorted(points, key=lambda found: (found[0].name, found[1].name)):
+        if point.group.startswith(GROUP):
+            names = found.setdefault(point.group.removeprefix(GROUP), {})
+            plugin = Plugin(point.name, point.value.partition("[")[0].strip(), owner.name, owner.version)
+            names[point.name] = (*names.get(point.name, ()), plugin)
+    return found
+
+
+@cache
+def distributions() -> Mapping[str, str]:
+    """Returns the version of each distribution that registers components, by its name."""
+    return dict(sorted((plugin.distribution, plugin.version) for plugin in _all()))
+
+
+@cache
+def folders() -> tuple[Path, ...]:
+    """Returns the folders, or single files, of the top-level packages that registered components are in."""
+    found: list[Path] = []
+    for package in sorted({plugin.package for plugin in _all()}):
+        try:
+            spec = importlib.util.find_spec(package)
+        except (ImportError, ValueError):  # it cannot be imported: whoever asks for its components is told
+            continue
+        if spec is not None:
+            single = [spec.origin] if spec.origin else []
+            found += [Path(place).resolve() for place in spec.submodule_search_locations or single]
+    return tuple(found)
+
+
+@cache
+def distribution_of(module: str) -> str:
+    """Returns the distribution that a module was installed with; empty where it is of none."""
+    package = top_level(module)
+    registered = {plugin.package: plugin.distribution for plugin in _all()}
+    if package in registered:
+        return registered[package]
+    from importlib import metadata
+
+    return next(iter(metadata.packages_distributions().get(package, ())), "")
+
+
+def top_level(module: str) -> str:
+    return module.partition(":")[0].partition(".")[0]
+
+
+def _all() -> list[Plugin]:
+    return [plugin for names in plugins().values() for several in names.values() for plugin in several]

@@ -1,0 +1,1 @@
+"""Worlds for Sojourn, and adapters of other ecosystems' environments; `pyproject.toml` registers each by its name."""

@@ -1,0 +1,152 @@
+"""Starts a screen in a sandbox of its own, and talks with it in lines of JSON.
+
+Bubblewrap gives it a file system of its own (programs alone are seen, read-only), no network, an own list of processes,
+and the life of its parent: when that ends, by whatever signal, all that runs in it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sojourn.envs.about import need, need_program
+from sojourn.errors import ConfigError, InfrastructureError
+
+PROGRAMS = {"bwrap": "bubblewrap", "Xvfb": "xvfb", "openbox": "openbox", "mousepad": "mousepad"}
+HERE = Path(__file__).resolve().parent
+SEEN = (  # read-only, where they are there
+    *("/etc/fonts", "/etc/X11", "/etc/xdg", "/etc/ld.so.cache", "/etc/alternatives", "/etc/machine-id", "/etc/passwd"),
+    *("/etc/gtk-3.0", "/var/cache/fontconfig", "/var/lib/dbus"),
+)
+HOME = "/home/user"
+ENDING_S = 30.0
+LONGEST_ANSWER = 16 * 2**20  # bytes
+
+
+def check(kinds: tuple[str, ...]) -> None:
+    """Whether all that is needed is installed; one sentence with the remedy where it is not."""
+    need("Xlib", "sojourn-worlds[desktop]", "desktop")
+    for program, package in PROGRAMS.items():
+        if program != "mousepad" or "edit" in kinds:
+            need_program(program, package, "desktop")
+    if any(kind != "edit" for kind in kinds):
+        try:
+            import _tkinter  # noqa: F401
+        except ImportError:
+            raise ConfigError(
+                "desktop needs a Python with tkinter for its own applications: install it (Debian: apt-get install "
+                'python3-tk), or set kinds = ["edit"]'
+            ) from None
+
+
+def command() -> list[str]:
+    library = Path(need("Xlib", "sojourn-worlds[desktop]", "desktop").__file__ or "").resolve().parent.parent
+    words = [
+        *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"),
+        "--ro-bind",
+        "/usr",
+        "/usr",
+    ]
+    for name in ("bin", "sbin", "lib", "lib64"):
+        here = Path("/", name)
+        if here.is_symlink():
+            words += ["--symlink", os.readlink(here), str(here)]
+        elif here.exists():
+            words += ["--ro-bind", str(here), str(here)]
+    for path in SEEN:
+        words += ["--ro-bind-try", path, path]
+    words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/home", "--dir", HOME]
+    for path in dict.fromkeys((sys.base_prefix, str(library), str(HERE))):
+        words += ["--ro-bind", path, path]
+    variables = {
+        **{"HOME": HOME, "PATH": "/usr/local/bin:/usr/bin:/bin", "DISPLAY": ":0", "PYTHONPATH": str(library)},
+        **{"LANG": "C.UTF-8", "TZ": "UTC", "GSETTINGS_BACKEND": "memory", "NO_AT_BRIDGE": "1", "GTK_A11Y": "none"},
+        **{"DBUS_SESSION_BUS_ADDRESS": "disabled:", "USER": "user", "LOGNAME": "user"},
+    }
+    for name, value in variables.items():
+        words += ["--setenv", name, value]
+    return [*words, "--uid", "1000", "--gid", "1000", "--chdir", HOME, *python("screen.py")]
+
+
+def python(script: str) -> list[str]:
+    """How a script of this folder is run in the sandbox: without the packages of the environment."""
+    return [str(Path(sys.executable).resolve()), "-s", "-S", "-B", str(HERE / script)]
+
+
+def panel_command(spec: Mapping[str, Any]) -> list[str]:
+    return [*python("panel.py"), json.dumps(spec)]
+
+
+class Sandbox:
+    """One screen, from `start` to `close`."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._process: asyncio.subprocess.Process | None = None
+        self._broken = False
+        self._up = False
+
+    async def start(self) -> None:
+        pipe = asyncio.subprocess.PIPE
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *command(),
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                limit=LONGEST_ANSWER,
+                env={"PATH": os.environ.get("PATH", os.defpath)},  # whatever bwrap has is read inside, in /proc/1
+            )
+        )
+        try:
+            self._process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            self._process = await starting  # asyncio would kill it: see `_end`
+            raise
+
+    async def ask(self, do: str, *, picture: bool, **given: Any) -> Mapping[str, Any]:
+        """What the screen shows after that was done; after a failure or a cancelled request it can do no more."""
+        process = self._process
+        if process is None or self._broken or process.stdin is None or process.stdout is None:
+            raise InfrastructureError("this desktop is closed: make a new one")
+        self._broken = True
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                process.stdin.write(json.dumps({"do": do, "with": given, "picture": picture}).encode() + b"\n")
+                await process.stdin.drain()
+                answer = await process.stdout.readline()
+                if not answer:
+                    raise InfrastructureError(f"the desktop ended: {await self._last_words(process)}")
+        except TimeoutError as error:
+            raise InfrastructureError(f"the desktop gave no answer within {self.timeout_s} s") from error
+        except (OSError, ValueError) as error:
+            raise InfrastructureError(f"the desktop cannot be reached: {error}") from error
+        self._broken, self._up = False, True
+        return json.loads(answer)
+
+    async def _last_words(self, process: asyncio.subprocess.Process) -> str:
+        said = await process.stderr.read() if process.stderr else b""
+        return (said.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+
+    async def close(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            await asyncio.shield(self._end(process))
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        """Bubblewrap that is killed before it has set up all leaves a part behind: only what has answered is killed."""
+        if self._up and process.returncode is None:
+            process.kill()
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            async with asyncio.timeout(ENDING_S):
+                await process.communicate()  # the screen ends with its input
+        except TimeoutError:
+            process.kill()
+            await process.communicate()

@@ -1,0 +1,69 @@
+"""An errand: devices in some state, what is wished of them, and the state they should end in."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+from typing import Any
+
+from sojourn_worlds.devices.table import Appliances, Property, State, Value, devices
+
+
+@dataclass(frozen=True)
+class Errand:
+    devices: Appliances
+    initial: State
+    target: State
+    wishes: tuple[str, ...]
+
+    @property
+    def needed(self) -> list[str]:
+        """What has to change, whether it was said or not."""
+        return [path for path in self.initial if self.initial[path] != self.target[path]]
+
+    def reached(self, state: State) -> list[str]:
+        return [path for path in self.needed if state[path] == self.target[path]]
+
+    def spoilt(self, state: State) -> list[str]:
+        """What was changed and should not have been."""
+        return [path for path in state if state[path] != self.initial[path] == self.target[path]]
+
+    def worth(self, state: State) -> float:
+        return max(0.0, (len(self.reached(state)) - len(self.spoilt(state))) / len(self.needed))
+
+
+@lru_cache(512)
+def draw(seed: int, size: tuple[tuple[str, Any], ...]) -> Errand:
+    """The first of the seed's errands whose wishes can all be true at once."""
+    for attempt in count():
+        if errand := _draw(random.Random(f"devices {seed} {attempt}"), dict(size)):
+            return errand
+    raise AssertionError("unreachable: count() does not end")
+
+
+def _draw(rng: random.Random, fields: Mapping[str, Any]) -> Errand | None:
+    everything = devices(fields["place"])
+    there = everything.of(rng.sample(everything.names(), fields["devices"]))
+    initial = there.draw(rng)
+    target, wanted, wishes = dict(initial), {}, []
+    for path in rng.sample(sorted(initial), fields["requests"]):
+        wish = there.properties[path]
+        value = rng.choice([v for v in (wish.draw(rng) for _ in range(50)) if v != initial[path]] or [initial[path]])
+        there.achieve(target, path, value)
+        wanted[path] = value
+        wishes.append(_sentence(rng, wish, initial[path], value, fields["relative"]))
+    holds = all(target[path] == value != initial[path] for path, value in wanted.items())
+    return Errand(there, initial, target, tuple(wishes)) if holds else None
+
+
+def _sentence(rng: random.Random, wish: Property, was: Value, value: Value, relative: float) -> str:
+    by_how_much = rng.random() < relative
+    if isinstance(value, int) and isinstance(was, int) and by_how_much:
+        return f"{'Raise' if value > was else 'Lower'} the {wish.words} by {abs(value - was)}."
+    if wish.options == ("off", "on"):
+        return f"Turn {value} the {wish.words}."
+    how = rng.choice(("Set the {} to {}.", "Please set the {} to {}.", "The {} should be {}."))
+    return how.format(wish.words, value)

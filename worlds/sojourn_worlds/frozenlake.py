@@ -1,0 +1,110 @@
+"""A frozen lake: reach the goal over the ice, and fall into no hole.
+
+Maps and moves are gymnasium's FrozenLake (MIT; Towers et al. 2024, arXiv:2407.17032), told in words: the whole map,
+where one stands, and what is on the four sides. Every task has a map of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+from typing import Annotated, ClassVar, Literal
+
+from sojourn.config.registry import Range
+from sojourn.envs.about import About, need
+from sojourn.envs.fields import Count, check_fields
+from sojourn.tasks.splits import seeded
+from sojourn.types import Task
+from sojourn_worlds.toytext import Table, TablePlay
+
+ACTIONS = ("left", "down", "right", "up")  # in gymnasium's order
+SIDES = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
+TILES = {"S": "ice", "F": "ice", "H": "hole", "G": "goal"}
+MARKS = {"S": ".", "F": ".", "H": "O", "G": "G"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenLake:
+    """Lakes of ice with holes, a map for each task: reach the goal within `turns` moves, fall into no hole.
+
+    `size` is the side of the map, `frozen` the chance of a tile to be ice. Where it is `slippery`, one goes where one
+    meant to go in one of three cases, to its left or right in the others; what happens is decided by the task's seed.
+    `sees` is "map" (rows of marks), "around" (what is on the four sides, and where the goal is), or "both". A map
+    belongs to one split by its own hash, one of five to the test split.
+    """
+
+    size: Annotated[int, Range(3, 12)] = 4
+    frozen: Annotated[float, Range(0.5, 0.95)] = 0.8
+    slippery: bool = False
+    sees: Literal["both", "map", "around"] = "both"
+    turns: Annotated[int, Range(1, 1_000)] = 30
+    choices: bool = False
+    train: Count = 100_000
+    test: Count = 1_000
+
+    about: ClassVar[About] = About(
+        source="FrozenLake of gymnasium (Towers et al. 2024, arXiv:2407.17032), told in words; a map for each task",
+        licence="MIT",
+        extra="gymnasium",
+        easy={"size": 3, "frozen": 0.7, "turns": 10},
+    )
+
+    def __post_init__(self) -> None:
+        check_fields("frozenlake", self)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        data = {name: getattr(self, name) for name in ("size", "frozen", "slippery", "sees", "turns")}
+        return seeded("frozenlake", self, split, data)
+
+    def make(self, task: Task) -> TablePlay:
+        data = task.data
+        table = _table(_map(task.split, task.seed, data["size"], data["frozen"]), data["slippery"], data["sees"])
+        return TablePlay(table, 0, f"frozenlake {task.id}", data["turns"], self.choices)
+
+
+@lru_cache(256)
+def _map(split: str, seed: int, size: int, frozen: float) -> tuple[str, ...]:
+    """The first of the seed's maps whose hash falls to the split."""
+    lake = need("gymnasium.envs.toy_text.frozen_lake", "sojourn-worlds[gymnasium]", "frozenlake")
+    for attempt in count():
+        drawn = hashlib.sha256(f"frozenlake {seed} {attempt}".encode()).digest()
+        found = tuple(lake.generate_random_map(size, frozen, int.from_bytes(drawn[:4])))
+        if (hashlib.sha256("".join(found).encode()).digest()[0] % 5 == 4) == (split == "test"):
+            return found
+    raise AssertionError("unreachable: count() does not end")
+
+
+@lru_cache(256)
+def _table(rows: tuple[str, ...], slippery: bool, sees: str) -> Table:
+    lake = need("gymnasium.envs.toy_text.frozen_lake", "sojourn-worlds[gymnasium]", "frozenlake")
+    goal = "Cross the frozen lake to the goal. Do not fall into a hole."
+    if sees != "around":
+        goal += " On the map you are @, ice is ., a hole is O, the goal is G."
+    if slippery:
+        goal += " The ice is slippery: you may slide to the left or right of where you go."
+    table = lake.FrozenLakeEnv(desc=list(rows), is_slippery=slippery).P
+    won = lambda reward: reward > 0  # noqa: E731
+    return Table.of("frozenlake", ACTIONS, table, won, goal=goal, describe=lambda state: _words(rows, state, sees))
+
+
+def _words(rows: tuple[str, ...], state: int, sees: str) -> str:
+    size = len(rows)
+    row, column = divmod(state, size)
+    lines = []
+    if sees != "around":
+        marks = [[MARKS[tile] for tile in line] for line in rows]
+        marks[row][column] = "@"
+        lines += [" ".join(line) for line in marks]
+    if sees != "map":
+        around = [f"{side} {_tile(rows, row + down, column + right)}" for side, (down, right) in SIDES.items()]
+        ways = [f"{far} {way}" for far, way in ((size - 1 - row, "down"), (size - 1 - column, "right")) if far]
+        lines += [f"Around you: {', '.join(around)}.", f"The goal is {' and '.join(ways)}."]
+    return "\n".join(lines)
+
+
+def _tile(rows: tuple[str, ...], row: int, column: int) -> str:
+    inside = 0 <= row < len(rows) and 0 <= column < len(rows)
+    return TILES[rows[row][column]] if inside else "edge"

@@ -1,0 +1,30 @@
+"""Scripted experts: the next action from what the page shows now, so that demonstrations teach only what can be known.
+
+They use nothing that the observation hides: `click-tab-2` and `navigate-tree` open tabs and folders in order until the
+goal is in sight. Each can be asked at any point of an episode; where a page does not show how far one is (what has the
+focus, what was copied), what was done before says it. Where an inbox holds two messages of the one that is meant, they
+take the first: nothing says which it is.
+"""
+
+from __future__ import annotations
+
+from sojourn.errors import ConfigError
+from sojourn_worlds.miniwob.experts.clicks import CLICKS
+from sojourn_worlds.miniwob.experts.drawn import DRAWN
+from sojourn_worlds.miniwob.experts.forms import FORMS
+from sojourn_worlds.miniwob.experts.look import Expert
+from sojourn_worlds.miniwob.experts.sites import SITES
+
+EXPERTS: dict[str, Expert] = dict(sorted((CLICKS | FORMS | DRAWN | SITES).items()))
+
+
+class NoExpertError(ConfigError, AttributeError):
+    """The page has no scripted expert; also an `AttributeError`, so that `hasattr(env, "expert")` is False there."""
+
+
+def expert_of(page: str) -> Expert:
+    if page not in EXPERTS:
+        raise NoExpertError(
+            f"miniwob has no scripted expert for {page!r}: choose among the {len(EXPERTS)} of `EXPERTS`"
+        )
+    return EXPERTS[page]

@@ -1,0 +1,85 @@
+"""What experts look for on a page, and how they say what they do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from sojourn.errors import ConfigError
+from sojourn_worlds.miniwob.page import Element, Page, elements_of
+
+Expert = Callable[[Page], str]
+FIELDS = ("textbox", "password", "textarea", "date", "time", "spinbutton")
+
+
+def quoted(page: Page) -> list[str]:
+    return re.findall(r'"([^"]*)"', page.goal)
+
+
+def click(element: Element) -> str:
+    return f"click {element.label}"
+
+
+def fail(page: Page, what: str) -> ConfigError:
+    return ConfigError(f"the expert finds no {what} on the page: its goal is {page.goal!r}")
+
+
+def named(page: Page, name: str, *roles: str) -> Element:
+    """The first element of that name; of any role, where none is given."""
+    found = [e for e in (elements_of(page, *roles) if roles else page.elements) if e.name == name]
+    if not found:
+        raise fail(page, f"{' or '.join(roles)} {name!r}".strip())
+    return found[0]
+
+
+def press(page: Page, name: str = "Submit") -> str:
+    """Click the button that ends the task."""
+    return click(named(page, name, "button", "item"))
+
+
+def enter(element: Element, text: str) -> str:
+    return f'type {element.label} "{text}"'
+
+
+def fill(page: Page, wanted: Iterable[tuple[Element, str]], submit: str = "Submit") -> str:
+    """Type what is missing, field by field, then press the button."""
+    for element, text in wanted:
+        if element.value != text:
+            return enter(element, text)
+    return press(page, submit)
+
+
+def only(page: Page, *roles: str) -> Element:
+    found = elements_of(page, *(roles or FIELDS))
+    if not found:
+        raise fail(page, " or ".join(roles or FIELDS))
+    return found[0]
+
+
+def nth(page: Page) -> int:
+    """The place that the goal names: 1 for "1st"."""
+    found = re.search(r"(\d+)(st|nd|rd|th)\b", page.goal)
+    if not found:
+        raise fail(page, "place such as 2nd")
+    return int(found[1])
+
+
+def prose(page: Page) -> str:
+    """What is shown beside elements, line by line."""
+    return "\n".join(part for part in page.order if isinstance(part, str))
+
+
+def sections(page: Page, *roles: str) -> list[tuple[str, list[Element]]]:
+    """The elements of the given roles under the text that was shown last before each."""
+    found: list[tuple[str, list[Element]]] = []
+    text, fresh = [], True
+    for part in page.order:
+        if isinstance(part, str):
+            text = [part] if fresh else [*text, part]
+            fresh = False
+        elif part.role in roles:
+            if not fresh or not found:
+                found.append(("\n".join(text), []))
+            fresh = True
+            found[-1][1].append(part)
+    return found

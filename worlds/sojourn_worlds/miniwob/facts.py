@@ -1,0 +1,105 @@
+"""What is known about the task pages that `miniwob` ships (MiniWoB++, Liu et al. 2018, arXiv:1802.08802)."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from functools import cache
+from pathlib import Path
+
+from sojourn.errors import ConfigError, MissingExtraError
+from sojourn_worlds.miniwob.experts import EXPERTS
+from sojourn_worlds.miniwob.families import FAMILIES
+
+# The plain text of these pages is random filler that no goal refers to; it is left out of observations by default.
+FILLER = frozenset(
+    {
+        "click-button",
+        "click-collapsible",
+        "click-collapsible-nodelay",
+        "click-collapsible-2",
+        "click-collapsible-2-nodelay",
+        "click-dialog",
+        "click-dialog-2",
+        "click-link",
+        "click-tab",
+        "click-tab-2",
+        "click-tab-2-easy",
+        "click-tab-2-hard",
+        "click-tab-2-medium",
+        "unicode-test",
+    }
+)
+
+# Pages that `core.startEpisodeReal` brings back to exactly what a fresh load shows, whatever was done before (a test
+# checks each); every other page is loaded anew for every episode.
+RESETTABLE = frozenset(
+    {
+        "choose-list",
+        "click-button",
+        "click-checkboxes",
+        "click-dialog",
+        "click-dialog-2",
+        "click-link",
+        "click-option",
+        "click-tab",
+        "click-tab-2",
+        "click-test",
+        "click-test-2",
+        "click-widget",
+        "enter-password",
+        "enter-text",
+        "enter-text-dynamic",
+        "focus-text",
+        "login-user",
+        "navigate-tree",
+    }
+)
+
+# Pages that can pay something between -1 and 1, so that `raw > 0` ("success") may be a partly right answer.
+PARTIAL = frozenset(
+    {
+        "bisect-angle",
+        "button-delay",
+        "chase-circle",
+        "circle-center",
+        "click-checkboxes",
+        "click-checkboxes-large",
+        "click-checkboxes-soft",
+        "click-checkboxes-transfer",
+        "find-greatest",
+        "find-midpoint",
+        "hot-cold",
+        "hover-shape",
+        "moving-items",
+        "right-angle",
+        "tic-tac-toe",
+    }
+)
+
+
+@cache
+def html_folder() -> Path:
+    """The folder that is served: it holds `miniwob/*.html` and what they load."""
+    found = importlib.util.find_spec("miniwob")
+    if found is None or not found.submodule_search_locations:
+        raise MissingExtraError("the miniwob world needs the package `miniwob`: pip install 'sojourn-worlds[miniwob]'")
+    return Path(next(iter(found.submodule_search_locations))) / "html"
+
+
+@cache
+def page_names() -> tuple[str, ...]:
+    """Every task page that the package ships, sorted."""
+    return tuple(sorted(path.stem for path in (html_folder() / "miniwob").glob("*.html")))
+
+
+def chosen(pages: tuple[str, ...]) -> tuple[str, ...]:
+    """The pages that a config names, by themselves or by family; "experts" are those with one, `()` and "all" all."""
+    known = page_names()
+    groups = {**FAMILIES, "all": known, "experts": tuple(EXPERTS)}
+    for page in pages:
+        if page not in known and page not in groups:
+            near = difflib.get_close_matches(page, [*known, *groups], n=1, cutoff=0.0)
+            raise ConfigError(f"miniwob has no page {page!r} among its {len(known)}: did you mean {near[0]!r}?")
+    named = [(page,) if page in known else groups[page] for page in pages or ("all",)]
+    return tuple(dict.fromkeys(page for group in named for page in group if page in known))

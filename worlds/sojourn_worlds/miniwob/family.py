@@ -1,0 +1,136 @@
+"""MiniWoB++: 130 small web tasks, in Chromium (Shi et al. 2017; Liu et al. 2018, arXiv:1802.08802; package `miniwob`).
+
+Differs from the package's own environment: the raw reward in [-1, 1] is paid, without its discount by time; time passes
+by steps (`step_s` of page time each) instead of by the wall clock, so an episode never times out; the page is shown as
+text and acted on by name. `success` is `raw > 0`, as is usual for this benchmark: on the pages in `facts.PARTIAL` it
+includes answers that are only partly right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from sojourn.envs.about import About
+from sojourn.envs.chromium import executable, risks
+from sojourn.errors import ConfigError
+from sojourn.tasks import Generated
+from sojourn.tasks.splits import FIRST_TEST, first_seed
+from sojourn.types import Task
+from sojourn_worlds.miniwob.browser import Chromium
+from sojourn_worlds.miniwob.facts import chosen, html_folder
+from sojourn_worlds.miniwob.families import family_of
+from sojourn_worlds.miniwob.visit import Visit
+
+OBSERVATIONS = ("text", "aria", "dom", "screenshot")
+
+
+@dataclass(eq=False)
+class _Shared:
+    """What `open` makes and `close` ends."""
+
+    chromium: Chromium | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiniWoB:
+    """MiniWoB++ pages in Chromium, round-robin: task i is page i % len(pages); seeds decide what is asked.
+
+    `pages` are names of pages and of families of them (`FAMILIES`: "email", "drag", ...), or "experts": those with an
+    expert. `observation`: "text" (a line per element), "aria" (the accessibility tree), "dom" (the page's own DOM
+    reading) or "screenshot" (no text). `refs`: call elements by "name" or by "number"; the DOM has numbers only, and
+    the tree and the screenshot have none. `marks` draws the numbers and boxes of the elements into the screenshot, so
+    that `click 7` works there too (set of marks: Yang et al. 2023, arXiv:2310.11441; theirs come from a segmentation of
+    the image, ours from the page). `turns` ends a play, unpaid. `contexts` bounds the episodes under way: more wait.
+    `choices` offers every click and select as a choice (nothing can be typed then). `filler` also shows plain text that
+    is known to be random words. `longest` cuts an observation, in characters. A few pages do not vary with the seed
+    (click-dialog, simon-says, ...), and the pages' generator takes a seed that repeats itself (22, 222) for what it
+    repeats (2). Chromium draws a few edge pixels of a screenshot differently from time to time; all
+    other observations are the same in every run.
+    """
+
+    about: ClassVar[About] = About(
+        source="MiniWoB++ (Shi et al. 2017; Liu et al. 2018, arXiv:1802.08802), the pages of the package `miniwob`",
+        licence="MIT",
+        extra="miniwob",
+        writes=('type "{}"',),
+        submits=("press Enter",),
+        programs={"chromium": "chromium"},
+        sees=("text", "image"),
+        easy={"pages": ("click-tab-2",), "contexts": 2},
+    )
+
+    pages: tuple[str, ...] = ()
+    observation: str = "text"
+    refs: str = "name"
+    marks: bool = False
+    turns: int = 50
+    contexts: int = 8
+    chromium: str | None = None
+    train_seeds: int = 10_000
+    test_seeds: int = 100
+    step_s: float = 1.0
+    timeout_s: float = 30.0
+    longest: int = 6000
+    filler: bool = False
+    choices: bool = False
+    _shared: _Shared = field(default_factory=_Shared, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pages", chosen(tuple(self.pages)))
+        if self.observation not in OBSERVATIONS:
+            raise ConfigError(f"observation {self.observation!r} is unknown: use one of {', '.join(OBSERVATIONS)}")
+        if self.marks and self.observation != "screenshot":
+            raise ConfigError(f"marks cannot be drawn into observation {self.observation!r}: use screenshot")
+        allowed = {"text": ("name", "number"), "dom": ("number",)}.get(self.observation, ("name",))
+        allowed = ("number",) if self.marks else allowed
+        if self.refs not in allowed:
+            raise ConfigError(f"refs {self.refs!r} cannot be used with observation {self.observation!r}: use {allowed}")
+        for name in ("turns", "contexts", "train_seeds", "test_seeds", "step_s", "timeout_s", "longest"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"miniwob {name} is {getattr(self, name)}: it must be above 0")
+        if self.train_seeds > FIRST_TEST:
+            raise ConfigError(f"miniwob train_seeds is {self.train_seeds}: it must be at most {FIRST_TEST}")
+
+    @property
+    def capacity(self) -> int:
+        """More episodes than contexts would only wait."""
+        return self.contexts
+
+    def risks(self) -> tuple[str, ...]:
+        """Which protections do not hold on this machine."""
+        return risks()
+
+    def tasks(self, split: str) -> Generated:
+        """The tasks of "train" or "test"; the pages take turns, and each seed is used once per page."""
+        start = first_seed("miniwob", split)
+        seeds = self.train_seeds if split == "train" else self.test_seeds
+
+        def make(index: int) -> Task:
+            seed, which = divmod(index, len(self.pages))
+            page = self.pages[which]
+            return Task("miniwob", {"page": page}, seed=start + seed, split=split, tags=(page, family_of(page)))
+
+        return Generated(make, len(self.pages) * seeds)
+
+    def make(self, task: Task) -> Visit:
+        if self._shared.chromium is None:
+            raise ConfigError("the miniwob world is not open: `await family.open()` before making its envs")
+        return Visit(self, task, self._shared.chromium)
+
+    async def open(self) -> None:
+        """Serve the pages and launch Chromium; once."""
+        if self._shared.chromium is None:
+            program = executable(self.chromium)
+            chromium = Chromium(program, self.contexts, html_folder())
+            try:
+                await chromium.open()
+            except chromium.errors as error:
+                await chromium.close()
+                raise ConfigError(f"{program} does not start as Chromium: {str(error).splitlines()[0]}") from error
+            self._shared.chromium = chromium
+
+    async def close(self) -> None:
+        chromium, self._shared.chromium = self._shared.chromium, None
+        if chromium is not None:
+            await chromium.close()

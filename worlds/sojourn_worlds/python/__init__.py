@@ -1,0 +1,222 @@
+"""A Python session as a tool: problems of numbers and data whose answer is submitted, 18 kinds, from seeds.
+
+In the manner of reasoning with a code interpreter (ReTool, Feng et al. 2025, arXiv:2504.11536; ToRL, Li et al. 2025,
+arXiv:2503.23383): code runs when it is said, its output is seen, and the submitted answer alone is judged. Differs:
+problems are generated, each with an answer worked out here and code that works it out in another way, so that no
+answer is ever wrong or unknown; and variables last from cell to cell, as in a notebook.
+
+A fork begins a new session with the files that the session began with, and runs its cells again; what depends on the
+clock or on chance may come out differently there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from sojourn.config.registry import Range
+from sojourn.envs.about import About
+from sojourn.envs.calls import LONGEST_ACTION, short
+from sojourn.envs.fields import Count, check_fields, check_names
+from sojourn.envs.sandbox import End, Entry, LostError, Sandbox, Tree, show
+from sojourn.envs.sandbox.command import require
+from sojourn.envs.sandbox.risks import risks
+from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.tasks.splits import in_turns, of_its_split
+from sojourn.types import Message, Observation, Role, Step, Task, Tool
+from sojourn_worlds.python import numbers, tables
+from sojourn_worlds.python.problem import Kind, Problem
+
+KINDS: dict[str, Kind] = {**numbers.KINDS, **tables.KINDS}
+BRIEF = (
+    "Say Python code to run it in your session, where variables last; print what you want to see. When you know the "
+    "answer, say it like: submit 42"
+)
+
+
+def _schema(name: str) -> dict[str, object]:
+    return {"type": "object", "properties": {name: {"type": "string"}}, "required": [name]}
+
+
+TOOLS = (
+    Tool("python", "Runs code in a session where variables last, and shows what it prints.", _schema("code")),
+    Tool("submit", "Submits the answer, which ends the task.", _schema("answer")),
+    Tool("restart", "Begins a new session, without the variables.", {"type": "object", "properties": {}}),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Python:
+    """Problems to solve with Python in a sandbox, judged by the submitted answer.
+
+    `kinds` are names from `KINDS` (empty: all); `level` says how large a problem is. `turns` ends the play, lost, after
+    so many actions; a cell takes `timeout_s` at most, and `shown` characters of what it printed are shown. `form`
+    "native" declares tools; both ways of saying an action are understood in either form.
+    """
+
+    about: ClassVar[About] = About(
+        source="problems of our own; after ReTool (arXiv:2504.11536) and ToRL (arXiv:2503.23383)",
+        licence="Apache-2.0",
+        programs={"bwrap": "bubblewrap", "setpriv": "util-linux", "python3": "python3"},
+        easy={"kinds": ("divisible", "ones", "best"), "turns": 4},
+    )
+
+    level: Annotated[int, Range(1, 3)] = 1
+    kinds: tuple[str, ...] = ()
+    turns: Annotated[int, Range(1)] = 8
+    timeout_s: Annotated[float, Range(above=0)] = 10.0
+    shown: Annotated[int, Range(100)] = 1_500
+    form: Literal["text", "native"] = "text"
+    train: Count = 100_000
+    test: Count = 1_000
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kinds", tuple(self.kinds))
+        check_fields("python", self)
+        check_names("python", "kinds", self.kinds or KINDS, KINDS)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        kinds = self.kinds or tuple(KINDS)
+        return in_turns("python", self, split, kinds, lambda kind: {"kind": kind, "level": self.level})
+
+    def risks(self) -> tuple[str, ...]:
+        """Returns one sentence for each protection of a sandbox that does not hold on this machine."""
+        return risks()
+
+    def make(self, task: Task) -> PythonEnv:
+        require("python")
+        return PythonEnv(self, task, problem_of(task))
+
+
+def problem_of(task: Task) -> Problem:
+    """The first of the seed's problems whose own hash falls to the task's split: no problem is in both."""
+    kind, level = task.data["kind"], task.data["level"]
+    if kind not in KINDS:
+        raise ConfigError(f"python: the task has the kind {kind!r}, which is none of {', '.join(KINDS)}")
+    return of_its_split(
+        task,
+        f"python {kind} {level}",
+        lambda rng: KINDS[kind](rng, level),
+        lambda problem: repr((problem.question, problem.files)).encode(),
+    )
+
+
+@dataclass
+class PythonEnv:
+    family: Python
+    task: Task
+    problem: Problem
+    sandbox: Sandbox = field(default_factory=Sandbox)
+    used: int = 0
+    over: bool = False
+    base: Tree = field(default_factory=Tree)  # the files that the session began with
+    tree: Tree = field(default_factory=Tree)  # after the last action
+    cells: tuple[str, ...] = ()  # of the session
+
+    async def start(self) -> Observation:
+        await self.sandbox.open()
+        files = {path: Entry.file(text) for path, text in self.problem.files.items()}
+        if failed := await self.sandbox.write(files):
+            raise InfrastructureError(f"python: {failed[0]}: the problem's files do not fit into its sandbox")
+        self.base = self.tree = await self.sandbox.tree()
+        return self._observe(self.problem.question, (Message(Role.SYSTEM, BRIEF),))
+
+    async def step(self, agent: str, action: Message) -> Step:
+        if self.over:
+            raise InfrastructureError("a Python problem was given an action after its end: play each once")
+        name, said = read(action)
+        self.used += 1
+        if name == "submit":
+            return self._end(agent, self.problem.right(said))
+        try:
+            text = await (self._restart() if name == "restart" else self._run(said))
+        except LostError:
+            return self._end(agent, False, lost=1.0)
+        if self.used >= self.family.turns:
+            return self._end(agent, False)
+        return Step(self._observe(text), {agent: 0.0})
+
+    async def close(self) -> None:
+        self.over = True
+        await self.sandbox.close()
+
+    async def fork(self) -> PythonEnv:
+        twin = PythonEnv(self.family, self.task, self.problem, Sandbox(), self.used, self.over, self.base, self.tree)
+        twin.cells = self.cells
+        if not self.over:
+            await twin.sandbox.open()
+            try:
+                await twin.sandbox.write(self.base.entries)
+                for cell in self.cells:
+                    await twin.sandbox.cell(cell, 2 * self.family.timeout_s)
+            except BaseException:
+                await twin.close()
+                raise
+        return twin
+
+    def state_key(self) -> str:
+        """Of the files and of what was run in the session, since its variables cannot be seen from here."""
+        cells = hashlib.sha256(repr(self.cells).encode(errors="replace")).hexdigest()
+        return f"{self.task.id}/{self.tree.digest[:16]}/{cells[:16]}/{self.family.turns - self.used}"
+
+    def expert(self) -> str:
+        """Runs the reference code, then submits."""
+        last_turn = self.used + 1 >= self.family.turns
+        if last_turn or self.problem.code in self.cells:
+            return f"submit {self.problem.submission}"
+        return self.problem.code
+
+    async def _run(self, code: str) -> str:
+        result = await self.sandbox.cell(code, self.family.timeout_s)
+        self.tree = await self.sandbox.tree()
+        self.cells = (*self.cells, code)
+        if result.end is End.ANSWERED:
+            return show(result, self.family.shown)
+        self.base, self.cells = self.tree, ()
+        return f"{show(result, self.family.shown)}\n[the session has ended, and its variables are gone]"
+
+    async def _restart(self) -> str:
+        await self.sandbox.restart()
+        self.base, self.cells = self.tree, ()
+        return "A new session."
+
+    def _observe(self, text: str, brief: tuple[Message, ...] = ()) -> Observation:
+        tools = TOOLS if self.family.form == "native" else ()
+        return Observation((Message(Role.USER, text),), brief=brief, tools=tools)
+
+    def _end(self, agent: str, passed: bool, **info: float) -> Step:
+        self.over = True
+        return Step(None, {agent: float(passed)}, done=True, success=passed, info=info)
+
+
+def read(action: Message) -> tuple[str, str]:
+    """What is to be done ("python", "submit" or "restart"), and the code or answer; ActionError where it is none."""
+    if len(action.calls) > 1:
+        raise ActionError(f"{len(action.calls)} calls were made at once, make one")
+    for call in action.calls:
+        arguments: Mapping[str, object] = call.arguments if isinstance(call.arguments, Mapping) else {}
+        if call.name == "restart":
+            return "restart", ""
+        value = arguments.get({"python": "code", "submit": "answer"}.get(call.name, ""))
+        if not isinstance(value, (str, int, float)):
+            raise ActionError(f"{short(call.name)} is no tool with these arguments, use python(code) or submit(answer)")
+        return call.name, _checked(str(value))
+    text = _checked(action.text).strip()  # its length first: expressions take their time over long texts
+    if fenced := re.fullmatch(r"```(?:python|py)?\n(.*?)\n?```", text, re.DOTALL):
+        text = fenced[1]
+    if text.lower() == "restart":
+        return "restart", ""
+    if found := re.fullmatch(r"submit[ :]+([^ :\n][^\n]*)", text, re.IGNORECASE):
+        return "submit", _checked(found[1])
+    return "python", _checked(text)
+
+
+def _checked(text: str) -> str:
+    if not text.strip():
+        raise ActionError("nothing was said, say Python code, or your answer, such as: submit 42")
+    if len(text) > LONGEST_ACTION:
+        raise ActionError(f"{len(text)} characters are too many, say at most {LONGEST_ACTION}")
+    return text

@@ -1,0 +1,220 @@
+"""One play: search, open what was listed, answer.
+
+The interface is that of search agents such as Search-R1 (Jin et al. 2025, arXiv:2503.09516), as calls of their own
+rather than inside one long answer; opening what was listed is WebGPT's (Nakano et al. 2021, arXiv:2112.09332).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from sojourn.errors import ActionError, InfrastructureError
+from sojourn.types import Message, Observation, Role, Step, Task
+from sojourn_worlds.search.corpus import Passage
+from sojourn_worlds.search.index import Index, words
+from sojourn_worlds.search.marking import Mark, gives_away, mark, normalised
+
+BRIEF = (
+    "Answer the question from the passages. Say one action: {actions}. The answer is short, and one alone{looked}.\n"
+    "Question: {question}"
+)
+LOOKED = "; a choice between what the question names counts only if the passages that decide it were listed"
+ACTION = re.compile(r"(search|open|neighbours|answer)\[([^\n]*)\]", re.IGNORECASE)
+LONGEST_ARGUMENT = 200
+
+
+class Rules(NamedTuple):
+    """The fields of the family that shape a play."""
+
+    results: int
+    snippet: int
+    graph: bool
+    marking: str
+    turns: int
+    choices: bool
+
+
+class State(NamedTuple):
+    used: int = 0  # actions
+    shown: tuple[str, ...] = ()  # the passages of the last list, or the one opened last
+    listed: frozenset[str] = frozenset()
+    opened: frozenset[str] = frozenset()
+    said: str = ""  # what was searched for last
+
+
+@dataclass
+class Play:
+    index: Index
+    task: Task
+    rules: Rules
+    state: State = field(default_factory=State)
+    done: bool = False
+
+    async def start(self) -> Observation:
+        actions = ["search[words]", "open[id]", *(["neighbours[name]"] if self.rules.graph else []), "answer[text]"]
+        looked = LOOKED if self._given_away() else ""
+        text = BRIEF.format(actions=", ".join(actions), question=self.data["question"], looked=looked)
+        count = len(self.index.corpus.passages)
+        return self._observe(f"There are {count} passages to search.", (Message(Role.SYSTEM, text),))
+
+    async def step(self, agent: str, action: Message) -> Step:
+        if self.done:
+            raise InfrastructureError("a search world was given an action after its end: play each world once")
+        verb, argument = self._parse(action.text)
+        if verb == "answer":
+            return self._end(agent, argument)
+        if verb == "open":
+            text = self._open(argument)
+        else:
+            found = await self._find(verb, argument)
+            ids = tuple(passage.id for passage in found)
+            self.state = self.state._replace(shown=ids, listed=self.state.listed | set(ids), said=argument)
+            text = "\n".join(self._line(passage, argument) for passage in found) or "Nothing found."
+        self.state = self.state._replace(used=self.state.used + 1)
+        if self.state.used >= self.rules.turns:
+            return self._end(agent, None)
+        return Step(self._observe(text), {agent: 0.0})
+
+    async def close(self) -> None:
+        pass
+
+    async def fork(self) -> Play:
+        return replace(self)  # all that changes is the frozen state and a flag
+
+    def state_key(self) -> str:
+        state = self.state
+        told = (state.used, state.shown, sorted(state.listed), sorted(state.opened), state.said)
+        return f"{self.task.id}/{hashlib.sha256(repr(told).encode()).hexdigest()[:24]}"
+
+    def expert(self) -> str:
+        """Finds and opens the evidence, in order, and answers; at once where no turn is left for that."""
+        missing = [id for id in self.data["evidence"] if id not in self.state.opened]
+        left = self.rules.turns - self.state.used
+        for id in missing if left > 1 else []:
+            if id in self.state.listed:
+                return f"open[{id}]"
+            if query := self._query(self.index.corpus.by_id[id]):
+                return f"search[{query}]"
+        return f"answer[{self.data['answer']}]"
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        return self.task.data
+
+    def _parse(self, text: str) -> tuple[str, str]:
+        found = ACTION.fullmatch(text.strip()) if len(text) < 1000 else None
+        verb, argument = (found[1].lower(), " ".join(found[2].split())) if found else ("", "")
+        if found is None or (verb == "neighbours" and not self.rules.graph):
+            raise ActionError(f'"{text.strip()[:30]}" is no action, say search[words], open[id] or answer[text].')
+        if len(argument) > LONGEST_ARGUMENT:
+            raise ActionError(f"That is too long, use at most {LONGEST_ARGUMENT} letters.")
+        if verb == "search" and not words(argument):
+            raise ActionError("There are no words to search for, say search[words].")
+        if verb == "answer" and not normalised(argument):
+            raise ActionError("That answer is empty, say answer[text].")
+        if verb == "neighbours" and argument.lower() not in self.index.corpus.naming:
+            raise ActionError(f'Nothing is known of "{argument[:30]}", say neighbours[name] with a name of a passage.')
+        if verb == "open" and argument not in self.state.listed:
+            raise ActionError(f'No passage "{argument[:30]}" was listed, say open[id] with an id of a list.')
+        return verb, argument
+
+    async def _find(self, verb: str, argument: str) -> tuple[Passage, ...]:
+        if verb == "neighbours":
+            return tuple(self.index.corpus.naming[argument.lower()][: self.rules.results])
+        if self.index.slow:
+            return await asyncio.to_thread(self.index.search, argument, self.rules.results)
+        return self.index.search(argument, self.rules.results)
+
+    def _open(self, id: str) -> str:
+        passage = self.index.corpus.by_id[id]
+        self.state = self.state._replace(shown=(id,), opened=self.state.opened | {id}, said="")
+        return f"{passage.title}\n{passage.text}"
+
+    def _line(self, passage: Passage, query: str) -> str:
+        cut = snippet(passage.text, query, self.rules.snippet)
+        return f"{passage.id} {passage.title}" + (f" | {cut}" if cut else "")
+
+    def _end(self, agent: str, said: str | None) -> Step:
+        """The last step; running out of turns (said is None) earns nothing."""
+        self.done = True
+        judged = self._mark(said) if said else Mark(0.0, 0.0, 0.0)
+        info = {f"search/{name}": value for name, value in judged._asdict().items()}
+        reward = earned(judged, self.rules.marking)
+        return Step(None, {agent: reward}, done=True, success=judged.exact == 1.0, info=info)
+
+    @property
+    def _answers(self) -> tuple[str, ...]:
+        return (self.data["answer"], *self.data["aliases"])
+
+    def _given_away(self) -> bool:
+        """Whether a guess is as good as right, so that the evidence must have been listed."""
+        return bool(self.data["evidence"]) and gives_away(self.data["question"], self._answers)
+
+    def _mark(self, said: str) -> Mark:
+        """What an answer is worth; nothing for a choice that was not looked up."""
+        evidence = self.data["evidence"]
+        judged = mark(said, self._answers, evidence, self.state.opened, self.index.corpus.names_in(said))
+        if self._given_away() and not self.state.listed >= set(evidence):
+            return judged._replace(exact=0.0, f1=0.0)
+        return judged
+
+    def _observe(self, text: str, brief: tuple[Message, ...] = ()) -> Observation:
+        choices = tuple(self._choices()) if self.rules.choices else ()
+        return Observation((Message(Role.USER, text),), brief=brief, choices=choices)
+
+    def _choices(self) -> list[str]:
+        """Opening what is listed, searching for names that were met and for the titles about them, and answering so."""
+        names, listed = self._met(), sorted(self.state.listed)
+        about = [p for name in names for p in self.index.corpus.naming[name.lower()] if p.names[0] == name]
+        wanted = [*map(clean, names), *(clean(passage.title) for passage in about)]
+        offered = [
+            *(f"open[{id}]" for id in (*self.state.shown, *listed) if id not in self.state.opened),
+            *(f"search[{said}]" for said in wanted if words(said)),
+            *(f"answer[{clean(name)}]" for name in names if normalised(clean(name))),
+        ]
+        return [offer for offer in dict.fromkeys(offered) if len(offer) <= LONGEST_ARGUMENT]
+
+    def _met(self) -> list[str]:
+        """The names that the question says, and those of the passages that were opened."""
+        corpus = self.index.corpus
+        opened = [name for id in sorted(self.state.opened) for name in corpus.by_id[id].names]
+        return list(dict.fromkeys([*corpus.names_in(self.data["question"]), *opened]))
+
+    def _query(self, passage: Passage) -> str:
+        """Words that list the passage: a name met that it speaks of, its title, more and more of its text; empty where
+        none do."""
+        said = passage.text.split()
+        met = [name for name in self._met() if name in passage.names]
+        for wanted in (*met, passage.title, f"{passage.title} {' '.join(said[:8])}", " ".join(said)):
+            query = clean(wanted)[:LONGEST_ARGUMENT]
+            if passage in self.index.search(query, self.rules.results):
+                return query
+        return ""
+
+
+def clean(text: str) -> str:
+    """A text that can stand between the brackets of an action."""
+    return " ".join(text.replace("[", " ").replace("]", " ").split())
+
+
+def earned(judged: Mark, marking: str) -> float:
+    """What a mark earns: 1 for the right answer, "evidence" also for having opened what it takes."""
+    if marking == "exact":
+        return judged.exact
+    return judged.f1 if marking == "f1" else (judged.f1 + judged.evidence) / 2
+
+
+def snippet(text: str, query: str, length: int) -> str:
+    """So many words of the text, from the first that is asked for or from the beginning."""
+    if not length:
+        return ""
+    asked, said = set(words(query)), text.split()
+    hits = [n for n, word in enumerate(said) if asked & set(re.findall(r"\w+", word.lower()))]
+    start = max(0, min(hits[0] if hits else 0, len(said) - length))
+    cut = " ".join(said[start : start + length])
+    return ("... " if start else "") + cut + (" ..." if start + length < len(said) else "")

@@ -1,0 +1,98 @@
+"""Customer service by a policy: look things up, talk to the customer, change the database or refuse.
+
+After tau-bench (Yao et al. 2024, arXiv:2406.12045): the state of the database in the end decides, beside what the
+customer had to be told. There the data are two fixed databases and the customer is a language model; here databases
+and requests are generated from a seed, and the customer is a rule, or a model on request. A refusal is a call with a
+reason, so that it can be judged without one. The published tasks are the world `tau`.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Literal
+
+from sojourn.config.registry import Range
+from sojourn.envs.about import About
+from sojourn.envs.chat import Endpoint, SpokenUser
+from sojourn.envs.fields import SIZES, require_one_of, require_within
+from sojourn.tasks.splits import seeded
+from sojourn.types import Task
+from sojourn_worlds.people import TellingEnv, interface_of
+from sojourn_worlds.service.customer import Customer, instructions
+from sojourn_worlds.service.desk import Desk
+from sojourn_worlds.service.shop import FIRST, LAST, Case, draw_case
+
+MOST = min(len(FIRST), len(LAST))
+DIFFICULTY = ("users", "requests", "denied", "turns")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """A shop's customer service: find out what a customer wants, and do it or deny it as the policy demands.
+
+    Of `users` customers one calls with `requests`, each with chance `denied` one that the policy forbids. The customer
+    names one wish at a time, says more when asked, and confirms what it wants. 1 where in the end the database is what
+    it should be, every question is answered, exactly the forbidden is denied for the right reason, and no rule was
+    broken; 0 otherwise, and after `turns` actions. An answer is one number or one status, of an order that was looked
+    up; of several sentences with one the last counts.
+
+    `user` "llm" has a model play the customer, at `base_url` (OpenAI's chat completions) under the name `model`; `key`
+    names the environment variable with the key. A server that fails is an infrastructure error.
+
+    `Task.data["answer"]` is the call that settles the first request. In the info of a turn `subgoal` is 1 where a step
+    towards it was taken for the first time; of a call `tool_score` is 1 or -1 and `verified` 1 or 0, as it was right.
+    """
+
+    users: Annotated[int, Range(2, MOST)] = 4
+    requests: Annotated[int, Range(1, 3)] = 1
+    denied: Annotated[float, Range(0, 1)] = 0.3
+    turns: Annotated[int, Range(1)] = 24
+    user: Literal["script", "llm"] = "script"
+    base_url: str = ""
+    model: str = ""
+    key: str = ""
+    form: Literal["both", "text", "native"] = "both"
+    train: Annotated[int, Range(1)] = 100_000
+    test: Annotated[int, Range(1)] = 1_000
+
+    about: ClassVar[About] = About(
+        source="Ours, after tau-bench (Yao et al. 2024, arXiv:2406.12045)",
+        licence="Apache-2.0",
+        easy={"users": 2, "denied": 0.0},
+    )
+
+    def __post_init__(self) -> None:
+        limits = {"users": (2, MOST), "requests": (1, 3), "denied": (0, 1), "turns": (4 + 7 * self.requests, 10**6)}
+        require_within("service", self, {**limits, **SIZES})
+        require_one_of("service", self, {"user": ("script", "llm"), "form": ("both", "text", "native")})
+        if self.user == "llm":
+            self._endpoint()
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        data = {name: getattr(self, name) for name in DIFFICULTY}
+
+        def answered(seed: int) -> Mapping[str, Any]:
+            case = draw(seed, self.users, self.requests, self.denied)
+            return {**data, "answer": case.wishes[0].call(case.database)}
+
+        return seeded("service", self, split, answered)
+
+    def make(self, task: Task) -> TellingEnv:
+        case = draw(task.seed, task.data["users"], task.data["requests"], task.data["denied"])
+        user = Customer(case)
+        if self.user == "llm":
+            user = SpokenUser(self._endpoint(), instructions(case), case.wishes[0].said)
+        desk = Desk(case, user, task.data["turns"], copy.deepcopy(case.database))
+        return TellingEnv(interface_of(Desk, "service", self.form), desk)
+
+    def _endpoint(self) -> Endpoint:
+        return Endpoint(self.base_url, self.model, self.key)
+
+
+@lru_cache(256)
+def draw(seed: int, users: int, requests: int, denied: float) -> Case:
+    return draw_case(random.Random(f"service {seed}"), users, requests, denied)

@@ -1,0 +1,167 @@
+"""One play of the shop in Chromium: the pages of `web`, read and clicked through Playwright.
+
+Observations are the page's visible text, actions are typed and clicked in the page, and the reward is computed here
+from what the site's session says was bought.
+
+The tabs reach the site's server alone (`sojourn.envs.chromium.Wall`). A tab that fails after an action (it hangs,
+crashes, shows something else than a page of the shop) loses the play; only a browser that fails as a whole is a failure
+of the infrastructure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+try:
+    from playwright.async_api import Browser as Chromium
+    from playwright.async_api import BrowserContext, Error, Page, Playwright, async_playwright
+except ModuleNotFoundError as error:
+    from sojourn.errors import MissingExtraError
+
+    raise MissingExtraError(
+        f"the web surface of the shop needs the package '{error.name}', which is not installed: "
+        "pip install 'sojourn-worlds[shop]' playwright"
+    ) from None
+
+from sojourn.envs.chromium import Wall, answers, executable, launch
+from sojourn.errors import ActionError, InfrastructureError
+from sojourn.threads import surely
+from sojourn.types import Message, Observation, Role, Step
+from sojourn_worlds.shop.expert import advise
+from sojourn_worlds.shop.reward import Goal, judge
+from sojourn_worlds.shop.store import BACK, Store, address, parse
+from sojourn_worlds.shop.text import bought, brief
+from sojourn_worlds.shop.web import Server, Session, Site
+
+STEP_S = 60.0
+READ = """() => ({text: document.querySelector("main").innerText,
+                  labels: [...document.querySelectorAll("[data-click]")].map(e => e.dataset.click)})"""
+
+FIND = """number => {const e = document.querySelectorAll("[data-click]")[number]; e.scrollIntoView({block: "center"});
+                     const box = e.getClientRects()[0]; return [box.x + box.width / 2, box.y + box.height / 2];}"""
+"""Where to click: the middle of the first line box of a link, which may be broken over two."""
+
+
+@dataclass(eq=False)
+class Browser:
+    """The site's server and one Chromium, shared by all plays; a play is a tab with a session of its own."""
+
+    site: Site
+    server: Server
+    playwright: Playwright
+    chromium: Chromium
+    context: BrowserContext
+    wall: Wall
+
+    @classmethod
+    async def open(cls, store: Store) -> Browser:
+        site = Site(store)
+        path, server = executable(), Server(site.app)
+        playwright, wall = await async_playwright().start(), Wall()
+        try:
+            await wall.start()
+            chromium = await launch(playwright, path)
+            context = await chromium.new_context(**wall.context(server.url.removeprefix("http://")))
+            await asyncio.to_thread(server.start)
+        except BaseException:
+            await asyncio.shield(_end(playwright, server, wall))
+            raise
+        return cls(site, server, playwright, chromium, context, wall)
+
+    async def close(self) -> None:
+        """All of it, also where whoever waits is cancelled."""
+        await asyncio.shield(_end(self.playwright, self.server, self.wall, self.context, self.chromium))
+
+    def play(self, goal: Goal, *, key: str, choices: bool) -> WebPlay:
+        return WebPlay(self, goal, key, choices, self.site.enter())
+
+
+async def _end(playwright: Playwright, server: Server, wall: Wall, *opened: BrowserContext | Chromium) -> None:
+    async with AsyncExitStack() as ends:  # one that fails keeps none of the others from its end
+        ends.callback(wall.close)
+        ends.push_async_callback(surely, server.stop)
+        ends.push_async_callback(playwright.stop)
+        for one in reversed(opened):
+            ends.push_async_callback(one.close)
+
+
+@dataclass(eq=False)
+class WebPlay:
+    """A tab of the shared browser. It cannot fork: a tab is one history; the text surface forks."""
+
+    browser: Browser
+    goal: Goal
+    key: str
+    choices: bool
+    name: str
+    tab: Page | None = None
+    labels: tuple[str, ...] = ()
+    lost: bool = False
+
+    @property
+    def session(self) -> Session:
+        return self.browser.site.sessions[self.name]
+
+    async def start(self) -> Observation:
+        tab = self.tab = await self.browser.context.new_page()
+        await tab.goto(f"{self.browser.server.url}/s/{self.name}/", wait_until="domcontentloaded")
+        return await self._observe(tab, brief(self.goal))
+
+    async def step(self, agent: str, action: Message) -> Step:
+        if self.tab is None or self.lost or self.session.purchase is not None:
+            raise InfrastructureError("a shop was given an action before its start or after its end")
+        verb, argument = parse(action.text)
+        try:
+            async with asyncio.timeout(STEP_S):
+                return await self._acted(agent, self.tab, verb, argument)
+        except (TimeoutError, Error) as error:
+            if not await answers(self.browser.chromium, (Error,)):
+                raise InfrastructureError(f"Chromium failed in the shop: {str(error).splitlines()[:1]}") from error
+            self.lost = True
+            return Step(None, {agent: 0.0}, done=True, success=False, info={"lost": 1.0})
+
+    async def _acted(self, agent: str, tab: Page, verb: str, argument: str) -> Step:
+        await (self._search if verb == "search" else self._click)(tab, argument)
+        purchase = self.session.purchase
+        if purchase is None:
+            return Step(await self._observe(tab))
+        product = self.browser.site.store.catalogue.by_id[purchase.product]
+        return bought(agent, judge(product, dict(purchase.chosen), self.goal))
+
+    async def close(self) -> None:
+        if self.tab is not None:
+            await self.tab.close()
+        self.browser.site.leave(self.name)
+
+    def state_key(self) -> str:
+        return f"{self.key}/{address(self.session.state)}"
+
+    def expert(self) -> str:
+        return advise(self.browser.site.store, self.goal, self.session.state)
+
+    async def _search(self, tab: Page, words: str) -> None:
+        box = await tab.query_selector("input[name=q]")
+        if box is None:
+            raise ActionError(f"There is no search box here, say click[{BACK}] first.")
+        await box.focus()
+        await tab.keyboard.insert_text(words)
+        async with tab.expect_navigation(wait_until="domcontentloaded"):
+            await tab.keyboard.press("Enter")
+
+    async def _click(self, tab: Page, label: str) -> None:
+        known = next((number for number, one in enumerate(self.labels) if one.lower() == label.lower()), None)
+        if known is None:
+            raise ActionError(f'There is no "{label[:30]}" to click here.')
+        x, y = await tab.evaluate(FIND, known)
+        async with tab.expect_navigation(wait_until="domcontentloaded"):
+            await tab.mouse.click(x, y)
+
+    async def _observe(self, tab: Page, brief: tuple[Message, ...] = ()) -> Observation:
+        page = await tab.evaluate(READ)
+        self.labels = tuple(page["labels"])
+        lines = [" ".join(line.split()) for line in page["text"].splitlines()]
+        text = "\n".join(line for line in lines if line)
+        choices = tuple(f"click[{label}]" for label in self.labels) if self.choices else ()
+        return Observation((Message(Role.USER, text),), brief=brief, choices=choices)

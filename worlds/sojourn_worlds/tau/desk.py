@@ -1,0 +1,177 @@
+"""The desk of the agent: the tools of a domain, the talk with the customer, and the judgement."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from sojourn.envs.chat import STOP, SpokenUser
+from sojourn_worlds.answers import number_of, said_of, so_many_numbers
+from sojourn_worlds.tau import calls
+from sojourn_worlds.tau.data import Action, Problem, Source
+from sojourn_worlds.tau.tables import Tables
+
+LONGEST = 2_000  # characters of a sentence to the customer
+
+
+class Gold(NamedTuple):
+    """What is right: the digest of the database as it should be, the published actions that can be taken, and the id of
+    who calls, empty where the notes do not tell it."""
+
+    digest: str
+    plan: tuple[Action, ...]
+    customer: str
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A customer by rule, who quotes the notes of the task: all at once if `solo`, else what the question is about."""
+
+    problem: Problem
+    solo: bool
+
+    async def open(self) -> str:
+        told = self.problem
+        return told.notes if self.solo else told.reason
+
+    async def reply(self, text: str) -> str:
+        low, told = text.lower(), self.problem
+        if self.solo:
+            return "You know all that I know. If the policy allows it, yes, go on."
+        if re.search(r"\b(confirm|proceed|go ahead|correct|yes)\b", low):
+            return "Yes."
+        if re.search(r"\b(name|zip|e-?mail|id|identity|identify|verify|who)\b", low):
+            return " ".join(filter(None, (told.known, told.unknown))) or told.reason
+        return told.manner or told.reason
+
+
+@dataclass
+class Desk:
+    """One talk. The tools of the domain are called by their names, as methods."""
+
+    source: Source
+    problem: Problem
+    gold: Gold
+    user: Caller | SpokenUser
+    turns: int
+    tables: Tables
+    used: int = 0
+    taken: frozenset[int] = frozenset()  # which actions of the plan
+    told: frozenset[str] = frozenset()  # facts in words
+    answer: tuple[float, ...] = ()  # the numbers that were told last
+    over: bool = False
+    info: dict[str, float] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Desk:
+        """Shares what is never changed, the tables among it."""
+        return replace(self, user=copy.deepcopy(self.user, memo) if isinstance(self.user, SpokenUser) else self.user)
+
+    def __getattr__(self, name: str) -> Callable[..., str]:
+        """The tools of the domain."""
+        if name.startswith("_") or name not in calls.methods(self.source.domain):
+            raise AttributeError(f"there is no {name} here")
+        return partial(self._call, name)
+
+    async def goal(self) -> str:
+        return f"Customer: {await self.user.open()}"
+
+    async def say(self, text: str) -> str:
+        """Say or ask the customer something."""
+        if not 0 < len(text.strip()) <= LONGEST:
+            raise ValueError(f"{len(text)} characters, but from 1 to {LONGEST} can be said at once")
+        answer = await self.user.reply(text)
+        before = self._right_answers()
+        self.told |= set(said_of(text, self._facts()[1]))
+        if numbers := so_many_numbers(text, len(self._facts()[0])):
+            self.answer = tuple(sorted(numbers))
+        self.info = {"subgoal": float(self._right_answers() > before)}
+        self.over = STOP in answer
+        self.used += 1
+        return f"Customer: {answer.replace(STOP, '').strip()}"
+
+    def finish(self) -> None:
+        """End the talk."""
+        self.used += 1
+        self.over = True
+        self.info = {"database": float(self._right()), "told": float(self._all_told())}
+
+    def reward(self) -> float | None:
+        if not self.over:
+            return None if self.used < self.turns else 0.0
+        return float(self.success())
+
+    def success(self) -> bool:
+        return self.over and self._all_told() and self._right() and self._looked()
+
+    def expert(self) -> str:
+        """The published actions in their order, then what has to be told; a look at the customer where none was."""
+        for number, action in enumerate(self.gold.plan):
+            if number not in self.taken and self._possible(action):
+                return action.said()
+        if not self._looked():
+            return Action("get_user_details", {"user_id": self.gold.customer}).said()
+        if not self._all_told():
+            words = [fact for fact in self._facts()[1] if fact not in self.told]
+            said = ", ".join(words or [fact for fact in self.problem.facts if number_of(fact) is not None])
+            return f"say(text={f'This is what you wanted to know: {said}'!r})"
+        return "finish()"
+
+    def state_key(self) -> str:
+        talk = self.user.talk if isinstance(self.user, SpokenUser) else []
+        known = [
+            sorted(self.taken),
+            sorted(self.told),
+            self.answer,
+            sorted(self.tables.read),
+            self.used,
+            self.over,
+            talk,
+        ]
+        return json.dumps([self.source.domain, self.problem.id, self.tables.digest(self.source.database), known])
+
+    def _call(self, name: str, **arguments: Any) -> str:
+        before = self.tables.digest(self.source.database)
+        self.tables, text = calls.call(self.source.domain, self.tables, name, arguments)
+        same = [n for n, a in enumerate(self.gold.plan) if (a.name, dict(a.arguments)) == (name, arguments)]
+        new = next((number for number in same if number not in self.taken), None)
+        self.info = {"subgoal": float(new is not None)}
+        if self.tables.digest(self.source.database) != before:  # it wrote something
+            self.info |= {"tool_score": 1.0 if same else -1.0, "verified": float(bool(same))}
+        self.taken |= {new} if new is not None else set()
+        self.used += 1
+        return text
+
+    def _possible(self, action: Action) -> bool:
+        try:
+            calls.call(self.source.domain, self.tables, action.name, action.arguments)
+        except ValueError:
+            return False
+        return True
+
+    def _right(self) -> bool:
+        return self.tables.digest(self.source.database) == self.gold.digest
+
+    def _looked(self) -> bool:
+        """Whether a record of the customer's was read: their own, or of an order or a reservation of theirs."""
+        if not self.gold.customer:
+            return True
+        records = [(key, self.source.database[table].get(key, {})) for table, key in self.tables.read]
+        return any(self.gold.customer in (key, record.get("user_id")) for key, record in records)
+
+    def _facts(self) -> tuple[list[float], list[str]]:
+        """What has to be told: the different numbers, sorted, and the words."""
+        numbers = {value for fact in self.problem.facts if (value := number_of(fact)) is not None}
+        return sorted(numbers), [fact for fact in self.problem.facts if number_of(fact) is None]
+
+    def _right_answers(self) -> int:
+        """How much was told of what has to be."""
+        return len(self.told) + len(set(self.answer) & set(self._facts()[0]))
+
+    def _all_told(self) -> bool:
+        numbers, words = self._facts()
+        return list(self.answer) == numbers and self.told == frozenset(words)

@@ -1,0 +1,161 @@
+"""One game."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.threads import surely
+from sojourn.types import Message, Observation, Role, Step
+from sojourn_worlds.java import Lease, Shared
+from sojourn_worlds.textworld_express.expert import plan
+
+HOUSE = (
+    "look around, inventory, move north, open door to north, close door to north, open X, close X, take X, put X in Y"
+)
+ACTIONS = {
+    "cookingworld": f"{HOUSE}, read X, chop X, slice X, dice X, cook X in Y, prepare meal, eat meal",
+    "twc": HOUSE,
+    "coin": HOUSE,
+    "mapreader": "look around, inventory, task, move north, take X, put X in Y, read X",
+    "arithmetic": "look around, inventory, take X, put X in Y, read X",
+    "sorting": "look around, inventory, take X, put X in Y",
+    "simonsays": "what Simon says",
+    "peckingorder": "look around, inventory, take X, read X",
+}
+
+
+SORTING = threading.Lock()  # in this one game, plays of one seed share objects: each step plays it all again, alone
+
+
+@dataclass(frozen=True)
+class Game:
+    name: str
+    params: str
+    seed: int
+    fold: str
+    partial: bool
+    turns: int
+
+    def alone(self) -> AbstractContextManager[Any]:
+        """What must be held while the game is played."""
+        return SORTING if self.name == "sorting" else nullcontext()
+
+    def step(self, server: Any, before: Sequence[str], action: str) -> Mapping[str, Any]:
+        """The state after one more action in an interface that has played those before it."""
+        with self.alone():
+            if self.name == "sorting":
+                return self.replay(server, [*before, action])
+            return json.loads(server.stepJSON(action))
+
+    def begin(self, server: Any, gold: bool = False) -> Mapping[str, Any]:
+        """Loads the game into an interface of the package, and gives its first state."""
+        if wrong := server.load(self.name, self.params):
+            raise ConfigError(f"textworld_express: params = {self.params!r} cannot be used in {self.name}: {wrong}")
+        state = json.loads(server.generateNewGameJSON(self.seed, self.fold, gold))
+        used = json.loads(server.getGenerationPropertiesJSON())
+        for setting in filter(None, self.params.split(",")):  # the package ignores what it does not know
+            name, _, value = setting.partition("=")
+            if str(used.get(name.strip())) != value.strip():
+                raise ConfigError(
+                    f"textworld_express: params = {self.params!r} cannot be used in {self.name}: {name.strip()!r} "
+                    f"became {used.get(name.strip())}, and it knows {', '.join(sorted(used))}"
+                )
+        return state
+
+    def replay(self, server: Any, actions: Sequence[str]) -> Mapping[str, Any]:
+        state = self.begin(server)
+        for action in actions:
+            state = json.loads(server.stepJSON(action))
+        return state
+
+
+class ExpressPlay:
+    def __init__(self, game: Game, shared: Shared, key: str, choices: bool) -> None:
+        self.game = game
+        self.shared = shared
+        self.key = key
+        self.choices = choices
+        self.lease = Lease(shared)
+        self.server: Any = None
+        self.state: Mapping[str, Any] = {}
+        self.said: list[str] = []
+        self.best = 0.0  # score so far
+        self.over = False
+        self.planned: list[str] = []
+        self.hopeless = False  # the expert found nothing to do
+
+    async def start(self) -> Observation:
+        await asyncio.to_thread(self._enter)
+        task = " ".join(self.server.getTaskDescription().split())
+        brief = f"{task}\nSay one action, such as: {ACTIONS[self.game.name]}."
+        return self._observe((Message(Role.SYSTEM, brief),))
+
+    def _enter(self) -> None:
+        machine = self.lease.take()
+        self.server = machine.new()
+        with self.game.alone():
+            self.state = self.game.replay(self.server, self.said)
+
+    async def step(self, agent: str, action: Message) -> Step:
+        if self.over or self.server is None:
+            raise InfrastructureError("textworld_express was given an action before its start or after its end")
+        said = " ".join(action.text[:200].lower().split())
+        possible = {known.lower(): known for known in self.state["validActions"]}
+        if len(action.text) > 200 or said not in possible:
+            raise ActionError(f'"{said[:40]}" is not possible here.')
+        said = possible[said]
+        self.state = self.game.step(self.server, self.said, said)
+        self.said.append(said)
+        self.planned = self.planned[1:] if self.planned[:1] == [said] else []
+        won, lost = bool(self.state["tasksuccess"]), bool(self.state["taskfailure"])
+        score = 1.0 if won else min(1.0, float(self.state["score"]))
+        gain = max(0.0, score - self.best)
+        self.best = max(self.best, score)
+        reward = gain if self.game.partial else float(won)
+        self.over = won or lost or len(self.said) >= self.game.turns
+        if self.over:
+            return Step(None, {agent: reward}, done=True, success=won)
+        return Step(self._observe(), {agent: reward})
+
+    async def close(self) -> None:
+        self.server = None
+        await surely(self.lease.give_back)
+
+    async def fork(self) -> ExpressPlay:
+        """By playing the same actions again."""
+        twin = ExpressPlay(self.game, self.shared, self.key, self.choices)
+        twin.said, twin.best, twin.over, twin.planned = list(self.said), self.best, self.over, list(self.planned)
+        try:
+            await asyncio.to_thread(twin._enter)
+        except BaseException:
+            await twin.close()
+            raise
+        return twin
+
+    def state_key(self) -> str:
+        state = self.state
+        seen = [state.get(name) for name in ("look", "inventory", "score", "observation")]
+        if seen[0]:  # games with rooms show all there is; Simon's shows what he says
+            seen.pop()
+        content = json.dumps([seen, sorted(state.get("validActions", []))])
+        return f"{self.key}/{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+
+    async def expert(self) -> str:
+        """The package's gold path; from states that are not on it, a way back to it."""
+        if not self.planned and not self.hopeless:
+            self.planned = await asyncio.to_thread(plan, self.game, self.lease.take(), self.said)
+            self.hopeless = not self.planned
+        return self.planned[0] if self.planned else min(self.state["validActions"])
+
+    def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
+        lines = (" ".join(line.split()) for line in self.state["observation"].splitlines())
+        choices = tuple(sorted(self.state["validActions"])) if self.choices else ()
+        return Observation((Message(Role.USER, "\n".join(filter(None, lines))),), brief=brief, choices=choices)

@@ -1,0 +1,438 @@
+"""MiniWoB in a real Chromium. One browser serves the module; tests that break a browser open their own."""
+
+import asyncio
+import random
+import re
+from contextlib import asynccontextmanager, suppress
+from os import environ, getpid, kill
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+import pytest_asyncio
+
+pytest.importorskip("miniwob", reason="the pages come with the package miniwob")
+pytest.importorskip("playwright", reason="Chromium is driven by playwright")
+
+from sojourn.checks.env import check_env
+from sojourn.envs.chromium import executable
+from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.types import Message, Role, Task
+from sojourn_worlds.miniwob import MiniWoB
+from sojourn_worlds.miniwob.experts import EXPERTS
+from sojourn_worlds.miniwob.facts import RESETTABLE, page_names
+
+try:
+    executable(environ.get("SOJOURN_CHROMIUM"))
+except ConfigError as missing:
+    pytest.skip(str(missing), allow_module_level=True)
+
+SEEDS = range(30, 35)  # in whose inboxes nobody has two messages
+MARKS = {"marks": True, "refs": "number"}
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@asynccontextmanager
+async def world(**config):
+    family = MiniWoB(**config)
+    await family.open()
+    try:
+        yield family
+    finally:
+        await family.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def family():
+    async with world(contexts=6) as opened:
+        yield opened
+
+
+def task(page, seed=1):
+    return Task("miniwob", {"page": page}, seed, "train")
+
+
+@asynccontextmanager
+async def visit(family, page, seed=1):
+    env = family.make(task(page, seed))
+    try:
+        yield env, await env.start()
+    finally:
+        await env.close()
+
+
+async def act(env, *actions):
+    step = None
+    for said in actions:
+        step = await env.step("agent", Message(Role.ASSISTANT, said))
+    return step
+
+
+async def solve(family, page, seed):
+    async with visit(family, page, seed) as (env, _):
+        for _ in range(50):
+            step = await act(env, await env.expert())
+            if step.done:
+                return step.rewards["agent"], step.success
+    return None
+
+
+@pytest.mark.parametrize("page", sorted(EXPERTS))
+async def test_the_expert_reaches_the_full_reward(family, page):
+    results = await asyncio.gather(*[solve(family, page, seed) for seed in SEEDS])
+    assert results == [(1.0, True)] * 5
+
+
+async def test_random_clicks_earn_much_less_than_the_expert(family):
+    """On pages without typing, where clicks alone could do it."""
+    rng, total = random.Random(0), 0.0
+    pages = [page for page in EXPERTS if page.startswith("click-")]
+    for page in pages:
+        async with visit(differently(family, choices=True, turns=8), page, 3) as (env, seen):
+            step = None
+            while step is None or not step.done:
+                offered = (seen if step is None else step.observation).choices
+                step = await act(env, rng.choice(offered) if offered else "wait")
+            total += step.rewards["agent"]
+    assert total / len(pages) < 0.2
+
+
+async def test_it_keeps_what_worlds_promise():
+    for config in ({"pages": ("click-option", "enter-text")}, {"pages": ("click-checkboxes",), "choices": True}):
+        report = await check_env(MiniWoB(contexts=4, **config), episodes=2)
+        assert report.passed, report.failed
+
+
+async def test_a_play_ends_unpaid_after_its_turns(family):
+    async with visit(differently(family, turns=2), "enter-text") as (env, _):
+        assert not (await act(env, "wait")).done
+        with pytest.raises(ActionError):
+            await act(env, "click Nobody")  # does not count
+        step = await act(env, "wait")
+        assert (step.done, step.rewards, step.success, step.observation) == (True, {"agent": 0.0}, False, None)
+
+
+async def test_an_expert_goes_on_from_wherever_one_is(family):
+    """After random actions that end nothing, it still reaches the full reward."""
+    wandering = {
+        "choose-date": ["click Date", "click Prev", "click 7", "click Date"],
+        "email-inbox-reply": ["click trash", "click star (2)"],
+        "use-slider": ["click slider", "press PageUp", "click 5,100"],
+        "copy-paste": ["click textbox", 'type "x"', "press Control+A", "press Control+C"],
+        "social-media-some": ["click like", "click reply (2)", "click share (3)"],
+        "search-engine": ['type textbox "x"', "click Search", "click 3"],
+        "order-food": ["click + (2)", "click + (2)", "click + (3)"],
+        "form-sequence-2": ["click radio (2)", 'type textbox (2) "9"'],
+        "drag-shapes-2": ["wait"],
+        "book-flight": ['type From "Emm"', "click Departure Date", "press Escape"],
+    }
+    for page, actions in wandering.items():
+        async with visit(family, page, 21) as (env, _):
+            for said in actions:
+                with suppress(ActionError):
+                    assert not (await act(env, said)).done, page
+            step = None
+            while step is None or not step.done:
+                step = await act(env, await env.expert())
+            assert step.rewards == {"agent": 1.0}, page
+
+
+async def test_every_page_loads_and_names_what_is_on_it(family):
+    async def check(page):
+        async with visit(family, page) as (env, observation):
+            text, brief = observation.messages[0].text, observation.brief[0].text
+            assert text != "(empty page)", page
+            assert brief.split("Task: ")[1], page
+            assert not re.search(r"Last reward|Time left|Episodes done|START", text), page
+            assert all(0 <= len(e.label) <= 90 for e in env._page.elements), page
+            named = [
+                e.label for e in env._page.elements if not re.fullmatch(r"\d+,\d+", e.label) and e.role != "option"
+            ]
+            assert len(named) == len(set(named)), page
+
+    await asyncio.gather(*[check(page) for page in page_names()])
+
+
+async def test_the_brief_has_the_goal_and_the_page_has_the_elements(family):
+    async with visit(family, "login-user") as (env, observation):
+        assert re.search(r'Task: Enter the username "\w+" and the password "\w+"', observation.brief[0].text)
+        assert observation.messages[0].text.splitlines() == ["textbox Username", "password Password", "button Login"]
+        step = await act(env, 'type Username "bob"', 'type Password "abc"')
+        assert step.observation.brief == ()
+        assert step.observation.messages[0].text.splitlines() == [
+            "textbox Username: bob",
+            "password Password: ***",
+            "button Login",
+        ]
+        step = await act(env, 'type Username "al"')
+        assert "textbox Username: al\n" in step.observation.messages[0].text
+        step = await act(env, "click Login")
+        assert (step.done, step.rewards, step.success, step.observation) == (True, {"agent": -1.0}, False, None)
+        with pytest.raises(ValueError, match="not under way"):
+            await act(env, "click Login")
+
+
+async def history(family, page, seed):
+    """Random actions: what they led to, and the page's own source at each point."""
+    rng, seen = random.Random(seed), []
+    async with visit(family, page, seed) as (env, observation):
+        for _ in range(4):
+            body = await env._seat.page.evaluate("document.querySelector('#wrap').outerHTML")
+            seen += [observation.messages[0].text, re.sub(r' data-(tampered|wob_\w+)="[^"]*"', "", body)]
+            said = rng.choice([*(f"click {e.label}" for e in env._page.elements if e.role != "option"), "press Tab"])
+            step = await act(env, said)
+            seen.append((said, step.rewards))
+            if step.done:
+                break
+            observation = step.observation
+    return seen
+
+
+async def test_a_page_used_again_is_as_a_fresh_one(monkeypatch):
+    async with world(contexts=1) as family:
+        for page in sorted(RESETTABLE):
+            with monkeypatch.context() as patch:
+                patch.setattr("sojourn_worlds.miniwob.visit.RESETTABLE", frozenset())
+                fresh = await history(family, page, 7)
+            await history(family, page, 8)
+            assert await history(family, page, 7) == fresh, page
+
+
+async def test_two_episodes_at_once_do_not_meet(family):
+    async with visit(family, "enter-text") as (one, _), visit(family, "enter-text") as (two, _):
+        await act(one, 'type textbox "first"', "press Control+A", "press Control+C")
+        step = await act(two, 'type textbox "second"', "press Control+A", "press Control+V")
+        assert step.observation.messages[0].text.startswith("textbox: second")
+        step = await act(one, 'type textbox ""', "press Control+V")
+        assert step.observation.messages[0].text.startswith("textbox: first")
+
+
+@pytest.mark.parametrize(
+    "said", ["", "hello", "click Nobody", "click 10,10 twice", 'type Submit "x"', "scroll up", "press F5"]
+)
+async def test_an_impossible_action_changes_nothing(family, said):
+    async with visit(family, "enter-text") as (env, _):
+        await act(env, 'type textbox "x"')
+        before = env.state_key()
+        with pytest.raises(ActionError):
+            await act(env, said)
+        env._page = await env._read("read")
+        assert env.state_key() == before
+        assert (await act(env, "click Submit")).done
+
+
+async def test_state_keys_tell_states_apart(family):
+    async with visit(family, "enter-text") as (env, _):
+        keys = [env.state_key()]
+        for text in ("a", "b", ""):
+            await act(env, f'type textbox "{text}"')
+            keys.append(env.state_key())
+        assert keys[0] == keys[3]
+        assert len(set(keys)) == 3
+
+
+PLAYS = {
+    "button-delay": ["click ONE", "click TWO"],  # asks for one second: a step is one second
+    "drag-box": ["drag s to L", "click Submit"],
+    "click-scroll-list": ["select Miguelita", "select Lolita", "click Submit"],
+    "copy-paste": [
+        "click textarea",
+        "press Control+A",
+        "press Control+C",
+        "click textbox",
+        "press Control+V",
+        "click Submit",
+    ],
+    "enter-date": ['type date "2012-09-10"', "click Submit"],
+    "use-autocomplete": ['type Tags "Egy"', "press ArrowDown", "press Enter", "click Submit"],
+    "click-menu-2": ["click Menu", "hover Playback", "click Prev"],
+    "scroll-text-2": ["scroll down textarea", "click Submit"],
+    "resize-textarea": ["drag 109,119 to 120,150", "click Submit"],
+    "use-slider": ["click slider", *["press ArrowRight"] * 3, "click Submit"],
+    "email-inbox": ["click trash"],
+    "click-color": ["click lime"],
+    "ascending-numbers": ["click 72,152", "click 49,107", "click 122,101", "click 118,163", "click 35,65"],
+}
+
+
+@pytest.mark.parametrize("page", PLAYS)
+async def test_the_verbs_do_what_they_say(family, page):
+    async with visit(family, page) as (env, _):
+        assert (await act(env, *PLAYS[page])).rewards == {"agent": 1.0}
+
+
+async def test_dragging_sorts_a_list(family):
+    async with visit(family, "drag-sort-numbers") as (env, _):
+        step = await act(env, "drag 74 to -51")
+        assert step.observation.messages[0].text.split("\n")[:4] == ["item -47", "item -14", "item -51", "item 74"]
+        assert (await act(env, "drag -51 to -47", "click Submit")).success
+
+
+async def test_a_partly_right_answer_is_paid_as_such(family):
+    async with visit(family, "click-checkboxes") as (env, _):
+        assert "Select nothing" in env._page.goal  # of three boxes
+        step = await act(env, f"click {env._page.elements[0].label}", "click Submit")
+        assert step.rewards["agent"] == pytest.approx(1 / 3)
+        assert step.success
+
+
+async def test_a_page_without_expert_says_so(family):
+    async with visit(family, "tic-tac-toe") as (env, _):
+        assert not hasattr(env, "expert")
+        with pytest.raises(ConfigError, match="'tic-tac-toe'"):
+            await env.expert()
+
+
+def differently(family, **config):
+    """Another config of the same open world."""
+    other = MiniWoB(**config)
+    object.__setattr__(other, "_shared", family._shared)
+    return other
+
+
+@pytest.mark.parametrize(
+    "config", [{"refs": "number"}, {"observation": "dom", "refs": "number"}, {"observation": "aria"}]
+)
+async def test_the_other_texts_can_be_acted_on(family, config):
+    async with visit(differently(family, **config), "enter-text") as (env, observation):
+        assert "Submit" in observation.messages[0].text
+        assert "Last reward" not in observation.messages[0].text
+        await act(env, await env.expert())
+        assert (await act(env, await env.expert())).success
+
+
+async def test_screenshots_are_blobs_and_coordinates_work(family):
+    async with visit(differently(family, observation="screenshot"), "click-test-2") as (env, seen):
+        (digest,) = seen.messages[0].images
+        assert env.blobs[digest].startswith(b"\x89PNG")
+        assert "click x,y" in seen.brief[0].text
+        button = env._page.elements[0]
+        assert (await act(env, f"click {button.x},{button.y}")).rewards == {"agent": 1.0}
+
+
+async def test_marks_number_what_is_drawn_and_leave_the_page_as_it_was(family):
+    plain, marked = (differently(family, observation="screenshot", **more) for more in ({}, MARKS))
+    async with visit(plain, "login-user") as (one, first), visit(marked, "login-user") as (two, second):
+        pictures = [env.blobs[seen.messages[0].images[0]] for env, seen in ((one, first), (two, second))]
+        assert pictures[0] != pictures[1]
+        assert await two._seat.page.evaluate("document.querySelectorAll('.sojourn-mark').length") == 0
+        await act(two, 'type(1, "keli")', 'type 2 "3hI"')
+        assert [e.value for e in two._page.elements[:2]] == ["keli", "3hI"]
+        assert (await act(two, "click(3)")).done
+    async with visit(marked, "choose-list") as (_, seen):
+        assert re.fullmatch(r"options 2 \w+ \| 3 .*", seen.messages[0].text)
+
+
+async def test_the_dom_has_the_expert_of_the_text(family):
+    for page in ("choose-date", "drag-shapes", "social-media-some", "login-user"):
+        assert await solve(differently(family, observation="dom", refs="number"), page, 21) == (1.0, True), page
+
+
+async def test_choices_cover_the_clicks(family):
+    async with visit(differently(family, choices=True), "choose-list") as (env, seen):
+        assert "click Submit" in seen.choices
+        step = await act(env, next(said for said in seen.choices if said.startswith("select ")))
+        assert "click Submit" in step.observation.choices
+
+
+async def test_no_request_leaves_the_machine(family):
+    chromium = family._shared.chromium
+    seat, asked = await chromium.seat(""), []
+    seat.page.on("request", lambda request: asked.append(request.url))
+    for page in ("order-food", "email-inbox", "text-editor", "click-pie"):
+        await seat.page.goto(f"{chromium.server.url}/miniwob/{page}.html")
+    with pytest.raises(chromium.errors):
+        await seat.page.evaluate("fetch('http://example.org/')")
+    seat.sound = False
+    chromium.leave(seat)
+    assert len(asked) > 10
+    assert [url for url in asked if not url.startswith((chromium.server.url, "data:"))] == []
+
+
+async def test_contexts_bound_the_episodes_and_cancelling_leaks_none():
+    async with world(contexts=2) as family:
+        first, second, third = (family.make(task("click-test", seed)) for seed in range(3))
+        await first.start()
+        await second.start()
+        waiting = asyncio.ensure_future(third.start())
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+        await third.close()
+        await first.close()
+        for delay in (0, 1, 5, 20):  # cancelled while starting, at different points
+            env = family.make(task("login-user", 5))
+            starting = asyncio.ensure_future(env.start())
+            await asyncio.sleep(delay / 1000)
+            starting.cancel()
+            with suppress(asyncio.CancelledError):
+                await starting
+            await env.close()
+        playing = asyncio.ensure_future(act(second, "click Click Me!"))
+        await asyncio.sleep(0.001)
+        playing.cancel()
+        with suppress(asyncio.CancelledError):
+            await playing
+        await second.close()
+        assert family._shared.chromium._slots._value == 2
+        assert await asyncio.gather(*[solve(family, "login-user", seed) for seed in range(4)]) == [(1.0, True)] * 4
+
+
+def children():
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            if int(stat.read_text().rsplit(")", 1)[1].split()[1]) == getpid():
+                found.add(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
+@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.3, 0.8])
+async def test_a_world_that_is_given_up_while_it_opens_leaves_no_browser(after_s):
+    before, world_of_its_own = children(), MiniWoB(pages=("click-test",))
+    opening = asyncio.ensure_future(world_of_its_own.open())
+    await asyncio.sleep(after_s)
+    opening.cancel()
+    with suppress(asyncio.CancelledError):
+        await opening
+    await world_of_its_own.close()
+    assert children() <= before
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
+async def test_a_close_that_is_given_up_goes_on():
+    before, world_of_its_own = children(), MiniWoB(pages=("click-test",))
+    await world_of_its_own.open()
+    closing = asyncio.ensure_future(world_of_its_own.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with suppress(asyncio.CancelledError):
+        await closing
+    for _ in range(200):
+        if children() <= before:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("Chromium is still there after 10 s")
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
+@pytest.mark.parametrize("what", ["browser", "driver"])
+async def test_a_crash_is_not_the_agents_fault_and_the_next_episode_works(what):
+    before = children()
+    async with world(contexts=1) as family:
+        async with visit(family, "click-test") as (env, _):
+            if what == "driver":
+                for pid in children() - before:
+                    kill(pid, SIGKILL)
+            else:
+                session = await env._seat.context.new_cdp_session(env._seat.page)
+                crashing = asyncio.ensure_future(session.send("Browser.crash"))
+                await asyncio.wait([crashing], timeout=1)
+                crashing.cancel()
+                await asyncio.gather(crashing, return_exceptions=True)
+            with pytest.raises(InfrastructureError):
+                await act(env, "click Click Me!")
+        assert await solve(family, "click-test", 2) == (1.0, True)
