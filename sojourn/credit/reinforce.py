@@ -21,7 +21,7 @@ class Reinforce:
 
     The mean is over the whole step, or with `baseline = "group"` over the turn's group; a turn with no other to compare
     it with has its return-to-go less itself, which is 0. With `discount = 1` and `baseline = "none"` it is the bare
-    policy gradient. Deviations: the mean contains the turn itself, which scales its gradient by (M - 1) / M for M turns;
+    policy gradient. Deviations: the mean contains the turn itself, which scales its gradient by (M - 1) / M for M;
     the baseline is the plain mean, not that of least variance, which weighs returns by squared gradients.
     """
 

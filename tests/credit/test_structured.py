@@ -1,5 +1,7 @@
 """Estimators that look into episodes, against small examples worked by hand from their equations."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from cases import by_token, by_turn, group, of_episodes, paid, stream, trajectory
@@ -15,6 +17,9 @@ from sojourn.credit.reinforce_pp import ReinforcePP
 from sojourn.credit.rloo import RLOO
 from sojourn.credit.srgpo import SRGPO
 from sojourn.credit.stratified import Stratified
+from sojourn.recipe import load
+
+PRESETS = Path(__file__).parents[2] / "recipes" / "presets"
 
 
 def flat(values):
@@ -107,11 +112,19 @@ def test_mars_by_hand():
     against = trajectory([1], agent="second"), trajectory([1, 1], agent="second")
     groups = [of_episodes([[one, against[0]]]), of_episodes([[other, against[1]]], slot=1)]
     scores = [paid([0.1, 0, 1], [-1]), paid([0, -1], [0, 1])]
-    first, second = (by_turn(credit) for credit in MARS()(groups, scores, {}))
-    assert first == [pytest.approx([0.88, 0.78, 0.78]), pytest.approx([-1.3333], abs=1e-4)]
-    assert second == [pytest.approx([-1.22, -1.22]), pytest.approx([0.6667] * 2, abs=1e-4)]
+    first, second = (by_turn(credit) for credit in MARS()(groups, scores, {}))  # 1.1, 1, 1, -1, -1 and -1, 1, 1
+    assert first == [pytest.approx([0.7333, 0.6333, 0.6333], abs=1e-4), [-1]]
+    assert second == [pytest.approx([-1.3667] * 2, abs=1e-4), [1, 1]]
     alone = [by_turn(credit) for credit in MARS(over="group")(groups, scores, {})]
-    assert alone[0] == [pytest.approx([0.0667, -0.0333, -0.0333], abs=1e-4), [0]]
+    assert alone[0] == [pytest.approx([0.05, -0.05, -0.05]), [0]]
+
+
+def test_marshal_is_of_deviation_one_over_the_tokens_of_all_seats():
+    """Returns of 1 and -1, each one value however often it comes; the win has 3 tokens of 4."""
+    estimator = load(PRESETS / "marshal.toml").recipe.stages[0].estimator
+    made = of_episodes([[trajectory([3], agent="first")], [trajectory([1], agent="first")]])
+    [credit] = estimator([made], [paid([1], [-1])], {})
+    assert flat(by_turn(credit)) == pytest.approx([0.5 / 0.75**0.5, -1.5 / 0.75**0.5], abs=1e-4)
 
 
 def test_cosearch_by_hand():
