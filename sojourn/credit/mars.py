@@ -15,8 +15,8 @@ from sojourn.types import Credit, Group, Score, Streams
 
 @dataclass(frozen=True, kw_only=True)
 class MARS:
-    """Each turn's return, less the mean of the distinct returns of the same seat: in the same world over the whole step,
-    or in the group (turn-level advantage with agent-specific normalisation of MARSHAL: Yuan et al. 2025,
+    """Each turn's return, less the mean of the distinct returns of the same seat: in the same world over the whole
+    step, or in the group (turn-level advantage with agent-specific normalisation of MARSHAL: Yuan et al. 2025,
     arXiv:2510.15414, by the authors' code).
 
     A value that many turns share counts once in the mean, so that neither long trajectories nor frequent outcomes move

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cases import by_token, by_turn, group, of_episodes, paid, stream, trajectory
 
+from sojourn.batch.weigh import weigh
 from sojourn.credit.cosearch import CoSearch
 from sojourn.credit.eapo import EAPO
 from sojourn.credit.gigpo import GiGPO, alike
@@ -99,6 +100,19 @@ def test_mgrpo_by_hand():
     scores = paid([1], [0.5], [0.2], [0], [0.4])
     [credit] = MGRPO(epsilon=0.0)([made], [scores], {})
     assert flat(by_turn(credit)) == pytest.approx([1, 1.5882, 0.1222, -1, -0.8552], abs=1e-4)
+
+
+def test_a_called_agent_counts_for_as_much_however_often_it_was_called():
+    """Its trajectories of 2 tokens each share the weight that the main agent's one has, once it is called at all."""
+    aggregate = load(PRESETS / "mgrpo.toml").recipe.stages[0].aggregate
+    main, called = trajectory([1]), trajectory([2], agent="searcher")
+    for calls in (1, 2, 7):
+        first, second, third = [main, *[called] * calls], [called, main], [main]
+        [weights] = weigh([of_episodes([first, second, third])], aggregate)
+        totals = [float(sum(turn.sum() for turn in one)) for one in weights]
+        assert totals == pytest.approx([0.2, *[0.2 / calls] * calls, 0.2, 0.2, 0.2])
+    nothing: list[float] = [float(turn.sum()) for one in weigh([group(trajectory([0]))], aggregate)[0] for turn in one]
+    assert nothing == [0]
 
 
 def test_seats_are_compared_with_their_own_kind():
