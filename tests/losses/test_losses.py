@@ -1,6 +1,7 @@
 """Losses against small examples worked by hand from their equations: values, and gradients by log-probabilities."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -233,6 +234,20 @@ def test_epo_by_hand():
         bonus, beyond = np.array([1.0, 3.0, 0.5]), np.array([0, 1.0, 0.1])
         assert value == pytest.approx(-0.001 * (bonus - 1.22313 * 0.1 * beyond), rel=1e-5)
         assert by_entropy == pytest.approx(-0.001 * (1 - 1.22313 * 0.1 * np.array([0, 1, -1])), rel=1e-5)
+
+
+def test_epo_remembers_the_entropy_of_each_turn_of_an_episode():
+    """First turns had 1 and then 2 (3 and 1), second turns 3; now two plays of one turn, and one of three."""
+    loss = EPO(low=0.5, high=2.0)
+    first = replace(batch_of([-1.0, -3.0, -3.0], [0] * 3, turns=[0, 1, 1]), trajectory=np.array([0, 0, 0]))
+    second = replace(batch_of([-3.0, -1.0], [0] * 2, turns=[0, 1]), trajectory=np.array([0, 1]))
+    for batch in (first, second):
+        loss.columns(batch)
+    now = batch_of([-1.0] * 6, [0] * 6, turns=[0, 1, 1, 2, 3, 4])
+    columns = loss.columns(replace(now, trajectory=np.array([0, 1, 1, 2, 2, 2])))
+    assert columns["epo_mean"].tolist() == pytest.approx([1.5, 1.5, 1.5, 1.5, 3.0, 0.0])
+    assert (columns["epo_weight"] > 0).tolist() == [True] * 5 + [False]  # nobody had a third turn before
+    assert loss.state()["past"] == [[1.0, 3.0], [2.0], [1.0, 1.0, 1.0]]
 
 
 NAN = math.nan
