@@ -209,3 +209,15 @@ def test_rae_by_hand():
     resumed.restore(estimator.state())
     [credit] = resumed([of_episodes([seats])], [paid([1], [-1])], {})
     assert flat(by_turn(credit)) == pytest.approx([1.0025, -1.0025])
+
+
+def test_rae_moves_its_average_from_game_to_game():
+    """Won, won and lost in one step, by a seat whose average moves by a tenth; two plays of one group have one."""
+    seat = trajectory([1], agent="first")
+    games = [of_episodes([[seat]], slot=n) for n in range(3)]
+    found = RAE(decay=0.9)(games, [paid([1]), paid([1]), paid([-1])], {})
+    assert [by_turn(credit)[0][0] for credit in found] == pytest.approx([1, 0.9, -1.19])
+    estimator = RAE(decay=0.9)
+    [both] = estimator([of_episodes([[seat], [seat]])], [paid([1], [-1])], {})
+    assert flat(by_turn(both)) == [1, -1]
+    assert estimator.state() == {"made/first": 0}
