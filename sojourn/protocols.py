@@ -200,9 +200,10 @@ class Loss(Protocol):
     `proportional` says that the loss and its gradient are 0 where the advantage is 0, so such sequences may be skipped.
 
     Optional, found by name: `columns(batch) -> Mapping[str, FloatArray]`, per-token columns that follow from the step
-    as a whole, such as its extreme tokens; they come back as streams. `follows`, what the loss stays right for: "lag"
-    (tokens of older weights), "updates" (several of them on one step's tokens) and "unsampled" (tokens that no weights
-    sampled, so without logprobs); the first two, where it does not say.
+    as a whole, such as what the loss remembers; they come back as streams. `choose(batch, logprobs)`, the same of each
+    minibatch right before its update, where `logprobs` (N,) are those of the weights that it updates.
+    `follows`, what the loss stays right for: "lag" (tokens of older weights), "updates" (several of them on one step's
+    tokens) and "unsampled" (tokens that no weights sampled, so without logprobs); the first two, where it does not say.
     `left_out(out, batch)`, what it kept from each token's loss (n,), with gradient, and `floor`: the policy's gradient
     is divided by the norm of its gradient, or by `floor` where that is more; where `floor` is None it is not.
     """

@@ -333,8 +333,8 @@ def _asks_critic(part: Any) -> bool:
 
 
 def _check_columns(stage: Stage) -> None:
-    """Refuses two losses of a kind that makes columns of the step: the second's would take the first's place."""
-    made = [type(loss).__name__ for loss in stage.losses if hasattr(loss, "columns")]
+    """Refuses two losses of a kind that makes columns of the batch: the second's would take the first's place."""
+    made = [type(loss).__name__ for loss in stage.losses if hasattr(loss, "columns") or hasattr(loss, "choose")]
     if twice := [name for name in made if made.count(name) > 1]:
         raise ConfigError(
             f"stage '{stage.name}': losses has {twice[0]} twice, whose columns would be the same: keep one"
