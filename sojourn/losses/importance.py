@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, cast
 
@@ -58,6 +58,17 @@ class Importance(Based):
 
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
         return self.base.columns(batch) if hasattr(self.base, "columns") else {}
+
+    @property
+    def choose(self) -> Callable[[Batch, FloatArray], Mapping[str, FloatArray]]:
+        """What the base chooses in each minibatch, by the ratio that it has here; no attribute where it chooses none,
+        as the pass that choosing costs is made for losses that have it."""
+        base = self.base.choose
+
+        def choose(batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]:
+            return base(replace(batch, logprobs=batch.streams["policy_logprobs"]), logprobs)
+
+        return choose
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         proximal = batch.streams["policy_logprobs"]
