@@ -1,4 +1,4 @@
-"""What a loss chooses, it chooses in each minibatch, by the weights that it is about to update; on a tiny real model."""
+"""What a loss chooses, it chooses in each minibatch, by the weights that it is about to update; a tiny real model."""
 
 from dataclasses import replace
 from types import SimpleNamespace
