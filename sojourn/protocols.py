@@ -463,7 +463,8 @@ class Loss(Protocol):
     """A per-token loss, never a mean, and per-token metrics (averaged by the trainer under the same weights).
 
     `zero_at_zero_advantage` says that the loss and its gradient are 0 where the advantage is 0, so that such sequences
-    may be skipped. Optional: `HasColumns`, `HasValidFor`, `LeavesOut`.
+    may be skipped. Optional: `HasColumns`, `Chooses`, `HasValidFor`,
+    `LeavesOut`.
     """
 
     @property
@@ -482,6 +483,19 @@ class HasColumns(Protocol):
     """
 
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]: ...
+
+
+@runtime_checkable
+class Chooses(Protocol):
+    """A loss that chooses among the tokens of each minibatch, by the weights that are about to be updated.
+
+    `choose` returns per-token columns, which come back as streams; `logprobs` (N,) are those of the present weights.
+    It is asked where `chooses` says so, as it costs a pass without gradients for each minibatch.
+    """
+
+    @property
+    def chooses(self) -> bool: ...
+    def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]: ...
 
 
 VALID_FOR = frozenset({"lag", "updates"})

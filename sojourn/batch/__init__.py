@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from sojourn.batch.choose import choose
 from sojourn.batch.flatten import flatten, gather
 from sojourn.batch.weigh import Aggregate, weigh
 from sojourn.protocols import HasColumns, Loss
 from sojourn.types import Batch, Credit, Group, Streams
 
-__all__ = ["Aggregate", "to_batch"]
+__all__ = ["Aggregate", "choose", "to_batch"]
 
 
 def to_batch(

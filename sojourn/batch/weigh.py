@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -18,10 +19,12 @@ class Aggregate:
 
     "token": every token alike (DAPO, arXiv:2503.14476, eq. 8). "sequence": every trajectory alike, its tokens sharing
     its weight (GRPO, arXiv:2402.03300, eq. 3). "turn": every turn alike. "constant": every token 1 / `length` of a
-    trajectory (Dr. GRPO, arXiv:2503.20783, section 3.2), so weights do not depend on the sampled lengths.
+    trajectory (Dr. GRPO, arXiv:2503.20783, section 3.2), so weights do not depend on the sampled lengths. "seat": every
+    seat of every episode alike, its trajectories sharing its weight and their tokens sharing theirs, so that an agent
+    counts for as much however often it was called (after the trajectory alignment of M-GRPO, arXiv:2511.13288).
     """
 
-    by: Literal["token", "sequence", "turn", "constant"] = "token"
+    by: Literal["token", "sequence", "turn", "constant", "seat"] = "token"
     length: Annotated[int, Range(1)] = 256
 
 
@@ -30,15 +33,26 @@ def weigh(groups: Sequence[Group], aggregate: Aggregate) -> list[list[tuple[Floa
     trajectories = [t for group in groups for t in group.trajectories]
     tokens = sum(len(turn.sample.tokens) for t in trajectories for turn in t.turns)
     turns = sum(len(t.turns) for t in trajectories)
+    seats = [_seats(number, group) for number, group in enumerate(groups)]
+    taken = Counter(seat for some in seats for seat in some)  # how many trajectories each seat of an episode has
 
-    def of(trajectory: Trajectory) -> tuple[FloatArray, ...]:
+    def of(trajectory: Trajectory, seat: Hashable) -> tuple[FloatArray, ...]:
         lengths = [len(turn.sample.tokens) for turn in trajectory.turns]
         each = {
             "token": [1 / max(tokens, 1)] * len(lengths),
             "sequence": [1 / max(sum(lengths) * len(trajectories), 1)] * len(lengths),
             "turn": [1 / max(length * turns, 1) for length in lengths],
             "constant": [1 / (aggregate.length * max(len(trajectories), 1))] * len(lengths),
+            "seat": [1 / max(sum(lengths) * taken[seat] * len(taken), 1)] * len(lengths),
         }[aggregate.by]
         return tuple(np.full(length, one, dtype=np.float32) for length, one in zip(lengths, each, strict=True))
 
-    return [[of(t) for t in group.trajectories] for group in groups]
+    return [
+        [of(*one) for one in zip(group.trajectories, some, strict=True)]
+        for group, some in zip(groups, seats, strict=True)
+    ]
+
+
+def _seats(number: int, group: Group) -> list[Hashable]:
+    """Returns the seat of each trajectory of the group of this number, told apart from those of other episodes."""
+    return [(number, owner, t.agent) for owner, t in zip(group.owners, group.trajectories, strict=True)]

@@ -20,6 +20,7 @@ from sojourn.checks import made
 from sojourn.checks.made import Declared, Shape
 from sojourn.checks.promise import BrokenError, DoubtfulError, Promise, judge_all, require_declared
 from sojourn.checks.report import Report
+from sojourn.protocols import Chooses, HasColumns
 from sojourn.train.requirements import OWN
 from sojourn.types import Batch, Credit, FloatArray
 
@@ -81,6 +82,8 @@ class Case:
         gap = rng.uniform(-NEAR, NEAR, len(batch))
         entropy, values = rng.uniform((0, -1), (4, 1), (len(batch), 2)).astype("f4").T
         logprobs = (batch.logprobs + gap).astype(np.float32)
+        if isinstance(self.loss, Chooses) and self.loss.chooses:
+            batch = replace(batch, streams={**batch.streams, **copy.deepcopy(self.loss).choose(batch, logprobs)})
         return Passed(batch, logprobs, entropy, values, np.maximum(logprobs, np.float32(-0.3)))
 
     @property
@@ -122,7 +125,7 @@ def _declares(case: Case) -> str:
 def _reads(case: Case) -> str:
     near, needs = case.near, case.loss.needs
     answer = case.call(near)
-    if unread := sorted(needs - OWN - answer.streams.read - _read_for_columns(case.loss, near.batch)):
+    if unread := sorted(needs - OWN - answer.streams.read - _read_for_columns(case.loss, near)):
         raise DoubtfulError(f"it declares the stream '{unread[0]}' and does not read it: it is computed for nothing")
     if not isinstance(answer.per_token, torch.Tensor):
         return "and from nothing else"
@@ -134,11 +137,13 @@ def _reads(case: Case) -> str:
     return "and from nothing else"
 
 
-def _read_for_columns(loss: Any, batch: Batch) -> set[str]:
-    if not hasattr(loss, "columns"):
-        return set()
-    streams = Declared(batch.streams)
-    copy.deepcopy(loss).columns(replace(batch, streams=streams))
+def _read_for_columns(loss: Any, passed: Passed) -> set[str]:
+    streams, loss = Declared(passed.batch.streams), copy.deepcopy(loss)
+    batch = replace(passed.batch, streams=streams)
+    if isinstance(loss, HasColumns):
+        loss.columns(batch)
+    if isinstance(loss, Chooses) and loss.chooses:
+        loss.choose(batch, passed.logprobs)
     return streams.read
 
 

@@ -1,4 +1,4 @@
-"""What is paid from each turn on, beside that of all turns of the same seat."""
+"""What is paid from each turn on, beside what else the same seat may be paid."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import centred, joined, returns, seats_of_turns, spread_turns, within
+from sojourn.credit.relative import Values, joined, returns, seats_of_turns, spread_turns, within
 from sojourn.types import Credit, Group, Score, Streams
 
 
 @dataclass(frozen=True, kw_only=True)
 class MARS:
-    """Each turn's return, less the mean return of all turns of the same seat: in the same world over the whole step, or
-    in the group (turn-level advantage with agent-specific normalisation: Yuan et al. 2025, arXiv:2510.15414).
+    """Each turn's return, less the mean of the distinct returns of the same seat: in the same world over the whole
+    step, or in the group (turn-level advantage with agent-specific normalisation of MARSHAL: Yuan et al. 2025,
+    arXiv:2510.15414, by the authors' code).
 
-    Made from an account of the paper, as its text was not to be had, and from the authors' code, which also
-    centres rewards before it adds them up, and whitens. Long trajectories count more in the mean.
+    A value that many turns share counts once in the mean, so that neither long trajectories nor frequent outcomes move
+    it; where all returns are alike the advantage is 0. The authors then bring the advantages of all seats together to
+    mean 0 and deviation 1 over tokens: that is the estimator `whitened`, with this one as its base. Their code also
+    centres and whitens rewards before it adds them up, counts the 0 of padding among the values, and does not tell
+    worlds apart; here returns that are equal in fp32 are one value.
     """
 
     over: Literal["step", "group"] = "step"
@@ -36,5 +40,11 @@ class MARS:
             for name in seats_of_turns(group)
         ]
         worth = [joined(returns(score, self.discount) for score in judged) for judged in scores]
-        gain = np.split(within(labels, joined(worth), centred), np.cumsum([len(turns) for turns in worth])[:-1])
-        return [spread_turns(*of) for of in zip(groups, gain if groups else [], strict=True)]
+        gain = within(labels, joined(worth), _less_mean_of_distinct)
+        parts = np.split(gain, np.cumsum([len(turns) for turns in worth])[:-1]) if groups else []
+        return [spread_turns(*of) for of in zip(groups, parts, strict=True)]
+
+
+def _less_mean_of_distinct(values: Values) -> Values:
+    distinct = np.unique(values.astype(np.float32)).astype(np.float64)
+    return values - distinct.mean() if len(distinct) > 1 else np.zeros_like(values)

@@ -19,8 +19,12 @@ class MGRPO(ByGroup):
     2025, arXiv:2511.13288, eq. 9-13).
 
     To the return of a called agent `share` of the main agent's in the same episode is added (eq. 5, where rewards of
-    format and of an expert are what the world or a judge pays). The paper copies or drops trajectories at random until
-    every episode has as many; here they are weighed by how many there are, which is the same on average.
+    format and of an expert are what the world or a judge pays). The paper copies or drops the trajectories of called
+    agents at random until every episode has as many (trajectory alignment), so that neither an advantage nor the loss
+    depends on how often they were called. Here they are weighed by how many there are, which is the same on average: in
+    the baseline by this estimator, in the loss by `aggregate.by = "seat"`, which goes with it. An episode that called
+    nobody has no share in the called agent's loss, and all agents have the same weights, where the paper's have a model
+    and a loss each.
     """
 
     main: Annotated[str, SOME] = "agent"

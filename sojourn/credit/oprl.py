@@ -10,7 +10,7 @@ import numpy as np
 
 from sojourn.config.registry import Kind, Range
 from sojourn.credit.grpo import GRPO
-from sojourn.credit.relative import centred, dealt, standardised
+from sojourn.credit.relative import Values, centred, dealt, seats_of_turns, standardised, within
 from sojourn.credit.wrapped import Wrapped, scaled
 from sojourn.types import Credit, FloatArray, Group, Score, Streams
 
@@ -18,11 +18,12 @@ from sojourn.types import Credit, FloatArray, Group, Score, Streams
 @dataclass(frozen=True, kw_only=True)
 class OPRL(Wrapped):
     """Another estimator's advantage, of the episode, plus `strength` times the implicit reward of each turn,
-    standardised over all turns of the group (OPRL: Liu et al. 2025, arXiv:2509.19199, section 3.2).
+    standardised over all turns of the same seat in the group (OPRL: Liu et al. 2025, arXiv:2509.19199, section 3.2).
 
     A turn's implicit reward is that of its tokens added up. Its advantage is that reward alone: neither discounted nor
-    followed by later ones, as in the paper. `by` "leave_one_out" takes the mean of the group's other turns from it
-    instead, which goes with `rloo` as the base.
+    followed by later ones, as in the paper. `by` "leave_one_out" takes the mean of the seat's other turns from it
+    instead, which goes with `rloo` as the base. The paper does not tell seats apart; here turns of several are not
+    compared with each other, as their implicit rewards are of other prompts.
     """
 
     base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
@@ -40,7 +41,10 @@ class OPRL(Wrapped):
 
     def _plus(self, group: Group, credit: Sequence[Credit], known: Sequence[Sequence[FloatArray]]) -> list[Credit]:
         sums = np.array([float(turn.sum()) for turns in known for turn in turns], dtype=np.float64)
-        alone = self.by == "leave_one_out"
-        gain = centred(sums) * len(sums) / max(len(sums) - 1, 1) if alone else standardised(sums, self.epsilon)
-        gains = dealt(group, self.strength * gain)
+        gains = dealt(group, self.strength * within(seats_of_turns(group), sums, self._gain))
         return [scaled(one, np.ones(len(gain)), gain) for one, gain in zip(credit, gains, strict=True)]
+
+    def _gain(self, rewards: Values) -> Values:
+        if self.by == "leave_one_out":
+            return centred(rewards) * len(rewards) / max(len(rewards) - 1, 1)
+        return standardised(rewards, self.epsilon)

@@ -1,39 +1,46 @@
-"""REINFORCE with a batch-wide baseline."""
+"""REINFORCE with a baseline for each turn."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import returns
+from sojourn.credit.relative import centred, joined, returns, spread_turns, within
 from sojourn.types import Credit, Group, Score, Streams
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reinforce:
-    """Discounted return-to-go of each turn, minus the mean return of the step's trajectories (Williams 1992).
+    """Discounted return-to-go of each turn, minus the mean return-to-go of the turns that have the same number in their
+    trajectories, the same seat and the same world (Williams 1992, sections 4-6; a baseline that depends on time, as in
+    Peters and Schaal 2008, "Reinforcement learning of motor skills with policy gradients").
 
-    Williams, "Simple statistical gradient-following algorithms", sections 4-6 (reinforcement baseline). With
-    `discount = 1` and `baseline = "none"` it is the bare policy gradient. Deviation: the batch mean contains the
-    trajectory itself, which scales the gradient by (M - 1) / M for M trajectories of a step.
+    The mean is over the whole step, or with `baseline = "group"` over the turn's group; a turn with no other to compare
+    it with has its return-to-go less itself, which is 0. With `discount = 1` and `baseline = "none"` it is the bare
+    policy gradient. Deviations: the mean contains the turn itself, which scales its gradient by (M - 1) / M for M;
+    the baseline is the plain mean, not that of least variance, which weighs returns by squared gradients.
     """
 
     discount: Annotated[float, Range(0, 1)] = 1.0
-    baseline: Literal["batch", "none"] = "batch"
+    baseline: Literal["step", "group", "none"] = "step"
 
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        found = [[returns(score, self.discount) for score in judged] for judged in scores]
-        starts = [r[0] for judged in found for r in judged if len(r)]
-        baseline = float(np.mean(starts)) if self.baseline == "batch" and starts else 0.0
-        return [
-            [Credit.per_turn(t, r - baseline) for t, r in zip(group.trajectories, judged, strict=True)]
-            for group, judged in zip(groups, found, strict=True)
-        ]
+        found = [joined(returns(score, self.discount) for score in judged) for judged in scores]
+        if self.baseline != "none":
+            labels = [label for number, group in enumerate(groups) for label in self._labels(number, group)]
+            gain = within(labels, joined(found), centred)
+            found = np.split(gain, np.cumsum([len(turns) for turns in found])[:-1]) if groups else []
+        return [spread_turns(group, turns) for group, turns in zip(groups, found, strict=True)]
+
+    def _labels(self, number: int, group: Group) -> list[Hashable]:
+        """For each turn of the group, what the turns that it is compared with have in common."""
+        where = group.task.env if self.baseline == "step" else number
+        return [(where, t.agent, turn) for t in group.trajectories for turn in range(len(t.turns))]

@@ -21,7 +21,7 @@ class TurnGAE(temporal.ByCritic):
     With `lam = 1` it is the return less the critic's value, as in Odysseus (2026, arXiv:2605.00347, section C.1). A
     trajectory that was cut off goes on with the critic's value after its last token; in the authors' codes it does not,
     as without `bootstrap`. Their advantages are brought to mean 0 and deviation 1 over the step: that is the estimator
-    `whitened`.
+    `whitened`, with `by = "turn"` in VL-DAC.
     """
 
     discount: Share = 0.99

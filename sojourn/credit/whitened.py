@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from sojourn.config.registry import Kind, Range
 from sojourn.credit.grpo import GRPO
+from sojourn.credit.relative import joined
 from sojourn.credit.wrapped import Wrapped
 from sojourn.types import Credit, Group, Score, Streams
 
@@ -18,9 +19,16 @@ from sojourn.types import Credit, Group, Score, Streams
 class Whitened(Wrapped):
     """Another estimator's advantages, less their mean over all tokens of the step (with `shift`), over their deviation
     + `epsilon`, then bounded by `clip` on both sides (advantage normalisation and clipping of PPO-max: Zheng et al.
-    2023, arXiv:2307.04964, appendix B.1)."""
+    2023, arXiv:2307.04964, appendix B.1).
+
+    With `by = "turn"` mean and deviation are of turns, each of which counts once, however many tokens it has: for
+    estimators with one advantage for each step of the world, as in the authors' code of VL-DAC (Bredis et al. 2025,
+    arXiv:2508.04280). A turn whose tokens differ counts with their mean, and one without tokens does not count. The
+    deviation is the population's; that code takes the sample's.
+    """
 
     base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
+    by: Literal["token", "turn"] = "token"
     shift: bool = True
     clip: Annotated[float, Range(above=0)] | None = None
     epsilon: Annotated[float, Range(above=0)] = 1e-6
@@ -29,7 +37,10 @@ class Whitened(Wrapped):
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
         found = self.base(groups, scores, streams)
-        every = np.concatenate([np.zeros(0), *(turn for some in found for c in some for turn in c.tokens)])
+        turns = [turn for some in found for c in some for turn in c.tokens if len(turn)]
+        if self.by == "turn":
+            turns = [turn.mean(keepdims=True, dtype=np.float64) for turn in turns]
+        every = joined(turns)
         if not len(every):
             return found
         mean, scale = float(every.mean()) if self.shift else 0.0, 1 / (float(every.std()) + self.epsilon)

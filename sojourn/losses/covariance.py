@@ -7,14 +7,15 @@ import numpy as np
 from sojourn.types import Batch, FloatArray, IntArray
 
 
-def covariances(batch: Batch) -> tuple[IntArray, FloatArray]:
-    """The places of the step's tokens, and of each the product of its log-probability's and its advantage's distance
-    from their means (Cui et al. 2025, arXiv:2505.22617, eq. 10): where it is great, a step lowers the entropy."""
+def covariances(batch: Batch, logprobs: FloatArray) -> tuple[IntArray, FloatArray]:
+    """Returns the places of the minibatch's tokens, and for each the product of its log-probability's and its
+    advantage's distance from their means (Cui et al. 2025, arXiv:2505.22617, eq. 10): where it is great, an update
+    lowers the entropy."""
     where = np.flatnonzero(batch.weight)
-    logprobs, advantages = (column[where].astype(np.float64) for column in (batch.logprobs, batch.advantages))
+    said, advantages = (column[where].astype(np.float64) for column in (logprobs, batch.advantages))
     if not len(where):
         return where, np.zeros(0, dtype=np.float32)
-    return where, ((logprobs - logprobs.mean()) * (advantages - advantages.mean())).astype(np.float32)
+    return where, ((said - said.mean()) * (advantages - advantages.mean())).astype(np.float32)
 
 
 def marked(batch: Batch, places: IntArray) -> FloatArray:

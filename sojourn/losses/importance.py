@@ -12,7 +12,7 @@ from sojourn.composite import HasBases
 from sojourn.config.registry import Kind, Range
 from sojourn.losses.ppo import PPO
 from sojourn.losses.ratios import mean_by
-from sojourn.protocols import HasColumns, LeavesOut, Output, Selected, valid_for
+from sojourn.protocols import Chooses, HasColumns, LeavesOut, Output, Selected, valid_for
 from sojourn.types import Batch, FloatArray
 
 
@@ -58,6 +58,14 @@ class Importance(HasBases):
 
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
         return self.base.columns(batch) if isinstance(self.base, HasColumns) else {}
+
+    @property
+    def chooses(self) -> bool:
+        return isinstance(self.base, Chooses) and self.base.chooses
+
+    def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]:
+        """Returns what the base chooses in a minibatch, by the ratio that it has here."""
+        return self.base.choose(replace(batch, logprobs=batch.streams["policy_logprobs"]), logprobs)
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         proximal = batch.streams["policy_logprobs"]

@@ -23,7 +23,7 @@ class KLCov:
 
     The penalty has no gradient where policy and sampler agree, so it holds a step's later updates back, and those that
     lag. The authors' code takes |log r|, whose gradient where they agree is the sign of a rounding error. The
-    covariance is of the sampler's log-probabilities and the whole step (see `clip_cov`).
+    covariance and the choice are of each minibatch, by the weights that it updates (see `clip_cov`).
     """
 
     share: Annotated[float, Range(above=0, most=1)] = 2e-4
@@ -32,9 +32,10 @@ class KLCov:
 
     needs: ClassVar[frozenset[str]] = frozenset()
     zero_at_zero_advantage: ClassVar[bool] = False
+    chooses: ClassVar[bool] = True
 
-    def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
-        where, found = covariances(batch)
+    def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]:
+        where, found = covariances(batch, logprobs)
         count = max(1, int(self.share * len(where)))
         return {"kl_cov": marked(batch, where[np.argsort(-found, kind="stable")[:count]])}
 

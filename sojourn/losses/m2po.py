@@ -21,20 +21,21 @@ class M2PO:
     """-r A per token, but of those that go on in the direction of their advantage the farthest are left out, until the
     mean of (log r)^2 of the others is at most `bound` (Zheng et al. 2025, arXiv:2510.01161, algorithm 1).
 
-    A token goes on where r is above 1 and its advantage positive, or below 1 and negative. Tokens are chosen once for
-    the whole step, by the weights at its beginning, so that neither minibatches nor parts change the choice; the paper
-    chooses in each minibatch. The authors' code bounds ratios instead of leaving tokens out.
+    A token goes on where r is above 1 and its advantage positive, or below 1 and negative. Tokens are chosen in each
+    minibatch, by the weights that it updates, as in the paper; how it is divided for memory changes nothing. The
+    authors' code bounds ratios instead of leaving tokens out, in each part of a minibatch that passes at once.
     """
 
     bound: Annotated[float, Range(above=0)] = 0.04
     coef: float = 1.0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"policy_logprobs"})
+    needs: ClassVar[frozenset[str]] = frozenset()
     zero_at_zero_advantage: ClassVar[bool] = True
+    chooses: ClassVar[bool] = True
 
-    def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
+    def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]:
         where = np.flatnonzero(batch.weight)
-        gap = (batch.streams["policy_logprobs"] - batch.logprobs)[where].astype(np.float64)
+        gap = (logprobs - batch.logprobs)[where].astype(np.float64)
         onward = np.flatnonzero(gap * batch.advantages[where] > 0)
         farthest = onward[np.argsort(-np.abs(gap[onward]), kind="stable")]
         left = np.cumsum(np.square(gap[farthest])[::-1])[::-1]  # of all but the first 0, 1, 2 ...

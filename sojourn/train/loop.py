@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sojourn.batch import Aggregate, to_batch
+from sojourn.batch import Aggregate, choose, to_batch
 from sojourn.filters import sift
 from sojourn.protocols import (
     Curriculum,
@@ -77,7 +77,8 @@ async def train(run: StageLoop) -> None:
         credit = run.estimator(kept, judged, streams)
         batch = to_batch(kept, credit, streams, aggregate=run.aggregate, losses=run.losses)
         for part in batch.minibatches(run.minibatches):
-            observed = await run.trainer.forward_backward(part, run.losses)
+            chosen = await choose(part, run.losses, run.trainer)
+            observed = await run.trainer.forward_backward(chosen, run.losses)
             updates.append({**observed, **await run.trainer.optim_step()})
         metrics = {**_together(updates), **learnt, "version": await run.trainer.publish()}
         run.curriculum.observe(groups, scores)

@@ -6,6 +6,7 @@ from typing import Any
 
 from sojourn.errors import ConfigError
 from sojourn.protocols import (
+    Chooses,
     HasColumns,
     HasMaxContext,
     Learns,
@@ -103,8 +104,8 @@ def _asks_critic(part: Any) -> bool:
 
 
 def _check_columns(stage: Stage) -> None:
-    """Refuses two losses of a kind that makes columns of the step: the second's would take the first's place."""
-    made = [type(loss).__name__ for loss in stage.losses if isinstance(loss, HasColumns)]
+    """Refuses two losses of a kind that makes columns of the batch: the second's would take the first's place."""
+    made = [type(loss).__name__ for loss in stage.losses if isinstance(loss, HasColumns | Chooses)]
     if twice := [name for name in made if made.count(name) > 1]:
         raise ConfigError(
             f"stage '{stage.name}': losses has {twice[0]} twice, whose columns would be the same: keep one"

@@ -1,8 +1,13 @@
 """Estimators against small examples worked by hand from their equations."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from made import group, score, trajectory
+from cases import by_turn, of_episodes, paid, trajectory
+from cases import group as group_of
+from made import group, score
+from made import trajectory as drawn
 
 from sojourn.credit.constant import Constant
 from sojourn.credit.grpo import GRPO
@@ -13,7 +18,7 @@ from sojourn.types import Credit, Score
 
 def one_group(totals):
     rng = np.random.default_rng(0)
-    made = group([trajectory(rng) for _ in totals])
+    made = group([drawn(rng) for _ in totals])
     return [made], [[score(t, r) for t, r in zip(made.trajectories, totals, strict=True)]]
 
 
@@ -45,13 +50,36 @@ def test_a_group_of_one_or_of_equals_teaches_nothing():
 
 def test_reinforce_by_hand():
     rng = np.random.default_rng(0)
-    made = group([trajectory(rng), trajectory(rng)])
+    made = group([drawn(rng), drawn(rng)])
     scores = [[Score(np.array([1.0, 0.0, 2.0], dtype=np.float32)), Score(np.array([0.0, 0.0, 0.0], dtype=np.float32))]]
     credit = Reinforce(discount=0.5, baseline="none")([made], scores, {})[0]
     assert [float(turn[0]) for turn in credit[0].tokens] == pytest.approx([1.5, 1.0, 2.0])
-    credit = Reinforce(discount=0.5)([made], scores, {})[0]  # mean of the starts: (1.5 + 0) / 2
-    assert [float(turn[0]) for turn in credit[0].tokens] == pytest.approx([0.75, 0.25, 1.25])
-    assert [float(turn[0]) for turn in credit[1].tokens] == pytest.approx([-0.75] * 3)
+    credit = Reinforce(discount=0.5)([made], scores, {})[0]  # the means are 0.75, 0.5 and 1
+    assert [float(turn[0]) for turn in credit[0].tokens] == pytest.approx([0.75, 0.5, 1.0])
+    assert [float(turn[0]) for turn in credit[1].tokens] == pytest.approx([-0.75, -0.5, -1.0])
+
+
+def test_reinforce_does_not_punish_the_last_turns_of_a_win():
+    """Half of the return is paid at each turn, so that less and less is left; a win of two turns, and another lost."""
+    won, lost = trajectory([2, 1]), trajectory([1, 1])
+    made, scores = [group_of(won, won, lost)], [paid([0.5, 0.5], [0.5, 0.5], [0, 0])]
+    [credit] = Reinforce()(made, scores, {})
+    assert by_turn(credit) == [pytest.approx(values) for values in ([1 / 3, 1 / 6], [1 / 3, 1 / 6], [-2 / 3, -1 / 3])]
+    [alone] = Reinforce()([group_of(won, won)], [paid([0.5, 0.5], [0.5, 0.5])], {})
+    assert by_turn(alone) == [[0, 0], [0, 0]]
+
+
+def test_reinforce_compares_turns_of_the_same_number_seat_and_world():
+    """A long play's last turn has no other beside it. The seats are paid 3 and 1, and the groups are of one world."""
+    first, second = (trajectory([1], agent=name) for name in ("first", "second"))
+    groups = [of_episodes([[first, second]]), of_episodes([[trajectory([1, 1], agent="first"), second]], slot=1)]
+    scores = [paid([3], [1]), paid([0, 1], [-1])]
+    found = [by_turn(credit) for credit in Reinforce()(groups, scores, {})]
+    assert found == [[pytest.approx([1]), pytest.approx([1])], [pytest.approx([-1, 0]), pytest.approx([-1])]]
+    alone = [by_turn(credit) for credit in Reinforce(baseline="group")(groups, scores, {})]
+    assert alone == [[[0], [0]], [[0, 0], [0]]]
+    elsewhere = replace(groups[1], task=replace(groups[1].task, env="another"))
+    assert [by_turn(credit) for credit in Reinforce()([groups[0], elsewhere], scores, {})] == alone
 
 
 def test_constant_filters_by_return():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import by_turn, group, paid, stream, trajectory
+from cases import by_turn, group, of_episodes, paid, stream, trajectory
 
 from sojourn.credit.archer import Archer
 from sojourn.credit.gae import GAE
@@ -47,6 +47,18 @@ def test_oprl_leave_one_out_by_hand():
     rewards = {"implicit_reward": stream([[[0.1], [0.05]], [[-0.05], [-0.15]]])}
     [credit] = OPRL(base=RLOO(), by="leave_one_out")(made, [paid([0, 1], [0, 0])], rewards)
     assert by_turn(credit)[0] == [pytest.approx(1 + 0.1 + 0.05), pytest.approx(1 + 0.05 + 0.1 / 3)]
+
+
+@pytest.mark.parametrize("by", ["standardised", "leave_one_out"])
+def test_oprl_compares_the_turns_of_each_seat_with_their_own_kind(by):
+    """The second seat's implicit rewards are 100 more than the first's, which tells nothing of either."""
+    pair = trajectory([1, 1], agent="first"), trajectory([1], agent="second")
+    made = [of_episodes([pair, pair])]
+    rewards = {"implicit_reward": stream([[[0.1], [0.0]], [[100.1]], [[0.0], [0.1]], [[100.0]]])}
+    [credit] = OPRL(base=GRPO(), by=by, epsilon=0.0)(made, [paid([0, 0], [0], [0, 0], [0])], rewards)
+    turn, other = (1.0, 1.0) if by == "standardised" else (0.2 / 3, 0.1)
+    expected = [[turn, -turn], [other], [-turn, turn], [-other]]
+    assert by_turn(credit) == [pytest.approx(turns, abs=1e-4) for turns in expected]
 
 
 def test_oprl_says_nothing_of_turns_that_are_alike():

@@ -1,9 +1,12 @@
 """Estimators that look into episodes, against small examples worked by hand from their equations."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from cases import by_token, by_turn, group, of_episodes, paid, stream, trajectory
 
+from sojourn.batch.weigh import weigh
 from sojourn.credit.cosearch import CoSearch
 from sojourn.credit.eapo import EAPO
 from sojourn.credit.gigpo import GiGPO, alike
@@ -15,6 +18,9 @@ from sojourn.credit.reinforce_pp import ReinforcePP
 from sojourn.credit.rloo import RLOO
 from sojourn.credit.srgpo import SRGPO
 from sojourn.credit.stratified import Stratified
+from sojourn.train.resolve import load
+
+PRESETS = Path(__file__).parents[2] / "recipes" / "presets"
 
 
 def flat(values):
@@ -96,6 +102,19 @@ def test_mgrpo_by_hand():
     assert flat(by_turn(credit)) == pytest.approx([1, 1.5882, 0.1222, -1, -0.8552], abs=1e-4)
 
 
+def test_a_called_agent_counts_for_as_much_however_often_it_was_called():
+    """Its trajectories of 2 tokens each share the weight that the main agent's one has, once it is called at all."""
+    aggregate = load(PRESETS / "mgrpo.toml").recipe.stages[0].aggregate
+    main, called = trajectory([1]), trajectory([2], agent="searcher")
+    for calls in (1, 2, 7):
+        first, second, third = [main, *[called] * calls], [called, main], [main]
+        [weights] = weigh([of_episodes([first, second, third])], aggregate)
+        totals = [float(sum(turn.sum() for turn in one)) for one in weights]
+        assert totals == pytest.approx([0.2, *[0.2 / calls] * calls, 0.2, 0.2, 0.2])
+    nothing: list[float] = [float(turn.sum()) for one in weigh([group(trajectory([0]))], aggregate)[0] for turn in one]
+    assert nothing == [0]
+
+
 def test_seats_are_compared_with_their_own_kind():
     main, called = trajectory([1]), trajectory([2], agent="searcher")
     [credit] = RLOO()([of_episodes([[main, called], [main, called]])], [paid([1], [7], [0], [3])], {})
@@ -107,11 +126,19 @@ def test_mars_by_hand():
     against = trajectory([1], agent="second"), trajectory([1, 1], agent="second")
     groups = [of_episodes([[one, against[0]]]), of_episodes([[other, against[1]]], slot=1)]
     scores = [paid([0.1, 0, 1], [-1]), paid([0, -1], [0, 1])]
-    first, second = (by_turn(credit) for credit in MARS()(groups, scores, {}))
-    assert first == [pytest.approx([0.88, 0.78, 0.78]), pytest.approx([-1.3333], abs=1e-4)]
-    assert second == [pytest.approx([-1.22, -1.22]), pytest.approx([0.6667] * 2, abs=1e-4)]
+    first, second = (by_turn(credit) for credit in MARS()(groups, scores, {}))  # 1.1, 1, 1, -1, -1 and -1, 1, 1
+    assert first == [pytest.approx([0.7333, 0.6333, 0.6333], abs=1e-4), [-1]]
+    assert second == [pytest.approx([-1.3667] * 2, abs=1e-4), [1, 1]]
     alone = [by_turn(credit) for credit in MARS(over="group")(groups, scores, {})]
-    assert alone[0] == [pytest.approx([0.0667, -0.0333, -0.0333], abs=1e-4), [0]]
+    assert alone[0] == [pytest.approx([0.05, -0.05, -0.05]), [0]]
+
+
+def test_marshal_is_of_deviation_one_over_the_tokens_of_all_seats():
+    """Returns of 1 and -1, each one value however often it comes; the win has 3 tokens of 4."""
+    estimator = load(PRESETS / "marshal.toml").recipe.stages[0].estimator
+    made = of_episodes([[trajectory([3], agent="first")], [trajectory([1], agent="first")]])
+    [credit] = estimator([made], [paid([1], [-1])], {})
+    assert flat(by_turn(credit)) == pytest.approx([0.5 / 0.75**0.5, -1.5 / 0.75**0.5], abs=1e-4)
 
 
 def test_cosearch_by_hand():
@@ -182,3 +209,15 @@ def test_rae_by_hand():
     resumed.restore(estimator.state())
     [credit] = resumed([of_episodes([seats])], [paid([1], [-1])], {})
     assert flat(by_turn(credit)) == pytest.approx([1.0025, -1.0025])
+
+
+def test_rae_moves_its_average_from_game_to_game():
+    """Won, won and lost in one step, by a seat whose average moves by a tenth; two plays of one group have one."""
+    seat = trajectory([1], agent="first")
+    games = [of_episodes([[seat]], slot=n) for n in range(3)]
+    found = RAE(decay=0.9)(games, [paid([1]), paid([1]), paid([-1])], {})
+    assert [by_turn(credit)[0][0] for credit in found] == pytest.approx([1, 0.9, -1.19])
+    estimator = RAE(decay=0.9)
+    [both] = estimator([of_episodes([[seat], [seat]])], [paid([1], [-1])], {})
+    assert flat(by_turn(both)) == [1, -1]
+    assert estimator.state() == {"made/first": 0}

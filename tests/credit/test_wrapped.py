@@ -1,5 +1,7 @@
 """Estimators on top of others, against small examples worked by hand from their equations."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from cases import by_token, by_turn, group, paid, stream, trajectory
@@ -15,6 +17,9 @@ from sojourn.credit.kl_reward import KLReward
 from sojourn.credit.rae import RAE
 from sojourn.credit.reinforce import Reinforce
 from sojourn.credit.whitened import Whitened
+from sojourn.train.resolve import load
+
+PRESETS = Path(__file__).parents[2] / "recipes" / "presets"
 
 
 def step():
@@ -74,6 +79,23 @@ def test_whitened_by_hand():
     assert [t[0] for t in by_turn(credit)] == pytest.approx([0.5 / 0.75**0.5, -1.5 / 0.75**0.5])
     [credit] = Whitened(base=base, shift=False, clip=1.0, epsilon=1e-12)(made, scores, {})
     assert [t[0] for t in by_turn(credit)] == pytest.approx([1, -1])
+
+
+def test_whitening_by_turn_counts_each_turn_once():
+    """Turns of 3, 1 and no tokens, worth 1, -1 and 9: of mean 0 and deviation 1 without the last."""
+    made, base = [group(trajectory([3]), trajectory([1, 0]))], Reinforce(baseline="none", discount=0.0)
+    [credit] = Whitened(base=base, by="turn", epsilon=1e-12)(made, [paid([1], [-1, 9])], {})
+    assert [t[0] for t in (credit[0].tokens[0].tolist(), credit[1].tokens[0].tolist())] == pytest.approx([1, -1])
+    [credit] = Whitened(base=base, epsilon=1e-12)(made, [paid([1], [-1, 9])], {})
+    assert credit[0].tokens[0][0] == pytest.approx(0.5 / 0.75**0.5)
+
+
+def test_vl_dac_whitens_one_advantage_for_each_step_of_the_world():
+    estimator = load(PRESETS / "vl_dac.toml").recipe.stages[0].estimator
+    made = [group(trajectory([30]), trajectory([1]), trajectory([2]))]
+    nothing = stream([[[0.0] * 30], [[0.0]], [[0.0] * 2]])
+    [credit] = estimator(made, [paid([1], [0], [0])], {"values": nothing, "next_values": nothing})
+    assert [turns[0] for turns in by_turn(credit)] == pytest.approx([2**0.5, -(0.5**0.5), -(0.5**0.5)], abs=1e-4)
 
 
 def test_difficulty_by_hand():

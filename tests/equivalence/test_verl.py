@@ -214,8 +214,8 @@ def test_losses_and_their_gradients(loss, theirs, settings, how, seed):
 def own_loss(loss, batch, gap, **streams):
     """The weighted sum, and its gradient laid out along the batch."""
     batch = replace(batch, streams=streams)
-    if hasattr(loss, "columns"):
-        batch = replace(batch, streams={**streams, **loss.columns(batch)})
+    if hasattr(loss, "choose"):
+        batch = replace(batch, streams={**streams, **loss.choose(batch, batch.logprobs + gap)})
     where = np.flatnonzero(batch.weight)
     now = torch.from_numpy((batch.logprobs + gap)[where]).requires_grad_()
     chosen = Chosen.of(batch, where)

@@ -42,7 +42,7 @@ def test_what_precedes_a_trained_token_is_the_prompt_that_the_engine_saw(made: l
         np.testing.assert_array_equal(batch.tokens[start : place.start], made[place.trajectory].prompt(place.turn))
 
 
-@given(made=st.lists(forests(), min_size=1, max_size=4), by=st.sampled_from(["token", "sequence", "turn"]))
+@given(made=st.lists(forests(), min_size=1, max_size=4), by=st.sampled_from(["token", "sequence", "turn", "seat"]))
 def test_weights_sum_to_one(made, by):
     credit = [[Credit.uniform(t, 1.0) for t in made]]
     batch = to_batch([group(made)], credit, {}, aggregate=Aggregate(by=by))

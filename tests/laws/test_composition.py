@@ -10,7 +10,7 @@ import torch
 from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.trainer.critic import Critic, Head
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
-from sojourn.batch import Aggregate, to_batch
+from sojourn.batch import Aggregate, choose, to_batch
 from sojourn.batch.flatten import flatten, scatter
 from sojourn.checks import made
 from sojourn.checks.made import FORKED, UNSTARTED, Shape
@@ -129,6 +129,7 @@ async def test_every_pair_takes_a_step_or_is_refused(loss, lag, critic):
         streams = {stream.provides: await told(stream, passes) for stream in stage.streams}
         credit = stage.estimator(groups, scores, streams)
         batch = to_batch(groups, credit, streams, aggregate=Aggregate(by="turn"), losses=stage.losses)
+        batch = await choose(batch, stage.losses, passes.trainer)
         whole, parts = [await gradient(batch, stage.losses, budget) for budget in (100_000, 1)]
         assert torch.isfinite(whole).all(), estimator
         torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-3, msg=lambda said, e=estimator: f"{e}: {said}")

@@ -12,7 +12,7 @@ from made import group, sample, trajectory
 from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.models.lora import adapted as with_adapters
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
-from sojourn.batch import Aggregate, to_batch
+from sojourn.batch import Aggregate, choose, to_batch
 from sojourn.losses.aepo import AEPO
 from sojourn.losses.cispo import CISPO
 from sojourn.losses.clip_cov import ClipCov
@@ -203,8 +203,7 @@ async def test_at_ratio_one_a_clipped_loss_has_the_reinforce_gradient(loss):
     batch = made_batch(np.random.default_rng(2))
     logprobs = (await trainer().forward(batch)).logprobs
     on_policy = replace(batch, logprobs=logprobs, streams={"policy_logprobs": logprobs})
-    made = loss.columns(on_policy) if hasattr(loss, "columns") else {}
-    on_policy = replace(on_policy, streams={**on_policy.streams, **made})
+    on_policy = await choose(on_policy, [loss], trainer())
     torch.testing.assert_close(
         await gradient(on_policy, [loss]), await gradient(on_policy, [Reinforce()]), atol=1e-5, rtol=1e-4
     )

@@ -1,6 +1,7 @@
 """Losses against small examples worked by hand from their equations: values, and gradients by log-probabilities."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -38,6 +39,8 @@ def batch_of(logprobs, advantages, turns=None, sequences=None, **streams):
 def called(loss, batch, logprobs, entropy=None):
     """The loss of each token, its gradient by log-probabilities and by entropies, and the metrics."""
     made = loss.columns(batch) if hasattr(loss, "columns") else {}
+    if getattr(loss, "chooses", False):
+        made = {**made, **loss.choose(batch, np.array(logprobs, dtype=np.float32))}
     batch = Batch(**{**vars(batch), "streams": {**batch.streams, **made}})
     chosen = Chosen.of(batch, np.arange(len(batch)))
     now = torch.tensor(logprobs, dtype=torch.float32, requires_grad=True)
@@ -145,13 +148,12 @@ def test_kl_cov_by_hand():
 
 def test_m2po_by_hand():
     gaps = [0.1, 0.2, 0.3, 0.6, -0.9, 0.0]  # the fifth goes against its advantage
-    batch = batch_of([-1.0] * 6, [1] * 6, policy_logprobs=[-1 + gap for gap in gaps])
+    batch = batch_of([-1.0] * 6, [1] * 6)
     value, gradient, _, metrics = called(M2PO(), batch, [-1 + gap for gap in gaps])
     assert metrics["left_out"].tolist() == [0, 0, 1, 1, 0, 0]
     assert value == pytest.approx([-math.exp(0.1), -math.exp(0.2), 0, 0, -math.exp(-0.9), -1])
     assert gradient[2:4].tolist() == [0, 0]
-    near = batch_of([-1.0] * 6, [1] * 6, policy_logprobs=[-1.0] * 6)
-    assert not called(M2PO(), near, [-1.0] * 6)[-1]["left_out"].any()
+    assert not called(M2PO(), batch, [-1.0] * 6)[-1]["left_out"].any()
 
 
 def test_kl_by_hand():
@@ -233,6 +235,20 @@ def test_epo_by_hand():
         bonus, beyond = np.array([1.0, 3.0, 0.5]), np.array([0, 1.0, 0.1])
         assert value == pytest.approx(-0.001 * (bonus - 1.22313 * 0.1 * beyond), rel=1e-5)
         assert by_entropy == pytest.approx(-0.001 * (1 - 1.22313 * 0.1 * np.array([0, 1, -1])), rel=1e-5)
+
+
+def test_epo_remembers_the_entropy_of_each_turn_of_an_episode():
+    """First turns had 1 and then 2 (3 and 1), second turns 3; now two plays of one turn, and one of three."""
+    loss = EPO(low=0.5, high=2.0)
+    first = replace(batch_of([-1.0, -3.0, -3.0], [0] * 3, turns=[0, 1, 1]), trajectory=np.array([0, 0, 0]))
+    second = replace(batch_of([-3.0, -1.0], [0] * 2, turns=[0, 1]), trajectory=np.array([0, 1]))
+    for batch in (first, second):
+        loss.columns(batch)
+    now = batch_of([-1.0] * 6, [0] * 6, turns=[0, 1, 1, 2, 3, 4])
+    columns = loss.columns(replace(now, trajectory=np.array([0, 1, 1, 2, 2, 2])))
+    assert columns["epo_mean"].tolist() == pytest.approx([1.5, 1.5, 1.5, 1.5, 3.0, 0.0])
+    assert (columns["epo_weight"] > 0).tolist() == [True] * 5 + [False]  # nobody had a third turn before
+    assert loss.state()["past"] == [[1.0, 3.0], [2.0], [1.0, 1.0, 1.0]]
 
 
 NAN = math.nan
