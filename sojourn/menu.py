@@ -97,7 +97,7 @@ def _page() -> Iterator[str]:
     yield 'Made by `sojourn methods --markdown`. A recipe names them: `estimator = { name = "grpo" }`,'
     yield '`losses = [{ name = "ppo" }]`, `streams = [{ name = "entropy" }]`; what does not go together is refused'
     yield "before a run begins. `sojourn check NAME` holds any of them, or your own, to what it promises. Where it says"
-    yield "*unverified*, nobody could read the source itself: what was read instead follows, and a run says so at its start."
+    yield "*unverified*, nobody could read the source: what was read instead follows, and a run says so at its start."
     for kind in KINDS:
         yield ""
         yield f"## {kind.capitalize()}{'es' if kind == 'loss' else 's'}"

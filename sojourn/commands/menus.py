@@ -79,7 +79,8 @@ def _method_sheet(method: Method) -> Table:
     grid.add_column(overflow="fold")
     grid.add_row(method.kind, Text(method.name, "bold"))
     rows = {"from": "; ".join(method.sources), "unverified": method.unverified, "needs": ", ".join(method.needs)}
-    for label, value in {**rows, "goes with": method.composes, "": f"\n{method.text}\n"}.items():
+    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in method.text.split("\n\n"))
+    for label, value in {**rows, "goes with": method.composes, "": f"\n{text}\n"}.items():
         if value:
             grid.add_row(label, Text(value))
     return grid

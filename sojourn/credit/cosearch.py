@@ -32,8 +32,8 @@ class CoSearch(ByGroup):
     It is the paper's training of the tool, for worlds that pay for each call and whose calls differ from play to play,
     such as sub-queries; here one trajectory says both the calls and the answer. Turns are looked through in the order
     of their words, so that the order of plays does not matter. The paper leaves out the calls of trajectories whose
-    answer has a wrong format. The authors' code compares with `gate` at 0.8, itself included, and rounds the last reward
-    to 0 or 1.
+    answer has a wrong format. The authors' code has 0.8 for `gate`, itself included, and rounds the last reward to 0
+    or 1.
     """
 
     similarity: Annotated[float, Range(above=0, most=1)] = 0.8

@@ -43,9 +43,9 @@ class ImplicitReward:
     arXiv:2502.01456).
 
     With Q a trajectory's sum of them, the model learns by `loss`: "dpo", -log sigmoid(Q+ - Q-), over all pairs of a
-    rewarded and an unrewarded trajectory of a group (OPRL's eq. 2), or "ce", the cross-entropy of sigmoid(Q) with whether it
-    was rewarded (PRIME). One update a step, after the step was read; OPRL's text says both orders, PRIME updates first.
-    Rewarded means a return above 0. It takes the memory of a second policy and its optimiser.
+    rewarded and an unrewarded trajectory of a group (OPRL's eq. 2), or "ce", the cross-entropy of sigmoid(Q) with
+    whether it was rewarded (PRIME). One update a step, after the step was read; OPRL's text says both orders, PRIME
+    updates first. Rewarded means a return above 0. It takes the memory of a second policy and its optimiser.
     """
 
     beta: Annotated[float, Range(above=0)] = 0.05

@@ -130,7 +130,9 @@ def test_cosearch_by_hand():
 def test_cosearch_pays_the_answer_alone_where_no_document_held_it():
     """Equation 6: among calls that found nothing to rank, r_rank = r_main, and they are compared among themselves."""
     infos = [[{"answerable": 0.0}, {}]] * 3 + [[{"answerable": 1.0}, {}]] * 3
-    made = group(*(trajectory([1, 1], said=["who wrote it", f"it was {n}"], infos=info) for n, info in enumerate(infos)))
+    made = group(
+        *(trajectory([1, 1], said=["who wrote it", f"it was {n}"], infos=info) for n, info in enumerate(infos))
+    )
     scores = paid([0, 1], [0, 0], [-0.2, 1], [0.25, 1], [0.75, 1], [1, 0])
     [credit] = CoSearch(epsilon=0.0)([made], [scores], {})
     hidden, ranked = np.array([1, 0, -0.2]), np.array([0.25, 0.75 + 1, 1])
