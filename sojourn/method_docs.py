@@ -8,12 +8,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
 from sojourn.config.registry import build, find, names, nearest
 from sojourn.errors import ConfigError
-from sojourn.protocols import Learns, env_needs, provided, reads_critic, task_data, valid_for
+from sojourn.protocols import Learns, Unverified, env_needs, provided, reads_critic, task_data, valid_for
 
 KINDS = ("estimator", "loss", "stream", "filter", "reward")
 SOURCE = re.compile(r"\(((?:[^()]|\([^()]*\))*(?:arXiv:\d{4}\.\d{4,5}|\b(?:19|20)\d\d\b)(?:[^()]|\([^()]*\))*)\)")
@@ -34,6 +34,13 @@ class Method:
     sources: tuple[str, ...]
     needs: tuple[str, ...]  # as it comes
     composes: str
+    unverified: str  # what could be read in place of its source; empty where the source was read
+    text: str  # its docstring
+
+    @property
+    def origin(self) -> str:
+        """Its sources, and whether they were read."""
+        return "; ".join((*self.sources, *([f"unverified: {self.unverified}"] if self.unverified else [])))
 
 
 class Parts(NamedTuple):
@@ -48,6 +55,36 @@ def methods(kind: str = "") -> list[Method]:
     return [_method(k, name) for k in ([kind] if kind else KINDS) for name in names(k)]
 
 
+def of_name(name: str) -> list[Method]:
+    """The methods of a name, of any kind. Raises `ConfigError` where there is none."""
+    found = [_method(kind, name) for kind in KINDS if name in names(kind)]
+    if not found:
+        known = [*KINDS, *(known for kind in KINDS for known in names(kind))]
+        raise ConfigError(f"'{name}' is neither a method nor a kind of method: {nearest(name, known)}")
+    return found
+
+
+def unverified(value: Any) -> Iterator[str]:
+    """One sentence for each component within a recipe, or any value, whose source nobody has read."""
+    if isinstance(value, tuple | list):
+        for item in value:
+            yield from unverified(item)
+    if not is_dataclass(value) or isinstance(value, type):
+        return
+    if isinstance(value, Unverified) and value.unverified:
+        yield f"{_called(value)} is unverified: {value.unverified}"
+    for each in fields(value):
+        yield from unverified(getattr(value, each.name))
+
+
+def _called(value: Any) -> str:
+    """What a component is called in a config, with its kind; a recipe is called by its own name."""
+    target = f"{type(value).__module__}:{type(value).__qualname__}"
+    found = [(kind, name) for kind in KINDS for name, known in names(kind).items() if known == target]
+    kind, name = found[0] if found else (type(value).__name__.lower(), getattr(value, "name", target))
+    return f"the {kind} '{name}'"
+
+
 def markdown() -> str:
     """The documentation's page."""
     return "\n".join(_page()) + "\n"
@@ -58,7 +95,8 @@ def _page() -> Iterator[str]:
     yield ""
     yield 'Made by `sojourn methods --markdown`. A recipe names them: `estimator = { name = "grpo" }`,'
     yield '`losses = [{ name = "ppo" }]`, `streams = [{ name = "entropy" }]`; what does not go together is refused'
-    yield "before a run begins. `sojourn check NAME` holds any of them, or your own, to what it promises."
+    yield "before a run begins. `sojourn check NAME` holds any of them, or your own, to what it promises. Where it says"
+    yield "*unverified*, nobody could read the source: what was read instead follows, and a run says so at its start."
     for kind in KINDS:
         yield ""
         yield f"## {kind.capitalize()}{'es' if kind == 'loss' else 's'}"
@@ -66,7 +104,7 @@ def _page() -> Iterator[str]:
         yield "| name | what it is | from | needs | goes with |"
         yield "|---|---|---|---|---|"
         for method in methods(kind):
-            cells = (f"`{method.name}`", method.what, "; ".join(map(_linked, method.sources)))
+            cells = (f"`{method.name}`", method.what, _linked(method.origin).replace("unverified:", "*unverified*:"))
             cells += (", ".join(method.needs), method.composes)
             yield "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
@@ -81,7 +119,9 @@ def _method(kind: str, name: str) -> Method:
     own = OF_PASS if kind == "loss" else {}
     needs = tuple(own.get(need) or need for need in sorted(getattr(made, "needs", ())))
     needs += ("a critic",) if reads_critic(made) else ()
-    return Method(kind, name, *_parts(inspect.cleandoc(cls.__doc__ or "")), needs, _composes(kind, made))
+    text = inspect.cleandoc(cls.__doc__ or "")
+    unread = made.unverified if isinstance(made, Unverified) else ""
+    return Method(kind, name, *_parts(text), needs, _composes(kind, made), unread, text)
 
 
 def _parts(text: str) -> Parts:

@@ -160,6 +160,14 @@ class HasRisks(Protocol):
     def risks(self) -> Sequence[str]: ...
 
 
+@runtime_checkable
+class Unverified(Protocol):
+    """A component whose source nobody has read. `unverified` says what could be read instead, for the menu of methods
+    and for whoever trains with it."""
+
+    unverified: ClassVar[str]
+
+
 class Renderer(Protocol):
     """The only code that knows a chat format.
 

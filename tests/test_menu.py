@@ -1,15 +1,91 @@
 """The menu says what the components say, and the documentation's page is the menu."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from sojourn import method_docs
+from sojourn.commands.given import tell_unverified
 from sojourn.config.components import COMPONENTS
 from sojourn.errors import ConfigError
+from sojourn.protocols import Unverified
+from sojourn.train.resolve import load
 
 PAGE = Path(__file__).parent.parent / "docs" / "methods.md"
+PRESETS = Path(__file__).parent.parent / "recipes" / "presets"
 OWN = {"constant", "nll"}  # of nobody in particular
+
+# What was read of the source of each method that names one of arXiv: when, and what. Those of 2026-11-23 were compared
+# for this table. Those of 2026-11-22 were compared by who wrote the method, as LOG.md of that day, the docstring or a
+# test of `tests/equivalence` says. `REST` is what LOG.md says of methods for which nothing more exact was written down.
+REST = "2026-11-22: the authors' code, or what the docstring cites; no equation is cited that nobody could check"
+READ = {
+    ("estimator", "grpo"): "2026-11-22: verl's code, with which it agrees",
+    ("estimator", "rloo"): "2026-11-22: verl's code, with which it agrees",
+    ("estimator", "opo"): "2026-11-23: verl's code, compute_opo_outcome_advantage",
+    ("estimator", "gigpo"): "2026-11-22: the authors' code",
+    ("estimator", "srgpo"): "2026-11-22: the authors' code",
+    ("estimator", "eapo"): "2026-11-22: the text",
+    ("estimator", "mgrpo"): "2026-11-22: the text",
+    ("estimator", "mars"): "2026-11-22: the authors' code",
+    ("estimator", "cosearch"): "2026-11-23: the text, sections 3.3-3.4, eq. 4-6 and appendix C, and the authors' code",
+    ("estimator", "igpo"): "2026-11-22: the authors' code; of DR-Venus what its preset cites",
+    ("estimator", "rae"): "2026-11-22: the text",
+    ("estimator", "reinforce_pp"): "2026-11-22: OpenRLHF's and verl's code, with which it agrees",
+    ("estimator", "difficulty"): REST,
+    ("estimator", "empg"): REST,
+    ("estimator", "aepo"): "2026-11-22: the authors' code",
+    ("estimator", "gae"): "2026-11-22: verl's and torchrl's code, with which it agrees",
+    ("estimator", "turn_gae"): "2026-11-22: the authors' codes",
+    ("estimator", "bilevel_gae"): "2026-11-22: the authors' code",
+    ("estimator", "vsc"): "2026-11-23: the authors' code, trainer.py and offpolicy_train_loop.py",
+    ("estimator", "bcoder"): "2026-11-23: the text, sections 3-4 and appendices A, G and H",
+    ("estimator", "positive"): "2026-11-22: the authors' code",
+    ("estimator", "normalised"): REST,
+    ("estimator", "process"): REST,
+    ("estimator", "oprl"): "2026-11-23: the text of version 1, section 3.1, eq. 1-6",
+    ("estimator", "archer"): "2026-11-22: the authors' code",
+    ("estimator", "kl_reward"): REST,
+    ("estimator", "whitened"): "2026-11-22: verl's code, with which it agrees",
+    ("loss", "ppo"): "2026-11-22: verl's and Liger's code, with which it agrees; of DAPO the text",
+    ("loss", "cispo"): "2026-11-22: parts of the text, and verl's and Liger's code, with which it agrees",
+    ("loss", "gspo"): "2026-11-22: the text, and verl's and Liger's code, with which it agrees",
+    ("loss", "sapo"): "2026-11-23: verl's code, compute_policy_loss_sapo",
+    ("loss", "clip_cov"): "2026-11-22: parts of the text, and the authors' code",
+    ("loss", "kl_cov"): "2026-11-22: parts of the text, and the authors' code",
+    ("loss", "aepo"): REST,
+    ("loss", "m2po"): "2026-11-22: the authors' code",
+    ("loss", "importance"): "2026-11-22: verl's code, with which it agrees",
+    ("loss", "kl"): "2026-11-22: verl's code, with which it agrees",
+    ("loss", "entropy"): REST,
+    ("loss", "epo"): "2026-11-22: the text of version 2, and the authors' code",
+    ("loss", "bcoder"): "2026-11-23: the text, sections 3-4 and appendices A, G and H",
+    ("loss", "value"): "2026-11-22: verl's code, with which it agrees",
+    ("stream", "policy_logprobs"): REST,
+    ("stream", "progress"): REST,
+    ("stream", "implicit_reward"): "2026-11-23: of OPRL the text of version 1, eq. 1-2; PRIME: REST",
+    ("stream", "utterance_advantage"): "2026-11-22: the authors' code",
+    ("stream", "relatedness"): REST,
+    ("stream", "feedback"): REST,
+    ("stream", "curiosity"): REST,
+    ("stream", "information_gain"): "2026-11-22: the authors' code; of DR-Venus what its preset cites",
+    ("filter", "roc"): "2026-11-22: the text, and the authors' code",
+    ("reward", "composite"): "2026-11-22: the authors' code",
+    ("reward", "overlong"): "2026-11-22: the text",
+}
+UNREAD = {
+    ("estimator", "aem"),
+    ("estimator", "dyna_grpo"),
+    ("estimator", "foresight"),
+    ("estimator", "stratified"),
+    ("loss", "st_ppo"),
+    ("stream", "milestones"),
+    ("reward", "tool_use"),
+    ("reward", "verified"),
+}
 
 
 def test_the_page_is_what_the_command_prints():
@@ -45,3 +121,77 @@ def test_what_methods_need_and_go_with():
 def test_an_unknown_kind_is_refused():
     with pytest.raises(ConfigError, match=r"'estimators' is no kind of method: .*estimator"):
         method_docs.methods("estimators")
+
+
+def test_every_method_of_arxiv_was_read_or_says_that_it_was_not():
+    named = {(m.kind, m.name): m for m in method_docs.methods() if any("arXiv" in source for source in m.sources)}
+    assert {key for key, method in named.items() if method.unverified} == UNREAD
+    assert set(named) - UNREAD == set(READ), "say in READ what was read of it, or mark the class `unverified`"
+
+
+def test_no_docstring_says_that_its_source_was_not_read_without_the_mark():
+    for method in method_docs.methods():
+        said = " ".join(method.text.split())
+        if any(words in said for words in ("was not to be had", "were not to be had", "accounts of the paper")):
+            assert method.unverified or (method.kind, method.name) == ("estimator", "mars"), method.name
+
+
+def test_the_menu_shows_what_is_unverified():
+    [aem] = method_docs.of_name("aem")
+    assert aem.origin == f"{aem.sources[0]}; unverified: {aem.unverified}"
+    assert f"*unverified*: {aem.unverified} |" in method_docs.markdown()
+    [grpo] = method_docs.of_name("grpo")
+    assert grpo.unverified == ""
+    assert "unverified" not in grpo.origin
+
+
+def test_a_name_shows_its_methods_whole():
+    assert [(method.kind, method.name) for method in method_docs.of_name("aepo")] == [
+        ("estimator", "aepo"),
+        ("loss", "aepo"),
+    ]
+    with pytest.raises(ConfigError, match=r"'stratifed' is neither .*did you mean 'stratified'"):
+        method_docs.of_name("stratifed")
+    shown = _sojourn("methods", "stratified").stdout
+    assert "A stratum of one" in shown
+    assert method_docs.of_name("stratified")[0].unverified in shown
+    assert "unverified: an account of the paper" in " ".join(_sojourn("methods", "estimator").stdout.split())
+
+
+def test_a_recipe_says_which_of_its_methods_are_unverified(capsys):
+    """Wherever they stand: as a base, in rewards and streams, and as the preset itself."""
+    told = {
+        name: list(method_docs.unverified(load(PRESETS / f"{name}.toml").recipe)) for name in ("aem", "mira", "gui_owl")
+    }
+    [aem] = method_docs.of_name("aem")
+    assert told["aem"] == [f"the estimator 'aem' is unverified: {aem.unverified}"]
+    assert told["mira"][0].startswith("the stream 'milestones' is unverified: ")
+    assert told["gui_owl"][0].startswith("the recipe 'gui_owl' is unverified: ")
+    tell_unverified(load(PRESETS / "grpo.toml").recipe)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_dry_run_begins_with_what_is_unverified():
+    done = _sojourn("train", str(PRESETS / "deeptravel.toml"), "--dry")
+    told = [line for line in done.stderr.splitlines() if "unverified" in line]
+    assert len(told) == 1
+    assert told[0].startswith("note: the reward 'verified' is unverified: the paper's abstract")
+
+
+def test_the_presets_page_lists_those_that_are_unverified():
+    """A preset that stands for a method without a component of its own says it itself."""
+    page = (PRESETS / "README.md").read_text()
+    for path in sorted(PRESETS.glob("*.toml")):
+        recipe = load(path).recipe
+        assert isinstance(recipe, Unverified)
+        assert bool(list(method_docs.unverified(recipe))) == (f"[`{path.stem}`]({path.name})" in page), path.stem
+
+
+def _sojourn(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sojourn", *args],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "COLUMNS": "500"},
+    )

@@ -13,6 +13,7 @@ from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
     from sojourn.protocols import EnvFamily
+    from sojourn.train.recipe import Recipe
     from sojourn.train.resolve import Resolved
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="dotted overrides, such as stages.rl.optim.lr=3e-6")]
@@ -79,3 +80,11 @@ def tell_risks(family: EnvFamily) -> None:
     found = [risk for world in worlds_of(family) if isinstance(world, HasRisks) for risk in world.risks()]
     for risk in dict.fromkeys(found):
         print(f"note: {risk}", file=sys.stderr)
+
+
+def tell_unverified(recipe: Recipe) -> None:
+    """Prints which methods of a recipe were made without reading their source, a line each."""
+    from sojourn import method_docs
+
+    for sentence in dict.fromkeys(method_docs.unverified(recipe)):
+        print(f"note: {sentence}", file=sys.stderr)

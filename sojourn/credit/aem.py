@@ -21,8 +21,8 @@ class AEM(Wrapped):
     modulation: Zhao et al. 2026, arXiv:2605.00425).
 
     H is the turn's mean entropy, from 0 for the least of the group to 1 for the greatest. Where they are less than
-    `least` nats apart, nothing changes. Made from an account of the paper, as its text was not to be had: equations
-    have no numbers here.
+    `least` nats apart, nothing changes. The source is an account of the paper, which gives this rule, both defaults
+    included, without the numbers of its equations.
     """
 
     base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
@@ -30,6 +30,7 @@ class AEM(Wrapped):
     least: Annotated[float, Range(0)] = 0.1
 
     also: ClassVar[frozenset[str]] = frozenset({"entropy"})
+    unverified: ClassVar[str] = "the paper's abstract and an account of its rule were read, not its text"
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams

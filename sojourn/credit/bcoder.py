@@ -17,11 +17,12 @@ from sojourn.types import Credit, Score, Trajectory
 class BCoder(temporal.ByCritic):
     """r + discount (V(s') + log p(a') - max log p) for each token, as what its Q is to be, where a' is what the
     weights that the stage began with would say next (conservative Bellman operator of B-Coder: Yu et al. 2023,
-    arXiv:2310.03173, eq. 14-16): the value of following them greedily, so no token is overrated for lack of data.
+    arXiv:2310.03173, eq. 14-15): the value of following them greedily, so no token is overrated for lack of data.
 
     It goes with the loss `bcoder`, which has the Q that learns this, and whose policy follows it. The credit is 1 for
     all tokens of a trajectory whose return is above 0, else 0: such trajectories stand in for the programs that people
-    wrote, which half of the paper's data is. There a cap keeps V below the greatest return; here nothing does.
+    wrote, which half of the paper's data is. There a cap keeps V below the greatest return (appendix G.1); here nothing
+    does.
     """
 
     discount: Annotated[float, Range(0, 1)] = 0.999

@@ -27,14 +27,15 @@ class DynaGRPO(ByGroup):
     a plan; nothing here does, and without such trajectories this is `grpo`.
 
     The paper improves the simulation in some steps and the policy in others; here a group may hold both kinds, and each
-    trajectory is credited by its own. Made from an account of the paper, which has both advantages but no numbers of
-    equations: success is taken for what it calls correct.
+    trajectory is credited by its own. The source is an account of the paper, which quotes both advantages without the
+    numbers of their equations; success is taken for what it calls correct.
     """
 
     refined: Annotated[str, SOME] = "refined"
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     group_relative: ClassVar[bool] = True
+    unverified: ClassVar[str] = "an account of the paper that quotes both advantages was read, not its text"
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         names, worth = np.array(seats(group), dtype=object), totals(judged)

@@ -24,9 +24,9 @@ class Foresight(ByGroup):
     the n-th of the planner. The planner's other rewards, such as that of its format, are what the world or a judge pays
     it. States are those of `Env.state_key`: the executor's should hold the subgoal. One met once teaches nothing.
 
-    Made from accounts of the paper, as its text was not to be had: they say that the planner is paid a weighted sum of
-    format, execution and something third, not with what weights, so `share` is ours. The paper draws its subgoals
-    anew in each state of recorded plays; here the plays of a group are compared where they meet.
+    The source is accounts of the paper. They say that the planner is paid a weighted sum of format, execution and
+    something third, not with what weights, so `share` is ours. The paper draws its subgoals anew in each state of
+    recorded plays; here the plays of a group are compared where they meet.
     """
 
     planner: Annotated[str, SOME] = "planner"
@@ -35,6 +35,7 @@ class Foresight(ByGroup):
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     env_needs: ClassVar[frozenset[str]] = frozenset({"state_key"})
+    unverified: ClassVar[str] = "the paper's abstract and reviews were read, not its reward nor its weights"
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         states = [turn.state for trajectory in group.trajectories for turn in trajectory.turns]

@@ -18,8 +18,9 @@ class Stratified(ByGroup):
     arXiv:2510.06214): so that trajectories of another structure are no baseline.
 
     A stratum is what has as many turns, or where `by` names a number in `Turn.info` (a count of searches, say), what
-    has the same sum of it. A stratum of one, or of equal returns, adds nothing. Made from accounts of the paper, as its
-    text was not to be had: its deviation and its blend may be others.
+    has the same sum of it. A stratum of one, or of equal returns, adds nothing. The source is accounts of the paper,
+    which give both terms and that they are blended linearly; the default of `blend` is ours, and the paper's deviation
+    may be the sample's.
     """
 
     by: str = ""
@@ -27,6 +28,7 @@ class Stratified(ByGroup):
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     group_relative: ClassVar[bool] = True
+    unverified: ClassVar[str] = "the paper's abstract and accounts of it were read, not how it blends"
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         gain = partial(standardised, epsilon=self.epsilon)

@@ -25,9 +25,10 @@ class VSC(temporal.ByCritic):
     where G > 0. Without `ahead` it is where G - V(s) > `margin`, and the critic learns G.
 
     The subgoals are the world's to set, to show and to judge; in the paper a VLM does. Theirs are two critics trained
-    by cross-entropy, of which the lesser counts, and V(s') goes on beyond the end of the world, where ours is 0. Not
-    here: their choice of the tenth of segments that did best beside a critic of segments, and the imitation of them,
-    which in their code stands for the divergence from the reference policy: that is the loss `kl`.
+    by cross-entropy, of which the lesser counts; they learn a turn's own answer at V(s') too, and V(s') goes on beyond
+    the end of the world, where ours is 0. Not here: their choice of the tenth of segments that did best beside a critic
+    of segments, and the imitation of them, which in their code stands for the divergence from the reference policy:
+    that is the loss `kl`.
     """
 
     discount: Annotated[float, Range(above=0, most=1)] = 0.5

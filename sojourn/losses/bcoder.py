@@ -15,10 +15,12 @@ from sojourn.protocols import Output, Selected
 @dataclass(frozen=True, kw_only=True)
 class BCoder:
     """(Q - target)^2 per token, where Q = log p - max log p + V and V is the critic's, plus `advantage` |A| and
-    `likelihood` -log p where there is credit, A being Q - V (B-Coder: Yu et al. 2023, arXiv:2310.03173, eq. 8, 15-17).
+    `likelihood` -log p where there is credit, A being Q - V (B-Coder: Yu et al. 2023, arXiv:2310.03173, eq. 1, 8 and
+    15-17, with the weights of appendix H).
 
     The policy is the softmax of Q (the paper's alpha is 1), so it follows what Q learns: there is no policy gradient,
-    and no ratio. The critic is trained with it, where the paper trains one before, freezes it, and adds another that
+    and no ratio. The paper averages the error over a program's tokens and adds up the other two; here all three are
+    averaged alike. The critic is trained with it, where the paper trains one before, freezes it, and adds another that
     begins at 0: a stage of this loss with `advantage` and `likelihood` 0 and the policy's learning rate 0 comes near
     that.
     """

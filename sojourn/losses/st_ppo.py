@@ -16,12 +16,12 @@ from sojourn.protocols import Output, Selected
 @dataclass(frozen=True, kw_only=True)
 class STPPO:
     """-min(w A, clip(w, 1 - clip_low, 1 + clip_high) A), where w is the geometric mean of a turn's ratios, with its
-    gradient over the norm of the gradient of w A at what was clipped (Li et al. 2025, arXiv:2511.20718, eq. 4 and
-    7-8).
+    gradient over the norm of the gradient of w A at what was clipped (Li et al. 2025, arXiv:2511.20718).
 
     `by = "token"` has each token's own ratio (S-PPO); without a `floor` the gradient stays as it is (Turn-PPO, the loss
     `gspo` by turn). The norm is at least `floor`, so that a clip that leaves out little does not make the step larger:
-    what the authors do there is not known to us, as we had the equations from reviews and notes, not from the text.
+    what the authors do there is not known to us. The source is the abstract, reviews and notes, and some notes take the
+    mean of a turn's ratios for its ratio, not the geometric one.
     Both gradients are of the whole update, and come before the optimiser's own clip.
     """
 
@@ -33,6 +33,7 @@ class STPPO:
 
     needs: ClassVar[frozenset[str]] = frozenset()
     zero_at_zero_advantage: ClassVar[bool] = True
+    unverified: ClassVar[str] = "the paper's abstract and notes on it were read, not its equations"
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         gap = log_ratio(out, batch)

@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -32,8 +32,9 @@ class ToolUse(HasBases):
     name are not the same call.
 
     In the paper the score is that of a VLM which sees the question and the tool's output alone; the rule knows only its
-    red lines, not whether the output served. Its weights are not known, but that of tools is the smaller: `coef` is
-    ours. Turn `repeats` off in worlds where the same call again does something new.
+    red lines, not whether the output served. The source is accounts of the paper, which give the mean over the turns
+    that used a tool and the red lines, not the weights: `coef` is ours. Turn `repeats` off in worlds where the same
+    call again does something new.
     """
 
     base: Annotated[Any, Kind("reward")] = field(default_factory=Native)
@@ -43,6 +44,8 @@ class ToolUse(HasBases):
     failed: tuple[Annotated[str, SOME], ...] = ("error",)
     repeats: bool = True
     ignore: tuple[Annotated[str, SOME], ...] = ()
+
+    unverified: ClassVar[str] = "the paper's abstract and accounts of its reward were read, not its text nor weights"
 
     async def __call__(self, group: Group) -> list[Score]:
         judged = await self.base(group)

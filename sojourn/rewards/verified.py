@@ -23,9 +23,10 @@ class Verified(HasBases):
     (hierarchical verifiers of DeepTravel: Ning et al. 2025, arXiv:2509.21842).
 
     `base` looks first. What it fails is not shown to `turns`, another reward, which is asked for the rest: a turn fails
-    that it pays less than 0, or whose number `by` in `Turn.info` is 0. The paper's verifiers are language models, ours
-    any two rewards. That it gives exactly 0 and 1 is as it is reported, not read in its code. `turns` judges all turns
-    of a trajectory, also after the first that fails; one that compares trajectories sees those alone that passed.
+    that it pays less than 0, or whose number `by` in `Turn.info` is 0. `turns` judges all turns of a trajectory, also
+    after the first that fails; one that compares trajectories sees those alone that passed. The paper's verifiers are
+    language models, ours any two rewards. The source is the abstract, which gives the order, and accounts of the paper;
+    that it gives exactly 0 and 1 is from those.
     """
 
     base: Annotated[Any, Kind("reward")] = field(default_factory=Native)
@@ -34,6 +35,7 @@ class Verified(HasBases):
     by: Annotated[str, SOME] = "verified"
 
     bases: ClassVar[tuple[str, ...]] = ("base", "turns")
+    unverified: ClassVar[str] = "the paper's abstract and accounts of it were read, not how its verifiers score"
 
     async def __call__(self, group: Group) -> list[Score]:
         judged = await self.base(group)

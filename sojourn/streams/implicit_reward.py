@@ -38,13 +38,13 @@ class Gradient:
 class ImplicitReward:
     """`beta` times the log-ratio of each token under a process reward model, a copy of the policy that learns from
     which trajectories were rewarded, to the policy of the step's beginning (`against` = "policy", OPRL: Liu et al.
-    2025, arXiv:2509.19199, eq. 2) or to the weights that it began with ("start", PRIME: Cui et al. 2025,
+    2025, arXiv:2509.19199, version 1, eq. 1) or to the weights that it began with ("start", PRIME: Cui et al. 2025,
     arXiv:2502.01456).
 
     With Q a trajectory's sum of them, the model learns by `loss`: "dpo", -log sigmoid(Q+ - Q-), over all pairs of a
-    rewarded and an unrewarded trajectory of a group (OPRL), or "ce", the cross-entropy of sigmoid(Q) with whether it
-    was rewarded (PRIME). One update a step, after the step was read; OPRL's text says both orders, PRIME updates first.
-    Rewarded means a return above 0. It takes the memory of a second policy and its optimiser.
+    rewarded and an unrewarded trajectory of a group (OPRL's eq. 2), or "ce", the cross-entropy of sigmoid(Q) with
+    whether it was rewarded (PRIME). One update a step, after the step was read; OPRL's text says both orders, PRIME
+    updates first. Rewarded means a return above 0. It takes the memory of a second policy and its optimiser.
     """
 
     beta: Annotated[float, Range(above=0)] = 0.05

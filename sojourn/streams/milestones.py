@@ -19,12 +19,13 @@ from sojourn.types import Trajectory
 @dataclass(frozen=True, kw_only=True)
 class Milestones(Learning):
     """discount P(s') - P(s) for each turn, at its last token, where P is a network on the policy's last hidden states
-    that learns how far along a state is (milestones of MiRA, 2026; with the invariance of Ng, Harada and Russell 1999).
+    that learns how far along a state is (milestones of MiRA: Wang et al. 2026, arXiv:2603.19685; with the invariance of
+    Ng, Harada and Russell 1999).
 
     How far: the share of milestones reached, the number `by` that turns leave in `Turn.info`, on a straight line
     between the turns at which it rises; after the last rise it stays. Drawing the line takes hindsight, so it is what P
-    learns, never itself a reward. P is 0 where the world has ended. The paper's coefficients and text were not to be
-    had: what it calls the potential critic is read so from accounts of it.
+    learns, never itself a reward. P is 0 where the world has ended. The source is accounts of the paper: that its
+    potential critic learns such a line, and shapes the reward, is from them; its coefficients are not known.
     """
 
     by: Annotated[str, SOME] = "progress"
@@ -35,6 +36,7 @@ class Milestones(Learning):
     seed: Annotated[int, Range(0)] = 0
 
     provides: ClassVar[str] = "milestones"
+    unverified: ClassVar[str] = "the paper's abstract and accounts of it were read, not its equations nor coefficients"
     reference: ClassVar[bool] = False
 
     def build(self, size: int) -> torch.nn.Module:

@@ -96,6 +96,7 @@ class Recipe:
     curriculum: Annotated[Any, Kind("curriculum")] = field(default_factory=Cycle)
     evaluation: Evaluation = field(default_factory=Evaluation)
     record: Record = field(default_factory=Record)
+    unverified: str = ""  # of a preset whose paper nobody has read: what could be read instead
 
 
 def _default_backend() -> Any:

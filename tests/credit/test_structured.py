@@ -154,6 +154,26 @@ def test_cosearch_by_hand():
     assert flat(by_turn(credit)) == [0] * 8
 
 
+def test_cosearch_pays_the_answer_alone_where_no_document_held_it():
+    """Equation 6: among calls that found nothing to rank, r_rank = r_main, and they are compared among themselves."""
+    infos = [[{"answerable": 0.0}, {}]] * 3 + [[{"answerable": 1.0}, {}]] * 3
+    made = group(
+        *(trajectory([1, 1], said=["who wrote it", f"it was {n}"], infos=info) for n, info in enumerate(infos))
+    )
+    scores = paid([0, 1], [0, 0], [-0.2, 1], [0.25, 1], [0.75, 1], [1, 0])
+    [credit] = CoSearch(epsilon=0.0)([made], [scores], {})
+    hidden, ranked = np.array([1, 0, -0.2]), np.array([0.25, 0.75 + 1, 1])
+    wanted = [*(hidden - hidden.mean()) / hidden.std(), *(ranked - ranked.mean()) / ranked.std()]
+    assert [turns[0] for turns in by_turn(credit)] == pytest.approx(wanted, abs=1e-6)
+
+
+def test_cosearch_compares_words_without_case_punctuation_and_articles():
+    texts = ["Who wrote the Iliad?", "who wrote Iliad", "who wrote an 'iliad'"]
+    made = group(*(trajectory([1, 1], said=[text, f"answer {n}"]) for n, text in enumerate(texts)))
+    [credit] = CoSearch(epsilon=0.0, similarity=1.0)([made], [paid([1, 0], [0, 0], [0, 0])], {})
+    assert [turns[0] for turns in by_turn(credit)] == pytest.approx([2**0.5, -(0.5**0.5), -(0.5**0.5)], abs=1e-6)
+
+
 def test_srgpo_by_hand():
     made = group(trajectory([1, 1]), trajectory([1, 1]))
     [credit] = SRGPO(epsilon=0.0)([made], [paid([1, 0], [1, 1])], {})
