@@ -301,6 +301,13 @@ class GroupSource(Protocol):
 
 
 @runtime_checkable
+class HasMetrics(Protocol):
+    """A group source with figures of its own, of what it gave since it was last asked, for the metrics of a step."""
+
+    def metrics(self) -> Mapping[str, float]: ...
+
+
+@runtime_checkable
 class Stateful(Protocol):
     def state(self) -> Mapping[str, Any]: ...
     def restore(self, state: Mapping[str, Any]) -> None: ...

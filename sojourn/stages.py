@@ -18,7 +18,7 @@ from sojourn.batch.weigh import weigh
 from sojourn.display import Display
 from sojourn.errors import ConfigError, RecordError
 from sojourn.evaluate import evaluate, panel
-from sojourn.protocols import Stateful, Stream
+from sojourn.protocols import HasMetrics, Stateful, Stream
 from sojourn.recipe import Recipe, Stage, beside
 from sojourn.record import checkpoint, metrics, vocabulary
 from sojourn.record.checkpoint import Checkpoint
@@ -208,6 +208,7 @@ class Session:
             "groups": len(groups), "episodes": len(trajectories), "turns": len(turns) / max(1, len(trajectories)),
             "sampled_tokens": sum(len(turn.sample.tokens) for turn in turns), "errors": self.rig.runner.errors,
             **(self._sampled() if stage.groups.live else {}),
+            **(self._source.metrics() if isinstance(self._source, HasMetrics) else {}),
             **{f"seconds_{activity}": part for activity, part in spent.items()},
             "seconds_step": seconds,
             "episodes_per_s": len(trajectories) / max(seconds, 1e-9),
