@@ -105,6 +105,7 @@ class Session:
             start,
             stage.filters,
             self.rig.renderer,
+            *([lambda step: (step + 1) * stage.groups.width] if live else []),
         )
         self._forget_spent()
         try:
@@ -144,7 +145,7 @@ class Session:
 
     async def _after(self, number: int, stage: Stage, step: int, result: StepResult) -> None:
         live = stage.groups.live
-        judged = self.rig.judge.forget((step + 1) * stage.groups.width if live else 2**62)
+        judged = result.played
         trained = {episode.id for group in result.groups for episode in group.episodes}
         rest = [j.only([n for n, e in enumerate(j.group.episodes) if e.id not in trained]) for j in judged]
         others = [j for j in rest if j.group.episodes]

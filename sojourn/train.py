@@ -9,7 +9,7 @@ from typing import Any, cast
 from sojourn.batch import Aggregate, to_batch
 from sojourn.filters import sift
 from sojourn.protocols import Curriculum, Estimator, Filter, GroupSource, Loss, Renderer, Stream, Trainer
-from sojourn.rewards.judge import Judge
+from sojourn.rewards.judge import Judge, Judged
 from sojourn.streams.passes import Passes
 from sojourn.types import Credit, Group, Score, Streams
 
@@ -18,13 +18,15 @@ Learnt = Mapping[str, float]
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step did, for whoever records it."""
+    """What a step did, for whoever records it. `groups` are trained; `played` is all that was played for the step,
+    with what was redrawn, dropped or filtered."""
 
     groups: Sequence[Group]
     scores: Sequence[Sequence[Score]]
     credit: Sequence[Sequence[Credit]]
     streams: Streams
     metrics: Mapping[str, float]
+    played: Sequence[Judged]
 
 
 @dataclass
@@ -45,6 +47,7 @@ class Run:
     start: int = 0
     filters: Sequence[Filter] = ()
     renderer: Renderer | None = None  # for streams that read what nobody said
+    slots: Callable[[int], int] = lambda step: 2**62  # the first slot that is of a later step
 
     async def streams(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> tuple[Streams, Learnt]:
         """Only what the estimator and the losses declared they need; the recipe was refused otherwise. Those that learn
@@ -71,8 +74,9 @@ async def train(run: Run) -> None:
             observed = await run.trainer.forward_backward(part, run.losses)
             updates.append({**observed, **await run.trainer.optim_step()})
         metrics = {**_together(updates), **learnt, "version": await run.trainer.publish()}
-        run.curriculum.observe(groups, scores)
-        await run.after(step, StepResult(kept, judged, credit, streams, metrics))
+        played = run.judge.forget(run.slots(step))
+        run.curriculum.observe([of.group for of in played], [of.scores for of in played])
+        await run.after(step, StepResult(kept, judged, credit, streams, metrics, played))
 
 
 def _together(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
