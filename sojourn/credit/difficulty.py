@@ -61,7 +61,7 @@ class Difficulty(Wrapped):
         told = [turn.info[self.by] for t in group.trajectories for turn in t.turns if self.by in turn.info]
         if not told and any(t.ending is Ending.DONE for t in group.trajectories):
             raise ValueError(
-                f"by = '{self.by}': the task of slot {group.slot} has no such number in its data, and no turn tells it: "
-                "choose a world that does, such as grounding, or leave `by` out for the share of plays that fail"
+                f"by = '{self.by}': the task of slot {group.slot} has no such number in its data, and no turn tells "
+                "it: choose a world that does, such as grounding, or leave `by` out for the share of plays that fail"
             )
         return float(told[-1]) if told else float("nan")

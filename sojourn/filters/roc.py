@@ -21,16 +21,16 @@ class ROC:
     least one of each: of what succeeded the ones with the smallest penalty, of what failed any (GRPO-RoC, resample
     on correct, of rStar2-Agent: Shang et al. 2025, arXiv:2508.20722, section 2.2).
 
-    The penalty of an episode is the sum of two shares. Of its tool errors: of the turns that called a tool, which are
-    those with the number `by` in `Turn.info`, the share where it is above 0, and 0.5 where no turn called one. Of its
-    format: the share of its turns that were malformed, and 1 where it ended without an answer (malformed, or truncated).
-    The authors find tool errors by the word "error" in what a tool returns, and their format is that of answer tags: 1
-    without a closed one, else the share of turns with one too many. Worlds here have no answer tags, so a malformed
-    turn stands in for it.
+    The penalty of an episode is a sum of two. For tool errors it is the share of the turns that called a tool (which
+    are those with the number `by` in `Turn.info`) where that number is above 0, and 0.5 where no turn called one. For
+    format it is the share of turns that were malformed, and 1 where the episode ended without an answer (malformed or
+    truncated). The authors find tool errors by the word "error" in what a tool returns, and their format is that of
+    answer tags: 1 without a closed one, else the share of turns with one too many. Worlds here have no answer tags, so
+    a malformed turn stands in for it.
 
-    As in the authors' code the cleanest are taken, where the paper draws them with a chance that falls with the penalty,
-    and what failed is any; ties, and what failed, by the episodes' names. Their scripts keep at least two of each. What
-    is left out is recorded and counts in the metrics, but nothing is learnt from it.
+    As in the authors' code the episodes with the smallest penalties are taken, rather than drawn by them; ties, and
+    what failed, by the episodes' names. The authors' scripts keep at least two of each kind. What is left out is
+    recorded and counts in the metrics, but nothing is learnt from it.
     """
 
     share: Annotated[float, Range(above=0, most=1)] = 0.5

@@ -114,7 +114,7 @@ def test_a_filter_of_groups_of_one_is_refused(zero_signal):
 
 @dataclass(frozen=True, kw_only=True)
 class Wins:
-    """One turn. Of the plays of task n so many succeed as `wins` says at n; `told = false` pays but tells no success."""
+    """One turn. Of the plays of task n `wins[n]` succeed; `told = false` pays them, but tells no success."""
 
     wins: tuple[int, ...]
     told: bool = True
