@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
+from sojourn.config.components import COMPONENTS
 from sojourn.config.registry import build, find, names, nearest
 from sojourn.errors import ConfigError
 from sojourn.protocols import Learns, Unverified, env_needs, provided, reads_critic, task_data, valid_for
@@ -80,7 +81,7 @@ def unverified(value: Any) -> Iterator[str]:
 def _called(value: Any) -> str:
     """What a component is called in a config, with its kind; a recipe is called by its own name."""
     target = f"{type(value).__module__}:{type(value).__qualname__}"
-    found = [(kind, name) for kind in KINDS for name, known in names(kind).items() if known == target]
+    found = [(kind, name) for kind in KINDS for name, known in COMPONENTS[kind].items() if known == target]
     kind, name = found[0] if found else (type(value).__name__.lower(), getattr(value, "name", target))
     return f"the {kind} '{name}'"
 

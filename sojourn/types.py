@@ -271,15 +271,21 @@ class Group:
 @dataclass(frozen=True)
 class Score:
     """A judgement of one trajectory: a reward for every turn, and named parts for people and metrics; for people alone,
-    what a judge wrote, by name."""
+    what a judge wrote, by name. Where `turns` hold penalties or shaping, `outcome` is the total without them."""
 
     turns: FloatArray  # (T,)
     parts: Mapping[str, float] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
+    outcome: float | None = None  # None: `total` is it
 
     @property
     def total(self) -> float:
         return float(self.turns.sum())
+
+    @property
+    def result(self) -> float:
+        """What the trajectory is paid for its outcome, penalties and shaping left out."""
+        return self.total if self.outcome is None else self.outcome
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "bcoder": "sojourn.losses.bcoder:BCoder",
         "value": "sojourn.losses.value:Value",
         "nll": "sojourn.losses.nll:NLL",
+        "positive_nll": "sojourn.losses.positive_nll:PositiveNLL",
     },
     "stream": {
         "entropy": "sojourn.streams.entropy:Entropy",
@@ -101,6 +102,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "utterance_advantage": "sojourn.streams.utterance_advantage:UtteranceAdvantage",
         "relatedness": "sojourn.streams.relatedness:Relatedness",
         "feedback": "sojourn.streams.feedback:Feedback",
+        "success": "sojourn.streams.success:Success",
         "curiosity": "sojourn.streams.curiosity:Curiosity",
         "information_gain": "sojourn.streams.information_gain:InformationGain",
     },

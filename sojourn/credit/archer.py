@@ -13,10 +13,11 @@ from sojourn.types import Credit, Group, Score, Streams
 @dataclass(frozen=True, kw_only=True)
 class Archer:
     """The number that the stream `by` gives for each turn, for all tokens of the turn (ArCHer: Zhou et al. 2024,
-    arXiv:2402.19446); `coef` scales it.
+    arXiv:2402.19446), without drawing utterances anew; `coef` scales it.
 
-    With the stream `utterance_advantage` this is the paper's actor, without its optional baseline of tokens; it adds up
-    the tokens of an utterance, so long ones weigh more: `aggregate.by = "constant"`.
+    With the stream `utterance_advantage` this is the paper's actor, without its optional baseline of tokens. The actor
+    learns from the utterances that were played, where the paper draws new ones at remembered states and lets the critic
+    judge them. It adds up the tokens of an utterance, so long ones weigh more: `aggregate.by = "constant"`.
     """
 
     by: Annotated[str, STREAM] = "utterance_advantage"

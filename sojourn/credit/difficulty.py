@@ -11,7 +11,7 @@ import numpy as np
 from sojourn.config.registry import Kind
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.wrapped import Wrapped
-from sojourn.types import Credit, Group, Score, Streams
+from sojourn.types import Credit, Ending, Group, Score, Streams
 
 
 def _plain() -> GRPO:
@@ -23,9 +23,14 @@ class Difficulty(Wrapped):
     """Another estimator's advantages times the task's difficulty, over the step's mean difficulty (after the
     difficulty-aware scaling of GUI-G1: Zhou et al. 2025, arXiv:2505.15810).
 
-    Difficulty is the number `by` of `Task.data`: in the paper it grows as the box to be hit gets smaller. Without one,
-    it is the share of the group's trajectories that failed, which is not the paper's. It goes with
+    Difficulty is the number `by` of `Task.data`, or else the last that the group's turns tell in `Turn.info`, as the
+    world `grounding` does: in the paper it grows as the box to be hit gets smaller. A group none of whose trajectories
+    came to be judged (all malformed or truncated) has none, and is neither scaled nor counted in the mean. Without
+    `by`, difficulty is the share of the group's trajectories that failed, which is not the paper's. It goes with
     `aggregate.by = "constant"`.
+
+    The authors' code multiplies each example's loss by a number `rate` of its data, without dividing by a mean; how
+    they made those numbers is not in it.
     """
 
     base: Annotated[Any, Kind("estimator")] = field(default_factory=_plain)
@@ -36,16 +41,27 @@ class Difficulty(Wrapped):
     ) -> list[list[Credit]]:
         credit = self.base(groups, scores, streams)
         hard = np.array([self._of(group) for group in groups])
-        mean = float(hard.mean()) if len(hard) else 0.0
-        weights = hard / mean if mean > 0 else np.ones_like(hard)
+        known = np.isfinite(hard)
+        mean = float(hard[known].mean()) if known.any() else 0.0
+        weights = np.where(known, hard / mean, 1.0) if mean > 0 else np.ones_like(hard)
         return [
             [replace(c, tokens=tuple((turn * weight).astype(np.float32) for turn in c.tokens)) for c in some]
             for some, weight in zip(credit, weights, strict=True)
         ]
 
     def _of(self, group: Group) -> float:
-        if self.by and self.by not in group.task.data:
-            raise ValueError(f"by = '{self.by}': the task of slot {group.slot} has no such number in its data")
-        if self.by:
+        if self.by in group.task.data:
             return float(group.task.data[self.by])
+        if self.by:
+            return self._told(group)
         return 1 - float(np.mean([t.success for t in group.trajectories])) if group.trajectories else 0.0
+
+    def _told(self, group: Group) -> float:
+        """The last number `by` that a turn of the group tells; NaN where none came to be judged."""
+        told = [turn.info[self.by] for t in group.trajectories for turn in t.turns if self.by in turn.info]
+        if not told and any(t.ending is Ending.DONE for t in group.trajectories):
+            raise ValueError(
+                f"by = '{self.by}': the task of slot {group.slot} has no such number in its data, and no turn tells "
+                "it: choose a world that does, such as grounding, or leave `by` out for the share of plays that fail"
+            )
+        return float(told[-1]) if told else float("nan")

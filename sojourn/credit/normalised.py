@@ -41,7 +41,7 @@ class Moments:
 class Normalised(Wrapped):
     """Another estimator, for rewards whose returns have mean 0 and deviation 1 over all steps so far, this one
     included, and are then bounded by `clip` on both sides (reward normalisation and clipping of PPO-max: Zheng et al.
-    2023, arXiv:2307.04964, eq. 18).
+    2023, arXiv:2307.04964, eq. 18), without the pretraining text that PPO-max mixes into its batches.
 
     The paper has one reward an answer. Here the rewards of turns are divided by the deviation, and what else changes a
     return is paid at its last turn.

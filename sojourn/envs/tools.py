@@ -177,7 +177,7 @@ class ToolsEnv:
         calls = action.calls or (parse_call(action.text, self.interface.methods),)
         chosen = [(call, self._method(call).arguments(call.arguments)) for call in calls]  # all, before any is run
         answers: list[Message] = []
-        info: dict[str, float] = {}
+        info = {"error": 0.0}
         for call, arguments in chosen:
             try:
                 text = as_text(await settled(getattr(self.game, call.name)(**arguments)))

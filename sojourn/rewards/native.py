@@ -23,6 +23,7 @@ class Native:
 
     def _one(self, trajectory: Trajectory) -> Score:
         turns = np.array([self.scale * turn.reward for turn in trajectory.turns], dtype=np.float32)
+        outcome = float(turns.sum()) if self.malformed or self.truncated else None
         refused = np.array([turn.info.get("malformed", 0.0) for turn in trajectory.turns], dtype=np.float32)
         turns = (turns + self.malformed * refused).astype(np.float32)
         if len(turns) and trajectory.ending.truncated:
@@ -34,4 +35,5 @@ class Native:
                 "malformed": float(refused.sum()),
                 "truncated": float(trajectory.ending.truncated),
             },
+            outcome=outcome,
         )

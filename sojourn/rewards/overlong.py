@@ -37,4 +37,4 @@ class Overlong(HasBases):
         cost = self.penalty * float(np.clip((said - self.most + self.margin) / self.margin, 0, 1))
         turns = score.turns.copy()
         turns[-1:] -= np.float32(cost)
-        return replace(score, turns=turns, parts={**score.parts, "overlong": cost})
+        return replace(score, turns=turns, parts={**score.parts, "overlong": cost}, outcome=score.result)

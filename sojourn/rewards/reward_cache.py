@@ -30,7 +30,8 @@ class RewardCache:
     """A reward with a memory: a group that was judged in its slot is not judged again by the loop."""
 
     reward: Reward
-    _known: dict[tuple[str, ...], Judged] = field(default_factory=dict)
+    _known: dict[tuple[str, ...], tuple[int, Judged]] = field(default_factory=dict)  # with when it was asked about
+    _asked: int = 0
 
     async def __call__(self, groups: Sequence[Group]) -> list[list[Score]]:
         return await asyncio.gather(*(self.one(group) for group in groups))
@@ -38,15 +39,20 @@ class RewardCache:
     async def one(self, group: Group) -> list[Score]:
         key = tuple(episode.id for episode in group.episodes)
         if key not in self._known:
-            self._known[key] = Judged(group, await judged(self.reward, group))
-        return self._known[key].scores
+            self._asked += 1
+            asked = self._asked
+            self._known[key] = asked, Judged(group, await judged(self.reward, group))
+        return self._known[key][1].scores
 
     def forget(self, before: int) -> list[Judged]:
-        """Everything judged in slots below `before`, redrawn and dropped groups included; it is then forgotten."""
-        done = {key: judged for key, judged in self._known.items() if judged.group.slot < before}
+        """Everything judged in slots below `before`, redrawn and dropped groups included; it is then forgotten.
+
+        It comes by slot, and of one slot in the order of play, whichever of its slots was done first.
+        """
+        done = {key: known for key, known in self._known.items() if known[1].group.slot < before}
         for key in done:
             del self._known[key]
-        return list(done.values())
+        return [judged for _, judged in sorted(done.values(), key=lambda known: (known[1].group.slot, known[0]))]
 
 
 async def judged(reward: Reward, group: Group) -> list[Score]:

@@ -43,4 +43,5 @@ class Shaped(HasBases):
         potential = self.scale * np.array(known)
         gain = self.discount * potential[1:] - potential[:-1]
         shaped = (score.turns + gain).astype(np.float32)
-        return replace(score, turns=shaped, parts={**score.parts, "shaping": float(gain.sum())})
+        parts = {**score.parts, "shaping": float(gain.sum())}
+        return replace(score, turns=shaped, parts=parts, outcome=score.result)

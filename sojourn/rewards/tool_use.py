@@ -56,7 +56,8 @@ class ToolUse(HasBases):
         mean = float(np.mean(known)) if known else 0.0
         turns = score.turns.copy()
         turns[-1:] += np.float32(self.coef * mean)
-        return replace(score, turns=turns, parts={**score.parts, "tool_use": mean, "tool_turns": float(len(known))})
+        parts = {**score.parts, "tool_use": mean, "tool_turns": float(len(known))}
+        return replace(score, turns=turns, parts=parts, outcome=score.result)
 
     def _scores(self, trajectory: Trajectory) -> Iterator[float]:
         """One for each turn that used a tool."""

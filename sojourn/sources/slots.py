@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -23,15 +23,28 @@ class Slots:
 
     Group k may start once training has reached step floor(k / width) - max_lag; step s trains the groups s * width to
     (s + 1) * width - 1. So `max_lag = 0` is strictly on-policy, and n lets rollout run ahead by at most n steps.
-    `zero_signal`, for groups whose episodes all scored alike: "keep" trains them (their group-relative credit is 0),
-    "drop" leaves them out, "redraw" plays another task in the same slot, up to `redraws` times.
+    `zero_signal` says what becomes of a group without a signal: "keep" trains it, "drop" leaves it out, and "redraw"
+    plays another task in the same slot until a group has a signal (dynamic sampling of DAPO: Yu et al. 2025,
+    arXiv:2503.14476, section 3.2, eq. 11), so that a step trains `width` groups that have one. Which tasks a slot plays
+    follows from its own groups alone, never from timing.
+
+    `signal` says what a group's trajectories are compared by. "success" is the paper's rule: some of them succeed and
+    some do not; where the world never says whether one did, their outcomes differ. "outcome" compares what the reward
+    pays for the result, penalties and shaping left out; "score" compares all that it pays.
+
+    `redraws` bounds how often a slot plays again, as some worlds never give a signal; the default is 30 groups for each
+    that is trained, as in the authors' script. `exhausted` says what becomes of the last group then: "drop" leaves it
+    out, so that the step trains fewer groups; "keep" trains it; "stop" ends the run, which is what the authors' code
+    does. The metrics `redrawn` and `exhausted` count both, step by step.
     """
 
     width: Annotated[int, Range(1)] = 8
     size: Annotated[int, Range(1)] = 8
     max_lag: Annotated[int, Range(0)] = 0
     zero_signal: Literal["keep", "drop", "redraw"] = "keep"
-    redraws: Annotated[int, Range(0)] = 2
+    signal: Literal["success", "outcome", "score"] = "success"
+    redraws: Annotated[int, Range(0)] = 29
+    exhausted: Literal["drop", "keep", "stop"] = "drop"
 
     live = True
 
@@ -58,9 +71,13 @@ class Slots:
         return LiveSlots(self, context, stage, steps, first)
 
 
-def flat(scores: Sequence[Score]) -> bool:
-    """Whether all scores are alike, so that a group-relative estimator learns nothing."""
-    return len({float(np.float32(score.total)) for score in scores}) <= 1
+def flat(group: Group, scores: Sequence[Score], signal: str = "score") -> bool:
+    """Whether a group's trajectories are all alike by `Slots.signal`, so that it has nothing to teach."""
+    told = any("success" in turn.info for trajectory in group.trajectories for turn in trajectory.turns)
+    if signal == "success" and told:
+        return len({trajectory.success for trajectory in group.trajectories}) <= 1
+    paid = [score.total if signal == "score" else score.result for score in scores]
+    return len({float(np.float32(value)) for value in paid}) <= 1
 
 
 @dataclass
@@ -80,6 +97,7 @@ class LiveSlots:
     _started: int = -1  # slots up to here have been started
     _running: dict[int, asyncio.Task[Group]] = field(default_factory=dict)
     _tapes: defaultdict[int, Tape] = field(default_factory=lambda: defaultdict(Tape))
+    _counts: Counter[str] = field(default_factory=Counter)
 
     def state(self) -> Mapping[str, Any]:
         return {str(slot): tape.state() for slot, tape in self._tapes.items()}
@@ -105,11 +123,21 @@ class LiveSlots:
             raise InfrastructureError(
                 f"all {len(episodes)} episodes of step {step} failed; the last cause: {episodes[-1].error}"
             )
+        redrawn = sum(len(self._tapes[slot].tasks) - 1 for slot in wanted)
         for slot in wanted:
             del self._running[slot], self._tapes[slot]
-        if self.config.zero_signal != "drop":
+        if self.config.zero_signal == "keep":
             return done
-        return [group for group in done if not flat(await self.context.rewards.one(group))]
+        telling = [group for group in done if not await self._flat(group)]
+        if self.config.zero_signal == "drop":
+            return telling
+        self._counts.update(redrawn=redrawn, exhausted=len(done) - len(telling))
+        return done if self.config.exhausted == "keep" else telling
+
+    def metrics(self) -> Mapping[str, float]:
+        """How many groups were redrawn, and how many slots found none with a signal, since this was last called."""
+        counts, self._counts = self._counts, Counter()
+        return {name: float(count) for name, count in counts.items()}
 
     async def close(self) -> None:
         """Cancels what is still running."""
@@ -119,7 +147,6 @@ class LiveSlots:
         self._running.clear()
 
     async def _fill(self, slot: int) -> Group:
-        redraws = self.config.redraws if self.config.zero_signal == "redraw" else 0
         redraw, tape, params = 0, self._tapes[slot], self.context.params
         while True:
             if redraw == len(tape.tasks):
@@ -128,6 +155,21 @@ class LiveSlots:
             group = await self.context.runner.group(
                 tape.tasks[redraw], slot, self.config.size, params, label, tape=tape
             )
-            if redraw == redraws or not flat(await self.context.rewards.one(group)):
+            if self.config.zero_signal != "redraw" or not await self._flat(group):
                 return group
+            if redraw == self.config.redraws:
+                return self._last(group, redraw + 1)
             redraw += 1
+
+    async def _flat(self, group: Group) -> bool:
+        return flat(group, await self.context.rewards.one(group), self.config.signal)
+
+    def _last(self, group: Group, played: int) -> Group:
+        """The last group of a slot that found none with a signal; ConfigError where that is to end the run."""
+        if self.config.exhausted == "stop":
+            raise ConfigError(
+                f"slot {group.slot} of stage '{self.stage}' played {played} tasks, and the plays of each are all alike "
+                f'by signal = "{self.config.signal}": give it tasks that are solved sometimes, more plays of each '
+                '(size), or exhausted = "drop"'
+            )
+        return group

@@ -49,7 +49,7 @@ class Heads(torch.nn.Module):
 @dataclass(frozen=True, kw_only=True)
 class UtteranceAdvantage(Learning):
     """min(Q1, Q2) of each turn less min(V1, V2) of the state before it, at its last token, by critics that learn from
-    all turns that are remembered (ArCHer: Zhou et al. 2024, arXiv:2402.19446).
+    all turns that are remembered, without drawing utterances anew (ArCHer: Zhou et al. 2024, arXiv:2402.19446).
 
     Q_k learns r + `discount` V_k(s') by slow copies of the critics, which move by `follow` at each update, and V_k the
     slow Q_k of the utterance that was played, by expectile regression (0.5: its mean). The paper draws a new utterance

@@ -19,7 +19,7 @@ from sojourn.protocols import (
     Trainer,
     reads_critic,
 )
-from sojourn.rewards.reward_cache import RewardCache
+from sojourn.rewards.reward_cache import Judged, RewardCache
 from sojourn.streams.trainer_passes import TrainerPasses
 from sojourn.types import Credit, Group, Score, Streams
 
@@ -28,13 +28,15 @@ Learnt = Mapping[str, float]
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step did, for whoever records it."""
+    """What a step did, for whoever records it. `groups` are trained; `played` is all that was played for the step,
+    with what was redrawn, dropped or filtered."""
 
     groups: Sequence[Group]
     scores: Sequence[Sequence[Score]]
     credit: Sequence[Sequence[Credit]]
     streams: Streams
     metrics: Mapping[str, float]
+    played: Sequence[Judged]
 
 
 @dataclass
@@ -55,6 +57,7 @@ class StageLoop:
     start: int = 0
     filters: Sequence[Filter] = ()
     renderer: Renderer | None = None  # for streams that read what nobody said
+    slots: Callable[[int], int] = lambda step: 2**62  # the first slot that is of a later step
 
     async def streams(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> tuple[Streams, Learnt]:
         """Only what the estimator and the losses declared they need; the recipe was refused otherwise. Those that learn
@@ -81,8 +84,9 @@ async def train(run: StageLoop) -> None:
             observed = await run.trainer.forward_backward(chosen, run.losses)
             updates.append({**observed, **await run.trainer.optim_step()})
         metrics = {**_together(updates), **learnt, "version": await run.trainer.publish()}
-        run.curriculum.observe(groups, scores)
-        await run.after(step, StepResult(kept, judged, credit, streams, metrics))
+        played = run.rewards.forget(run.slots(step))
+        run.curriculum.observe([of.group for of in played], [of.scores for of in played])
+        await run.after(step, StepResult(kept, judged, credit, streams, metrics, played))
 
 
 def _together(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:

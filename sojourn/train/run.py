@@ -107,6 +107,7 @@ class Run:
             start,
             stage.filters,
             self.rig.renderer,
+            *([lambda step: (step + 1) * stage.groups.width] if live else []),
         )
         self._forget_spent()
         try:
@@ -147,7 +148,7 @@ class Run:
 
     async def _after(self, number: int, stage: Stage, step: int, result: StepResult) -> None:
         live = stage.groups.live
-        judged = self.rig.rewards.forget((step + 1) * stage.groups.width if live else 2**62)
+        judged = result.played
         trained = {episode.id for group in result.groups for episode in group.episodes}
         rest = [j.only([n for n, e in enumerate(j.group.episodes) if e.id not in trained]) for j in judged]
         others = [j for j in rest if j.group.episodes]
@@ -211,6 +212,7 @@ class Run:
             "groups": len(groups), "episodes": len(trajectories), "turns": len(turns) / max(1, len(trajectories)),
             "sampled_tokens": sum(len(turn.sample.tokens) for turn in turns), "errors": self.rig.runner.errors,
             **(self._sampled() if stage.groups.live else {}),
+            **(self._source.metrics() if isinstance(self._source, Measured) else {}),
             **{f"seconds_{activity}": part for activity, part in spent.items()},
             "seconds_step": seconds,
             "episodes_per_s": len(trajectories) / max(seconds, 1e-9),

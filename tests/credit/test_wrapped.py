@@ -1,5 +1,6 @@
 """Estimators on top of others, against small examples worked by hand from their equations."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from sojourn.credit.rae import RAE
 from sojourn.credit.reinforce import Reinforce
 from sojourn.credit.whitened import Whitened
 from sojourn.train.resolve import load
+from sojourn.types import Ending
 
 PRESETS = Path(__file__).parents[2] / "recipes" / "presets"
 
@@ -109,6 +111,14 @@ def test_difficulty_by_hand():
     groups = [group(hard, easy, data={"size": 3}), group(hard, easy, slot=1, data={"size": 1})]
     found = Difficulty(by="size")(groups, [paid([0], [1])] * 2, {})
     assert [t[0] for credit in found for t in by_turn(credit)] == pytest.approx([-0.75, 0.75, -0.25, 0.25])
+
+
+def test_a_difficulty_can_be_told_by_turns_and_what_was_never_judged_has_none():
+    lost = replace(trajectory([1]), ending=Ending.TURNS)
+    hard, easy = (trajectory([1, 1], infos=[{}, {"size": size}]) for size in (3.0, 1.0))
+    groups = [group(hard, lost), group(easy, easy, slot=1), group(lost, lost, slot=2)]
+    found = Difficulty(by="size")(groups, [paid([0, 0], [1]), paid([0, 0], [0, 1]), paid([0], [1])], {})
+    assert [t[0] for credit in found for t in by_turn(credit)] == pytest.approx([-0.75, 0.75, -0.25, 0.25, -0.5, 0.5])
 
 
 def test_a_difficulty_that_a_task_does_not_have_is_named():

@@ -163,7 +163,7 @@ async def test_structured_calls_are_answered_by_id_or_name():
     ]
     assert step.info == {"error": 1.0}
     fine = await env.step("agent", say("", ToolCall("add", {"x": 1})))
-    assert fine.info == {}
+    assert fine.info == {"error": 0.0}
     ended = await env.step("agent", say("", *calls[:2], ToolCall("submit", {"answer": 3})))
     assert (ended.done, ended.info) == (True, {"error": 1.0})
 

@@ -7,6 +7,7 @@ from cases import group, paid, trajectory
 
 from sojourn.filters.roc import ROC
 from sojourn.rewards.reward_cache import Judged
+from sojourn.types import Ending
 
 
 def episode(won, errors, turns=4):
@@ -46,3 +47,42 @@ def test_failed_episodes_are_left_out_and_scores_stay_with_their_episodes():
     assert [e.id for e in left.group.episodes] == ["0-1", "0-3"]
     assert [score.total for score in left.scores] == [4, 12]
     assert not Judged(made, paid([1] * 4, [2] * 4, [3] * 4)).only([]).scores
+
+
+def played(won, *errors, malformed=0, ending=Ending.DONE):
+    """A turn for each of `errors`: of a tool that worked (0) or failed (1), or that called none (None)."""
+    infos = [{} if error is None else {"error": float(error)} for error in errors]
+    for n in range(malformed):
+        infos[n]["malformed"] = 1.0
+    infos[-1] |= {"success": float(won)}
+    return replace(trajectory([1] * len(errors), infos=infos), ending=ending)
+
+
+BY_PENALTY = (
+    (played(True, 0, 0, None), 0.0),
+    (played(True, 1, 0, 0, None), 1 / 3),  # of the turns that called a tool
+    (played(True, None, None), 0.5),  # no tool was called
+    (played(True, 1, 0, 0, None, malformed=1), 1 / 3 + 1 / 4),
+    (played(True, 1, 1, 0, None), 2 / 3),
+    (played(True, None, None, malformed=1), 1.0),
+    (played(True, 0, 0, ending=Ending.TURNS), 1.0 + 1e-9),  # no answer
+    (played(True, 1, 1, malformed=2), 2.0),
+)
+
+
+def test_tool_errors_and_format_add_up_by_hand():
+    for made, penalty in BY_PENALTY:
+        assert ROC()._penalty(group(made).episodes[0]) == pytest.approx(penalty, abs=1e-6)
+
+
+@pytest.mark.parametrize("kept", range(1, len(BY_PENALTY)))
+def test_of_what_succeeded_the_smallest_penalty_stays(kept):
+    made = group(*(trajectory for trajectory, _ in reversed(BY_PENALTY)))
+    found = ROC(share=kept / len(BY_PENALTY))(made, [])
+    if kept != 6:  # the sixth and the seventh are equals
+        assert sorted(len(BY_PENALTY) - 1 - n for n in found) == list(range(kept))
+
+
+def test_the_number_of_tool_errors_can_have_another_name():
+    infos = [{"failed_calls": 1.0}, {"failed_calls": 0.0, "success": 1.0}]
+    assert ROC(by="failed_calls")._penalty(group(trajectory([1, 1], infos=infos)).episodes[0]) == 0.5

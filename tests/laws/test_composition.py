@@ -72,6 +72,8 @@ def sampled(episode, logprobs):
         replace(turn, sample=replace(turn.sample, logprobs=known))
         for turn, known in zip(one.turns, logprobs, strict=True)
     ]
+    won = float(len(turns) > 1)  # some episodes, as a loss may look at those that succeed alone
+    turns[-1:] = [replace(turn, info={**turn.info, "success": won}) for turn in turns[-1:]]
     return replace(episode, trajectories=(replace(one, turns=tuple(turns)),))
 
 

@@ -18,6 +18,7 @@ from sojourn.losses.importance import Importance
 from sojourn.losses.kl import KL
 from sojourn.losses.kl_cov import KLCov
 from sojourn.losses.m2po import M2PO
+from sojourn.losses.positive_nll import PositiveNLL
 from sojourn.losses.ppo import PPO
 from sojourn.losses.reinforce import Reinforce
 from sojourn.losses.sapo import SAPO
@@ -335,3 +336,20 @@ def test_what_st_ppo_leaves_out_by_hand():
     assert missed.tolist() == pytest.approx([-0.65, 0.25, 0.0])
     [gradient] = torch.autograd.grad(missed.sum(), [now])
     assert gradient.tolist() == pytest.approx([-0.65, 0.25, 0.0])
+
+
+def test_the_imitation_of_what_succeeded_by_hand():
+    batch = batch_of([-1.0] * 4, [0, 1, -1, 2], success=[1, 0, 0, 1])
+    value, gradient, _, metrics = called(PositiveNLL(coef=0.1), batch, [-1.0, -2.0, -3.0, -5.0])
+    assert value == pytest.approx([0.2, 0, 0, 1.0])  # with weights of 1/4 the sum is 0.1 (1 + 5) / 2
+    assert gradient == pytest.approx([-0.2, 0, 0, -0.2])  # whatever the advantage
+    assert metrics["positive_nll"].tolist() == pytest.approx([2, 0, 0, 10])
+    value, gradient, _, _ = called(PositiveNLL(), batch_of([-1.0] * 2, [1, 1], success=[0, 0]), [-1.0, -2.0])
+    assert not value.any()
+    assert not gradient.any()
+
+
+def test_the_imitation_of_what_succeeded_is_a_mean_under_the_weights():
+    batch = Batch(**{**vars(batch_of([-1.0] * 3, [0] * 3, success=[1, 1, 0])), "weight": np.float32([0.2, 0.6, 0.2])})
+    value, _, _, _ = called(PositiveNLL(coef=1.0), batch, [-1.0, -3.0, -5.0])
+    assert float((value * batch.weight).sum()) == pytest.approx((0.2 * 1 + 0.6 * 3) / 0.8)

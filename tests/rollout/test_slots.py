@@ -1,12 +1,20 @@
 """Slots: which tasks they play, and what becomes of groups whose episodes all scored alike."""
 
+from __future__ import annotations
+
 import asyncio
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from made_world import Odd, Says, rig, seeds, stage_of
 
 from sojourn.errors import ConfigError
+from sojourn.rewards.overlong import Overlong
 from sojourn.sources.slots import Slots
+from sojourn.tasks import Generated
+from sojourn.types import Message, Observation, Prompt, Role, Sample, SamplingParams, Step, Task
 
 
 async def steps(slots: Slots, world: Odd, count: int, first: int = 0, **options):
@@ -50,9 +58,9 @@ async def test_redraw_plays_another_task_in_the_same_slot():
 
 
 @pytest.mark.parametrize("redraws", [0, 1, 3])
-async def test_redraws_are_limited_and_the_last_is_trained(redraws: int):
+async def test_redraws_are_limited_and_the_last_can_be_trained(redraws: int):
     world = Odd(paying=False)
-    slots = Slots(width=1, size=2, zero_signal="redraw", redraws=redraws)
+    slots = Slots(width=1, size=2, zero_signal="redraw", redraws=redraws, exhausted="keep")
     taken, judged = await steps(slots, world, 1)
     drawn = [redraw * 51 % 100 for redraw in range(redraws + 1)]
     assert seeds(taken[0]) == [drawn[-1]]
@@ -102,3 +110,90 @@ async def test_a_truncated_distribution_is_refused():
 def test_a_filter_of_groups_of_one_is_refused(zero_signal):
     with pytest.raises(ValueError, match="a lone episode"):
         Slots(size=1, zero_signal=zero_signal)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wins:
+    """One turn. Of the plays of task n `wins[n]` succeed; `told = false` pays them, but tells no success."""
+
+    wins: tuple[int, ...]
+    told: bool = True
+    paid: float = 1.0
+    lowest: float = 0.0
+    plays: Counter[int] = field(default_factory=Counter, init=False, compare=False)
+
+    def tasks(self, split: str):
+        return Generated(lambda index: Task("wins", {}, index, split), len(self.wins))
+
+    def make(self, task: Task) -> WinsOnce:
+        self.plays[task.seed] += 1
+        return WinsOnce(self, self.plays[task.seed] <= self.wins[task.seed])
+
+
+@dataclass
+class WinsOnce:
+    world: Wins
+    won: bool
+
+    async def start(self) -> Observation:
+        return Observation((Message(Role.USER, "Play."),))
+
+    async def step(self, agent: str, action: Message) -> Step:
+        pays = self.world.paid if self.won else self.world.lowest
+        return Step(None, {agent: pays}, done=True, success=self.won if self.world.told else None)
+
+    async def close(self) -> None: ...
+
+
+class Longer(Says):
+    """Says more each time, so that a penalty on length tells any two plays apart."""
+
+    async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
+        self.text += " yes"
+        return await super().sample(prompt, params)
+
+
+async def played(slots: Slots, world: Wins, count: int = 1, reward: Any = None):
+    """The tasks of each step's groups, and the source's metrics."""
+    made = rig(world, Longer())
+    made.judge.reward = reward or Overlong(most=200, margin=200, penalty=0.5)
+    source = slots.bind(made, "rl", count)
+    taken = [seeds(await source.take(step)) for step in range(count)]
+    await source.close()
+    return taken, source.metrics()
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_penalty_gives_a_group_no_signal_where_all_succeed_or_all_fail(told: bool):
+    """The rule of DAPO, 0 < correct < G; where the world tells no success, its outcomes without the penalty."""
+    world = Wins(wins=(0, 2, 1, 2, 0, 1, 0), told=told)  # a redraw plays the task 4 further on, of 7
+    taken, metrics = await played(Slots(width=1, size=2, zero_signal="redraw"), world)
+    assert taken == [[5]]  # after tasks 0, 4 and 1
+    assert metrics == {"redrawn": 3, "exhausted": 0}
+    taken, _ = await played(Slots(width=7, size=2, zero_signal="drop"), Wins(wins=world.wins, told=told))
+    assert taken == [[2, 5]]
+
+
+async def test_what_a_signal_is_can_be_chosen():
+    graded = Wins(wins=(1, 1), paid=0.0, lowest=0.0)  # some succeed, and all are paid alike
+    for signal, expected in (("success", [0, 1]), ("outcome", []), ("score", [0, 1])):
+        taken, _ = await played(Slots(width=2, size=2, zero_signal="drop", signal=signal), replace(graded))
+        assert taken == [expected], signal
+
+
+async def test_a_slot_plays_on_until_a_group_has_a_signal():
+    world = Wins(wins=(0,) * 20 + (1,))  # a redraw plays the task 11 further on: task 20 comes after 12 others
+    taken, metrics = await played(Slots(width=1, size=2, zero_signal="redraw"), world)
+    assert taken == [[20]]
+    assert metrics["redrawn"] == len(world.plays) - 1 > 2
+
+
+async def test_a_world_without_a_signal_ends_in_what_was_chosen_and_is_counted():
+    for exhausted, expected in (("drop", [[], []]), ("keep", [[2, 0], [1, 2]])):
+        slots = Slots(width=2, size=2, zero_signal="redraw", redraws=4, exhausted=exhausted)
+        taken, metrics = await played(slots, Wins(wins=(0, 0, 0)), 2)
+        assert taken == expected
+        assert metrics == {"redrawn": 16, "exhausted": 4}
+    slots = Slots(width=2, size=2, zero_signal="redraw", redraws=4, exhausted="stop")
+    with pytest.raises(ConfigError, match=r"slot 0 of stage 'rl' played 5 tasks, .* exhausted = \"drop\""):
+        await played(slots, Wins(wins=(0, 0, 0)))

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from sojourn_worlds.grounding.rewards import REWARDS, Box
+from sojourn_worlds.grounding.rewards import REWARDS, Box, difficulty
 
 SCREEN = (1000, 1000)
 TARGET = Box(100, 100, 200, 200)
@@ -41,3 +41,9 @@ def test_distance_falls_evenly_to_nothing() -> None:
     half = Box(150 + 0.1 * diagonal, 150, 150 + 0.1 * diagonal, 150)
     assert REWARDS["distance"](half, TARGET, SCREEN) == pytest.approx(0.5)
     assert REWARDS["distance"](Box(900, 900, 900, 900), TARGET, SCREEN) == 0.0
+
+
+def test_the_smaller_the_box_the_greater_the_difficulty() -> None:
+    assert difficulty(Box(0, 0, 1000, 1000), SCREEN) == 0
+    assert difficulty(TARGET, SCREEN) == pytest.approx(math.log(100))
+    assert difficulty(Box(100, 100, 200, 150), SCREEN) == pytest.approx(math.log(200))

@@ -147,14 +147,16 @@ class MCPPlay:
             if call.name == FINISH.name:
                 self.over = True
                 reward = await self._judged(call.arguments.get("answer", ""))
-                return Step(None, {agent: reward}, done=True, success=reward > 0, info={"error": float(failed)})
+                info = {"error": float(failed)} if answers else {}
+                return Step(None, {agent: reward}, done=True, success=reward > 0, info=info)
             made = await self.call(call.name, **call.arguments)
             self.calls.append(made)
             failed = failed or made.error
             answers.append(answer(action, call, f"error: {made.text}" if made.error else made.text))
         if self.used >= self.world.turns:
             self.over = True
-            return Step(None, {agent: 0.0}, done=True, success=False, info={"truncated": 1.0})
+            info = {"truncated": 1.0, "error": float(failed)}
+            return Step(None, {agent: 0.0}, done=True, success=False, info=info)
         seen = Observation(tuple(answers), tools=self.toolbox.tools)
         return Step(seen, {agent: 0.0}, info={"error": float(failed)})
 

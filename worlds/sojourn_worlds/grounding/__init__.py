@@ -24,7 +24,7 @@ from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import in_turns
 from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.grounding.drawn import page
-from sojourn_worlds.grounding.rewards import REWARDS, Box
+from sojourn_worlds.grounding.rewards import REWARDS, Box, difficulty
 from sojourn_worlds.miniwob.browser import Chromium, Seat
 from sojourn_worlds.miniwob.facts import html_folder, page_names
 
@@ -66,7 +66,8 @@ class Grounding:
     `sources` of pages, by turns. `observation`: "screenshot", "text" (a list of the elements with their boxes, for
     models without eyes) or "both". `answer`: "point" or "box". `reward`: "inside", "distance", "gaussian" or "sized",
     which needs boxes; success is the answer's centre within the target, whatever is paid. `contexts` bounds the pages
-    that are rendered at once.
+    that are rendered at once. Each answered turn tells its target's `difficulty`: a task alone cannot, as the box is
+    known only once its page is rendered.
     """
 
     about: ClassVar[About] = About(
@@ -215,7 +216,9 @@ class GroundingEnv:
         self.over = True
         hit = REWARDS["inside"](answer, self.target[1], screen)
         paid = REWARDS[self.config.reward](answer, self.target[1], screen)
-        return Step(None, {agent: paid}, done=True, success=hit > 0)
+        return Step(
+            None, {agent: paid}, done=True, success=hit > 0, info={"difficulty": difficulty(self.target[1], screen)}
+        )
 
     async def close(self) -> None:
         pass

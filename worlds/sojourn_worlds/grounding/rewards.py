@@ -9,7 +9,7 @@
   union and an eighth of a term for the right size, the harmonic mean over the four edges of 1 minus the error in units
   of the screen's side: a hit alone rewards boxes that are too small, the union such as are too large. Scaled to 1.
 
-Formulas and weights are those of public implementations of both, as the papers' text could not be had.
+Formulas and weights are those of public implementations of both, GUI-G1's of its authors, whose union counts pixels.
 """
 
 from __future__ import annotations
@@ -70,6 +70,16 @@ def sized(answer: Box, target: Box, screen: tuple[int, int]) -> float:
     right_size = 4 / sum(1 / part for part in near) if min(near) > 0 else 0.0
     total = inside(answer, target, screen) + OVERLAP * common / union + SIZE * right_size
     return total / (1 + OVERLAP + SIZE)
+
+
+def difficulty(target: Box, screen: tuple[int, int]) -> float:
+    """How small a target is: -log of its share of the screen's area.
+
+    GUI-G1 takes the relative size of the box for its difficulty. Its weights are numbers in its data, made by nothing
+    that was published: the logarithm is ours, so that the smallest targets do not outweigh all others.
+    """
+    width, height = target.size
+    return -math.log(min(1.0, width * height / (screen[0] * screen[1])))
 
 
 REWARDS = {"inside": inside, "distance": distance, "gaussian": gaussian, "sized": sized}

@@ -21,7 +21,7 @@ from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import LONGEST_ACTION, short
 from sojourn.envs.fields import Count, check_fields, check_names
-from sojourn.envs.sandbox import End, Entry, LostError, Sandbox, Tree, show
+from sojourn.envs.sandbox import End, Entry, LostError, Result, Sandbox, Tree, show
 from sojourn.envs.sandbox.command import require
 from sojourn.envs.sandbox.risks import risks
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
@@ -46,6 +46,7 @@ TOOLS = (
     Tool("submit", "Submits the answer, which ends the task.", _schema("answer")),
     Tool("restart", "Begins a new session, without the variables.", {"type": "object", "properties": {}}),
 )
+RAISED = re.compile(r'^(Traceback \(most recent call last\):|  File "<cell \d+>", line )', re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,12 +133,14 @@ class PythonEnv:
         if name == "submit":
             return self._end(agent, self.problem.right(said))
         try:
-            text = await (self._restart() if name == "restart" else self._run(said))
+            result = None if name == "restart" else await self._run(said)
+            text = self._told(result) if result is not None else await self._restart()
         except LostError:
             return self._end(agent, False, lost=1.0)
+        info = {} if result is None else {"error": float(bool(result.note or RAISED.search(result.output)))}
         if self.used >= self.family.turns:
-            return self._end(agent, False)
-        return Step(self._observe(text), {agent: 0.0})
+            return self._end(agent, False, **info)
+        return Step(self._observe(text), {agent: 0.0}, info=info)
 
     async def close(self) -> None:
         self.over = True
@@ -169,14 +172,17 @@ class PythonEnv:
             return f"submit {self.problem.submission}"
         return self.problem.code
 
-    async def _run(self, code: str) -> str:
+    async def _run(self, code: str) -> Result:
         result = await self.sandbox.cell(code, self.family.timeout_s)
         self.tree = await self.sandbox.tree()
         self.cells = (*self.cells, code)
-        if result.end is End.ANSWERED:
-            return show(result, self.family.shown)
-        self.base, self.cells = self.tree, ()
-        return f"{show(result, self.family.shown)}\n[the session has ended, and its variables are gone]"
+        if result.end is not End.ANSWERED:
+            self.base, self.cells = self.tree, ()
+        return result
+
+    def _told(self, result: Result) -> str:
+        text = show(result, self.family.shown)
+        return text if result.end is End.ANSWERED else f"{text}\n[the session has ended, and its variables are gone]"
 
     async def _restart(self) -> str:
         await self.sandbox.restart()

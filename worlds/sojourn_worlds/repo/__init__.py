@@ -28,7 +28,7 @@ from sojourn.tasks.splits import seeded
 from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.repo.bugs import Bug, Case, bugs_of, cases_of, expected, source_of
 from sojourn_worlds.repo.cases import CASES
-from sojourn_worlds.repo.trial import given, reads, same
+from sojourn_worlds.repo.trial import given, reads, same, valued
 
 LONGEST_FILE = 20_000  # characters
 BRIEF = """Some functions of a small Python repository are wrong. Repair them, and then submit. Their docstrings say \
@@ -131,11 +131,13 @@ class RepoEnv:
         if len(text) > LONGEST_ACTION:
             raise ActionError(f"{len(text)} characters are too many, say at most {LONGEST_ACTION}")
         head, _, body = text.partition("\n")
+        crashed = False
         match head.split():
             case ["submit"]:
                 return self._end(agent, await self._passes())
             case ["test"]:
-                self.tested, said = True, await self._test()
+                answers = await given(self.files, [case for case, _ in self._cases(seen=True)], self.family.timeout_s)
+                self.tested, said, crashed = True, self._report(answers), self._crashed(answers)
             case ["read", name]:
                 said = _numbered(self._file(name, {**self.files, **self.tests}))
                 self.opened |= {name}
@@ -147,8 +149,8 @@ class RepoEnv:
                 raise ActionError(f'"{head[:30]}" is no action, say read, replace, write, test or submit')
         self.used += 1
         if self.used >= self.family.turns:
-            return self._end(agent, False)
-        return Step(Observation((Message(Role.USER, said),)), {agent: 0.0})
+            return self._end(agent, False, error=float(crashed))
+        return Step(Observation((Message(Role.USER, said),)), {agent: 0.0}, info={"error": float(crashed)})
 
     async def close(self) -> None:
         self.over = True
@@ -201,9 +203,13 @@ class RepoEnv:
         pairs = [pair for name in self.names for pair in zip(cases_of(name), expected(name), strict=True)]
         return [(case, right) for case, right in pairs if case.seen or not seen]
 
-    async def _test(self) -> str:
+    def _crashed(self, answers: Sequence[str]) -> bool:
+        """Whether the code raised an error that no test asks for, or gave no answer."""
+        pairs = zip(self._cases(seen=True), answers, strict=True)
+        return any(not valued(answer) and not same(answer, right) for (_, right), answer in pairs)
+
+    def _report(self, answers: Sequence[str]) -> str:
         pairs = self._cases(seen=True)
-        answers = await given(self.files, [case for case, _ in pairs], self.family.timeout_s)
         failed = [
             f"{case.call} must have {reads(right)}, but it has {reads(answer)}"
             for (case, right), answer in zip(pairs, answers, strict=True)
@@ -220,9 +226,9 @@ class RepoEnv:
         answers = await given(self.files, [case for case, _ in pairs], self.family.timeout_s)
         return all(same(answer, right) for (_, right), answer in zip(pairs, answers, strict=True))
 
-    def _end(self, agent: str, passed: bool) -> Step:
+    def _end(self, agent: str, passed: bool, **info: float) -> Step:
         self.over = True
-        return Step(None, {agent: float(passed)}, done=True, success=passed)
+        return Step(None, {agent: float(passed)}, done=True, success=passed, info=info)
 
 
 def repair(file: str, now: str, right: str) -> str:

@@ -79,6 +79,11 @@ def same(line: str, right: str) -> bool:
         return False
 
 
+def valued(line: str) -> bool:
+    """Whether a call gave a value, rather than an error or nothing."""
+    return line.startswith('{"value":')
+
+
 def reads(line: str) -> str:
     """An answer for a reader."""
     try:

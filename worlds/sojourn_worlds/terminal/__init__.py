@@ -141,9 +141,10 @@ class TerminalEnv:
             return self._end(agent, False, lost=1.0)
         steps = self.job.solution
         self.place = (self.place + 1) % len(steps) if command == steps[self.place] else 0
+        info = {"error": float(bool(result.note))}
         if self.used >= self.family.turns:
-            return self._end(agent, False)
-        return Step(self._observe(show(result, self.family.shown)), {agent: 0.0})
+            return self._end(agent, False, **info)
+        return Step(self._observe(show(result, self.family.shown)), {agent: 0.0}, info=info)
 
     async def close(self) -> None:
         self.over = True

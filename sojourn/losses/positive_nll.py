@@ -1,0 +1,42 @@
+"""Imitation of what succeeded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+
+from sojourn.config.registry import Range
+from sojourn.protocols import Output, Selected
+from sojourn.types import Batch, FloatArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositiveNLL:
+    """`coef` times -log p of each token whose trajectory succeeded, averaged over such tokens alone (the loss on
+    positive examples of VAPO: Yue et al. 2025, arXiv:2504.05118, section 4.3, whose mu of 0.1 is `coef`).
+
+    It stands beside the loss of the policy. Its mean is over the tokens of the step that succeeded, under the step's
+    weights, so that it does not shrink where few of them do; the paper's is over all such tokens alike, which is
+    `aggregate.by = "token"`.
+    """
+
+    coef: Annotated[float, Range(0)] = 0.1
+
+    needs: ClassVar[frozenset[str]] = frozenset({"success"})
+    zero_at_zero_advantage: ClassVar[bool] = False
+    valid_for: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
+
+    def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
+        """What one token of a success counts beside one of a mean over all tokens."""
+        success = batch.streams["success"]
+        shared = float((batch.weight * success).sum())
+        scale = float(batch.weight.sum()) / shared if shared > 0 else 0.0
+        return {"positive": (success * scale).astype(np.float32)}
+
+    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        likelihood = batch.streams["positive"] * out.logprobs
+        return -self.coef * likelihood, {"positive_nll": -likelihood.detach()}

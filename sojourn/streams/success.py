@@ -1,0 +1,29 @@
+"""Which tokens are of trajectories that succeeded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from sojourn.protocols import PerTurn
+from sojourn.streams.step_context import Passes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Success:
+    """1 for each sampled token of a trajectory that succeeded, 0 for those of the others. Where the world does not say
+    whether it did, a reward above 0 is a success."""
+
+    provides: ClassVar[str] = "success"
+    reference: ClassVar[bool] = False
+
+    async def __call__(self, passes: Passes) -> PerTurn:
+        return [
+            [
+                tuple(np.full(len(turn.sample.tokens), t.success, dtype=np.float32) for turn in t.turns)
+                for t in group.trajectories
+            ]
+            for group in passes.groups
+        ]
