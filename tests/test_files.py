@@ -70,7 +70,8 @@ def test_a_pipe_in_a_run_is_waited_for_by_no_reader(run, name):
     code = """
 import json, pathlib, sys, warnings
 from sojourn.errors import SojournError
-from sojourn.record import checkpoint, metrics, vocabulary
+from sojourn.record import checkpoint, metrics
+from sojourn.record.episodes import vocabulary
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import standing
 from sojourn.record.episodes.store import EpisodeStore

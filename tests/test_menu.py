@@ -81,6 +81,7 @@ UNREAD = {
     ("estimator", "dyna_grpo"),
     ("estimator", "foresight"),
     ("estimator", "stratified"),
+    ("loss", "positive_nll"),
     ("loss", "st_ppo"),
     ("stream", "milestones"),
     ("reward", "tool_use"),

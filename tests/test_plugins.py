@@ -162,7 +162,7 @@ def test_without_the_worlds_a_message_says_where_they_come_from(monkeypatch: pyt
 @pytest.mark.parametrize("what", ["find('env', 'toy')", "build('loss', {'name': 'ppo'})", "find('env', 'made:World')"])
 def test_entry_points_are_read_only_where_a_name_is_not_ours(site: Path, what: str):
     package(site, "made", "class World: ...")
-    code = f"from sojourn.config.registry import build, find\n{what}\nfrom sojourn import plugins\n"
+    code = f"from sojourn.config.registry import build, find\n{what}\nfrom sojourn.config import plugins\n"
     code += "print(plugins.plugins.cache_info().currsize)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(site), str(Path(__file__).parent.parent)))}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)

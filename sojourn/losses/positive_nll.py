@@ -17,7 +17,7 @@ from sojourn.types import Batch, FloatArray
 @dataclass(frozen=True, kw_only=True)
 class PositiveNLL:
     """`coef` times -log p of each token whose trajectory succeeded, averaged over such tokens alone (the loss on
-    positive examples of VAPO: Yue et al. 2025, arXiv:2504.05118, section 4.3, whose mu of 0.1 is `coef`).
+    positive examples of VAPO: Yue et al. 2025, arXiv:2504.05118, whose mu of 0.1 is `coef`).
 
     It stands beside the loss of the policy. Its mean is over the tokens of the step that succeeded, under the step's
     weights, so that it does not shrink where few of them do; the paper's is over all such tokens alike, which is
@@ -26,6 +26,7 @@ class PositiveNLL:
 
     coef: Annotated[float, Range(0)] = 0.1
 
+    unverified: ClassVar[str] = "accounts of the paper that give the formula were read, not its text"
     needs: ClassVar[frozenset[str]] = frozenset({"success"})
     zero_at_zero_advantage: ClassVar[bool] = False
     valid_for: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})

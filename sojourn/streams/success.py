@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sojourn.protocols import PerTurn
-from sojourn.streams.step_context import Passes
+from sojourn.protocols import PerTurn, StepContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +18,11 @@ class Success:
     provides: ClassVar[str] = "success"
     reference: ClassVar[bool] = False
 
-    async def __call__(self, passes: Passes) -> PerTurn:
+    async def __call__(self, context: StepContext) -> PerTurn:
         return [
             [
                 tuple(np.full(len(turn.sample.tokens), t.success, dtype=np.float32) for turn in t.turns)
                 for t in group.trajectories
             ]
-            for group in passes.groups
+            for group in context.groups
         ]

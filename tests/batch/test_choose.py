@@ -19,6 +19,7 @@ from sojourn.losses.kl_cov import KLCov
 from sojourn.losses.m2po import M2PO
 from sojourn.losses.ppo import PPO
 from sojourn.optim import Optim
+from sojourn.rewards.reward_cache import RewardCache
 from sojourn.streams.policy_logprobs import PolicyLogprobs
 from sojourn.train.loop import StageLoop, train
 
@@ -50,8 +51,18 @@ async def updates(loss, seed=0):
 
     source = SimpleNamespace(take=lambda step: answer([group]))
     curriculum = SimpleNamespace(observe=lambda groups, scores: None)
+    rewards = RewardCache(lambda group: answer(scores[0]))
     run = StageLoop(
-        *(1, source, lambda groups: answer(scores), [PolicyLogprobs()], Reinforce(), [loss], Aggregate(), made),
+        *(
+            1,
+            source,
+            rewards,
+            [PolicyLogprobs()],
+            Reinforce(),
+            [loss],
+            Aggregate(),
+            made,
+        ),
         *(curriculum, lambda step, result: answer(None), COUNT),
     )
     await train(run)
@@ -103,7 +114,7 @@ async def test_m2po_keeps_its_bound_in_each_minibatch(seed):
 
 
 async def test_what_chooses_nothing_costs_no_pass():
-    assert not hasattr(Importance(base=PPO()), "choose")
+    assert not Importance(base=PPO()).chooses
     part, _ = (await updates(PPO()))[0]
     assert set(part.streams) == {"policy_logprobs"}
 

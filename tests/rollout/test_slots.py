@@ -156,7 +156,7 @@ class Longer(Says):
 async def played(slots: Slots, world: Wins, count: int = 1, reward: Any = None):
     """The tasks of each step's groups, and the source's metrics."""
     made = rig(world, Longer())
-    made.judge.reward = reward or Overlong(most=200, margin=200, penalty=0.5)
+    made.rewards.reward = reward or Overlong(most=200, margin=200, penalty=0.5)
     source = slots.bind(made, "rl", count)
     taken = [seeds(await source.take(step)) for step in range(count)]
     await source.close()

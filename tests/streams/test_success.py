@@ -6,7 +6,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from cases import group, trajectory
-from sojourn.streams.step_context import Passes
 
 from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
@@ -14,6 +13,7 @@ from sojourn.batch import Aggregate, to_batch
 from sojourn.losses.positive_nll import PositiveNLL
 from sojourn.optim import Optim
 from sojourn.streams.success import Success
+from sojourn.streams.trainer_passes import TrainerPasses
 from sojourn.types import Credit
 
 
@@ -23,7 +23,7 @@ def played(won: bool, *lengths: int):
 
 async def test_the_tokens_of_what_succeeded_are_told_from_the_others():
     groups = [group(played(False, 2, 1), played(True, 2, 1)), group(played(True, 1), slot=1)]
-    told = await Success()(Passes(groups, [], cast(Any, None)))
+    told = await Success()(TrainerPasses(groups, [], cast(Any, None)))
     assert [[[turn.tolist() for turn in t] for t in some] for some in told] == [
         [[[0, 0], [0]], [[1, 1], [1]]],
         [[[1]]],
@@ -41,7 +41,7 @@ async def test_a_step_makes_what_succeeded_likelier_and_says_how_likely_it_was()
         copy.deepcopy(loading.load("tiny:layers=1,hidden=64").model), nowhere, bf16=False, token_budget=200
     )
     trainer.begin(Optim(lr=1e-2), 1, reference=False)
-    streams = {"success": await Success()(Passes(groups, [], trainer))}
+    streams = {"success": await Success()(TrainerPasses(groups, [], trainer))}
     loss = PositiveNLL(coef=0.1)
     batch = to_batch(groups, credit, streams, aggregate=Aggregate(by="token"), losses=[loss])
     before = (await trainer.forward(batch)).logprobs
