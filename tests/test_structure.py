@@ -15,48 +15,47 @@ from sojourn.config.registry import find
 ROOT = Path(__file__).parent.parent / "sojourn"
 WORLDS = ROOT.parent / "worlds"
 ORDER = [
-    "types", "protocols", "secrets", "errors", "files", "threads", "event_loop", "timeline", "config", "composite",
+    "types", "secrets", "errors", "files", "threads", "event_loop", "timeline", "protocols", "config", "composite",
     "schedules", "optim", "models", "tasks", "curricula", "record", "plot", "terminal", "envs", "render", "agents",
     "rollout", "rewards", "sources", "filters", "credit", "batch", "streams", "losses", "backends", "display", "train",
     "checks", "replay", "arena", "method_docs", "env_catalog", "view", "commands", "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}
-LAZY = {("config", "envs")}  # a plain class becomes a world where a config names one
+MODULES = {
+    ".".join(path.relative_to(home).with_suffix("").parts).removesuffix(".__init__"): path
+    for home in (ROOT.parent, WORLDS)
+    for path in (home / ("sojourn" if home == ROOT.parent else "sojourn_worlds")).rglob("*.py")
+}
 
 
-def layer(module: str) -> str:
-    return module.split(".")[1] if "." in module else "types"
-
-
-def imports(path: Path):
-    """The sojourn modules that a file imports at run time, outside `if TYPE_CHECKING`."""
-    tree = ast.parse(path.read_text())
-    hidden = {
-        child
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for child in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if node in hidden:
-            continue
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sojourn"):
-            yield node.module if "." in node.module else f"{node.module}.{node.names[0].name}"
+def imports(name: str) -> set[str]:
+    """Returns the modules of both distributions that one imports, inside functions and for types alone included."""
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {module if module in MODULES else node.module for module in full}
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.startswith("sojourn."))
+            found |= {alias.name for alias in node.names}
+    return {module for module in found if module in MODULES and module != name}
 
 
 def test_imports_flow_one_way():
     wrong = []
-    for path in ROOT.rglob("*.py"):
-        own = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    for name in MODULES:
+        own = name.split(".")[1] if name.startswith("sojourn.") else "__main__"
         if own in ENTRANCES:
             continue
-        for module in imports(path):
-            other = layer(module)
-            if other in ORDER and ORDER.index(other) > ORDER.index(own) and (own, other) not in LAZY:
-                wrong.append(f"{path.relative_to(ROOT)} imports {module}")
+        others = {module for module in imports(name) if module.startswith("sojourn.")}
+        wrong += [f"{name} imports {m}" for m in others if ORDER.index(m.split(".")[1]) > ORDER.index(own)]
     assert not wrong
+
+
+def test_no_imports_go_in_a_circle():
+    left = {name: imports(name) for name in MODULES}
+    while done := {name for name, needs in left.items() if not needs & left.keys()}:
+        left = {name: needs for name, needs in left.items() if name not in done}
+    assert not left, "these import each other, or what does"
 
 
 def test_every_module_has_its_place():

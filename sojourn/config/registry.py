@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
 from sojourn.config import plugins
-from sojourn.config.components import COMPONENTS, MEMBERS
+from sojourn.config.components import COMPONENTS, MEMBERS, PLAIN_CLASS
 from sojourn.errors import ConfigError, MissingExtraError, SojournError, raised_at, told
 from sojourn.secrets import masked_value
 
@@ -205,8 +205,7 @@ def is_plain(cls: Any) -> bool:
 
 def _family(cls: Any, fields: Mapping[str, Any], where: str) -> Built:
     """The world of a plain class; what is not for the world itself is for the class, which has its own checks."""
-    from sojourn.envs.tools import as_family
-
+    as_family = named(PLAIN_CLASS, where)
     size = Annotated[int, Range(1)]
     for key, value in fields.items():
         convert(size if key in ("train", "test") else Any, value, f"{where}.{key}")

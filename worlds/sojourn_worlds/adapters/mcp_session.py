@@ -11,9 +11,9 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from sojourn.envs.about import need
 from sojourn.envs.variables import hidden, taken
@@ -22,8 +22,20 @@ from sojourn.secrets import REFERENCE, filled
 from sojourn.types import Tool
 from sojourn_worlds.adapters import guard
 
-if TYPE_CHECKING:
-    from sojourn_worlds.adapters.mcp import MCP
+
+class Server(Protocol):
+    """How a server is reached: by a command that is run for each play, or by an address."""
+
+    @property
+    def command(self) -> Sequence[str]: ...
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+    @property
+    def url(self) -> str: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def timeout_s(self) -> float: ...
 
 
 class Called(NamedTuple):
@@ -38,7 +50,7 @@ class Called(NamedTuple):
 class Session:
     """A connection to a server, kept by a task of its own: those who call may come and go, and be cancelled."""
 
-    def __init__(self, world: MCP, values: Mapping[str, Any]) -> None:
+    def __init__(self, world: Server, values: Mapping[str, Any]) -> None:
         self.world, self.values = world, values
         self.instructions = ""
         self.folder = Path(os.devnull)
@@ -162,7 +174,7 @@ class Session:
 
 
 @contextlib.asynccontextmanager
-async def _http(world: MCP) -> AsyncIterator[Any]:
+async def _http(world: Server) -> AsyncIterator[Any]:
     from mcp.client import streamable_http
 
     url, headers = filled(world.url), taken(world.headers)

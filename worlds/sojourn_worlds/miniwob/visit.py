@@ -17,7 +17,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.types import Message, Observation, Role, Step, Task
@@ -26,9 +26,6 @@ from sojourn_worlds.miniwob.browser import Chromium, Seat
 from sojourn_worlds.miniwob.experts import expert_of
 from sojourn_worlds.miniwob.facts import FILLER, RESETTABLE
 from sojourn_worlds.miniwob.page import Element, Page, Reading, choices
-
-if TYPE_CHECKING:
-    from sojourn_worlds.miniwob.family import MiniWoB
 
 NEUTRAL = (400, 300)  # where the mouse rests before an episode: beside the task and its display
 START_MS = 200  # page time before the first observation, for what a page draws with a timer
@@ -45,10 +42,33 @@ class PageError(InfrastructureError):
     """The page or its browser failed; which of them, `Visit.step` finds out."""
 
 
+class Settings(Protocol):
+    """What a visit needs of the world's config; `MiniWoB` says what each is."""
+
+    @property
+    def observation(self) -> str: ...
+    @property
+    def refs(self) -> str: ...
+    @property
+    def marks(self) -> bool: ...
+    @property
+    def filler(self) -> bool: ...
+    @property
+    def longest(self) -> int: ...
+    @property
+    def choices(self) -> bool: ...
+    @property
+    def turns(self) -> int: ...
+    @property
+    def step_s(self) -> float: ...
+    @property
+    def timeout_s(self) -> float: ...
+
+
 class Visit:
     """The `Env`. `blobs` holds the screenshots that messages name, PNG bytes by SHA-256."""
 
-    def __init__(self, config: MiniWoB, task: Task, chromium: Chromium) -> None:
+    def __init__(self, config: Settings, task: Task, chromium: Chromium) -> None:
         self.task = task
         self.blobs: dict[str, bytes] = {}
         self._config = config

@@ -21,7 +21,7 @@ from sojourn.tasks.splits import of_task, tasks_of
 from sojourn.types import Task
 from sojourn_worlds.openspiel.position import Position, load
 from sojourn_worlds.openspiel.rules import RULES
-from sojourn_worlds.openspiel.solver import game_value, over_at_once, scripted
+from sojourn_worlds.openspiel.solver import expert, game_value, over_at_once, scripted
 from sojourn_worlds.table import Table
 
 TRIED = tuple(RULES)
@@ -106,7 +106,7 @@ def _dealt(own: OpenSpiel, task: Task) -> Table:
         goal = 0.0 if value else -0.5
     for attempt in range(100):
         state = loaded.game.new_initial_state()
-        position = Position(
+        position = Advised(
             loaded, f"{task.seed} {attempt}", own.turns, names, state, own.told, alone, own.opponent,
             own.simulations, goal,
         )  # fmt: skip
@@ -116,6 +116,13 @@ def _dealt(own: OpenSpiel, task: Task) -> Table:
         advised = bool(alone) and loaded.perfect and loaded.duel and not loaded.chance
         return Table(position, others, alone=alone, choices=own.choices, advised=advised)
     raise ConfigError(f"openspiel: {own.game} is over before the agent can act: name another game")
+
+
+class Advised(Position):
+    """A position that says what the expert would do."""
+
+    def expert(self) -> str:
+        return self.called(expert(self))
 
 
 def _names(players: int) -> tuple[str, ...]:

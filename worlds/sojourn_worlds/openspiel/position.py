@@ -123,11 +123,6 @@ class Position:
     def called(self, action: int) -> str:
         return " ".join(self.state.action_to_string(self.state.current_player(), action).split())
 
-    def expert(self) -> str:
-        from sojourn_worlds.openspiel.solver import expert  # which plays on from positions
-
-        return self.called(expert(self))
-
     def play(self, said: str) -> Mapping[str, float]:
         self.apply(self.state.legal_actions()[self._meant(said)])
         if not self.state.is_terminal():

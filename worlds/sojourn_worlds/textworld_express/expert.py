@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sojourn_worlds.java import Machine
-    from sojourn_worlds.textworld_express.play import Game
+    from sojourn_worlds.textworld_express.game import Game
 
 ROOM = re.compile(r"You are in the ([^.]*)\.")
 TRIALS = 400  # games played, at most, to find one plan

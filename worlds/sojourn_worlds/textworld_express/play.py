@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import threading
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.errors import ActionError, InfrastructureError
 from sojourn.threads import surely
 from sojourn.types import Message, Observation, Role, Step
 from sojourn_worlds.java import Lease, Shared
 from sojourn_worlds.textworld_express.expert import plan
+from sojourn_worlds.textworld_express.game import Game
 
 HOUSE = (
     "look around, inventory, move north, open door to north, close door to north, open X, close X, take X, put X in Y"
@@ -30,51 +28,6 @@ ACTIONS = {
     "simonsays": "what Simon says",
     "peckingorder": "look around, inventory, take X, read X",
 }
-
-
-SORTING = threading.Lock()  # in this one game, plays of one seed share objects: each step plays it all again, alone
-
-
-@dataclass(frozen=True)
-class Game:
-    name: str
-    params: str
-    seed: int
-    fold: str
-    partial: bool
-    turns: int
-
-    def alone(self) -> AbstractContextManager[Any]:
-        """What must be held while the game is played."""
-        return SORTING if self.name == "sorting" else nullcontext()
-
-    def step(self, server: Any, before: Sequence[str], action: str) -> Mapping[str, Any]:
-        """The state after one more action in an interface that has played those before it."""
-        with self.alone():
-            if self.name == "sorting":
-                return self.replay(server, [*before, action])
-            return json.loads(server.stepJSON(action))
-
-    def begin(self, server: Any, gold: bool = False) -> Mapping[str, Any]:
-        """Loads the game into an interface of the package, and gives its first state."""
-        if wrong := server.load(self.name, self.params):
-            raise ConfigError(f"textworld_express: params = {self.params!r} cannot be used in {self.name}: {wrong}")
-        state = json.loads(server.generateNewGameJSON(self.seed, self.fold, gold))
-        used = json.loads(server.getGenerationPropertiesJSON())
-        for setting in filter(None, self.params.split(",")):  # the package ignores what it does not know
-            name, _, value = setting.partition("=")
-            if str(used.get(name.strip())) != value.strip():
-                raise ConfigError(
-                    f"textworld_express: params = {self.params!r} cannot be used in {self.name}: {name.strip()!r} "
-                    f"became {used.get(name.strip())}, and it knows {', '.join(sorted(used))}"
-                )
-        return state
-
-    def replay(self, server: Any, actions: Sequence[str]) -> Mapping[str, Any]:
-        state = self.begin(server)
-        for action in actions:
-            state = json.loads(server.stepJSON(action))
-        return state
 
 
 class ExpressPlay:
