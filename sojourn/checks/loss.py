@@ -119,7 +119,7 @@ def check_loss(loss: Any) -> Report:
 
 def _declares(case: Case) -> str:
     said = require_declared(case.loss, {"needs": frozenset, "zero_at_zero_advantage": bool})
-    return f"{said}, proportional = {case.loss.zero_at_zero_advantage}"
+    return f"{said}, zero_at_zero_advantage = {case.loss.zero_at_zero_advantage}"
 
 
 def _reads(case: Case) -> str:
@@ -277,7 +277,7 @@ PROMISES = (
     Promise("metrics are per token, without a graph", SOUND, _metrics),
     Promise("a gradient reaches what is trained", SOUND, _flows),
     Promise("it is finite at extreme ratios", SOUND, _extremes),
-    Promise("proportional says the truth", SOUND, _proportional),
+    Promise("zero_at_zero_advantage says the truth", SOUND, _proportional),
     Promise("a batch in parts gives the same", SOUND, _parts),
     Promise("weights are left to the trainer", SOUND, _weights),
     Promise("its inputs stay as they are", SOUND, _leaves_inputs),

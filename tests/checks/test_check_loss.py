@@ -141,13 +141,16 @@ BROKEN = {
     Detached: "a gradient reaches what is trained",
     Overflows: "it is finite at extreme ratios",
     NoGradientAtOverflow: "it is finite at extreme ratios",
-    NotProportional: "proportional says the truth",
+    NotProportional: "zero_at_zero_advantage says the truth",
     Mutates: "its inputs stay as they are",
     SaysNothing: "it says what it needs",
 }
 ALSO = {
-    Overflows: {"a batch in parts gives the same", "proportional says the truth"},  # infinities have no difference
-    NoGradientAtOverflow: {"a batch in parts gives the same", "proportional says the truth"},
+    Overflows: {
+        "a batch in parts gives the same",
+        "zero_at_zero_advantage says the truth",
+    },  # infinities have no difference
+    NoGradientAtOverflow: {"a batch in parts gives the same", "zero_at_zero_advantage says the truth"},
     Weighs: {"a batch in parts gives the same"},
 }
 
@@ -191,7 +194,7 @@ class Modest(Sound):
         (Unread, "it works from what it needs", "'ref_logprobs'"),
         (FollowsEntropy, "it works from what it needs", "name it in needs"),
         (IdleEntropy, "it works from what it needs", "no gradient flows to it"),
-        (Modest, "proportional says the truth", "zero_at_zero_advantage = True"),
+        (Modest, "zero_at_zero_advantage says the truth", "zero_at_zero_advantage = True"),
     ],
 )
 def test_what_is_kept_but_costs_is_a_warning(kind, promise, detail):
