@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 from sojourn.arena.lockstep import PacedSeat, Rounds, Watcher
 from sojourn.arena.operators import Operator
 from sojourn.errors import ConfigError
-from sojourn.protocols import AgentContext, EnvFamily
+from sojourn.protocols import AgentContext, EnvFamily, HasCapacity, HasLowestReward, HasSeats, HasWorlds
 from sojourn.rewards.native import Native
 from sojourn.rewards.reward_cache import judged
 from sojourn.rollout.play import Limits
@@ -99,12 +99,23 @@ class Held:
     family: EnvFamily
     env: Any = None
 
+    def __post_init__(self) -> None:
+        family = self.family
+        if isinstance(family, HasSeats):
+            self.seats = family.seats
+        if isinstance(family, HasCapacity):
+            self.capacity = family.capacity
+        if isinstance(family, HasLowestReward):
+            self.lowest_reward = family.lowest_reward
+        if isinstance(family, HasWorlds):
+            self.worlds, self.world_of = family.worlds, family.world_of
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        return self.family.tasks(split)
+
     def make(self, task: Task) -> Any:
         self.env = self.family.make(task)
         return self.env
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.family, name)
 
 
 @dataclass

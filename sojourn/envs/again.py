@@ -6,14 +6,12 @@ world but what the law says anyway, that the same task and actions show the same
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from sojourn.errors import ActionError, InfrastructureError
-from sojourn.protocols import Env, EnvFamily
+from sojourn.protocols import Env, EnvFamily, HasBlobs, HasExpert, HasStateKey
 from sojourn.types import Message, Observation, Step, Task
-
-PASSED = frozenset({"state_key", "expert", "blobs"})  # what a play may offer besides `fork`, see `Env`
 
 
 def forkable(family: EnvFamily, task: Task) -> Env:
@@ -46,11 +44,15 @@ class PlayedAgain:
         self.first: Observation | None = None
         self.taken: list[Taken] = []
         self.settled = True  # no start or action is under way, or was broken off
+        if isinstance(env, HasStateKey):
+            self.state_key = env.state_key
+        if isinstance(env, HasExpert):
+            self.expert = env.expert
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in PASSED:
-            raise AttributeError(f"{type(self).__name__} has no attribute '{name}'", name=name, obj=self)
-        return getattr(self.env, name)
+    @property
+    def blobs(self) -> Mapping[str, bytes]:
+        """The images that the play itself has shown."""
+        return self.env.blobs if isinstance(self.env, HasBlobs) else {}
 
     async def start(self) -> Observation:
         self.settled = False

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from sojourn.protocols import Env
+from sojourn.protocols import Env, HasBlobs
 from sojourn.types import Message, Observation, Step
 
 ALL = frozenset({"start", "step", "fork", "expert"})
@@ -93,6 +93,11 @@ class Aside:
             self.expert = self._expert
         if "state_key" in offers:
             self.state_key = self._state_key
+
+    @property
+    def blobs(self) -> Mapping[str, bytes]:
+        """The images that the play itself has shown."""
+        return self.play.blobs if isinstance(self.play, HasBlobs) else {}
 
     def __getattr__(self, name: str) -> Any:
         if name in (*OPTIONAL, "play") or self.play is None:

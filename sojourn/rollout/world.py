@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from sojourn.errors import InfrastructureError, SojournError
+from sojourn.config.registry import nearest
+from sojourn.errors import ConfigError, InfrastructureError, SojournError
 from sojourn.event_loop import contained
 from sojourn.protocols import Closes, EnvFamily, Forkable, HasExpert, HasSeats, HasStateKey, HasWorlds, Opens
 from sojourn.rollout.limits import Limits, ask
@@ -74,6 +75,8 @@ async def offers(family: EnvFamily, name: str, limits: Limits) -> bool:
 
     Raises `InfrastructureError` where there cannot even be one play.
     """
+    if name not in ABILITIES:
+        raise ConfigError(f"env_needs: '{name}' is nothing that plays may offer: {nearest(name, ABILITIES)}")
     offered = True
     for world in worlds_of(family):
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from sojourn.arena.lockstep import Row
-from sojourn.arena.match import Match
+from sojourn.arena.match import Held, Match
 from sojourn.arena.operators import Chance, Expert, Simple
 from sojourn.arena.spoken import Spoken, SpokenSeat
 from sojourn.envs.toy import Toy
@@ -147,6 +148,7 @@ def test_the_same_seed_plays_the_same_and_another_another() -> None:
 
 def test_operators_take_one_seat_of_several() -> None:
     game = Matrix(opponent="self", choices=True)
+    assert inspect.getattr_static(Held(game), "seats") == game.seats  # as newer Pythons look where `isinstance` asks
     played = bout(Chance("one"), Chance("two"), family=game, seat="column", others=Chance("random"))
     for episode in played.episodes:
         sides = {trajectory.agent: trajectory for trajectory in episode.trajectories}
