@@ -26,7 +26,7 @@ def seen(text: str, *choices: str) -> Observation:
     return Observation((Message(Role.USER, text),), choices=choices)
 
 
-class Counter:
+class Bare:
     """A sound world: count to four by saying "more"; the text shows the task's seed, so plays can be told apart."""
 
     def __init__(self, task: Task):
@@ -50,6 +50,10 @@ class Counter:
 
     async def close(self) -> None:
         pass
+
+
+class Counter(Bare):
+    """The same, with all that a play may offer besides."""
 
     async def fork(self) -> "Counter":
         twin = type(self)(self.task)

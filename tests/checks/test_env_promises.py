@@ -7,22 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
-from test_check_env import Counter, World, seen
+from test_check_env import Bare, Counter, World, seen
 
 from sojourn.checks.env import check_env
 from sojourn.checks.report import Outcome
 from sojourn.envs.about import About
 from sojourn.errors import ActionError
 from sojourn.types import Message, Observation, Role, Step, Task, Tool
-
-
-class Bare(Counter):
-    """Offers nothing optional."""
-
-    def __getattribute__(self, name: str):
-        if name in ("expert", "fork", "state_key"):
-            raise AttributeError(name)
-        return super().__getattribute__(name)
 
 
 async def failed(family: Any) -> dict[str, str]:
@@ -68,7 +59,7 @@ async def test_a_world_that_says_nothing_of_itself_is_warned():
 ELSEWHERE = """
 import os
 from dataclasses import dataclass
-from test_check_env import Counter, World, seen
+from test_check_env import Bare, Counter, World, seen
 
 class Hashing(Counter):
     def show(self):
@@ -446,7 +437,7 @@ async def test_success_before_the_end_is_caught():
     assert report["success comes with the end"].outcome is Outcome.WARNED
 
 
-class Limited(Counter):
+class Limited(Bare):
     """Ends, lost, after so many actions; its expert needs four."""
 
     def __init__(self, task: Task, turns: int, ends: bool):
@@ -460,10 +451,8 @@ class Limited(Counter):
             return Step(None, {agent: 0.0}, done=True, success=False)
         return step
 
-    def __getattribute__(self, name: str):
-        if name in ("fork", "state_key"):
-            raise AttributeError(name)
-        return super().__getattribute__(name)
+    def expert(self) -> str:
+        return "more"
 
 
 @pytest.mark.parametrize("turns", [0, 6, 30])

@@ -98,7 +98,7 @@ class Captions(Turns):
 
 @dataclass(frozen=True, kw_only=True)
 class Blind:
-    def bind(self, tokenizer: Any) -> Captions:
+    def bind(self, tokenizer: Any, template: str = "") -> Captions:
         bound = ChatML().bind(tokenizer)
         return Captions(bound.marks, bound.codec, bound.stops)
 

@@ -70,13 +70,13 @@ def test_a_missing_tracker_names_the_extra(tmp_path: Path, monkeypatch: pytest.M
     for module in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
         monkeypatch.delitem(sys.modules, module)
     with pytest.raises(MissingExtraError, match=rf"{package}.*pip install sojourn\[tracking\]"):
-        config(tmp_path, {})
+        config.bind(tmp_path, {})
 
 
 def test_tensorboard_keeps_stages_apart(tmp_path: Path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    sink = TensorBoard()(tmp_path, {})
+    sink = TensorBoard().bind(tmp_path, {})
     for stage in ("warmup", "rl"):
         for step in range(2):
             sink.write(step, stage, {"loss": step})

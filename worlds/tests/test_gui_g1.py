@@ -63,7 +63,7 @@ async def test_the_preset_scales_advantages_by_how_small_the_box_is(tmp_path: Pa
             assert env.target is not None
             shares.append(math.prod(env.target[1].size) / math.prod(SCREENS["drawn"]))
     assert len(set(shares)) > 1
-    scores = await made.judge(groups)
+    scores = await made.rewards(groups)
     hard = -np.log(shares)
     for group, judged, share in zip(groups, stage.estimator(groups, scores, {}), hard / hard.mean(), strict=True):
         paid = np.array([trajectory.reward for trajectory in group.trajectories])

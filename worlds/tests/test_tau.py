@@ -92,7 +92,7 @@ async def test_a_play_by_hand() -> None:
         assert "19122" in first
         found = await env.step("agent", say('find_user_id_by_name_zip("Yusuf", "Rossi", "19122")'))
         assert shown(found) == "yusuf_rossi_9620"
-        assert found.info == {"subgoal": 1.0}
+        assert found.info == {"subgoal": 1.0, "error": 0.0}
         done = await env.step(
             "agent",
             say(
@@ -100,11 +100,11 @@ async def test_a_play_by_hand() -> None:
                 f"['7706410293', '{new}'], 'credit_card_9513926')"
             ),
         )
-        assert done.info == {"subgoal": worth, "tool_score": 2 * worth - 1, "verified": worth}
+        assert done.info == {"error": 0.0, "subgoal": worth, "tool_score": 2 * worth - 1, "verified": worth}
         assert json.loads(shown(done))["status"] == "exchange requested"
         end = await env.step("agent", say("finish()"))
         assert end.rewards == {"agent": worth}
-        assert end.info == {"database": worth, "told": 1.0}
+        assert end.info == {"error": 0.0, "database": worth, "told": 1.0}
 
 
 async def test_what_must_be_told_must_be_told() -> None:
@@ -118,7 +118,7 @@ async def test_what_must_be_told_must_be_told() -> None:
             while (action := env.expert()) and not action.startswith("say"):
                 await env.step("agent", say(action))
             silent = await env.fork()
-            assert (await silent.step("agent", say("finish()"))).info == {"database": 1.0, "told": 0.0}
+            assert (await silent.step("agent", say("finish()"))).info == {"error": 0.0, "database": 1.0, "told": 0.0}
             assert (await go_on(env))[0] == 1.0
     assert told
 
