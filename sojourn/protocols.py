@@ -471,8 +471,7 @@ class Loss(Protocol):
     """A per-token loss, never a mean, and per-token metrics (averaged by the trainer under the same weights).
 
     `zero_at_zero_advantage` says that the loss and its gradient are 0 where the advantage is 0, so that such sequences
-    may be skipped. Optional: `HasColumns`, `Chooses`, `HasValidFor`,
-    `LeavesOut`.
+    may be skipped. Optional: `HasColumns`, `Chooses`, `HasValidFor`, `LeavesOut`.
     """
 
     @property
@@ -609,7 +608,7 @@ class Curriculum(Protocol):
 
 
 class SourceConfig(Protocol):
-    """The config of a group source, bound to each stage that it serves. `Sized` and `Checks` are optional.
+    """The config of a group source, bound to each stage that it serves. Optional: `Sized`, `Lags`, `Checks`.
 
     `live` says whether its groups are played by the policy, not recorded or demonstrated; `tasks` returns how many
     tasks of the curriculum so many steps take: the next stage begins after them.
@@ -619,7 +618,7 @@ class SourceConfig(Protocol):
     live: ClassVar[bool]
 
     def tasks(self, steps: int) -> int: ...
-    def bind(self, context: Any) -> Source: ...
+    def bind(self, context: Any, stage: str, steps: int, first: int = 0) -> Source: ...
 
 
 @runtime_checkable
@@ -684,8 +683,7 @@ class SinkConfig(Protocol):
     def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink: ...
 
 
-@dataclass(frozen=True)
-class Opened:
+class Opened(NamedTuple):
     """A backend at work: its trainer and sampler over the same weights, the model's format, and its longest context."""
 
     trainer: Trainer

@@ -36,6 +36,6 @@ def to_batch(
         weight=gather(weights, places, len(batch)),
         streams={name: gather(values, places, len(batch)) for name, values in streams.items()},
     )
-    makers = [loss.columns if isinstance(loss, HasColumns) else None for loss in losses]
-    made = {name: values for columns in makers if columns is not None for name, values in columns(batch).items()}
+    columns = [loss.columns(batch) for loss in losses if isinstance(loss, HasColumns)]
+    made = {name: values for some in columns for name, values in some.items()}
     return replace(batch, streams={**batch.streams, **made})

@@ -119,10 +119,9 @@ COMPONENTS: dict[str, dict[str, str]] = {
     },
 }
 
-
-# What a component of a kind has, methods with brackets; "no x" tells it from another kind, "x or y" wants either.
 PLAIN_CLASS = "sojourn.envs.tools:as_family"  # makes a world of a plain class, whose methods are tools
 
+# What a component of a kind has, methods with brackets; "no x" tells it from another kind.
 MEMBERS: dict[str, tuple[str, ...]] = {
     "env": ("tasks(...)", "make(...)"),
     "renderer": ("bind(...)", "no width", "no split"),

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from sojourn.config.registry import Range
 from sojourn.errors import ModelError
-from sojourn.protocols import Renderer, RendererConfig
+from sojourn.protocols import Opened, RendererConfig
 from sojourn.timeline import Timeline
 
 if TYPE_CHECKING:
     from sojourn.models.spec import Critic, Model
-
-
-class Opened(NamedTuple):
-    """A backend at work."""
-
-    trainer: Any
-    sampler: Any
-    renderer: Renderer
-    max_context: int
 
 
 @dataclass(frozen=True, kw_only=True)
