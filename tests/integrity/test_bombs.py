@@ -146,6 +146,7 @@ async def test_a_job_is_judged_by_the_process_that_may_die(limits):
 
 
 async def test_judgements_do_not_wait_for_each_other(judge):
+    judge.limits = Limits(wall_s=1_000)
     slow = asyncio.create_task(judge("bombs:hurt", "sleeps", tree=RIGHT))
     assert await asyncio.gather(*[judge("bombs:right", "right", tree=RIGHT) for _ in range(30)]) == [True] * 30
     assert not slow.done()
