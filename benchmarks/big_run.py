@@ -149,10 +149,10 @@ class Maker:
                         Versions(oldest, version),
                         Stop.LENGTH if cut else Stop.END,
                     ),
-                    said=said,
+                    message=said,
                     reward=float(won and last),
                     info=info,
-                    shown=(*brief, Message(Role.TOOL if said.calls else Role.USER, self._shown(task.env))),
+                    observed=(*brief, Message(Role.TOOL if said.calls else Role.USER, self._shown(task.env))),
                 )
             )
         return Episode(name, task, (Trajectory("agent", tuple(turns), ending),), None, seconds)

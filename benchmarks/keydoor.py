@@ -131,7 +131,7 @@ class Seated:
 
     async def start(self) -> Observation:
         return Observation(
-            (Message(Role.USER, str(self.world.observation)),), brief=(Message(Role.SYSTEM, self.brief),)
+            (Message(Role.USER, str(self.world.observation)),), system=(Message(Role.SYSTEM, self.brief),)
         )
 
     async def step(self, agent: str, action: Message) -> Step:

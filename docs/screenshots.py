@@ -84,7 +84,13 @@ async def _screen(run: RunFolder, family: Grounding, task: Task, slot: int, numb
         info = {"success": float(bool(step.success))}
         reward = float(step.rewards[seen.agent])
         turn = Turn(
-            -1, np.arange(9), sample, Message(Role.ASSISTANT, said), reward, info, shown=(*seen.brief, *seen.messages)
+            -1,
+            np.arange(9),
+            sample,
+            Message(Role.ASSISTANT, said),
+            reward,
+            info,
+            observed=(*seen.system, *seen.messages),
         )
         episodes.append(Episode(f"rl/{slot}/{play}", task, (Trajectory("agent", (turn,), Ending.DONE),), None, 1.0))
         await env.close()

@@ -169,10 +169,10 @@ class RecordedSeat:
         self.paid.append(replace(turn, reward=self.pending_reward, info={}))
         self.pending_reward, self.refusal = 0.0, None
         self.at += 1
-        if turn.said is None:
+        if turn.message is None:
             self.refusal = ""
             raise ActionError("")
-        return turn.said
+        return turn.message
 
     def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
         if not self.paid:
@@ -187,7 +187,7 @@ class RecordedSeat:
                 f"turn {self.at} of {self.trajectory.agent}: the world refuses now what was said ({error})"
             )
         self.refusal = self.refusal if self.refusal == "" else str(error)
-        return replace(observation, brief=())
+        return replace(observation, system=())
 
     def finish(self, ending: Ending) -> Trajectory:
         return replace(self.trajectory, ending=ending)
@@ -209,9 +209,9 @@ class RecordedSeat:
         return f"turn {self.at + 1} of {self.trajectory.agent}"
 
     def _compare_shown(self, observation: Observation, turn: Turn) -> None:
-        """The record holds the brief where a window opens, and after a refusal its reason, and the page again where
-        the agent forgets pages."""
-        shown = list(turn.shown)
+        """The record holds the system messages where a window opens, and after a refusal its reason, and the page
+        again where the agent forgets pages."""
+        shown = list(turn.observed)
         if self.refusal is not None:
             self._compare_refusal(shown[:1])
             if len(shown) == 1:
@@ -219,7 +219,7 @@ class RecordedSeat:
             now = list(observation.messages)
             shown = shown[1:]
         else:
-            now = [*(observation.brief if turn.parent < 0 else ()), *observation.messages]
+            now = [*(observation.system if turn.parent < 0 else ()), *observation.messages]
         for was, new in zip(shown, now, strict=False):
             if was != new:
                 raise DiffersError(f"{self._where}: {_message_difference(was, new)}")

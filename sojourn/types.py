@@ -105,7 +105,7 @@ class Observation:
     """
 
     messages: tuple[Message, ...]
-    brief: tuple[Message, ...] = ()
+    system: tuple[Message, ...] = ()
     tools: tuple[Tool, ...] = ()
     choices: tuple[str, ...] = ()
     agent: str = "agent"
@@ -197,13 +197,13 @@ class Turn:
     parent: int
     context: IntArray
     sample: Sample
-    said: Message | None
+    message: Message | None
     reward: float = 0.0
     info: Mapping[str, float] = field(default_factory=dict)
     images: tuple[str, ...] = ()
     state: str | None = None  # `Env.state_key()` before the action, where the world has one
-    shown: tuple[Message, ...] = ()  # new since the seat's last turn
-    recalled: tuple[Message, ...] = ()  # the brief and past exchanges that a later window begins with
+    observed: tuple[Message, ...] = ()  # new since the seat's last turn
+    context_messages: tuple[Message, ...] = ()  # the system messages and past exchanges that a later window begins with
     tools: tuple[Tool, ...] = ()
 
 

@@ -21,16 +21,18 @@ from sojourn.types import (
 )
 
 
-def trajectory(lengths, states=None, infos=None, shown=None, said=None, logprobs=None, agent="agent") -> Trajectory:
+def trajectory(
+    lengths, states=None, infos=None, observed=None, messages=None, logprobs=None, agent="agent"
+) -> Trajectory:
     """A line of turns with so many sampled tokens each."""
     turns = []
     for n, length in enumerate(lengths):
         drawn = np.full(length, -1.0) if logprobs is None else np.array(logprobs[n])
         sample = Sample(np.arange(length), drawn.astype(np.float32), Versions(0, 0), Stop.END)
         state, info = states[n] if states else None, infos[n] if infos else {}
-        messages = (Message(Role.USER, shown[n]),) if shown else ()
-        reply = Message(Role.ASSISTANT, said[n]) if said else None
-        turns.append(Turn(n - 1, np.arange(2), sample, reply, info=info, state=state, shown=messages))
+        messages = (Message(Role.USER, observed[n]),) if observed else ()
+        reply = Message(Role.ASSISTANT, messages[n]) if messages else None
+        turns.append(Turn(n - 1, np.arange(2), sample, reply, info=info, state=state, observed=messages))
     return Trajectory(agent, tuple(turns), Ending.DONE)
 
 

@@ -64,7 +64,7 @@ class Play:
     pays: float
 
     async def start(self) -> Observation:
-        return Observation((Message(Role.USER, "Say yes."),), brief=(Message(Role.SYSTEM, "Play."),))
+        return Observation((Message(Role.USER, "Say yes."),), system=(Message(Role.SYSTEM, "Play."),))
 
     async def step(self, agent: str, action: Message) -> Step:
         return Step(None, {agent: self.pays}, done=True, success=self.pays > 0)

@@ -127,7 +127,7 @@ def play(task: Task, number: int, success: bool, *, malformed: int = 0, error: s
             parent=k - 1,
             context=np.arange(2),
             sample=Sample(np.arange(k + 1), np.zeros(k + 1, np.float32), Versions(0, 0), Stop.END),
-            said=None if k < malformed else Message(Role.ASSISTANT, "go"),
+            message=None if k < malformed else Message(Role.ASSISTANT, "go"),
             info={"success": float(success)} if k == 2 else {},
         )
         for k in range(3)

@@ -113,14 +113,14 @@ def shortened(trajectory: Trajectory) -> Trajectory:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (of_turn(1, shown=SHOWN), "turn 2 of agent: what is shown is "),
-        (of_turn(1, shown=(*SHOWN, *SHOWN)), "turn 2 of agent: what is shown is "),
-        (of_turn(1, shown=()), "turn 2 of agent: the world shows too "),
+        (of_turn(1, observed=SHOWN), "turn 2 of agent: what is shown is "),
+        (of_turn(1, observed=(*SHOWN, *SHOWN)), "turn 2 of agent: what is shown is "),
+        (of_turn(1, observed=()), "turn 2 of agent: the world shows too "),
         (of_turn(0, reward=0.5), "turn 1 of agent: the reward is 0, but it was 0.5"),
         (of_turn(-1, info={"success": 0.0}), "success is 1, but it was 0"),
         (of_turn(0, info={"malformed": 1.0}), "turn 1 of agent: malformed is not said, but it was 1"),
         (of_turn(0, state="elsewhere"), "turn 1 of agent: the state is "),
-        (of_turn(0, said=Message(Role.ASSISTANT, "dance")), "turn 1 of agent: the world refuses now what was"),
+        (of_turn(0, message=Message(Role.ASSISTANT, "dance")), "turn 1 of agent: the world refuses now what was"),
         (lambda e: replace(e, trajectories=(replace(e.trajectories[0], ending=Ending.TURNS),)), "the world is done"),
         (lambda e: replace(e, trajectories=(shortened(e.trajectories[0]),)), "goes on"),
         (lambda e: replace(e, task=Task("toy", {**e.task.data, "rooms": 3}, e.task.seed, "train")), "turn 1 of agent"),
@@ -137,22 +137,22 @@ def test_each_part_of_the_record_counts(tmp_path: Path, change, sentence: str):
 
 def test_a_refusal_in_other_words_is_told(tmp_path: Path):
     run = Made(TOY, MIXED, tasks=1, episodes=1).run(tmp_path / "run")
-    (found,) = replayed(rewritten(run, of_turn(2, shown=(Message(Role.USER, "No."),))))
+    (found,) = replayed(rewritten(run, of_turn(2, observed=(Message(Role.USER, "No."),))))
     assert found.said.startswith("turn 3 of agent: the refusal is ")
     run = Made(TOY, MIXED, Plain(history="page"), tasks=1, episodes=1).run(tmp_path / "pages")
-    told = next(EpisodeStore(run).groups("rl")).episodes[0].trajectories[0].turns[2].shown[0]
-    (found,) = replayed(rewritten(run, of_turn(2, shown=(told, *SHOWN))))
+    told = next(EpisodeStore(run).groups("rl")).episodes[0].trajectories[0].turns[2].observed[0]
+    (found,) = replayed(rewritten(run, of_turn(2, observed=(told, *SHOWN))))
     assert found.said.startswith("turn 3 of agent: what is shown is ")  # the page that is shown again with it
 
 
 def test_images_are_compared_by_their_digests(tmp_path: Path):
-    first = of_turn(0, shown=(Message(Role.USER, "A page.", images=("a" * 64,)),))
+    first = of_turn(0, observed=(Message(Role.USER, "A page.", images=("a" * 64,)),))
     (found,) = replayed(rewritten(Made(SUMS, tasks=1, episodes=1).run(tmp_path / "run"), first))
     assert found.verdict is Verdict.DIFFERS
 
     def pictured(episode: Episode) -> Episode:
-        shown = episode.trajectories[0].turns[0].shown
-        return of_turn(0, shown=(*shown[:-1], replace(shown[-1], images=("b" * 64,))))(episode)
+        shown = episode.trajectories[0].turns[0].observed
+        return of_turn(0, observed=(*shown[:-1], replace(shown[-1], images=("b" * 64,))))(episode)
 
     (found,) = replayed(rewritten(Made(SUMS, tasks=1, episodes=1).run(tmp_path / "again"), pictured))
     assert "images of what is shown is (), but it was ('bbb" in found.said
@@ -169,7 +169,7 @@ def test_branches_are_played_path_by_path(tmp_path: Path):
 
     def spoilt(episode: Episode) -> Episode:
         (only,) = forked(episode).trajectories
-        last = replace(only.turns[-1], shown=SHOWN)
+        last = replace(only.turns[-1], observed=SHOWN)
         return replace(episode, trajectories=(replace(only, turns=(*only.turns[:-1], last)),))
 
     run = Made(TOY, turns=20, tasks=1, episodes=1).run(tmp_path / "run")
@@ -220,7 +220,7 @@ def test_the_command_says_and_returns_what_came_of_it(tmp_path: Path):
     assert (code, said) == (0, f"{entries[0].id}: went the same way, 4 turns\n")
     assert command("replay", run, "--all") == (0, "4 of 4 episodes went the same way\n")
     assert command("replay", run, "--sample", 3, "--where", "stage:rl") == (0, "3 of 3 episodes went the same way\n")
-    other = rewritten(run, of_turn(1, shown=SHOWN))
+    other = rewritten(run, of_turn(1, observed=SHOWN))
     code, said = command("replay", other, "--all")
     assert code == 1
     assert said.count(": differs: turn 2 of agent") == 4

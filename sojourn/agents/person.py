@@ -40,9 +40,9 @@ class Terminal:
     stream: TextIO | None
 
     def show(self, observation: Observation) -> None:
-        for message in observation.brief:
+        for message in observation.system:
             self.say(message.text, "dim")
-        for tool in observation.tools if observation.brief else ():
+        for tool in observation.tools if observation.system else ():
             self.say(f"  {tool.name}({', '.join(tool.parameters.get('properties', {}))})  {tool.description}", "dim")
         if observation.agent != "agent":
             self.say(f"[{observation.agent}]", "bold")

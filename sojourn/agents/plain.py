@@ -32,10 +32,10 @@ from sojourn.types import (
 class Plain:
     """Shows the model its history and takes what it says as the action.
 
-    `history`: "full" extends one context; "window" opens a new one each turn that holds the brief and the last `turns`
-    exchanges; "page" shows the brief and the current observation only. `malformed`: "tell" sends the error to the
-    model as its next observation (a turn is used up), "end" ends the episode. `choices` restricts what is sampled to
-    the observation's choices, where it has any.
+    `history`: "full" extends one context; "window" opens a new one each turn that holds the system messages and the
+    last `turns` exchanges; "page" shows the system messages and the current observation only. `malformed`: "tell"
+    sends the error to the model as its next observation (a turn is used up), "end" ends the episode. `choices`
+    restricts what is sampled to the observation's choices, where it has any.
     """
 
     history: Literal["full", "window", "page"] = "full"
@@ -53,7 +53,7 @@ class Exchange:
 
     messages: tuple[Message, ...]
     sample: Sample
-    said: Message | None
+    message: Message | None
 
 
 @dataclass
@@ -62,7 +62,7 @@ class PlainSeat:
 
     config: Plain
     context: AgentContext
-    brief: tuple[Message, ...] = ()
+    system: tuple[Message, ...] = ()
     tools: tuple[Tool, ...] = ()
     past: list[Exchange] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
@@ -75,7 +75,7 @@ class PlainSeat:
 
     async def act(self, observation: Observation, state: str | None = None) -> Message:
         """Samples an action. Raises `BudgetError` when the context is full, `ActionError` when it cannot be read."""
-        self.brief = observation.brief or self.brief
+        self.system = observation.system or self.system
         self.tools = observation.tools or self.tools
         parent, context, prompt = self._context(observation)
         recalled = self._recalled(observation) if parent < 0 and self.turns else ()
@@ -87,7 +87,7 @@ class PlainSeat:
         self.tokens = np.concatenate([prompt, sample.tokens])
         said, failure = self._read(sample)
         images = tuple(image for message in observation.messages for image in message.images)
-        shown = (observation.brief if parent < 0 else ()) + observation.messages
+        shown = (observation.system if parent < 0 else ()) + observation.messages
         tools = self.tools if parent < 0 else ()
         self.turns.append(
             Turn(parent, context, sample, said, self.pending_reward, {}, images, state, shown, recalled, tools)
@@ -115,7 +115,7 @@ class PlainSeat:
         cut = f" (cut off after {len(sample.tokens)} tokens)" if sample.stop is Stop.LENGTH else ""
         told = Message(Role.USER, f"{error}{cut}")
         messages = (told,) if self.config.history == "full" else (told, *observation.messages)
-        return replace(observation, brief=(), messages=messages)
+        return replace(observation, system=(), messages=messages)
 
     def fork(self) -> PlainSeat:
         return replace(self, past=list(self.past), turns=list(self.turns))
@@ -155,15 +155,16 @@ class PlainSeat:
 
     def _recalled(self, observation: Observation) -> tuple[Message, ...]:
         """The messages that a new window begins with, before those of this turn."""
-        past = [(*e.messages, e.said or Message(Role.ASSISTANT)) for e in self._kept()]
-        brief = () if observation.brief else self.brief
-        return (*brief, *(message for exchange in past for message in exchange))
+        past = [(*e.messages, e.message or Message(Role.ASSISTANT)) for e in self._kept()]
+        system = () if observation.system else self.system
+        return (*system, *(message for exchange in past for message in exchange))
 
     def _window(self, past: Sequence[Exchange], messages: tuple[Message, ...]) -> IntArray:
-        """The brief, some past exchanges and the new messages; sampled tokens stay as they were sampled if they can."""
+        """The system messages, some past exchanges and the new messages; sampled tokens stay as they were sampled
+        if they can."""
         renderer = self.context.renderer
         steps = [exchange.messages for exchange in past] + [messages]
-        parts: list[Any] = [renderer.open((*self.brief, *steps[0]), self.tools).tokens]
+        parts: list[Any] = [renderer.open((*self.system, *steps[0]), self.tools).tokens]
         for exchange, following in zip(past, steps[1:], strict=True):
             more = renderer.extend(exchange.sample, following)
             if more is None:
@@ -173,7 +174,7 @@ class PlainSeat:
 
     def _afresh(self, past: Sequence[Exchange], messages: tuple[Message, ...]) -> IntArray:
         """Where the format rewrites history, the past is rendered from what was said."""
-        told = list(self.brief)
+        told = list(self.system)
         for exchange in past:
-            told += [*exchange.messages, exchange.said or Message(Role.ASSISTANT)]
+            told += [*exchange.messages, exchange.message or Message(Role.ASSISTANT)]
         return self.context.renderer.open((*told, *messages), self.tools).tokens

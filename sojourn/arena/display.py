@@ -42,9 +42,9 @@ class Display:
         self.console.print(Rule(Text(f"turn {turn}", "bold"), align="left", style="dim", characters="─"))
         views: dict[str, list[Row]] = {}
         for row in rows:
-            views.setdefault(repr(row.shown), []).append(row)
+            views.setdefault(repr(row.observed), []).append(row)
         for alike in views.values():
-            shown, names = alike[0].shown, [row.name for row in alike]
+            shown, names = alike[0].observed, [row.name for row in alike]
             if len(views) > 1:
                 self.console.print(self._names(names))
             for message in shown:
@@ -59,7 +59,7 @@ class Display:
         done = [row for row in rows if row.acted]
         if self.brief or not rows:
             return
-        if self.together and len({row.said and words(row.said) for row in done}) > 1:
+        if self.together and len({row.message and words(row.message) for row in done}) > 1:
             self.together = False
             self.console.print(Text("they part here", "bold"))
         width = min(max(map(len, self.names)), 24) + 2
@@ -84,7 +84,7 @@ class Display:
 
     def _row(self, row: Row, width: int) -> Text:
         reward = f"{signed(row.reward)} = {number(row.total)}" if row.reward or row.total else ""
-        said = line(words(row.said), 400) if row.said is not None else "-" if row.acted else ""
+        said = line(words(row.message), 400) if row.message is not None else "-" if row.acted else ""
         room = max(20, self.console.width - width - (len(reward) + 2 if reward else 0))
         said = said if len(said) <= room else said[: room - 1] + "…"
         name = row.name if len(row.name) <= width - 2 else row.name[: width - 3] + "…"

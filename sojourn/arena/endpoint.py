@@ -70,7 +70,7 @@ class RemoteVoice:
 
     async def say(self, observation: Observation) -> Spoken:
         self.tools = observation.tools or self.tools
-        self._hear((*observation.brief, *observation.messages))
+        self._hear((*observation.system, *observation.messages))
         more = {"tools": [_declared(tool) for tool in self.tools]} if self.tools else {}
         answer = await self.endpoint.answer(self.talk, **more)
         text = answer.message.get("content")

@@ -17,9 +17,9 @@ class Row:
     """One operator's part of a turn, filled in while it acts; `said` stays None where it could not be read."""
 
     name: str
-    shown: tuple[Message, ...] = ()
+    observed: tuple[Message, ...] = ()
     choices: tuple[str, ...] = ()
-    said: Message | None = None
+    message: Message | None = None
     acted: bool = False
     refused: str = ""
     reward: float = 0.0
@@ -103,11 +103,11 @@ class PacedSeat:
         return self.seat.ends_when_malformed
 
     async def act(self, observation: Observation, state: str | None = None) -> Message:
-        shown = (*observation.brief, *observation.messages)
+        shown = (*observation.system, *observation.messages)
         self.row = await self.rounds.arrive(self.name, shown, observation.choices)
         began = time.perf_counter()
         try:
-            said = self.row.said = await self.seat.act(observation, state)
+            said = self.row.message = await self.seat.act(observation, state)
         except ActionError as error:
             self.row.refused = str(error)
             raise

@@ -112,7 +112,7 @@ class Person(Simple):
         terminal: Terminal
 
         async def say(self, observation: Observation) -> Spoken:
-            if observation.brief:
+            if observation.system:
                 self.terminal.say(HELP, "dim")
             for number, choice in enumerate(observation.choices, start=1):
                 self.terminal.say(f"  {number}  {choice}", "cyan")

@@ -47,13 +47,13 @@ class SpokenSeat:
             parent=len(self.turns) - 1,
             context=SILENT.tokens,
             sample=SILENT,
-            said=spoken.message,
+            message=spoken.message,
             reward=self.pending_reward,
             info={"tokens": float(spoken.tokens)} if spoken.tokens else {},
             images=images,
             state=state,
-            shown=(*observation.brief, *observation.messages),
-            tools=observation.tools if observation.brief else (),
+            observed=(*observation.system, *observation.messages),
+            tools=observation.tools if observation.system else (),
         )
         self.turns.append(turn)
         self.pending_reward = 0.0
@@ -70,7 +70,7 @@ class SpokenSeat:
         self.turns[-1] = replace(last, reward=last.reward + reward, info={**last.info, **info})
 
     def refuse(self, error: ActionError, observation: Observation) -> Observation:
-        return replace(observation, brief=(), messages=(Message(Role.USER, str(error)),))
+        return replace(observation, system=(), messages=(Message(Role.USER, str(error)),))
 
     def finish(self, ending: Ending) -> Trajectory:
         return Trajectory(self.name, tuple(self.turns), ending, self.trainable)

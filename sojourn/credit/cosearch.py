@@ -45,7 +45,7 @@ class CoSearch(ByGroup):
     least_size: ClassVar[int] = 1
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
-        said = [turn.said.text if turn.said else "" for t in group.trajectories for turn in t.turns]
+        said = [turn.message.text if turn.message else "" for t in group.trajectories for turn in t.turns]
         hopeless = [self._hopeless(t) for t in group.trajectories]
         sorts = list(zip(seats_of_turns(group), joined(hopeless).tolist(), strict=True))
         labels = list(zip(sorts, self._kinds(said, sorts), strict=True))

@@ -63,7 +63,7 @@ class GiGPO(ByGroup):
 
 def alike(turns: Sequence[Turn], least: float) -> list[int]:
     """A number for each turn: the same for two whose observations are alike, also by others between them."""
-    texts = ["\n".join(message.text for message in turn.shown) for turn in turns]
+    texts = ["\n".join(message.text for message in turn.observed) for turn in turns]
     different = sorted(set(texts))
     number = {text: n for n, text in enumerate(different)}
     for n, text in enumerate(different):

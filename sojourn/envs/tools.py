@@ -1,4 +1,4 @@
-"""A plain class as an environment: its public methods are the tools, its docstring is the brief.
+"""A plain class as an environment: its public methods are the tools, its docstring is the system messages.
 
     class Calculator:
         '''Work out the sum with the tools, then submit it.'''
@@ -49,8 +49,8 @@ class Tools:
     """Any plain class with typed methods, by its own name: `examples.guess:Guess`.
 
     `cls` is "module:Class" (or the class). `arguments` are given to its constructor in every task. `form` says how
-    the tools are declared: in the brief ("text", for models without a tool format), as schemas ("native"), or "both".
-    Both ways of calling are understood in any form.
+    the tools are declared: in the system messages ("text", for models without a tool format), as schemas ("native"),
+    or "both". Both ways of calling are understood in any form.
     """
 
     cls: str | type
@@ -207,7 +207,7 @@ class ToolsEnv:
     async def _observe(self, messages: tuple[Message, ...], brief: tuple[Message, ...] = ()) -> Observation:
         choices: Any = await settled(self.game.choices()) if hasattr(self.game, "choices") else ()
         methods = () if self.interface.form == "text" else self.interface.methods.values()
-        return Observation(messages, brief=brief, tools=tuple(m.tool for m in methods), choices=tuple(choices))
+        return Observation(messages, system=brief, tools=tuple(m.tool for m in methods), choices=tuple(choices))
 
     def _method(self, call: ToolCall) -> Method:
         method = self.interface.methods.get(call.name)

@@ -251,7 +251,7 @@ class ToyEnv:
     def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
         said = Message(Role.USER, self.layout.describe(self.state, self.seen))
         choices = tuple(self.layout.moves(self.state)) if self.choices else ()
-        return Observation((said,), brief=brief, choices=choices)
+        return Observation((said,), system=brief, choices=choices)
 
 
 def layout(task: Task) -> Layout:

@@ -267,7 +267,7 @@ def _part(plays: Sequence[_Play]) -> Part:
 
 
 def _malformed(trajectory: Trajectory) -> list[bool]:
-    return [turn.said is None or turn.info.get("malformed", 0.0) > 0 for turn in trajectory.turns]
+    return [turn.message is None or turn.info.get("malformed", 0.0) > 0 for turn in trajectory.turns]
 
 
 def _ks(by_task: Sequence[tuple[int, int]]) -> list[int]:

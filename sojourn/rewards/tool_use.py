@@ -63,7 +63,7 @@ class ToolUse(HasBases):
         """One for each turn that used a tool."""
         made: set[str] = set()
         for turn in trajectory.turns:
-            now = [call for name, call in calls(turn.said) if name not in self.ignore]
+            now = [call for name, call in calls(turn.message) if name not in self.ignore]
             again = bool(made.intersection(now)) or len(set(now)) < len(now)
             made.update(now)
             if self.by in turn.info:

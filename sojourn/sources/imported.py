@@ -148,11 +148,12 @@ class _Groups:
 
     def _require_readable(self, path: Path, group: Group) -> None:
         """Refuses tokens of another vocabulary or format: this model would learn to say something else."""
-        turns = [turn for t in group.trajectories for turn in t.turns if turn.said is not None]
-        if turns and (read := _read(self.renderer, turns[0])) != turns[0].said:
+        turns = [turn for t in group.trajectories for turn in t.turns if turn.message is not None]
+        if turns and (read := _read(self.renderer, turns[0])) != turns[0].message:
             raise ConfigError(
                 f"groups.files: {path}: the model reads the tokens of an episode as {_short(read)}, but what was said "
-                f"is {_short(turns[0].said)}, so another model sampled them: add render = true to clone what was said"
+                f"is {_short(turns[0].message)}, so another model sampled them: add render = true to clone "
+                "what was said"
             )
 
 
@@ -208,6 +209,8 @@ def _turn(
     sample = Sample(tokens, np.zeros(len(tokens), dtype=np.float32), Versions(-1, -1), Stop.END)
     more = renderer.extend(turns[-1].sample, new) if turns else None
     if more is not None:
-        return Turn(len(turns) - 1, more.tokens, sample, message, shown=tuple(new))
+        return Turn(len(turns) - 1, more.tokens, sample, message, observed=tuple(new))
     context = renderer.open((*told, *new), conversation.tools).tokens
-    return Turn(-1, context, sample, message, shown=tuple(new), recalled=tuple(told), tools=conversation.tools)
+    return Turn(
+        -1, context, sample, message, observed=tuple(new), context_messages=tuple(told), tools=conversation.tools
+    )

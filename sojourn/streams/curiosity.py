@@ -98,4 +98,4 @@ class Curiosity(Learning):
 
 def seen_at(turn: Turn) -> str | list[int]:
     """What the world had to say before a turn; where nobody kept the messages, the tokens that were new."""
-    return "\n".join(message.text for message in turn.shown) if turn.shown else turn.context.tolist()
+    return "\n".join(message.text for message in turn.observed) if turn.observed else turn.context.tolist()

@@ -175,4 +175,4 @@ def _forget(kept: dict[Any, Any], count: int) -> None:
 
 def led_to(trajectory: Trajectory) -> list[str]:
     """What the world said after each turn but the last."""
-    return ["\n".join(message.text for message in turn.shown) for turn in trajectory.turns[1:]]
+    return ["\n".join(message.text for message in turn.observed) for turn in trajectory.turns[1:]]

@@ -135,10 +135,10 @@ def _place(shown: Shown) -> int:
 
 
 def _turn(move: Move, shown: Shown) -> Iterator[RenderableType]:
-    for message in move.turn.shown:
+    for message in move.turn.observed:
         yield from said(message, shown)
-    if move.turn.said is not None:
-        yield from said(move.turn.said, shown)
+    if move.turn.message is not None:
+        yield from said(move.turn.message, shown)
     else:
         yield from _unread(move.turn, shown)
     yield Indented(Text(", ".join(facts(move, shown.version)), "dim italic"))

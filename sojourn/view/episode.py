@@ -97,15 +97,15 @@ class View:
             number=move.number + 1,
             trained=move.seat.trajectory.trainable,
             opens=opens(turn.parent, move.number),
-            shown=[self.spoken(message, seat, move.number, at) for at, message in enumerate(turn.shown)],
-            said=None if turn.said is None else self.spoken(turn.said, seat, move.number, -1),
+            shown=[self.spoken(message, seat, move.number, at) for at, message in enumerate(turn.observed)],
+            said=None if turn.message is None else self.spoken(turn.message, seat, move.number, -1),
             reward=None if score is None else float(score.turns[move.number]),
             advantage=float(advantages.mean()) if advantages is not None and len(advantages) else None,
             facts=[told for told in facts(move, self.version) if not told.startswith(("reward ", "advantage "))],
             tokens=self._tokens(move) if self.colouring else None,
             prompt=prompt_tokens(move, self.vocabulary) if self.asked == place else None,
             place=place,
-            point=pointed(turn.said),
+            point=pointed(turn.message),
         )
 
     def _tokens(self, move: Move) -> Tokens:

@@ -123,7 +123,7 @@ class Recited:
         self.given += 1
         if self.same and len(turn.sample.tokens):
             return turn.sample
-        said = turn.said or Message(Role.ASSISTANT, UNREAD)
+        said = turn.message or Message(Role.ASSISTANT, UNREAD)
         tokens = np.asarray(self.renderer.encode_reply(said), dtype=np.int64)
         return Sample(tokens, np.zeros(len(tokens), dtype=np.float32), Versions(-1, -1), Stop.END)
 
@@ -146,7 +146,7 @@ class PageVoice:
 
     async def say(self, observation: Observation) -> Spoken:
         if self.given < len(self.turns):
-            said = self.turns[self.given].said
+            said = self.turns[self.given].message
             self.given += 1
             return Spoken(said, fault="" if said else UNREAD)
         self.answer = asyncio.get_running_loop().create_future()

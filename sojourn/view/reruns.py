@@ -70,7 +70,7 @@ class Rerun:
     trouble: str = ""
     seat: Any = None
     env: Any = None
-    shown: Observation | None = None  # what the person is to answer
+    observed: Observation | None = None  # what the person is to answer
     finished: Trajectory | None = None
     blobs: Mapping[str, bytes] = field(default_factory=dict)
     vocabulary: Vocabulary | None = None  # of the model's tokens
@@ -135,7 +135,7 @@ class Reruns:
         with rerun.news:
             if rerun.state is not State.ASKING:
                 return
-            rerun.shown = None
+            rerun.observed = None
             rerun.becomes(State.PLAYING)
 
         def answer() -> None:
@@ -217,7 +217,7 @@ class Reruns:
             rerun.finished = (await play(env, seats, limits, timeline, world))[0]
         finally:
             rerun.blobs = dict(getattr(env, "blobs", {}))
-            rerun.env, rerun.shown, rerun.seconds = None, None, time.monotonic() - began
+            rerun.env, rerun.observed, rerun.seconds = None, None, time.monotonic() - began
             await ask(env.close, limits, timeline)
 
     async def _seat(self, rerun: Rerun, stack: AsyncExitStack) -> Any:
@@ -225,7 +225,7 @@ class Reruns:
         if rerun.weights is None:
 
             async def asked(observation: Observation) -> None:
-                rerun.shown = observation
+                rerun.observed = observation
                 rerun.becomes(State.ASKING)
 
             rerun.voice = PageVoice(before.turns, self.idle_s, asked)

@@ -12,9 +12,9 @@ def call_text(call: ToolCall) -> str:
 
 def first_words(turn: Turn, longest: int) -> str:
     """What a turn did, on one line: its calls, else its text."""
-    if turn.said is None:
+    if turn.message is None:
         return "(could not be read)"
-    said = " ".join(call_text(call) for call in turn.said.calls) or turn.said.text or turn.said.thought
+    said = " ".join(call_text(call) for call in turn.message.calls) or turn.message.text or turn.message.thought
     said = " ".join(said[: 4 * longest].split())
     return said if len(said) <= longest else f"{said[:longest]}…"
 

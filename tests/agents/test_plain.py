@@ -90,7 +90,7 @@ class Counting:
     done_after: int = 100
 
     async def start(self) -> Observation:
-        return replace(self._observe(), brief=(Message(Role.SYSTEM, "Play."),))
+        return replace(self._observe(), system=(Message(Role.SYSTEM, "Play."),))
 
     async def step(self, agent: str, action: Message) -> Step:
         if action.text != "go north":
@@ -262,7 +262,7 @@ async def test_what_cannot_be_read_is_malformed_before_the_world_sees_it(malform
     script = Script([BROKEN, "go north"])
     world = Counting()
     played = await episode(script, 2, world, malformed=malformed)
-    assert played.turns[0].said is None
+    assert played.turns[0].message is None
     assert played.turns[0].info == {"malformed": 1.0}
     assert (len(played.turns), world.page) == (turns, turns)
 

@@ -114,7 +114,7 @@ def test_a_refused_action_is_its_own_fault_and_costs_a_turn() -> None:
     turns = played.episodes[0].trajectories[0].turns
     assert played.episodes[0].error is None
     assert turns[0].info["malformed"] == 1.0
-    assert "dance" in turns[1].shown[0].text
+    assert "dance" in turns[1].observed[0].text
     assert "dance" in next(row.refused for row in watcher.rows if row.name == "wrong")
     assert not any(row.failed for row in watcher.rows)
 
@@ -136,7 +136,7 @@ def test_a_broken_setting_stops_the_match() -> None:
 
 
 def said(played: Any, at: int) -> list[str]:
-    return [turn.said.text for turn in played.episodes[at].trajectories[0].turns]
+    return [turn.message.text for turn in played.episodes[at].trajectories[0].turns]
 
 
 def test_the_same_seed_plays_the_same_and_another_another() -> None:
@@ -186,4 +186,4 @@ def test_a_seat_that_cannot_be_read_says_so() -> None:
     observation = asyncio.run(TOY.make(TOY.tasks("test")[0]).start())
     with pytest.raises(ActionError, match="not JSON"):
         asyncio.run(seat.act(observation))
-    assert seat.turns[0].said is None
+    assert seat.turns[0].message is None

@@ -140,7 +140,7 @@ class Duel:
 
     def show(self) -> Observation:
         shown = seen(f"task {self.task.seed} counts {self.counts}", "one", "none")
-        return replace(shown, agent=DuelWorld.seats[self.turn % 2], brief=self.brief())
+        return replace(shown, agent=DuelWorld.seats[self.turn % 2], system=self.brief())
 
     async def start(self) -> Observation:
         return self.show()

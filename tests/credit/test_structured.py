@@ -54,7 +54,7 @@ def test_gigpo_by_hand():
 
 def test_gigpo_by_likeness():
     texts = [["abcd", "x"], ["bcde", "y"]]
-    made = group(*(trajectory([1, 1], shown=shown) for shown in texts))
+    made = group(*(trajectory([1, 1], observed=shown) for shown in texts))
     scores = paid([0, 1], [0, 0])
     [near] = GiGPO(deviation=False, similarity=0.75, discount=1.0)([made], [scores], {})
     assert by_turn(near) == [pytest.approx([1, 0.5]), pytest.approx([-1, -0.5])]
@@ -65,7 +65,7 @@ def test_gigpo_by_likeness():
 
 
 def test_a_chain_of_like_observations_is_one_state():
-    chain = trajectory([1] * 4, shown=["aaaa", "aabb", "zzzz", "bbbb"]).turns
+    chain = trajectory([1] * 4, observed=["aaaa", "aabb", "zzzz", "bbbb"]).turns
     one, two, other, three = alike(chain, 0.5)  # the first and the last have nothing in common
     assert one == two == three != other
     assert alike(chain[::-1], 0.5)[0] == alike(chain[::-1], 0.5)[-1]
@@ -144,7 +144,7 @@ def test_marshal_is_of_deviation_one_over_the_tokens_of_all_seats():
 def test_cosearch_by_hand():
     """Three ask nearly the same, of which one is answered; a fourth alone asks something else; then all answer."""
     texts = ["who wrote the old book", "who wrote the old book now", "who wrote the old book please", "weather"]
-    made = group(*(trajectory([1, 1], said=[text, f"answer {n}"]) for n, text in enumerate(texts)))
+    made = group(*(trajectory([1, 1], messages=[text, f"answer {n}"]) for n, text in enumerate(texts)))
     scores = paid([1, 1], [0, 0], [0.25, 1], [1, 0])
     [credit] = CoSearch(epsilon=0.0)([made], [scores], {})
     worth = np.array([2, 0, 0.25])  # the first is above the gate, so that it gets what its answer did
@@ -158,7 +158,7 @@ def test_cosearch_pays_the_answer_alone_where_no_document_held_it():
     """Equation 6: among calls that found nothing to rank, r_rank = r_main, and they are compared among themselves."""
     infos = [[{"answerable": 0.0}, {}]] * 3 + [[{"answerable": 1.0}, {}]] * 3
     made = group(
-        *(trajectory([1, 1], said=["who wrote it", f"it was {n}"], infos=info) for n, info in enumerate(infos))
+        *(trajectory([1, 1], messages=["who wrote it", f"it was {n}"], infos=info) for n, info in enumerate(infos))
     )
     scores = paid([0, 1], [0, 0], [-0.2, 1], [0.25, 1], [0.75, 1], [1, 0])
     [credit] = CoSearch(epsilon=0.0)([made], [scores], {})
@@ -169,7 +169,7 @@ def test_cosearch_pays_the_answer_alone_where_no_document_held_it():
 
 def test_cosearch_compares_words_without_case_punctuation_and_articles():
     texts = ["Who wrote the Iliad?", "who wrote Iliad", "who wrote an 'iliad'"]
-    made = group(*(trajectory([1, 1], said=[text, f"answer {n}"]) for n, text in enumerate(texts)))
+    made = group(*(trajectory([1, 1], messages=[text, f"answer {n}"]) for n, text in enumerate(texts)))
     [credit] = CoSearch(epsilon=0.0, similarity=1.0)([made], [paid([1, 0], [0, 0], [0, 0])], {})
     assert [turns[0] for turns in by_turn(credit)] == pytest.approx([2**0.5, -(0.5**0.5), -(0.5**0.5)], abs=1e-6)
 

@@ -27,7 +27,7 @@ class Tally:
 
     def show(self) -> Observation:
         brief = (Message(Role.SYSTEM, "Add."),) if self.turn < 2 else ()
-        return Observation((Message(Role.USER, str(self.total)),), brief=brief, agent=self.seats[self.turn % 2])
+        return Observation((Message(Role.USER, str(self.total)),), system=brief, agent=self.seats[self.turn % 2])
 
     async def start(self) -> Observation:
         Tally.opened += 1

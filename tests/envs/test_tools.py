@@ -99,7 +99,7 @@ async def test_a_class_is_shown_as_its_docstring_its_goal_and_its_tools():
     family = as_family(Calculator)
     observation = await family.make(family.tasks("train")[1]).start()
     assert observation.messages == (Message(Role.USER, "What is 1 plus 2?"),)
-    assert observation.brief[0].text.splitlines() == [
+    assert observation.system[0].text.splitlines() == [
         "Work out the sum, then submit it.",
         "Say one of these calls:",
         "add(x: int, y: float = 1.0): Adds two numbers, of any size.",
@@ -129,7 +129,7 @@ async def test_the_form_decides_where_the_tools_are_declared():
     native = as_family(Calculator, form="native")
     assert not (await text.make(text.tasks("train")[0]).start()).tools
     observation = await native.make(native.tasks("train")[0]).start()
-    assert observation.brief[0].text == "Work out the sum, then submit it."
+    assert observation.system[0].text == "Work out the sum, then submit it."
     assert len(observation.tools) == 3
 
 

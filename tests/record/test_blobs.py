@@ -142,7 +142,7 @@ def named(folder: RunFolder) -> set[str]:
             for trajectory in store.read(entry).episode.trajectories
             for turn in trajectory.turns
         ]
-    shown = {image for turn in turns for message in turn.shown for image in message.images}
+    shown = {image for turn in turns for message in turn.observed for image in message.images}
     assert shown == {image for turn in turns for image in turn.images}
     return shown
 

@@ -56,11 +56,13 @@ def hostile(run: Path) -> Path:
 
     def change(trajectory: Trajectory) -> Trajectory:
         first, *rest = trajectory.turns
-        said = replace(first.said or Message(Role.ASSISTANT), text=HOSTILE, thought=HOSTILE)
+        said = replace(first.message or Message(Role.ASSISTANT), text=HOSTILE, thought=HOSTILE)
         shown = (Message(Role.USER, HOSTILE, images=("a" * 64,)), Message(Role.TOOL, HOSTILE, answers=HOSTILE))
         tools = (Tool(HOSTILE, HOSTILE, {"type": HOSTILE}),)
         info = {HOSTILE: float("nan"), "success": 1.0}
-        turn = replace(first, said=said, shown=shown, state=HOSTILE, info=info, tools=tools, recalled=shown)
+        turn = replace(
+            first, message=said, observed=shown, state=HOSTILE, info=info, tools=tools, context_messages=shown
+        )
         return replace(trajectory, turns=(turn, *rest))
 
     with EpisodeStore(run) as store:
@@ -199,7 +201,9 @@ def test_chat_lines_hold_calls_tools_and_answers_as_openai_has_them(tmp_path: Pa
     (group,) = groups_of(run)
     turns = group.episodes[0].trajectories[0].turns
     assert found.tools == turns[0].tools
-    assert [found.messages[n].text for n in sorted(found.learnt)] == [turn.said.text for turn in turns if turn.said]
+    assert [found.messages[n].text for n in sorted(found.learnt)] == [
+        turn.message.text for turn in turns if turn.message
+    ]
 
 
 @pytest.mark.parametrize("format", ["chat", "adp"])

@@ -57,7 +57,7 @@ def spoken(episode: Episode, part: str) -> str:
     """The words of a part, passage by passage; only letters and digits are in these runs."""
     said: list[str] = []
     for turn in (turn for trajectory in episode.trajectories for turn in trajectory.turns):
-        for message in (*turn.shown, *([turn.said] if turn.said else [])):
+        for message in (*turn.observed, *([turn.message] if turn.message else [])):
             if part == {"assistant": "said", "system": "brief"}.get(message.role, "shown"):
                 calls = "".join(f" {call.name} {' '.join(call.arguments.values())}" for call in message.calls)
                 said.append(f"{message.thought} {message.text}{calls}")
@@ -199,7 +199,7 @@ def test_excerpts_show_where_the_words_are(run: Path):
                 assert {hit.replace(".", "") for hit in hits} <= {"refund", "of the", "the"}
                 if part != "error":
                     shown = store.load(row.entry.id).trajectories[seat].turns[turn]
-                    texts = {"said": (shown.said,), "shown": shown.shown, "brief": shown.shown}[part]
+                    texts = {"said": (shown.message,), "shown": shown.observed, "brief": shown.observed}[part]
                     whole = " ".join(str(message).lower() for message in texts)
                     assert all(hit in whole for hit in hits)
         assert all(row.excerpt is None for row in store.search("tag:hard -refund").rows)
@@ -274,7 +274,7 @@ def test_what_a_new_context_shows_again_is_held_once(tmp_path: Path):
     again = Message(Role.ASSISTANT, "needle in the hay")
     group = told("needle in the hay", "straw")
     first, second = group.episodes[0].trajectories[0].turns
-    turns = (first, dataclasses.replace(second, parent=-1, shown=(again, Message(Role.USER, "more"))))
+    turns = (first, dataclasses.replace(second, parent=-1, observed=(again, Message(Role.USER, "more"))))
     episode = dataclasses.replace(group.episodes[0], trajectories=(Trajectory("agent", turns, Ending.DONE),))
     with recorded(tmp_path, dataclasses.replace(group, episodes=(episode,))) as store:
         assert store.search("said:needle").rows[0].excerpt.turn == 0

@@ -67,14 +67,14 @@ def make_turn(rng: np.random.Generator, parent: int, length: int, *, allowed: bo
             temperature=0.7,
             allowed=limits,
         ),
-        said=Message(
+        message=Message(
             Role.ASSISTANT, "ünï\ud800", "think", calls=(ToolCall("click", {"at": [1, 2.5], "x": None}, "c1"),)
         ),
         reward=0.1 + 0.2,
         info={"success": 1.0, "odd": math.nan},
         images=("ab" * 32,),
         state="room 3",
-        shown=(Message(Role.TOOL, "ok", answers="c1"), Message(Role.USER, "", images=("ab" * 32,))),
+        observed=(Message(Role.TOOL, "ok", answers="c1"), Message(Role.USER, "", images=("ab" * 32,))),
     )
 
 
@@ -85,7 +85,7 @@ def make_group(seed: int, slot: int = 0, *, plays: int = 3) -> tuple[Group, list
     episodes = []
     for play in range(plays):
         turns = (make_turn(rng, -1, 4), make_turn(rng, 0, 0), make_turn(rng, 0, 7, allowed=True))
-        silent = dataclasses.replace(turns[0], said=None, state=None, shown=(), images=(), info={})
+        silent = dataclasses.replace(turns[0], message=None, state=None, observed=(), images=(), info={})
         mine = Trajectory("agent", turns, Ending.TURNS)
         other = Trajectory("rival", (silent,), Ending.DONE, trainable=False)
         error = "the browser died" if play == plays - 1 else None

@@ -15,7 +15,7 @@ def told(*said: str, shown: str = "", name: str = "a", error: str | None = None,
     sample = Sample(np.arange(2), np.zeros(2, dtype=np.float32), Versions(0, 0), Stop.END)
     turns = tuple(
         Turn(number - 1, np.arange(3), sample, Message(Role.ASSISTANT, text, calls=tuple(calls)),
-             shown=(Message(Role.USER, shown),))
+             observed=(Message(Role.USER, shown),))
         for number, text in enumerate(said)
     )  # fmt: skip
     task = Task("made", {}, 0, "train", tags)

@@ -16,7 +16,7 @@ from sojourn.types import Ending, Message, Role, Score
 def line(length, reward, *, progress=0.0, malformed=0.0, ending=Ending.DONE):
     made = trajectory([length], infos=[{"progress": progress, "malformed": malformed}])
     said = Message(Role.ASSISTANT, 'find("a")')
-    return replace(made, turns=(replace(made.turns[0], reward=reward, said=said),), ending=ending)
+    return replace(made, turns=(replace(made.turns[0], reward=reward, message=said),), ending=ending)
 
 
 async def test_no_penalty_and_no_shaping_is_in_the_outcome():

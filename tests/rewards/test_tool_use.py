@@ -13,7 +13,7 @@ from sojourn.types import Message, Role, ToolCall
 def line(said, reward=0.0, infos=None):
     """A turn for each text, or for each tuple of structured calls; None is what could not be read."""
     made = trajectory([1] * len(said), infos=infos)
-    turns = [replace(turn, said=message(what)) for turn, what in zip(made.turns, said, strict=True)]
+    turns = [replace(turn, message=message(what)) for turn, what in zip(made.turns, said, strict=True)]
     turns[-1:] = [replace(turn, reward=reward) for turn in turns[-1:]]
     return replace(made, turns=tuple(turns))
 

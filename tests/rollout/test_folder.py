@@ -86,7 +86,8 @@ def test_a_run_carries_the_words_of_its_tokens(recorded: Path):
     with EpisodeStore(recorded) as store:
         turns = [turn for group in store.groups("warmup") for turn in group.trajectories[0].turns]
     assert all(
-        turn.said is not None and words.text(turn.sample.tokens) == f"{turn.said.text}<|im_end|>" for turn in turns
+        turn.message is not None and words.text(turn.sample.tokens) == f"{turn.message.text}<|im_end|>"
+        for turn in turns
     )
 
 

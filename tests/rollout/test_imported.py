@@ -182,7 +182,7 @@ def test_conversations_that_begin_alike_are_a_group_and_weight_0_is_context(tmp_
     (group,) = taken(path)
     (trajectory,) = group.trajectories
     (turn,) = trajectory.turns
-    assert (turn.reward, trajectory.success, turn.said) == (0.5, True, Message(Role.ASSISTANT, "yes"))
+    assert (turn.reward, trajectory.success, turn.message) == (0.5, True, Message(Role.ASSISTANT, "yes"))
     assert "assistant\nno<|im_end|>" in renderer().decode(turn.context)
 
 

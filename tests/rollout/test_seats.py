@@ -29,7 +29,7 @@ class DuelPlay:
     def observe(self):
         seat = Duel.seats[len(self.said) % 2]
         brief = (Message(Role.SYSTEM, f"You are {seat}."),) if len(self.said) < 2 else ()
-        return Observation((Message(Role.USER, f"turn {len(self.said)}"),), brief=brief, agent=seat)
+        return Observation((Message(Role.USER, f"turn {len(self.said)}"),), system=brief, agent=seat)
 
     async def start(self):
         return self.observe()
@@ -77,9 +77,9 @@ async def test_each_seat_plays_its_own_turns_and_is_paid_its_own_reward() -> Non
         assert (len(white.turns), len(black.turns)) == (2, 2)
         assert (white.reward, black.reward) == (1.0, -1.0)
         assert (white.success, black.success) == (True, False)
-        assert white.turns[0].shown[0].text == "You are white."
+        assert white.turns[0].observed[0].text == "You are white."
         assert [[turn.info["move"] for turn in seat.turns] for seat in (white, black)] == [[0.0, 2.0], [1.0, 3.0]]
-        assert white.turns[0].said != black.turns[0].said  # each has draws of its own
+        assert white.turns[0].message != black.turns[0].message  # each has draws of its own
     assert group.owners == (0, 0, 1, 1)
 
 

@@ -46,7 +46,7 @@ def policy() -> TorchTrainer:
 
 def told(t, words, milestones=()):
     """With what the world said, and how far along each turn got."""
-    turns = [replace(turn, shown=(Message(Role.USER, word),)) for turn, word in zip(t.turns, words, strict=True)]
+    turns = [replace(turn, observed=(Message(Role.USER, word),)) for turn, word in zip(t.turns, words, strict=True)]
     done = [*milestones, *[milestones[-1] if milestones else 0.0] * (len(turns) - len(milestones))]
     turns = [replace(turn, info={"progress": far}) for turn, far in zip(turns, done, strict=True)]
     return replace(t, turns=tuple(turns))

@@ -63,7 +63,7 @@ def turn(number: int, parent: int, text: str | None = "go north", tokens=(1, 2),
     sample = Sample(np.array(tokens), np.full(len(tokens), -0.5, np.float32), Versions(3, 3), Stop.END)
     said = None if text is None else Message(Role.ASSISTANT, text, **more)
     shown = (Message(Role.USER, f"page {number}"),)
-    return Turn(parent, np.array([0, 6]), sample, said, info=info or {}, shown=shown)
+    return Turn(parent, np.array([0, 6]), sample, said, info=info or {}, observed=shown)
 
 
 def seat(name: str, trainable: bool, *said: tuple[int, str]) -> Trajectory:

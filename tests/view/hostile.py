@@ -60,7 +60,7 @@ def _trajectory(number: int, line: str) -> Trajectory:
         Message(Role.USER, TEXT, images=("../x",)),
     ]
     turns = [
-        Turn(at - 1, np.arange(4), sample([5, 2**40, -3]), message, info={"<b>": 1.0}, shown=(shown[at],))
+        Turn(at - 1, np.arange(4), sample([5, 2**40, -3]), message, info={"<b>": 1.0}, observed=(shown[at],))
         for at, message in enumerate(said)
     ]
     return Trajectory(TEXT, (*turns, Turn(2, np.arange(2), sample([1]), None)), Ending.DONE)

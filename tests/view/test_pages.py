@@ -43,8 +43,8 @@ def test_an_episode_shows_what_was_said_and_paid(client: TestClient, runs: Path,
         record = store.read(some_episode)
     page = client.get(f"/runs/seed0/episodes/{some_episode.id}").text
     turn = record.episode.trajectories[0].turns[0]
-    assert turn.said is not None
-    assert (turn.said.text or turn.said.calls[0].name).split()[0] in page
+    assert turn.message is not None
+    assert (turn.message.text or turn.message.calls[0].name).split()[0] in page
     assert page.count('<section class="turn') == some_episode.turns
     assert client.get(f"/runs/seed0/json/{some_episode.id}").json()["episode"]["id"] == some_episode.id
 

@@ -48,7 +48,7 @@ def test_text_of_an_agent_is_shown_and_never_runs(runs: Path, tmp_path: Path) ->
     run = tmp_path / "run"
     shutil.copytree(runs / "seed0", run)
     said = Message(Role.ASSISTANT, HOSTILE, thought=HOSTILE)
-    turn = Turn(-1, sample([1]).tokens, sample([1, 2]), said, shown=(Message(Role.USER, HOSTILE),))
+    turn = Turn(-1, sample([1]).tokens, sample([1, 2]), said, observed=(Message(Role.USER, HOSTILE),))
     played = Episode(
         "hostile", Task(HOSTILE, {"x": HOSTILE}, 0, "train", (HOSTILE,)), (Trajectory("agent", (turn,), Ending.DONE),)
     )

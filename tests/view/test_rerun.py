@@ -137,7 +137,7 @@ def browser(played: Path, tmp_path: Path) -> Iterator[Browser]:
 
 
 def texts(trajectory: Any) -> list[str]:
-    return [turn.said.text for turn in trajectory.turns]
+    return [turn.message.text for turn in trajectory.turns]
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -160,7 +160,9 @@ def test_a_person_plays_on_from_a_turn(browser: Browser) -> None:
     rerun = browser.rerun(page)
     assert texts(rerun.finished) == said
     assert rerun.finished.reward == record.episode.trajectories[0].reward == 1.0
-    assert [turn.shown for turn in rerun.finished.turns] == [t.shown for t in record.episode.trajectories[0].turns]
+    assert [turn.observed for turn in rerun.finished.turns] == [
+        t.observed for t in record.episode.trajectories[0].turns
+    ]
 
 
 def test_a_person_is_not_told_what_came_next(browser: Browser) -> None:
@@ -183,8 +185,8 @@ def test_what_was_refused_is_refused_again(browser: Browser) -> None:
     assert [turn.info.get("malformed") for turn in browser.rerun(page).trajectory.turns] == [*was, 1.0]
     assert 1.0 in was
     assert None in was
-    shown = [turn.shown for turn in record.episode.trajectories[0].turns[:4]]
-    assert [turn.shown for turn in browser.rerun(page).trajectory.turns] == shown, "refusals are told again"
+    shown = [turn.observed for turn in record.episode.trajectories[0].turns[:4]]
+    assert [turn.observed for turn in browser.rerun(page).trajectory.turns] == shown, "refusals are told again"
 
 
 def test_hostile_words_are_shown_as_words(browser: Browser) -> None:
@@ -253,7 +255,7 @@ def test_a_finished_one_is_kept_as_an_episode_and_the_run_stays_as_it_is(browser
     assert browser.reruns.out is not None
     with EpisodeStore(browser.reruns.out / "trained-reruns") as store:
         entry = next(iter(store.query()))
-        assert store.read(entry).episode.trajectories[0].turns[0].said is not None
+        assert store.read(entry).episode.trajectories[0].turns[0].message is not None
     browser.post(browser.over(browser.begin("trained", 2, "trained@rl", "rl")), "keep")
     with EpisodeStore(browser.reruns.out / "trained-reruns") as store:
         assert len(list(store.query())) == 2

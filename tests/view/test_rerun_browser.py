@@ -23,7 +23,7 @@ def test_a_person_plays_in_a_browser_and_keeps_it(tmp_path: Path) -> None:
     Made({**TOY, "choices": True}, turns=12, tasks=1, episodes=1).run(tmp_path / "runs" / "toy")
     with EpisodeStore(tmp_path / "runs" / "toy") as store:
         entry = next(iter(store.query()))
-        said = [turn.said.text for turn in store.read(entry).episode.trajectories[0].turns if turn.said]
+        said = [turn.message.text for turn in store.read(entry).episode.trajectories[0].turns if turn.message]
     out = tmp_path / "runs" / "reruns"
     command = [sys.executable, "-W", "ignore", "-m", "sojourn", "view", str(tmp_path / "runs"), "--port", "0"]
     server = subprocess.Popen([*command, "--play", "--out", str(out)], stdout=subprocess.PIPE, text=True)
@@ -55,5 +55,5 @@ def test_a_person_plays_in_a_browser_and_keeps_it(tmp_path: Path) -> None:
         server.stdout.close()
     with EpisodeStore(out / "toy-reruns") as store:
         kept = store.read(next(iter(store.query()))).episode
-    assert [turn.said.text for turn in kept.trajectories[0].turns if turn.said] == [said[0], "dance", *said[1:]]
+    assert [turn.message.text for turn in kept.trajectories[0].turns if turn.message] == [said[0], "dance", *said[1:]]
     assert kept.trajectories[0].reward == 1.0

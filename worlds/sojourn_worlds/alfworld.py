@@ -5,7 +5,7 @@ which plays through textworld (with jericho, GPL-2.0-or-later) and a planner's l
 GPL-3.0-or-later): they come in by this world's extra alone, and run in processes of their own. Where its games have
 not been downloaded, games are made here from what the package has: things lie elsewhere than in the official ones, and
 furniture whose place the floor plans do not tell stands somewhere. What differs: only the commands that the game calls
-admissible are possible; the banner is left out; and the task is in the brief.
+admissible are possible; the banner is left out; and the task is in the system messages.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ class ALFWorldPlay:
 
     def _observe(self, text: str, brief: tuple[Message, ...] = ()) -> Observation:
         choices = tuple(self.seen["commands"]) if self.world.choices else ()
-        return Observation((Message(Role.USER, _plain(text)),), brief=brief, choices=choices)
+        return Observation((Message(Role.USER, _plain(text)),), system=brief, choices=choices)
 
 
 def _plain(text: str) -> str:

@@ -125,7 +125,7 @@ class BlackjackPlay:
         cards = ", ".join(_name(card) for card in self.hand.player)
         with_ace = " with an ace as 11" if soft else ""
         text = f"Your cards: {cards}: {total} in all{with_ace}. The dealer shows {_name(shown)}."
-        return Observation((Message(Role.USER, text),), brief=brief, choices=ACTIONS if self.choices else ())
+        return Observation((Message(Role.USER, text),), system=brief, choices=ACTIONS if self.choices else ())
 
 
 def _name(card: int) -> str:

@@ -120,7 +120,7 @@ class Table:
         view = self.game.view(seat)
         shown = view if isinstance(view, Message) else Message(Role.USER, view)
         choices = tuple(self.game.choices()) if self.choices else ()
-        return Observation((shown,), brief=brief, choices=choices, agent=self._called(seat))
+        return Observation((shown,), system=brief, choices=choices, agent=self._called(seat))
 
 
 def plain(text: str) -> str:

@@ -222,7 +222,7 @@ class TextWorldPlay:
 
     def _observe(self, text: str, brief: tuple[Message, ...] = ()) -> Observation:
         choices = tuple(self.state.admissible_commands) if self.choices else ()
-        return Observation((Message(Role.USER, _plain(text)),), brief=brief, choices=choices)
+        return Observation((Message(Role.USER, _plain(text)),), system=brief, choices=choices)
 
 
 _INFOS = dict.fromkeys(("admissible_commands", "objective", "won", "lost", "score", "max_score"), True)

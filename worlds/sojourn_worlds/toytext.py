@@ -34,8 +34,8 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """`outcomes[state][action]`, with the actions' names in order. `goal` is the brief; `describe` words a state, and
-    `remarks` what an action of that cost did."""
+    """`outcomes[state][action]`, with the actions' names in order. `goal` is the system messages; `describe` words a
+    state, and `remarks` what an action of that cost did."""
 
     name: str
     actions: tuple[str, ...]
@@ -181,4 +181,4 @@ class TablePlay:
     def _observe(self, brief: tuple[Message, ...] = (), remark: str = "") -> Observation:
         text = f"{remark} {self.table.describe(self.state)}".strip()
         choices = tuple(self.table.actions[a] for a in self.table.possible(self.state)) if self.choices else ()
-        return Observation((Message(Role.USER, text),), brief=brief, choices=choices)
+        return Observation((Message(Role.USER, text),), system=brief, choices=choices)

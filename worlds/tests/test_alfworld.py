@@ -101,7 +101,7 @@ async def test_what_a_chore_takes(world: ALFWorld) -> None:
     assert task.tags == ("pick_heat_then_place_in_recep",)
     play = world.make(task)
     first = await play.start()
-    assert first.brief[0].text.startswith("Your task is to: ")
+    assert first.system[0].text.startswith("Your task is to: ")
     assert "Your task" not in first.messages[0].text
     assert first.messages[0].text.startswith("You are in the middle of a room.")
     while not (command := await play.expert()).startswith("heat"):

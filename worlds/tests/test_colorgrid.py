@@ -144,7 +144,7 @@ async def test_the_follower_s_view_does_not_depend_on_the_colour_before_the_lead
         game = grid("F... r..g .... .L..", pays=(pays,), **SMALL)
         env = Table(game, {"leader": lambda game: "stay"}, alone="follower")
         seen = await env.start()
-        shown.append((seen.brief, seen.messages))
+        shown.append((seen.system, seen.messages))
     assert shown[0] == shown[1]
 
 

@@ -164,7 +164,7 @@ async def test_a_purchase_by_hand() -> None:
     first = await play.start()
     lines = first.messages[0].text.splitlines()
     assert [line.split()[0] for line in lines] == ["Shelf", "Row", "1", "2", "Row", "3"]
-    assert "Each but buy costs 0.1." in first.brief[0].text
+    assert "Each but buy costs 0.1." in first.system[0].text
     feature = play.shelf.kind.features[0]
     assert f"{feature} " not in first.messages[0].text
     told = await play.step("agent", say(f" ASK[{feature}] "))

@@ -137,16 +137,16 @@ async def test_both_move_unseen_and_are_paid_by_the_table() -> None:
     env = family.make(family.tasks("train")[0])
     first = await env.start()
     assert first.agent == "row"
-    assert "You defect, they cooperate: you get 5, they get 0." in first.brief[0].text
+    assert "You defect, they cooperate: you get 5, they get 0." in first.system[0].text
     step = await env.step("row", say("defect"))
     assert step.observation.agent == "column"
-    assert step.observation.brief
+    assert step.observation.system
     assert step.observation.messages[0].text == "Round 1 of 2."
     with pytest.raises(InfrastructureError, match="it is column who acts"):
         await env.step("row", say("defect"))
     step = await env.step("column", say("cooperate"))
     assert step.observation.messages[0].text == "You: defect, they: cooperate. You get 5, they get 0. Round 2 of 2."
-    assert not step.observation.brief
+    assert not step.observation.system
     step = await env.step("row", say("cooperate"))
     assert step.observation.messages[0].text.startswith("You: cooperate, they: defect. You get 0, they get 5.")
     step = await env.step("column", say("cooperate"))

@@ -140,7 +140,7 @@ async def test_an_expert_goes_on_from_wherever_one_is(family):
 async def test_every_page_loads_and_names_what_is_on_it(family):
     async def check(page):
         async with visit(family, page) as (env, observation):
-            text, brief = observation.messages[0].text, observation.brief[0].text
+            text, brief = observation.messages[0].text, observation.system[0].text
             assert text != "(empty page)", page
             assert brief.split("Task: ")[1], page
             assert not re.search(r"Last reward|Time left|Episodes done|START", text), page
@@ -155,10 +155,10 @@ async def test_every_page_loads_and_names_what_is_on_it(family):
 
 async def test_the_brief_has_the_goal_and_the_page_has_the_elements(family):
     async with visit(family, "login-user") as (env, observation):
-        assert re.search(r'Task: Enter the username "\w+" and the password "\w+"', observation.brief[0].text)
+        assert re.search(r'Task: Enter the username "\w+" and the password "\w+"', observation.system[0].text)
         assert observation.messages[0].text.splitlines() == ["textbox Username", "password Password", "button Login"]
         step = await act(env, 'type Username "bob"', 'type Password "abc"')
-        assert step.observation.brief == ()
+        assert step.observation.system == ()
         assert step.observation.messages[0].text.splitlines() == [
             "textbox Username: bob",
             "password Password: ***",
@@ -305,7 +305,7 @@ async def test_screenshots_are_blobs_and_coordinates_work(family):
     async with visit(differently(family, observation="screenshot"), "click-test-2") as (env, seen):
         (digest,) = seen.messages[0].images
         assert env.blobs[digest].startswith(b"\x89PNG")
-        assert "click x,y" in seen.brief[0].text
+        assert "click x,y" in seen.system[0].text
         button = env._page.elements[0]
         assert (await act(env, f"click {button.x},{button.y}")).rewards == {"agent": 1.0}
 

@@ -109,12 +109,12 @@ async def test_two_seats_are_briefed_move_in_turn_and_are_paid_against_each_othe
     assert not hasattr(env, "expert")
     seen = await env.start()
     assert seen.agent == "player0"
-    assert "You are the first of 2 players" in seen.brief[0].text
+    assert "You are the first of 2 players" in seen.system[0].text
     for number, said in enumerate(("x(1,1)", "o(0,0)", "X(0,2)", " o(2,0) ")):
         step = await env.step(seen.agent, say(said))
         seen = step.observation
         assert seen.agent == f"player{(number + 1) % 2}"
-        assert bool(seen.brief) == (number == 0)
+        assert bool(seen.system) == (number == 0)
     with pytest.raises(ActionError, match="is not possible here, say one of"):
         await env.step("player0", say("x(1,1)"))
     step = await env.step("player0", say("x(1,0)"))
@@ -184,9 +184,9 @@ async def test_case_matters_only_where_it_must() -> None:
     family = OpenSpiel(game="chess", opponent="self")
     env = family.make(family.tasks("train")[0])
     seen = await env.start()
-    assert "You are the first of 2 players." in seen.brief[0].text  # white, which is player 1 there
+    assert "You are the first of 2 players." in seen.system[0].text  # white, which is player 1 there
     step = await env.step(seen.agent, say("NF3"))
-    assert "You are the second of 2 players." in step.observation.brief[0].text
+    assert "You are the second of 2 players." in step.observation.system[0].text
     mover = seen.agent
     for said, board in (("bxc6", "7k/8/2P5/3B4"), ("Bxc6", "7k/8/2B5/1P6")):
         env = family.make(family.tasks("train")[0])

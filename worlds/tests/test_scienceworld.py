@@ -138,8 +138,8 @@ async def test_what_is_refused_and_how_a_play_ends(kept) -> None:
     with pytest.raises(InfrastructureError, match="before its start"):
         await play.step("agent", say("wait1"))
     first = await play.start()
-    assert "Your task is to find a(n) plant" in first.brief[0].text
-    assert "teleport" in first.brief[0].text
+    assert "Your task is to find a(n) plant" in first.system[0].text
+    assert "teleport" in first.system[0].text
     before = play.state_key()
     for said in ("", "x" * 300, "frobnicate", "pick up the moon\u202e"):
         with pytest.raises(ActionError):

@@ -212,7 +212,7 @@ async def test_a_choice_must_have_been_looked_up(looked, worth: float) -> None:
     tasks = (family.tasks("train")[number] for number in range(40))
     task = next(task for task in tasks if task.tags[-1] == "comparison")
     play = family.make(task)
-    assert "only if the passages" in (await play.start()).brief[0].text
+    assert "only if the passages" in (await play.start()).system[0].text
     for number in looked:
         title = play.index.corpus.by_id[task.data["evidence"][number]].title
         await play.step("agent", say(f"search[{title}]"))
@@ -226,8 +226,8 @@ async def test_a_play_by_hand() -> None:
     task = family.tasks("train")[0]
     play = family.make(task)
     first = await play.start()
-    assert task.data["question"] in first.brief[0].text
-    assert "neighbours[name]" in first.brief[0].text
+    assert task.data["question"] in first.system[0].text
+    assert "neighbours[name]" in first.system[0].text
     country = next(p for p in play.index.corpus.passages if p.title.endswith(": government"))
     listed = await play.step("agent", say(f"search[{country.title}]"))
     lines = listed.observation.messages[0].text.splitlines()

@@ -95,8 +95,8 @@ async def test_chance_earns_little() -> None:
 async def test_a_play_from_search_to_purchase() -> None:
     play = enter(3, options=1, results_per_page=4)
     first = await play.start()
-    assert play.goal.instruction in first.brief[0].text
-    assert "search[" in first.brief[0].text
+    assert play.goal.instruction in first.system[0].text
+    assert "search[" in first.system[0].text
     assert first.messages[0].text == "Search the shop."
     results = await play.step("agent", say(f"search[{play.goal.target.kind}]"))
     assert results.rewards == {}

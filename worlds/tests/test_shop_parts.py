@@ -210,7 +210,7 @@ async def test_the_original_files_make_a_shop(tmp_path: Path, human: bool) -> No
         assert goal.price_limit > goal.target.price
         play = family.make(task)
         observation = await play.start()
-        assert goal.instruction in observation.brief[0].text
+        assert goal.instruction in observation.system[0].text
         for _ in range(10):
             step = await play.step("agent", Message(Role.ASSISTANT, play.expert()))
             if step.done:

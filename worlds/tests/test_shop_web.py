@@ -163,9 +163,12 @@ async def test_a_browser_whose_close_is_given_up_is_closed(others: set[psutil.Pr
     assert browsers
     assert server
     await given_up_while_it_queues(web.close())
-    async with asyncio.timeout(120):
-        while any(thread.is_alive() for thread in server) or any(child.is_running() for child in browsers):
-            await asyncio.sleep(0.05)
+    for _ in range(2400):
+        left = [*(thread for thread in server if thread.is_alive()), *(p for p in browsers if p.is_running())]
+        if not left:
+            break
+        await asyncio.sleep(0.05)
+    assert not left
 
 
 async def test_a_server_may_be_stopped_before_its_start() -> None:

@@ -161,11 +161,11 @@ async def test_each_seat_hears_its_own_brief_once_and_not_the_other_s() -> None:
     scene = env.talk.scene
     assert (first.agent, second.agent, third.agent) == ("ann", "bob", "ann")
     for seat, observation in (("ann", first), ("bob", second)):
-        text = observation.brief[0].text
+        text = observation.system[0].text
         assert f"You are {seat.capitalize()}" in text
         assert scene.secrets[seat] in text
         assert scene.secrets[{"ann": "bob", "bob": "ann"}[seat]] not in text
-    assert third.brief == ()
+    assert third.system == ()
     assert second.messages[0].text == 'Ann says "Hello".'
 
 
@@ -176,7 +176,7 @@ async def test_against_the_world_the_policy_is_ann_and_bob_by_turns() -> None:
     roles = []
     for index in range(4):
         observation = await enter(family, index).start()
-        roles.append("You are Ann" in observation.brief[0].text)
+        roles.append("You are Ann" in observation.system[0].text)
         assert observation.messages[0].text.startswith("You begin" if roles[-1] else "Ann offers")
     assert roles == [True, False, True, False]
 

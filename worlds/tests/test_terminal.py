@@ -120,7 +120,7 @@ async def test_it_keeps_its_promises():
 async def test_actions_as_text_fenced_or_as_calls():
     env = Terminal(kinds=("sort_lines",)).make(Terminal(kinds=("sort_lines",)).tasks("train")[0])
     first = await env.start()
-    assert "done" in first.brief[0].text
+    assert "done" in first.system[0].text
     step = await env.step("agent", say("```bash\necho hi\necho ho\n```"))
     assert step.observation.messages[0].text == "hi\nho"
     step = await env.step("agent", Message(Role.ASSISTANT, calls=(ToolCall("bash", {"command": "false"}),)))

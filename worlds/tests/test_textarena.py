@@ -148,10 +148,10 @@ async def test_each_seat_is_briefed_sees_the_last_board_and_is_paid() -> None:
     assert family.seats == ("player0", "player1")
     env = family.make(family.tasks("train")[0])
     seen = await env.start()
-    assert "You are Player 0 in Tic Tac Toe" in seen.brief[0].text
+    assert "You are Player 0 in Tic Tac Toe" in seen.system[0].text
     for number, said in enumerate(("[0]", "[4]", "[1]", "[5]")):
         seen = (await env.step(seen.agent, say(said))).observation
-        assert bool(seen.brief) == (number == 0)
+        assert bool(seen.system) == (number == 0)
         assert seen.messages[0].text.count("Current Board") == 1
     step = await env.step("player0", say("[2]"))
     assert step.done
@@ -164,7 +164,7 @@ async def test_hidden_cards_stay_hidden() -> None:
     seen = await env.start()
     cards = env.game.env.state.game_state["player_cards"]
     names = {0: "J", 1: "Q", 2: "K"}
-    text = seen.brief[0].text + seen.messages[0].text
+    text = seen.system[0].text + seen.messages[0].text
     own = int(seen.agent.removeprefix("player"))
     assert f"Your card is: '{names[cards[own]]}'" in text
     assert f"Your card is: '{names[cards[1 - own]]}'" not in text

@@ -90,9 +90,9 @@ async def test_a_game_is_compiled_once_and_found_again(cache: str) -> None:
     task = family.tasks("train")[0]
     play = family.make(task)
     first = await play.start()
-    assert "Say one command" in first.brief[0].text
+    assert "Say one command" in first.system[0].text
     assert first.messages[0].text.startswith("-= ")
-    assert "$$" not in first.messages[0].text + first.brief[0].text
+    assert "$$" not in first.messages[0].text + first.system[0].text
     file = play.game.file()
     made = file.stat().st_mtime_ns
     draft = old_draft(cache)

@@ -121,7 +121,7 @@ async def test_what_is_refused_and_how_a_play_ends(kept) -> None:
     with pytest.raises(InfrastructureError, match="before its start"):
         await play.step("agent", say("look around"))
     first = await play.start()
-    assert "find the coin" in first.brief[0].text
+    assert "find the coin" in first.system[0].text
     before = play.state_key()
     for said in ("", "help", "dance", "look around " * 50, "reset"):
         with pytest.raises(ActionError, match="not possible here"):

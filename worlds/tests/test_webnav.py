@@ -160,7 +160,7 @@ async def test_a_visit_by_hand() -> None:
         if len(visit.data["keys"]) == 2:
             break
     first = await visit.start()
-    assert visit.data["query"] in first.brief[0].text
+    assert visit.data["query"] in first.system[0].text
     assert "[1]Region 1" in first.messages[0].text
     with pytest.raises(ActionError, match="first page"):
         await visit.step("agent", say("back"))

@@ -233,7 +233,7 @@ async def _closed(play: Play) -> str:
 def named_files(honest: Honest) -> list[str]:
     """Returns the names of files that a task speaks of, in what it shows first and what was said in it."""
     first = honest.play.events[0].observation
-    said = [message.text for message in (*first.brief, *first.messages)] if first else []
+    said = [message.text for message in (*first.system, *first.messages)] if first else []
     said += [action.text for action in honest.actions]
     found = re.findall(
         r"\b[\w-]+(?:\.[\w-]+)*\.(?:txt|csv|json|log|gz|tar|zip|db|sqlite|py|md|conf|sh|xml)\b", " ".join(said)

@@ -214,7 +214,7 @@ async def whole(play: Play, actions: Sequence[Message]) -> None:
 def require_observation(value: Any, where: str) -> None:
     if not isinstance(value, Observation):
         raise BrokenError(f"{where} gave {short(value)}: expected an Observation")
-    said = [*value.brief, *value.messages]
+    said = [*value.system, *value.messages]
     if not said or not all(isinstance(message, Message) for message in said):
         raise BrokenError(
             f"{where} gave an observation with the messages {short(said)}: expected Messages, at least one"
@@ -289,4 +289,4 @@ def _ascii(value: Any) -> str:
 
 
 def _words(*observations: Observation | None) -> str:
-    return " | ".join(message.text for o in observations if o for message in (*o.brief, *o.messages))
+    return " | ".join(message.text for o in observations if o for message in (*o.system, *o.messages))

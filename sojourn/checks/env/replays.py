@@ -95,7 +95,7 @@ async def images(case: Case) -> str:
     """Every image that a message names is among the play's blobs before it is closed, under the hash of its content."""
     blobs = {digest: blob for play in case.plays for digest, blob in play.blobs.items()}
     seen = [event.observation for play in case.plays for event in play.events if event.observation]
-    named = {image for o in seen for message in (*o.brief, *o.messages) for image in message.images}
+    named = {image for o in seen for message in (*o.system, *o.messages) for image in message.images}
     if not named:
         raise NotOfferedError("no images in the observations")
     if missing := sorted(named - blobs.keys()):

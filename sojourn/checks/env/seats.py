@@ -35,7 +35,7 @@ def _moved(play: Play, seats: tuple[str, ...]) -> set[str]:
         seat = observation.agent
         if seat not in seats:
             raise BrokenError(f"it asks for the seat {short(seat)}, but its `seats` are {', '.join(seats)}")
-        if len(seats) > 1 and seat not in moved and not observation.brief:
+        if len(seats) > 1 and seat not in moved and not observation.system:
             raise BrokenError(f"the first observation of the seat '{seat}' has no brief: nothing says what it is")
         moved.add(seat)
     return moved

@@ -160,7 +160,7 @@ def _played(record: Record) -> dict[str, Any]:
     """The columns from `tools` on."""
     turns = [turn for t in record.episode.trajectories if t.trainable for turn in t.turns]
     drawn = [turn.sample.versions for turn in turns if len(turn.sample.tokens) and turn.sample.versions.newest >= 0]
-    said = [turn.said for turn in turns if turn.said is not None]
+    said = [turn.message for turn in turns if turn.message is not None]
     credits = [part for credit in record.credits for part in credit.tokens if len(part)]
     return {
         "tools": tuple(dict.fromkeys(call.name for message in said for call in message.calls)),

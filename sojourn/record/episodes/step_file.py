@@ -255,13 +255,13 @@ def _made(
         parent=data["parent"],
         context=context,
         sample=sample,
-        said=None if data["said"] is None else message_of(data["said"]),
+        message=None if data["said"] is None else message_of(data["said"]),
         reward=data["reward"],
         info=data["info"],
         images=tuple(data["images"]),
         state=data["state"],
-        shown=tuple(message_of(message) for message in data["shown"]),
-        recalled=tuple(message_of(message) for message in data.get("recalled", ())),
+        observed=tuple(message_of(message) for message in data["shown"]),
+        context_messages=tuple(message_of(message) for message in data.get("recalled", ())),
         tools=tuple(tool_of(tool) for tool in data.get("tools", ())),
     )
 
@@ -298,13 +298,13 @@ def _turn_json(turn: Turn) -> dict[str, Any]:
         "versions": list(turn.sample.versions),
         "stop": turn.sample.stop,
         "temperature": turn.sample.temperature,
-        "said": None if turn.said is None else message_json(turn.said),
+        "said": None if turn.message is None else message_json(turn.message),
         "reward": turn.reward,
         "info": dict(turn.info),
         "images": list(turn.images),
         "state": turn.state,
-        "shown": [message_json(message) for message in turn.shown],
-        **({"recalled": [message_json(message) for message in turn.recalled]} if turn.recalled else {}),
+        "shown": [message_json(message) for message in turn.observed],
+        **({"recalled": [message_json(message) for message in turn.context_messages]} if turn.context_messages else {}),
         **({"tools": [tool_json(tool) for tool in turn.tools]} if turn.tools else {}),
     }
 

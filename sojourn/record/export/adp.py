@@ -63,7 +63,7 @@ def _content(trajectory: Trajectory, turns: Sequence[int]) -> list[dict[str, Any
     content: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []  # of the turn before, which what is shown now answers
     for place, turn in enumerate(trajectory.turns[n] for n in turns):
-        content += _observations(turn.shown, calls)
+        content += _observations(turn.observed, calls)
         actions = _actions(turn)
         content += actions
         calls = [action for action in actions if action["class_"] == "api_action"]
@@ -97,7 +97,7 @@ def _observed(message: Message) -> Iterator[dict[str, Any]]:
 
 
 def _actions(turn: Turn) -> list[dict[str, Any]]:
-    said = turn.said or Message(Role.ASSISTANT)
+    said = turn.message or Message(Role.ASSISTANT)
     thought = {"reasoning_content": said.thought} if said.thought else {}
     if not said.calls:
         actions = [{"class_": "message_action", "content": said.text, "description": None}]

@@ -50,7 +50,7 @@ def _line(chosen: Chosen, played: Played, seat: int, window: int, turns: Sequenc
     versions = [trajectory.turns[turn].sample.versions for turn in turns]
     tools = tools_of(trajectory, turns)
     return {
-        "messages": _messages(spoken(trajectory, turns), {n for n in turns if trajectory.turns[n].said is None}),
+        "messages": _messages(spoken(trajectory, turns), {n for n in turns if trajectory.turns[n].message is None}),
         **({"tools": [_tool(tool) for tool in tools]} if tools else {}),
         "reward": played.reward(seat),
         "success": trajectory.success,

@@ -50,13 +50,13 @@ def turn_json(number: int, turn: Turn) -> dict[str, Any]:
         "stop": sample.stop,
         "temperature": sample.temperature,
         "allowed": None if allowed is None else [None if ids is None else ids.tolist() for ids in allowed],
-        "said": None if turn.said is None else message_json(turn.said),
+        "said": None if turn.message is None else message_json(turn.message),
         "reward": turn.reward,
         "info": dict(turn.info),
         "images": list(turn.images),
         "state": turn.state,
-        "shown": [message_json(message) for message in turn.shown],
-        "recalled": [message_json(message) for message in turn.recalled],
+        "shown": [message_json(message) for message in turn.observed],
+        "recalled": [message_json(message) for message in turn.context_messages],
         "tools": [tool_json(tool) for tool in turn.tools],
     }
 
@@ -75,13 +75,13 @@ def turn_of(data: Mapping[str, Any]) -> Turn:
         parent=data["parent"],
         context=np.asarray(data["context"], dtype=np.int64),
         sample=sample,
-        said=None if data["said"] is None else message_of(data["said"]),
+        message=None if data["said"] is None else message_of(data["said"]),
         reward=data["reward"],
         info={name: value for name, value in data["info"].items() if value is not None},
         images=tuple(data["images"]),
         state=data["state"],
-        shown=tuple(map(message_of, data["shown"])),
-        recalled=tuple(map(message_of, data["recalled"])),
+        observed=tuple(map(message_of, data["shown"])),
+        context_messages=tuple(map(message_of, data["recalled"])),
         tools=tuple(map(tool_of, data["tools"])),
     )
 

@@ -38,9 +38,9 @@ def spoken(trajectory: Trajectory, path: Sequence[int]) -> list[Spoken]:
     told: list[Spoken] = []
     for place, number in enumerate(path):
         turn = trajectory.turns[number]
-        before = turn.recalled if not place else ()
-        told += [Spoken(message, None) for message in (*before, *turn.shown)]
-        told.append(Spoken(turn.said or Message(Role.ASSISTANT), number))
+        before = turn.context_messages if not place else ()
+        told += [Spoken(message, None) for message in (*before, *turn.observed)]
+        told.append(Spoken(turn.message or Message(Role.ASSISTANT), number))
     return told
 
 
@@ -59,7 +59,7 @@ def conversations(groups: Iterable[Group], where: str) -> Iterator[Conversation]
 
 def _conversation(trajectory: Trajectory, path: Sequence[int], group: Group, where: str) -> Conversation:
     told = spoken(trajectory, path)
-    readable = {number for number in path if trajectory.turns[number].said is not None}
+    readable = {number for number in path if trajectory.turns[number].message is not None}
     return Conversation(
         where=where,
         messages=tuple(one.message for one in told),

@@ -53,10 +53,10 @@ def clean(text: str) -> str:
 def _all(episode: Episode) -> Iterator[Passage]:
     for seat, trajectory in enumerate(episode.trajectories):
         for number, turn in enumerate(trajectory.turns):
-            for message in turn.shown:
+            for message in turn.observed:
                 yield Passage(seat, number, "brief" if message.role is Role.SYSTEM else "shown", _text(message))
-            if turn.said is not None:
-                yield Passage(seat, number, "said", _text(turn.said))
+            if turn.message is not None:
+                yield Passage(seat, number, "said", _text(turn.message))
     if episode.error is not None:
         yield Passage(-1, -1, "error", episode.error)
 

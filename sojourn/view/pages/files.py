@@ -52,7 +52,7 @@ def text(request: Request) -> Response:
         record = store.record(asked["episode"])
     try:
         turn = seats(record)[asked["seat"]].trajectory.turns[asked["turn"]]
-        message = turn.shown[asked["message"] - 1] if asked["message"] else turn.said
+        message = turn.observed[asked["message"] - 1] if asked["message"] else turn.message
     except IndexError:
         message = None
     if message is None:

@@ -86,9 +86,9 @@ def play(request: Request) -> Page:
     reruns = _reruns(request)
     rerun = reruns.get(request.path_params["play"])
     pairs = _pairs(request, rerun)
-    asked = rerun.shown if rerun.state is State.ASKING else None
+    asked = rerun.observed if rerun.state is State.ASKING else None
     view = _view(rerun)
-    shown = () if asked is None else [view.spoken(m, 0, 0, 0) for m in (*asked.brief, *asked.messages)]
+    shown = () if asked is None else [view.spoken(m, 0, 0, 0) for m in (*asked.system, *asked.messages)]
     kept = next((key for key, path in shelf(request).paths().items() if path == rerun.kept), "")
     return render(
         request, "play.html", rerun=rerun, pairs=pairs, asked=asked, shown=shown, token=reruns.token,
@@ -137,7 +137,7 @@ def text(request: Request) -> Response:
     rerun = _reruns(request).get(request.path_params["play"])
     turn, at = request.path_params["turn"], request.path_params["message"]
     turns = rerun.trajectory.turns
-    messages = [turns[turn].said, *turns[turn].shown] if turn < len(turns) else []
+    messages = [turns[turn].message, *turns[turn].observed] if turn < len(turns) else []
     message = messages[at] if at < len(messages) else None
     if message is None:
         raise RecordError("this re-run has no such message: open it anew")

@@ -171,7 +171,7 @@ class AviaryPlay:
         standing = [message.content for message in messages if message.role == "system" and message.content]
         brief = self.toolbox.told(self.world.brief, *standing)
         said = tuple(Message(Role.USER, m.content or "") for m in messages if m.role != "system")
-        return Observation(said or (Message(Role.USER, "Begin."),), brief=brief, tools=self.toolbox.tools)
+        return Observation(said or (Message(Role.USER, "Begin."),), system=brief, tools=self.toolbox.tools)
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.over or self.toolbox is None:

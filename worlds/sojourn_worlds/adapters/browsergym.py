@@ -148,7 +148,7 @@ class BrowserGymPlay:
         self.goal = seen["goal"]
         brief = "\n".join([*filter(None, [world.brief]), "Say one of these calls:", *seen["calls"]])
         said = f"{self.goal}\n\n{self._read(seen)}"
-        return Observation((Message(Role.USER, said),), brief=(Message(Role.SYSTEM, brief),))
+        return Observation((Message(Role.USER, said),), system=(Message(Role.SYSTEM, brief),))
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.over or self.child is None:

@@ -219,7 +219,7 @@ class GymnasiumPlay:
     def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
         listed = self.world.choices and len(self.names) <= spaces.MOST_CHOICES
         choices = self._possible() if listed else ()
-        return Observation((Message(Role.USER, self.said),), brief=brief, choices=choices)
+        return Observation((Message(Role.USER, self.said),), system=brief, choices=choices)
 
     def _possible(self) -> tuple[str, ...]:
         return tuple(n for i, n in enumerate(self.names) if self.mask is None or self.mask[i])

@@ -134,7 +134,7 @@ class MCPPlay:
         self.toolbox = Toolbox.of([*chosen, FINISH], self.world.form, "mcp: the server")
         brief = self.toolbox.told(self.world.brief, self.session.instructions)
         asked = Message(Role.USER, self.task.data["instruction"])
-        return Observation((asked,), brief=brief, tools=self.toolbox.tools)
+        return Observation((asked,), system=brief, tools=self.toolbox.tools)
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.over or self.toolbox is None:

@@ -149,7 +149,7 @@ class NemoGymPlay:
         standing += [asked["instructions"]] if asked.get("instructions") else []
         brief = self._brief(standing)
         rest = tuple(m for m in said if m.role is not Role.SYSTEM)
-        return Observation(rest or (Message(Role.USER, "Begin."),), brief=brief, tools=self._tools())
+        return Observation(rest or (Message(Role.USER, "Begin."),), system=brief, tools=self._tools())
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.over:

@@ -129,9 +129,9 @@ class OpenEnvPlay:
         said = await self._say()
         if self.world.text:
             brief = (Message(Role.SYSTEM, self.world.brief),) if self.world.brief else ()
-            return Observation((Message(Role.USER, said),), brief=brief)
+            return Observation((Message(Role.USER, said),), system=brief)
         brief = self.toolbox.told(self.world.brief)
-        return Observation((Message(Role.USER, said),), brief=brief, tools=self.toolbox.tools)
+        return Observation((Message(Role.USER, said),), system=brief, tools=self.toolbox.tools)
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.over or self.toolbox is None:

@@ -292,7 +292,7 @@ class PettingZooPlay:
             brief = (Message(Role.SYSTEM, f"{about} You are {seat}. Say one action: {shown}."),)
             self.told |= {seat}
         choices = self._possible() if self.world.choices and len(names) <= spaces.MOST_CHOICES else ()
-        return Observation((Message(Role.USER, self.said),), brief=brief, choices=choices, agent=self.mover)
+        return Observation((Message(Role.USER, self.said),), system=brief, choices=choices, agent=self.mover)
 
 
 class PettingZooPlayWithExpert(PettingZooPlay):

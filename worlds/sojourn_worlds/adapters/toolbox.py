@@ -32,8 +32,8 @@ TYPES: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Toolbox:
-    """The tools of one play. `form` says how they are declared: in the brief ("text"), as schemas ("native"), or
-    "both"; calls are understood in either form."""
+    """The tools of one play. `form` says how they are declared: in the system messages ("text"), as schemas
+    ("native"), or "both"; calls are understood in either form."""
 
     methods: Mapping[str, Method]
     form: Form = "both"
@@ -54,7 +54,7 @@ class Toolbox:
         return () if self.form == "text" else tuple(method.tool for method in self.methods.values())
 
     def told(self, *first: str) -> tuple[Message, ...]:
-        """The brief: what is given first, and the calls where they are declared in words."""
+        """The system messages: what is given first, and the calls where they are declared in words."""
         lines = [line.strip() for line in first if line.strip()]
         if self.form != "native":
             lines.append("Say one call:" if len(self.methods) == 1 else "Say one of these calls:")

@@ -221,7 +221,7 @@ class VerifiersPlay:
         self.heard += said
         brief = tuple(m for m in said if m.role is Role.SYSTEM) if first else ()
         new = tuple(m for m in said if m not in brief) or (Message(Role.USER, "Go on."),)
-        return Observation(new, brief=brief, tools=tools)
+        return Observation(new, system=brief, tools=tools)
 
 
 class VerifiersPlayWithExpert(VerifiersPlay):

@@ -96,7 +96,7 @@ class BabyAIPlay:
     def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
         possible = tuple(name for number, name in enumerate(ACTIONS) if not refusal(self.world, number))
         choices = possible if self.choices else ()
-        return Observation((Message(Role.USER, self.view),), brief=brief, choices=choices)
+        return Observation((Message(Role.USER, self.view),), system=brief, choices=choices)
 
 
 def _progress(instruction: Any) -> str:

@@ -171,7 +171,7 @@ class DesktopEnv:
             images = (hashlib.sha256(picture).hexdigest(),)
             self.blobs[images[0]] = picture
         text = "" if self._config.observation == "screenshot" else describe(self._shown)
-        return Observation((Message(Role.USER, text, images=images),), brief=brief)
+        return Observation((Message(Role.USER, text, images=images),), system=brief)
 
 
 def describe(shown: Mapping[str, Any]) -> str:

@@ -206,7 +206,7 @@ class GroundingEnv:
         if self.config.observation != "text":
             images = (hashlib.sha256(screen.picture).hexdigest(),)
             self.blobs[images[0]] = screen.picture
-        return Observation((Message(Role.USER, text, images=images),), brief=(Message(Role.SYSTEM, brief),))
+        return Observation((Message(Role.USER, text, images=images),), system=(Message(Role.SYSTEM, brief),))
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.over or self.target is None:

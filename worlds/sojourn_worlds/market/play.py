@@ -175,7 +175,7 @@ class Purchase:
         found += [f"ask[{aspect}]" for aspect in self.shelf.aspects] if self.rules.profile == "asked" else []
         found += ["history"] if self.rules.profile == "past" else []
         choices = (*found, *(f"buy[{place}]" for place in places)) if self.rules.choices else ()
-        return Observation((Message(Role.USER, text),), brief=brief, choices=choices)
+        return Observation((Message(Role.USER, text),), system=brief, choices=choices)
 
 
 def _features(product: Product) -> str:

@@ -226,7 +226,7 @@ class Visit:
             seen = Message(Role.USER, options if self._config.marks else "", images=(self._picture,))
         return Observation(
             messages=(seen,),
-            brief=(Message(Role.SYSTEM, self._brief(page)),) if first else (),
+            system=(Message(Role.SYSTEM, self._brief(page)),) if first else (),
             choices=choices(page) if self._config.choices else (),
         )
 

@@ -122,7 +122,7 @@ class RepoEnv:
     async def start(self) -> Observation:
         listed = ", ".join([*self.files, *self.tests])
         text = f"Files: {listed}."
-        return Observation((Message(Role.USER, text),), brief=(Message(Role.SYSTEM, BRIEF),))
+        return Observation((Message(Role.USER, text),), system=(Message(Role.SYSTEM, BRIEF),))
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.over:

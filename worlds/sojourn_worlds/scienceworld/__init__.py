@@ -251,4 +251,4 @@ class ScienceWorldPlay:
 
     def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
         lines = (" ".join(line.split()) for line in self.shown.splitlines())
-        return Observation((Message(Role.USER, "\n".join(filter(None, lines))),), brief=brief)
+        return Observation((Message(Role.USER, "\n".join(filter(None, lines))),), system=brief)

@@ -165,7 +165,7 @@ class Play:
 
     def _observe(self, text: str, brief: tuple[Message, ...] = ()) -> Observation:
         choices = tuple(self._choices()) if self.rules.choices else ()
-        return Observation((Message(Role.USER, text),), brief=brief, choices=choices)
+        return Observation((Message(Role.USER, text),), system=brief, choices=choices)
 
     def _choices(self) -> list[str]:
         """Opening what is listed, searching for names that were met and for the titles about them, and answering so."""

@@ -164,4 +164,4 @@ class WebPlay:
         lines = [" ".join(line.split()) for line in page["text"].splitlines()]
         text = "\n".join(line for line in lines if line)
         choices = tuple(f"click[{label}]" for label in self.labels) if self.choices else ()
-        return Observation((Message(Role.USER, text),), brief=brief, choices=choices)
+        return Observation((Message(Role.USER, text),), system=brief, choices=choices)

@@ -63,4 +63,4 @@ class TextPlay:
 
     def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
         choices = tuple(f"click[{link.label}]" for link in self.store.links(self.state)) if self.choices else ()
-        return Observation((Message(Role.USER, self.store.text(self.state)),), brief=brief, choices=choices)
+        return Observation((Message(Role.USER, self.store.text(self.state)),), system=brief, choices=choices)

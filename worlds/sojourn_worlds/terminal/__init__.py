@@ -177,7 +177,7 @@ class TerminalEnv:
 
     def _observe(self, text: str, brief: tuple[Message, ...] = ()) -> Observation:
         tools = TOOLS if self.family.form == "native" else ()
-        return Observation((Message(Role.USER, text),), brief=brief, tools=tools)
+        return Observation((Message(Role.USER, text),), system=brief, tools=tools)
 
     def _end(self, agent: str, passed: bool, **info: float) -> Step:
         self.over = True

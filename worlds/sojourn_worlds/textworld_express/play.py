@@ -111,4 +111,4 @@ class ExpressPlay:
     def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
         lines = (" ".join(line.split()) for line in self.state["observation"].splitlines())
         choices = tuple(sorted(self.state["validActions"])) if self.choices else ()
-        return Observation((Message(Role.USER, "\n".join(filter(None, lines))),), brief=brief, choices=choices)
+        return Observation((Message(Role.USER, "\n".join(filter(None, lines))),), system=brief, choices=choices)

@@ -170,7 +170,7 @@ class Visit:
         part = f" ({self.state.screen + 1} of {count})" if count > 1 else ""
         text = f"{page.title}{part}\n{self.shown.text}"
         choices = tuple(self._choices()) if self.rules.choices else ()
-        return Observation((Message(Role.USER, text),), brief=brief, choices=choices)
+        return Observation((Message(Role.USER, text),), system=brief, choices=choices)
 
     def _choices(self) -> list[str]:
         found = [f"click[{number}]" for number in self.shown.links]

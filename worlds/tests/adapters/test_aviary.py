@@ -44,7 +44,7 @@ async def test_words_and_structured_calls_are_understood_and_errors_told():
     family = Aviary(**SAFES, arguments={"hammer": True})
     env = family.make(family.tasks("train")[0])
     first = await env.start()
-    assert first.brief[0].text.splitlines() == [
+    assert first.system[0].text.splitlines() == [
         "You crack safes.",
         "Say one of these calls:",
         "guess(number: int): Try a number.",

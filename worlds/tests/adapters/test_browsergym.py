@@ -43,7 +43,7 @@ async def test_pages_are_read_and_acted_on(url):
         assert (steps[-1].success, steps[-1].rewards["agent"]) == (True, 1.0)
     env = world(url).make(world(url).tasks("train")[1])
     first = await env.start()
-    assert "click(bid: str" in first.brief[0].text
+    assert "click(bid: str" in first.system[0].text
     assert "RootWebArea" in first.messages[0].text
     assert first.messages[0].text.startswith("Click on the")
     for text in ("", "press it", "click(", "import os", "x" * 20_000, "fly('1')"):

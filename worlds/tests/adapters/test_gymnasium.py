@@ -114,7 +114,7 @@ async def test_spaces_of_every_kind_are_said_and_read_and_forks_repeat_what_cann
     assert first.messages[0].text.splitlines()[0] == "pair: [2, [0, 1]]"
     assert "table:\n" in first.messages[0].text
     assert "word: hello" in first.messages[0].text
-    assert first.brief[0].text.endswith(
+    assert first.system[0].text.endswith(
         'Say one action: {"push": a list of 2 numbers from -1 to 1, "which": a list of 2 whole numbers, below [2, 3]}.'
     )
     wrong = ['{"push": [0.5, 2], "which": [1, 2]}', '{"push": [0.5], "which": [1, 2]}', '{"push": [0, 0]}', "[1, 2]"]

@@ -70,7 +70,7 @@ async def test_the_checker_sees_what_the_agent_cannot_reach(rows, check):
     first = await env.start()
     folder = env.session.folder
     assert first.messages[0].text == "Give 30 of ada's euros to bob."
-    assert first.brief[0].text.splitlines() == [
+    assert first.system[0].text.splitlines() == [
         "Amounts are whole euros.",
         "Say one of these calls:",
         "balance(name: str): How much an account holds.",

@@ -46,7 +46,7 @@ async def test_tools_are_called_in_a_session_and_the_answer_is_verified(url, row
         assert (steps[-1].success, steps[-1].rewards["agent"]) == (True, 1.0)
     env = family.make(family.tasks("train")[1])  # from 1 to 7
     first = await env.start()
-    assert first.brief[0].text.splitlines() == [
+    assert first.system[0].text.splitlines() == [
         "You count.",
         "Say one of these calls:",
         "increment_counter(count: int): Adds.",

@@ -43,7 +43,7 @@ async def test_seeds_and_rows_decide_the_task(url, tmp_path):
     env = family.make(family.tasks("train")[0])
     first = await env.start()
     assert first.messages[0].text == "The number is _______, 10 guesses are left."
-    assert first.brief[0].text == (
+    assert first.system[0].text == (
         "Say one call:\nact(digit: int, note: str = ''): Names a digit that may be in the number."
     )
     await env.close()

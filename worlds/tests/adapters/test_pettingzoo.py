@@ -47,16 +47,16 @@ async def test_both_seats_move_in_turn_see_their_own_side_and_are_paid_apart():
     env = family.make(family.tasks("train")[0])
     first = await env.start()
     assert (first.agent, first.messages[0].text) == ("player_1", "0 1 2 3 4 5 6 7 8")
-    assert first.brief[0].text == "You play tictactoe_v3. You are player_1. Say one action: 0, 1, 2, 3, 4, 5, 6, 7, 8."
+    assert first.system[0].text == "You play tictactoe_v3. You are player_1. Say one action: 0, 1, 2, 3, 4, 5, 6, 7, 8."
     second = (await env.step("player_1", say("4"))).observation
     assert (second.agent, second.messages[0].text) == ("player_2", "0 1 2 3 you 5 6 7 8")
-    assert "You are player_2." in second.brief[0].text
+    assert "You are player_2." in second.system[0].text
     assert second.choices == tuple("01235678")
     for text in ("4", "9", "", "left"):
         with pytest.raises(ActionError):
             await env.step("player_2", say(text))
     third = (await env.step("player_2", say("0"))).observation
-    assert (third.agent, third.messages[0].text, third.brief) == ("player_1", "you 1 2 3 me 5 6 7 8", ())
+    assert (third.agent, third.messages[0].text, third.system) == ("player_1", "you 1 2 3 me 5 6 7 8", ())
     for seat, text in [("player_1", "3"), ("player_2", "1")]:
         step = await env.step(seat, say(text))
         assert not any(step.rewards.values())

@@ -42,7 +42,7 @@ async def test_the_policy_is_the_model_and_the_reward_is_the_traces(family):
     assert [len(family.tasks(split)) for split in ("train", "test")] == [7, 1]
     env = family.make(family.tasks("train")[1])  # the number is 2
     first = await env.start()
-    assert [m.text for m in first.brief] == ["You find numbers."]
+    assert [m.text for m in first.system] == ["You find numbers."]
     assert [m.text for m in first.messages] == ["Say a number from 1 to 8."]
     for wrong in (
         say(""),
@@ -54,7 +54,7 @@ async def test_the_policy_is_the_model_and_the_reward_is_the_traces(family):
         with pytest.raises(ActionError):
             await env.step("agent", wrong)
     second = await env.step("agent", say("5"))
-    assert ([m.text for m in second.observation.messages], second.observation.brief) == (["lower"], ())
+    assert ([m.text for m in second.observation.messages], second.observation.system) == (["lower"], ())
     last = await env.step("agent", say("2"))
     assert (last.done, last.success, last.rewards) == (True, True, {"agent": 1.0})
     await env.close()
