@@ -12,7 +12,7 @@ from sojourn.composite import HasBases
 from sojourn.config.registry import Kind, Range
 from sojourn.losses.ppo import PPO
 from sojourn.losses.ratios import mean_by
-from sojourn.protocols import Chooses, HasColumns, LeavesOut, Output, Selected, valid_for
+from sojourn.protocols import Chooses, DividesGradient, HasColumns, Output, Selected, valid_for
 from sojourn.types import Batch, FloatArray
 
 
@@ -38,10 +38,10 @@ class Importance(HasBases):
     def __post_init__(self) -> None:
         if self.low > self.high:
             raise ValueError(f"low = {self.low:g} with high = {self.high:g}: expected a low of at most that")
-        if isinstance(self.base, LeavesOut):
+        if isinstance(self.base, DividesGradient):
             raise ValueError(
-                f"base: {type(self.base).__name__} divides its gradient by what it left out, which a weight changes: "
-                "use it alone, or ppo as the base"
+                f"base: {type(self.base).__name__} divides its gradient by that of another objective, which a weight "
+                "changes: use it alone, or ppo as the base"
             )
 
     @property
