@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, cast
 
 import torch
 
-from sojourn.abilities import Chooses, HasColumns, LeavesOut, valid_for
+from sojourn.abilities import Chooses, DividesGradient, HasColumns, valid_for
 from sojourn.composite import HasBases
 from sojourn.config.registry import Kind, Range
 from sojourn.losses.ppo import PPO
@@ -39,10 +39,10 @@ class Importance(HasBases):
     def __post_init__(self) -> None:
         if self.low > self.high:
             raise ValueError(f"low = {self.low:g} with high = {self.high:g}: expected a low of at most that")
-        if isinstance(self.base, LeavesOut):
+        if isinstance(self.base, DividesGradient):
             raise ValueError(
-                f"base: {type(self.base).__name__} divides its gradient by what it left out, which a weight changes: "
-                "use it alone, or ppo as the base"
+                f"base: {type(self.base).__name__} divides its gradient by that of another objective, which a weight "
+                "changes: use it alone, or ppo as the base"
             )
 
     @property

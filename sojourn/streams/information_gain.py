@@ -11,6 +11,7 @@ import numpy as np
 from sojourn.config.registry import SOME
 from sojourn.errors import ConfigError
 from sojourn.protocols import PerTurn, StepContext
+from sojourn.streams.replies import reply_tokens, score_replies
 from sojourn.streams.trainer_passes import at_last
 from sojourn.types import IntArray, Task, Trajectory
 
@@ -57,8 +58,9 @@ class InformationGain:
             for trajectory in group.trajectories
             for turn in _compared(trajectory)
         ]
-        said = await context.unsaid([p for p, _ in asked], [r.tokens for _, r in asked]) if asked else []
-        means = [of[r.start : r.stop].mean(dtype=np.float64) for of, (_, r) in zip(said, asked, strict=True)]
+        prompts, answers = [prompt for prompt, _ in asked], [reply.tokens for _, reply in asked]
+        scored = await score_replies(context.trainer, prompts, answers) if asked else []
+        means = [row[r.start : r.stop].mean(dtype=np.float64) for row, (_, r) in zip(scored, asked, strict=True)]
         beliefs = iter(np.exp(means) if self.form == "prob" else means)
         return [
             at_last(group, [_gains(t, [next(beliefs) for _ in _compared(t)]) for t in group.trajectories])
@@ -68,9 +70,9 @@ class InformationGain:
     def _reply(self, context: StepContext, task: Task) -> Reply:
         """Where the reply is as `before` alone begins it and as `after` alone ends it, it is not the answer's."""
         text = self._answer(task)
-        tokens = context.reply(self.before + text + self.after)
-        start = _alike(tokens, context.reply(self.before))
-        stop = len(tokens) - _alike(tokens[::-1], context.reply(self.after)[::-1])
+        tokens = reply_tokens(context, self.before + text + self.after)
+        start = _alike(tokens, reply_tokens(context, self.before))
+        stop = len(tokens) - _alike(tokens[::-1], reply_tokens(context, self.after)[::-1])
         if start >= stop:
             raise ConfigError(f"information_gain: {text!r}, a right answer of '{task.env}', has no token: give it one")
         return Reply(tokens, start, stop)
