@@ -113,8 +113,8 @@ class Engine:
         self._stops, self._decode = frozenset(stops), decode
         self._prefill_chunk, self._max_batch = prefill_chunk, max_batch
         most = KEPT_PER_ROW * max_batch * (max_context + PAGE)
-        self._stepper = ModelRunner(model, max_context, memory_bytes, most, kernel=kernel, compiled=compiled)
-        self._tree = self._stepper.tree
+        self._runner = ModelRunner(model, max_context, memory_bytes, most, kernel=kernel, compiled=compiled)
+        self._tree = self._runner.tree
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sojourn-engine")
         self._waiting: list[Request] = []
         self._active: list[Request] = []
@@ -209,9 +209,9 @@ class Engine:
         return tokens
 
     def _check_ids(self, tokens: IntArray) -> None:
-        if tokens.view(np.uint64).max(initial=0) >= self._stepper.vocabulary:  # where negative ones are the greatest
+        if tokens.view(np.uint64).max(initial=0) >= self._runner.vocabulary:  # where negative ones are the greatest
             raise ModelError(
-                f"token ids from {tokens.min()} to {tokens.max()}: expected 0 to {self._stepper.vocabulary - 1}: "
+                f"token ids from {tokens.min()} to {tokens.max()}: expected 0 to {self._runner.vocabulary - 1}: "
                 "the tokenizer is not this model's"
             )
 
@@ -242,7 +242,7 @@ class Engine:
                     wanted, copies = self._admit()
                     if wanted:
                         with self._timeline.during("sample"):
-                            outcomes = await loop.run_in_executor(self._thread, self._stepper.step, wanted, copies)
+                            outcomes = await loop.run_in_executor(self._thread, self._runner.step, wanted, copies)
                         self._deliver(outcomes)
                         settled = before
                 except Exception as error:  # whatever a model raises: its requests fail, and the engine goes on
@@ -353,7 +353,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         try:
             with self._timeline.during("publish"):
-                await loop.run_in_executor(self._thread, self._stepper.load, publication.weights)
+                await loop.run_in_executor(self._thread, self._runner.load, publication.weights)
             self.version = publication.version
             if not publication.future.done():
                 publication.future.set_result(None)

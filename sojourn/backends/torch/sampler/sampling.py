@@ -74,7 +74,7 @@ def draw(logits: torch.Tensor, rows: Sequence[Row], kernel: Kernel | None = None
         return Draw(*(np.concatenate(each)[back].tolist() for each in zip(*drawn, strict=True)))
     temperatures = torch.from_numpy(np.array([row.params.temperature for row in rows], dtype=np.float32))
     uniform = torch.from_numpy(np.array([row.uniform for row in rows]))
-    drawn = kernel.draw(logits.float().contiguous(), temperatures, uniform)
+    drawn = kernel.sample(logits.float().contiguous(), temperatures, uniform)
     tokens, logprobs = (of.tolist() for of in drawn)
     if min(tokens) < 0:
         raise InfrastructureError(DIVERGED)
