@@ -132,7 +132,8 @@ async def require_on_policy(one: OpenBackend, batch: Batch, when: str) -> float:
     gap = float(np.abs(scored - batch.logprobs)[trained].max())
     if not gap < TOLERANCE:
         raise BrokenError(
-            f"{when}, sampler and trainer differ by {gap:.3g} nats on a token: expected less than {TOLERANCE:g} on-policy"
+            f"{when}, sampler and trainer differ by {gap:.3g} nats on a token: expected less than {TOLERANCE:g} "
+            "on-policy"
         )
     return gap
 

@@ -90,7 +90,7 @@ def identity(source: Source) -> str:
 
 
 def _find(name: str, revision: str) -> Source:
-    for package in ("torch", "transformers", "safetensors"):
+    for package in ("torch", "transformers", "safetensors", "cffi"):
         if find_spec(package) is None:
             raise MissingExtraError(
                 f"model '{name}' needs the package '{package}', which is not installed: pip install 'sojourn[torch]'"
