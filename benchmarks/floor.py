@@ -32,7 +32,7 @@ def measure(dtype: torch.dtype, device: str) -> Machine:
     rows, width = (4096, 4096) if device == "cuda" else (512, 1536)
     whole = [torch.randn(n, width).to(device) for n in (rows, width)]
     ready = [t.to(dtype) for t in whole]
-    ways = [lambda: torch.nn.functional.linear(*ready), lambda: linear(*whole, half=dtype == torch.bfloat16)]
+    ways = [lambda: torch.nn.functional.linear(*ready), lambda: linear(*whole, bf16=dtype == torch.bfloat16)]
     product = min(seconds(way, device) for _ in range(40) for way in ways)
     big = torch.ones(1 << 27, device=device)
     read = min(seconds(big.sum, device) for _ in range(10))

@@ -1,4 +1,4 @@
-"""How weights are moved."""
+"""The config of the optimiser."""
 
 from __future__ import annotations
 

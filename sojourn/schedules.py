@@ -1,4 +1,5 @@
-"""Learning-rate schedules: the factor on `lr` at an update of a stage, after a linear warm-up; all count updates."""
+"""Learning-rate schedules. Each returns the factor on `lr` at an update of a stage, after a linear warm-up; `step`,
+`steps` and `warmup` count updates."""
 
 from __future__ import annotations
 
@@ -43,9 +44,10 @@ class Cosine:
 
 
 def _ramp(step: int, warmup: int) -> float:
+    """Returns the factor of a linear warm-up."""
     return min(1.0, (step + 1) / (warmup + 1))
 
 
 def _progress(step: int, steps: int, warmup: int) -> float:
-    """0 at the end of the warm-up, 1 at the last step."""
+    """Returns the progress after the warm-up: 0 at its end, 1 at the last step."""
     return min(1.0, max(0, step - warmup) / max(1, steps - warmup))

@@ -1,4 +1,4 @@
-"""What a config says of models: the policy's weights, the critic, and how tokens are sampled."""
+"""The config tables of models: the policy's weights, the critic, and how tokens are sampled."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ class Lora:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """`name`: smollm2, gemma3-270m, tiny, a folder, a GGUF file, or a hub name. `dtype` is what matrix products are
-    computed in ("auto": bf16 where the processor has instructions for it, else fp32); trained weights are kept in fp32
-    in any case. Without `lora` all weights are trained. `revision` is the commit, tag or branch of a hub model ("": its
-    main branch); which commit that was is recorded, and a run goes on with that commit alone."""
+    """The policy's model. `name` is smollm2, gemma3-270m, tiny, a folder, a GGUF file, or a hub name. `dtype` is the
+    type in which matrix products are computed ("auto": bf16 where the processor has instructions for it, else fp32);
+    trained weights are kept in fp32 in any case. Without `lora` all weights are trained. `revision` is the commit, tag
+    or branch of a hub model ("": its main branch); the commit is recorded, and the run resumes only with that
+    commit."""
 
     name: Annotated[str, MODEL] = "smollm2"
     revision: Annotated[str, REVISION] = ""
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     lora: Lora | None = None
-    weights: str = ""  # a run folder whose newest checkpoint to start from
+    weights: str = ""  # a run folder: training starts from its newest checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,23 +58,23 @@ class Sampling:
         )
 
 
-def _steeper() -> Optim:
+def _critic_optim() -> Optim:
     return Optim(lr=1e-4)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Critic:
-    """What predicts the return from each state: a head on the policy's last hidden states, or with `model` on those of
-    a model of its own with the same tokenizer, trained whole or by `lora`. `hidden` is the width of the head's inner
-    layer (0: it is linear). What `optim` moves is the critic's own; a head on the policy moves the policy's weights
-    too, with the policy's optimiser, unless `detach` keeps its gradient from them."""
+    """A critic, which predicts the return from each state by a head on the policy's last hidden states or, with
+    `model`, on those of a model of its own, which has the same tokenizer and is trained whole or by `lora`. `hidden`
+    is the width of the head's inner layer (0: the head is linear). `optim` updates the critic's own weights; a head on
+    the policy trains the policy's weights too, by the policy's optimiser, unless `detach` stops its gradient."""
 
     model: str = ""
     revision: Annotated[str, REVISION] = ""  # of `model`, where it comes from a hub
     lora: Lora | None = None
     hidden: Annotated[int, Range(0)] = 0
     detach: bool = False
-    optim: Optim = field(default_factory=_steeper)
+    optim: Optim = field(default_factory=_critic_optim)
 
     def __post_init__(self) -> None:
         if self.model and self.detach:

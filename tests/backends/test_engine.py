@@ -17,6 +17,7 @@ from transformers import (
     MambaForCausalLM,
 )
 
+from sojourn.backends.torch.kernels import compiler
 from sojourn.backends.torch.kernels import kernel as kernels
 from sojourn.backends.torch.kernels.cache import PAGE, Shape
 from sojourn.backends.torch.sampler import decoders
@@ -66,7 +67,7 @@ def assert_exact(model, told):
 async def test_turns_forks_and_groups_in_mixed_batches_agree_with_a_plain_forward(family, kernel):
     model = build(family)
     engine = open_engine(model, kernel=kernel)
-    assert (engine._stepper._kernel is None) == (not kernel)
+    assert (engine._runner._kernel is None) == (not kernel)
     shared = tokens_of(1, 40)
     group = [play(engine, shared, 3, seed) for seed in range(3)]
     others = [play(engine, tokens_of(50 + n, 3 + 17 * n), 2, 10 + n) for n in range(4)]
@@ -95,17 +96,21 @@ async def test_scores_agree_with_a_plain_forward(family, kernel):
     await engine.close()
 
 
-FORMS = [(family, True, "Compiled") for family in ("llama", "mistral", "qwen2", "qwen3")]
-FORMS += [("gemma3", True, "Plain"), ("qwen2", False, "Plain"), ("llama", False, "FusedLlama")]
+FORMS = [(family, True, "CDecoder") for family in ("llama", "mistral", "qwen2", "qwen3")]
+FORMS += [
+    ("gemma3", True, "TransformersDecoder"),
+    ("qwen2", False, "TransformersDecoder"),
+    ("llama", False, "FusedLlama"),
+]
 
 
 @pytest.mark.parametrize(("family", "kernel", "form"), FORMS)
 async def test_the_fused_decoder_gives_the_logits_of_transformers(family, kernel, form, monkeypatch):
     model = build(family)
     fast = open_engine(model, kernel=kernel)
-    monkeypatch.setattr(decoders, "build", lambda model, *_, **__: decoders.Plain(model))
+    monkeypatch.setattr(decoders, "build", lambda model, *_, **__: decoders.TransformersDecoder(model))
     plain = open_engine(model, kernel=kernel)
-    assert [type(engine._stepper._decoder).__name__ for engine in (fast, plain)] == [form, "Plain"]
+    assert [type(engine._runner._decoder).__name__ for engine in (fast, plain)] == [form, "TransformersDecoder"]
     told = await asyncio.gather(play(fast, tokens_of(1, 30), 3, 1), play(fast, tokens_of(2, 50), 3, 2))
     same = await asyncio.gather(play(plain, tokens_of(1, 30), 3, 1), play(plain, tokens_of(2, 50), 3, 2))
     for (_, one), (_, other) in zip(flat(told), flat(same), strict=True):
@@ -140,7 +145,7 @@ async def test_the_compiled_decoder_gives_each_token_the_same_bits_in_every_batc
         torch.set_num_threads(threads)
         told = twin(model).to(torch.bfloat16) if half else model
         engine = open_engine(told, stops=(), max_context=256, prefill_chunk=chunk)
-        assert type(engine._stepper._decoder).__name__ == "Compiled"
+        assert type(engine._runner._decoder).__name__ == "CDecoder"
         beside = [engine.sample(Prompt(other), SamplingParams(5)) for other in others if crowd]
         first = await asyncio.gather(*beside, engine.sample(Prompt(context[:120]), SamplingParams(3, seed=1)))
         samples = [await engine.sample(Prompt(context[:n]), SamplingParams(3, seed=n)) for n in (60, 121, 250)]
@@ -159,7 +164,7 @@ async def test_positions_that_scale_beyond_the_models_length_stay_as_they_are_wi
     scaled = {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}}
     model = LlamaForCausalLM(LlamaConfig(**SIZES, **scaled)).eval()
     engine = open_engine(model, max_context=256)
-    assert type(engine._stepper._decoder).__name__ == "Compiled"
+    assert type(engine._runner._decoder).__name__ == "CDecoder"
     assert_exact(model, await play(engine, tokens_of(1, 210), 3, 1))
     await engine.close()
 
@@ -546,32 +551,32 @@ def test_the_engines_model_cannot_be_called_without_it():
 
 async def test_without_a_compiler_torch_does_what_the_kernel_would(tmp_path, monkeypatch):
     monkeypatch.setenv("SOJOURN_CACHE", str(tmp_path))
-    compiler = tmp_path / "cc"
-    compiler.write_text("#!/bin/sh\nexit 1\n")
-    compiler.chmod(0o755)
-    for name in (str(compiler), "no-such-compiler"):
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    for name in (str(broken), "no-such-compiler"):
         monkeypatch.setenv("CC", name)
-        kernels.built.cache_clear()
+        compiler.compiled.cache_clear()
         model = build("llama")
         engine = open_engine(model)
-        assert engine._stepper._kernel is None
+        assert engine._runner._kernel is None
         assert_exact(model, await play(engine, tokens_of(3, 50), 2, 1))
         await engine.close()
-    kernels.built.cache_clear()
+    compiler.compiled.cache_clear()
 
 
 def test_the_kernel_is_compiled_once_and_works_without_shared_threads(tmp_path, monkeypatch):
     monkeypatch.setenv("SOJOURN_CACHE", str(tmp_path))
-    kernels.built.cache_clear()
-    monkeypatch.setattr(kernels, "openmp", lambda: None)
+    compiler.compiled.cache_clear()
+    monkeypatch.setattr(compiler, "openmp", lambda: None)
     shapes, cpu = [Shape(2, 12, 12)] * 3, torch.device("cpu")
     assert kernels.load(shapes, 4, torch.float32, cpu) is not None
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "kernels").iterdir()}
-    kernels.built.cache_clear()
+    compiler.compiled.cache_clear()
     assert kernels.load(shapes, 4, torch.float32, cpu) is not None
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "kernels").iterdir()} == made
     assert kernels.load([Shape(2, 12, 12), Shape(1, 12, 12)], 4, torch.float32, cpu) is None
-    kernels.built.cache_clear()
+    compiler.compiled.cache_clear()
 
 
 @KERNELS

@@ -1,7 +1,6 @@
 """The trainer's kernel gives what torch gives in double precision, forward and backward, for every shape and tree."""
 
 import copy
-import ctypes
 from itertools import pairwise
 
 import numpy as np
@@ -12,8 +11,7 @@ from made import batch as made_batch
 from made import tree
 from torch.nn.functional import silu
 
-from sojourn.backends.torch.kernels import gradients, product
-from sojourn.backends.torch.kernels import kernel as kernels
+from sojourn.backends.torch.kernels import compiler, gradients, product
 from sojourn.backends.torch.models.lora import adapted as with_adapters
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.batch import share
@@ -66,7 +64,7 @@ def test_attention_over_a_tree(key, value, heads, kv_heads, window, lengths_and_
     sent[0] *= 3
     slope = torch.randn(len(asked), heads, value)
     found = [t.clone().requires_grad_() for t in sent]
-    out = own.attend(*found, own.sights(made, window, None if portion is None else asked), key**-0.5)
+    out = own.attend(*found, own.block_mask(made, window, None if portion is None else asked), key**-0.5)
     out.backward(slope)
     exact = [t.double().requires_grad_() for t in sent]
     right = plain(*exact, seen(made, window)[asked], key**-0.5)
@@ -85,7 +83,7 @@ def test_attention_takes_rows_by_their_strides_and_repeats_itself_to_the_bit():
     for rows, count in ((apart, threads), ([t.contiguous() for t in apart], threads), (apart, 1)):
         torch.set_num_threads(count)
         inputs = [t.detach().requires_grad_() for t in rows]
-        out = own.attend(*inputs, own.sights(made, None), 0.25)
+        out = own.attend(*inputs, own.block_mask(made, None), 0.25)
         out.square().sum().backward()
         found.append([out, *(t.grad for t in inputs)])
     torch.set_num_threads(threads)
@@ -96,9 +94,8 @@ def test_attention_takes_rows_by_their_strides_and_repeats_itself_to_the_bit():
 def test_memory_grows_with_nodes_not_with_pairs():
     own, sizes = gradients.load(16, 16, 2), []
     for nodes in (4096, 8192):
-        sights = own.sights(share.line(nodes), None)  # whose arrays the structure points to
-        about = sights.about(1.0, 4, 2)
-        sizes.append(own.c.tree_scratch(ctypes.addressof(about), True))
+        mask = own.block_mask(share.line(nodes), None)  # the structure points to its tensors
+        sizes.append(own.c.tree_scratch_size(mask.tree(scale=1.0, heads=4, kv_heads=2), True))
     assert sizes[1] < 2.1 * sizes[0]
 
 
@@ -141,7 +138,7 @@ def test_norms(rows, size):
 @pytest.mark.parametrize("count", [1, 7, 4096, 70_001])
 def test_gates(count):
     own = gradients.load(16, 16, 2)
-    compare(lambda gate, up: own.gated(20 * gate, up), lambda gate, up: silu(20 * gate) * up, (count,), (count,))
+    compare(lambda gate, up: own.silu_gate(20 * gate, up), lambda gate, up: silu(20 * gate) * up, (count,), (count,))
 
 
 def test_rotation():
@@ -153,7 +150,7 @@ def test_rotation():
         cos, sin = angles.cos().to(x)[:, None], angles.sin().to(x)[:, None]
         return x * cos + torch.cat([-high, low], -1) * sin
 
-    compare(lambda x: own.turned(x, angles.cos(), angles.sin()), turned, (300, 5, 16))
+    compare(lambda x: own.rotate(x, angles.cos(), angles.sin()), turned, (300, 5, 16))
 
 
 def adapted(name: str):
@@ -201,16 +198,16 @@ async def test_without_a_compiler_torch_does_the_same(tmp_path, monkeypatch):
     right = await trained(build("llama"), True).forward(batch)
     monkeypatch.setenv("SOJOURN_CACHE", str(tmp_path))
     monkeypatch.setenv("CC", "no-such-compiler")
-    for cached in (kernels.built, gradients.load, product._functions):
+    for cached in (compiler.compiled, gradients.load, product._library):
         cached.cache_clear()
     made = trained(build("llama"), True)
     assert not made.decoder.fused
     np.testing.assert_allclose((await made.forward(batch)).logprobs, right.logprobs, atol=2e-4)
-    for cached in (kernels.built, gradients.load, product._functions):
+    for cached in (compiler.compiled, gradients.load, product._library):
         cached.cache_clear()
 
 
-@pytest.mark.skipif(product._functions(True) is None, reason="torch multiplies bf16 here")
+@pytest.mark.skipif(product._library(True) is None, reason="torch multiplies bf16 here")
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_products_in_bf16_are_nearer_to_the_whole_than_torchs_autocast(family):
     """Mean distance from fp32 of logprobs, and of all gradients; both far from none, so that bf16 was in use."""

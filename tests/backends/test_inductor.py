@@ -26,7 +26,7 @@ async def tokens_of(engine: Engine) -> list[list[int]]:
 async def test_compiled_layers_sample_the_same():
     model = build("gemma3")
     plain, fast = open_engine(model, False), open_engine(model, True)
-    parts = [layer.mlp._compiled_call_impl for layer in fast._stepper._model.model.layers]
+    parts = [layer.mlp._compiled_call_impl for layer in fast._runner._model.model.layers]
     assert all(part is not None for part in parts)
     assert await tokens_of(plain) == await tokens_of(fast)
     await plain.close()
@@ -41,7 +41,7 @@ async def test_where_it_cannot_compile_the_layers_stay_as_they_were(tmp_path, mo
     model = build("gemma3")
     with pytest.warns(RuntimeWarning, match="torch.compile does not work here"):
         made = open_engine(model, True)
-    assert all(layer.mlp._compiled_call_impl is None for layer in made._stepper._model.model.layers)
+    assert all(layer.mlp._compiled_call_impl is None for layer in made._runner._model.model.layers)
     plain = open_engine(model, False)
     assert await tokens_of(made) == await tokens_of(plain)
     await made.close()
@@ -51,4 +51,4 @@ async def test_where_it_cannot_compile_the_layers_stay_as_they_were(tmp_path, mo
 
 def test_a_model_that_a_kernel_knows_is_not_compiled():
     made = open_engine(build("llama"), True)
-    assert all(layer.mlp._compiled_call_impl is None for layer in made._stepper._model.model.layers)
+    assert all(layer.mlp._compiled_call_impl is None for layer in made._runner._model.model.layers)

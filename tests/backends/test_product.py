@@ -5,12 +5,12 @@ import torch
 
 from sojourn.backends.torch.kernels import product
 
-OWN = pytest.mark.skipif(product._functions(True) is None, reason="torch multiplies bf16 here")
+OWN = pytest.mark.skipif(product._library(True) is None, reason="torch multiplies bf16 here")
 HALF = pytest.mark.parametrize("half", [False, pytest.param(True, marks=OWN)], ids=["fp32", "bf16"])
 SIZES = [(1, 1, 1), (5, 7, 3), (13, 2, 33), (97, 64, 96), (200, 33, 65), (30, 3000, 31), (411, 130, 7)]
 SIZES += [(9000, 3, 40), (40, 2, 9000)]  # more than are packed at once
 
-pytestmark = pytest.mark.skipif(product._functions(False) is None, reason="needs a C compiler")
+pytestmark = pytest.mark.skipif(product._library(False) is None, reason="needs a C compiler")
 
 
 def rounded(x: torch.Tensor, half: bool) -> torch.Tensor:
@@ -31,7 +31,7 @@ def test_a_product_in_any_layout(size, turned, half):
         torch.randn(inputs, count).T if turn else torch.randn(count, inputs)
         for count, turn in zip((rows, outputs), turned, strict=True)
     )
-    found = product.linear(x, weight, half=half)
+    found = product.linear(x, weight, bf16=half)
     assert found.dtype == torch.float32
     close(found, rounded(x, half) @ rounded(weight, half).T, inputs)
 
@@ -39,9 +39,9 @@ def test_a_product_in_any_layout(size, turned, half):
 @HALF
 def test_neither_stride_is_one_and_nothing_at_all(half):
     x, weight = torch.randn(6, 20)[:, ::2], torch.randn(8, 30)[:, ::3]
-    close(product.linear(x, weight, half=half), rounded(x, half) @ rounded(weight, half).T, 10)
-    assert product.linear(x[:0], weight, half=half).shape == (0, 8)
-    assert product.linear(x[:, :0], weight[:, :0], half=half).eq(0).all()
+    close(product.linear(x, weight, bf16=half), rounded(x, half) @ rounded(weight, half).T, 10)
+    assert product.linear(x[:0], weight, bf16=half).shape == (0, 8)
+    assert product.linear(x[:, :0], weight[:, :0], bf16=half).eq(0).all()
 
 
 @HALF
@@ -51,11 +51,11 @@ def test_a_sum_has_one_order_on_however_many_threads_and_rows(half):
         found = []
         for count in (1, 3):
             torch.set_num_threads(count)
-            found.append(product.linear(x, weight, half=half))
+            found.append(product.linear(x, weight, bf16=half))
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(*found)
-    assert torch.equal(found[0][17:30], product.linear(x[17:30], weight, half=half))
+    assert torch.equal(found[0][17:30], product.linear(x[17:30], weight, bf16=half))
 
 
 @HALF
@@ -65,7 +65,7 @@ def test_a_layers_gradients(shape, bias, half):
     torch.manual_seed(1)
     layer, x = torch.nn.Linear(20, 33, bias=bias), torch.randn(*shape, 20, requires_grad=True)
     slope = torch.randn(*shape, 33)
-    product.enlist(layer, half=half)
+    product.use_kernel(layer, bf16=half)
     out = layer(x)
     out.backward(slope)
     rows, wide = x.detach().reshape(-1, 20), slope.reshape(-1, 33)
@@ -80,7 +80,7 @@ def test_a_layers_gradients(shape, bias, half):
 def test_what_is_frozen_has_no_gradient():
     layer, x = torch.nn.Linear(4, 3), torch.randn(2, 4, requires_grad=True)
     layer.requires_grad_(False)
-    product.enlist(layer, half=False)
+    product.use_kernel(layer, bf16=False)
     layer(x).sum().backward()
     assert layer.weight.grad is None
     assert x.grad is not None
@@ -88,7 +88,7 @@ def test_what_is_frozen_has_no_gradient():
 
 def test_without_a_compiler_torch_multiplies(monkeypatch):
     x, weight, bias = torch.randn(5, 8), torch.randn(3, 8), torch.randn(3)
-    monkeypatch.setattr(product, "_functions", lambda half: None)
+    monkeypatch.setattr(product, "_library", lambda bf16: None)
     close(product.linear(x, weight, bias), x.double() @ weight.double().T + bias.double(), 8)
     right = rounded(x, True) @ rounded(weight, True).T + bias.double()
-    torch.testing.assert_close(product.linear(x, weight, bias, half=True).double(), right, atol=0.05, rtol=0.02)
+    torch.testing.assert_close(product.linear(x, weight, bias, bf16=True).double(), right, atol=0.05, rtol=0.02)

@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from sojourn.backends.torch.kernels.kernel import loaded, openmp
+from sojourn.backends.torch.kernels.compiler import loaded, openmp
 from sojourn.backends.torch.trainer.worker_pool import WorkerPool
 
 CPU = torch.device("cpu")

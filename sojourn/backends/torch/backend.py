@@ -1,4 +1,4 @@
-"""The torch backend as a component: one trainer and one sampler over twin weights."""
+"""The torch backend as a component: a trainer and a sampler, each with its own copy of the weights."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Torch:
     distinct tokens that the trainer computes at once, in one part or in several side by side, `max_context` the tokens
     of one context, `memory_gb` the sampler's key/value cache. `activation_gb` bounds what the layers keep for the
     backward pass meanwhile: beyond it, as many layers as needed are computed twice. `threads` is what the command sets
-    before torch is imported (0: all cores). `kernel` lets both use kernels that they compile where there is a C
-    compiler; `compile` lets torch.compile have parts of the sampler's layers where no kernel of ours knows them, and
-    warns where it cannot.
+    before torch is imported (0: all cores). `kernel` lets both use kernels, which they compile where there is a
+    C compiler; `compile` applies torch.compile to parts of the sampler's layers where our kernel does not support the
+    model, and warns where that fails.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -42,7 +42,7 @@ class Torch:
     pass_columns: ClassVar[frozenset[str]] = frozenset({"top_token", "top_logprob"})
 
     def check(self, model: Model, critic: Critic | None = None) -> None:
-        """Whether the models can be found, without loading them, and the device is there (for --dry)."""
+        """Raises where a model cannot be found or the device is missing, without loading anything (for --dry)."""
         from sojourn.backends.torch.models import loading
 
         loading.resolve(model.name, model.revision)
@@ -52,7 +52,8 @@ class Torch:
             device_of(self.device)
 
     def identities(self, model: Model, critic: Critic | None) -> dict[str, str]:
-        """Which weights `open` loads, by the role of each model; empty for those that are not on this machine yet."""
+        """Returns what identifies the weights that `open` loads, by the role of each model; empty for a model that is
+        not on this machine yet."""
         from sojourn.backends.torch.models import loading
 
         wanted = {"policy": (model.name, model.revision)}
@@ -81,9 +82,9 @@ class Torch:
         bound = renderer.bind(loaded.tokenizer, loaded.template)
         context = min(self.max_context, loaded.max_context)
         dtype = compute_dtype(model.dtype, device)
-        twin = copy.deepcopy(loaded.model).to(dtype).requires_grad_(False)
+        sampled = copy.deepcopy(loaded.model).to(dtype).requires_grad_(False)
         engine = Engine(
-            twin,
+            sampled,
             stops=bound.stops,
             max_context=context,
             memory_bytes=int(self.memory_gb * 2**30),
@@ -94,7 +95,7 @@ class Torch:
             decode=loaded.tokenizer.decode,
             timeline=timeline,
         )
-        frozen = torch.float32 if self.kernel and device.type == "cpu" else dtype  # which the kernel rounds itself
+        frozen = torch.float32 if self.kernel and device.type == "cpu" else dtype  # the kernel rounds fp32 itself
         trained = loaded.model if model.lora is None else lora.adapted(loaded.model, model.lora, frozen)
         trainer = CopyableTrainer(
             trained,
@@ -109,17 +110,18 @@ class Torch:
         return Opened(trainer, engine, bound, context)
 
     def _critic(self, critic: Critic, policy: Any, dtype: Any, frozen: Any, seed: int) -> Any:
-        """A head on the policy, or on a model of its own. Raises `ModelError` where that reads other tokens."""
+        """Builds a critic: a head on the policy, or on a model of its own. Raises `ModelError` where that model has
+        another tokenizer, or a shorter context."""
         import torch
 
         from sojourn.backends.torch.models import loading, lora
-        from sojourn.backends.torch.trainer import critic as made
+        from sojourn.backends.torch.trainer import critic as critics
         from sojourn.backends.torch.trainer.decoder import Decoder
 
         device = next(policy.model.parameters()).device
         if not critic.model:
-            head = made.Head(policy.model.config.get_text_config().hidden_size, critic.hidden)
-            return made.Critic(head.to(device), critic.optim, detach=critic.detach)
+            head = critics.Head(policy.model.config.get_text_config().hidden_size, critic.hidden)
+            return critics.Critic(head.to(device), critic.optim, detach=critic.detach)
         loaded = loading.load(critic.model, "fp32", seed, critic.revision)
         if loaded.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
             raise ModelError(
@@ -135,25 +137,26 @@ class Torch:
         own = loaded.model if critic.lora is None else lora.adapted(loaded.model, critic.lora, frozen)
         half = self.activation_gb * 2**30 / 2
         decoder = Decoder(own, bf16=dtype == torch.bfloat16, kernel=self.kernel, activation_bytes=half)
-        head = made.Head(loaded.model.config.get_text_config().hidden_size, critic.hidden)
-        return made.Critic(head.to(device), critic.optim, detach=False, model=own, decoder=decoder)
+        head = critics.Head(loaded.model.config.get_text_config().hidden_size, critic.hidden)
+        return critics.Critic(head.to(device), critic.optim, detach=False, model=own, decoder=decoder)
 
 
 def device_of(name: str) -> Any:
-    """The torch device. Raises `ModelError` where a CUDA device is asked for and there is none."""
+    """Returns the torch device. Raises `ModelError` where a CUDA device is requested and there is none."""
     import torch
 
-    found = torch.cuda.is_available()
-    if name == "cuda" and not found:
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
         raise ModelError(
             f"device 'cuda': torch {torch.__version__} sees no CUDA device: install a torch built for it, or set "
             "backend.device to 'auto' or 'cpu'"
         )
-    return torch.device("cuda" if found and name != "cpu" else "cpu")
+    return torch.device("cuda" if available and name != "cpu" else "cpu")
 
 
 def compute_dtype(name: str, device: Any) -> Any:
-    """The torch dtype for matrix products. Without bf16 instructions, bf16 is emulated, far slower than fp32."""
+    """Returns the torch dtype for matrix products. Without bf16 instructions, bf16 is emulated, far slower than
+    fp32."""
     import torch
 
     if name == "auto" and device.type == "cuda":

@@ -1,7 +1,8 @@
-"""Does a backend keep its promises? `check_backend` samples from a tiny model, trains it, and says, promise by promise.
+"""Checks whether a backend keeps its promises: `check_backend` samples from a tiny model, trains it, and judges each
+one.
 
-The sampler and the trainer must be two views of one model, and `publish` the only way from one to the other. What it
-cannot see: models of other architectures, long contexts, and what happens under load.
+The sampler and the trainer must be two views of one model, and `publish` the only way from one to the other. Models of
+other architectures, long contexts and behaviour under load are not checked.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from sojourn.models.spec import Model
 
 
 async def check_backend(backend: Any, model: Model | None = None, *, timeout_s: float = 120.0) -> Report:
-    """The verdicts on a backend component, such as `Torch()`; `timeout_s` is granted to each promise.
+    """Returns the verdicts on a backend component, such as `Torch()`; each promise has `timeout_s`.
 
-    The model must compute in fp32: what is compared is compared closely.
+    The model must compute in fp32: the tolerances are tight.
     """
     case = Case(backend, model or Model(name="tiny:layers=1,hidden=64", dtype="fp32"), running())
     try:

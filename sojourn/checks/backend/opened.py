@@ -1,4 +1,4 @@
-"""An open backend: what is sampled from it, and the batches that are made of that."""
+"""An open backend, samples from it, and batches that are made of them."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from sojourn.types import (
     Turn,
 )
 
-AGREE = 1e-3  # nats a token, in fp32
-MOST = 12  # tokens of a sample
+TOLERANCE = 1e-3  # nats per token, in fp32
+MAX_TOKENS = 12  # of a sample
 TASK = Task("made", {}, 0, "train")
-ASKED = ("Where to?", "Which door is open, and what lies behind it?")
-LEFT = (Message(Role.USER, "A wall. And now?"),)
-GOES = tuple(Message(Role.ASSISTANT, text) for text in ("go north", "go south", "stay"))
+QUESTIONS = ("Where to?", "Which door is open, and what lies behind it?")
+FOLLOW_UP = (Message(Role.USER, "A wall. And now?"),)
+REPLIES = tuple(Message(Role.ASSISTANT, text) for text in ("go north", "go south", "stay"))
 
 
 @dataclass
-class Open:
-    """A backend at work, ready to be trained."""
+class OpenBackend:
+    """An open backend, ready to be trained."""
 
     trainer: Any
     sampler: Any
@@ -52,29 +52,29 @@ class Open:
         return self.renderer.open([Message(Role.USER, text)])
 
     def choices(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(self.renderer.encode_reply(message)) for message in GOES)
+        return tuple(tuple(self.renderer.encode_reply(message)) for message in REPLIES)
 
     async def sample(self, text: str, seed: int, **params: Any) -> Sample:
-        return await self.sampler.sample(self.prompt(text), SamplingParams(MOST, seed=seed, **params))
+        return await self.sampler.sample(self.prompt(text), SamplingParams(MAX_TOKENS, seed=seed, **params))
 
     async def play(self, text: str, seed: int, **params: Any) -> Trajectory:
-        """Two turns in one context, or one where the format cannot be extended."""
+        """Samples two turns in one context, or one where the format cannot be extended."""
         prompt = self.prompt(text)
         first = await self.sample(text, seed, **params)
         turns = [Turn(-1, prompt.tokens, first, None)]
-        more = self.renderer.extend(first, LEFT)
-        if more is not None:
-            context = Prompt(np.concatenate([prompt.tokens, first.tokens, more.tokens]))
-            second = await self.sampler.sample(context, SamplingParams(MOST, seed=seed, **params))
-            turns.append(Turn(0, more.tokens, second, None))
+        extension = self.renderer.extend(first, FOLLOW_UP)
+        if extension is not None:
+            context = Prompt(np.concatenate([prompt.tokens, first.tokens, extension.tokens]))
+            second = await self.sampler.sample(context, SamplingParams(MAX_TOKENS, seed=seed, **params))
+            turns.append(Turn(0, extension.tokens, second, None))
         return Trajectory("agent", tuple(turns), Ending.TURNS)
 
     async def logprobs(self, batch: Batch) -> FloatArray:
-        """The trainer's, for every token: (N,)."""
+        """Returns the trainer's log-probability of every token: (N,)."""
         return np.asarray((await self.trainer.forward(batch)).logprobs)
 
     async def update(self, *batches: Batch) -> None:
-        """One step on the sum of the batches."""
+        """Takes one optimiser step on the sum of the batches."""
         for batch in batches:
             await self.trainer.forward_backward(batch, [Reinforce()])
         await self.trainer.optim_step()
@@ -82,20 +82,22 @@ class Open:
 
 @dataclass
 class Case:
+    """A backend component under test, and all backends that were opened from it."""
+
     backend: Any
     model: Model
     before: set[Any]
-    opened: list[Open] = field(default_factory=list)
+    opened: list[OpenBackend] = field(default_factory=list)
 
-    def open(self, seed: int = 0) -> Open:
-        """A new one; the same seed gives the same weights."""
-        found = self.backend.open(self.model, Auto(), seed, Timeline())
-        self.opened.append(Open(found.trainer, found.sampler, found.renderer))
-        found.trainer.begin(Optim(lr=3e-3, clip_norm=0.0), 100, reference=False)
+    def open(self, seed: int = 0) -> OpenBackend:
+        """Opens another backend; the same seed gives the same weights."""
+        opened = self.backend.open(self.model, Auto(), seed, Timeline())
+        self.opened.append(OpenBackend(opened.trainer, opened.sampler, opened.renderer))
+        opened.trainer.begin(Optim(lr=3e-3, clip_norm=0.0), 100, reference=False)
         return self.opened[-1]
 
     async def close(self) -> None:
-        """All of them, also after one that fails to."""
+        """Closes all of them, also after one that fails to close."""
         failed: list[Exception] = []
         while self.opened:
             one = self.opened.pop()
@@ -108,27 +110,30 @@ class Case:
             raise failed[0]
 
 
-async def lesson(one: Open) -> Batch:
-    """Four plays of the present weights, praised and blamed by turns."""
-    return batch_of([await one.play(text, seed) for seed in (1, 2) for text in ASKED])
+async def training_batch(one: OpenBackend) -> Batch:
+    """Plays four trajectories with the current weights and gives them positive and negative credit."""
+    return batch_of([await one.play(text, seed) for seed in (1, 2) for text in QUESTIONS])
 
 
 def batch_of(played: Sequence[Trajectory]) -> Batch:
+    """Makes a batch of trajectories, each with a credit that depends on its place."""
     group = Group(0, TASK, tuple(Episode(str(n), TASK, (t,)) for n, t in enumerate(played)))
     credit = [Credit.uniform(t, (1.0, -0.5, 0.25)[n % 3]) for n, t in enumerate(played)]
     return to_batch([group], [credit], {}, aggregate=Aggregate())
 
 
-async def gap_between(one: Open, batch: Batch, when: str) -> float:
-    """How far the trainer is from what the sampler said of its own tokens, at most, in nats."""
+async def require_on_policy(one: OpenBackend, batch: Batch, when: str) -> float:
+    """Returns the greatest difference between the trainer's and the sampler's log-probabilities of sampled tokens, in
+    nats. Raises `BrokenError` where it is not below TOLERANCE."""
     trained = batch.weight > 0
     scored = await one.logprobs(batch)
     if scored.shape != batch.logprobs.shape:
         raise BrokenError(f"forward() gave {scored.shape} logprobs for a batch of {batch.logprobs.shape} tokens")
     gap = float(np.abs(scored - batch.logprobs)[trained].max())
-    if not gap < AGREE:
+    if not gap < TOLERANCE:
         raise BrokenError(
-            f"{when}, sampler and trainer differ by {gap:.3g} nats on a token: expected less than {AGREE:g} on-policy"
+            f"{when}, sampler and trainer differ by {gap:.3g} nats on a token: expected less than {TOLERANCE:g} "
+            "on-policy"
         )
     return gap
 
@@ -136,5 +141,5 @@ async def gap_between(one: Open, batch: Batch, when: str) -> float:
 def require_same_sample(was: Sample, now: Sample, when: str) -> None:
     if was.tokens.tolist() != now.tokens.tolist():
         raise BrokenError(f"{when} gave the tokens {now.tokens.tolist()}, but they were {was.tokens.tolist()}")
-    if not np.abs(was.logprobs - now.logprobs).max() < AGREE:
-        raise BrokenError(f"{when} gave other logprobs for the same tokens: expected the same within {AGREE:g}")
+    if not np.abs(was.logprobs - now.logprobs).max() < TOLERANCE:
+        raise BrokenError(f"{when} gave other logprobs for the same tokens: expected the same within {TOLERANCE:g}")

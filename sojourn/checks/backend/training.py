@@ -1,4 +1,4 @@
-"""Training: steps that add up, weights that reach the sampler by `publish` alone, and come back when saved."""
+"""Checks training: parts of a batch add up, only `publish` changes the sampler, and saved weights come back."""
 
 from __future__ import annotations
 
@@ -7,39 +7,50 @@ from pathlib import Path
 
 import numpy as np
 
-from sojourn.checks.backend.opened import AGREE, ASKED, Case, batch_of, gap_between, lesson, require_same_sample
+from sojourn.checks.backend.opened import (
+    QUESTIONS,
+    TOLERANCE,
+    Case,
+    batch_of,
+    require_on_policy,
+    require_same_sample,
+    training_batch,
+)
 from sojourn.checks.promise import BrokenError, NotOfferedError
 from sojourn.types import FloatArray
 
-SPLIT = 0.02  # of how far the update moved: AdamW magnifies what rounding leaves of a gradient of 0
+SPLIT_TOLERANCE = 0.02  # as a fraction of the update: AdamW magnifies the rounding errors of gradients near 0
 
 
 async def publishes(case: Case) -> str:
     one = case.open()
-    batch = await lesson(one)
-    was = [await one.sample(ASKED[0], seed) for seed in range(3)]
+    batch = await training_batch(one)
+    was = [await one.sample(QUESTIONS[0], seed) for seed in range(3)]
     scored = await one.logprobs(batch)
     await one.update(batch)
-    if not np.abs(await one.logprobs(batch) - scored).max() > AGREE:
+    if not np.abs(await one.logprobs(batch) - scored).max() > TOLERANCE:
         raise BrokenError("forward() gives the same after optim_step(): expected that the step changes the weights")
     for seed, sample in enumerate(was):
-        require_same_sample(sample, await one.sample(ASKED[0], seed), f"after optim_step(), seed {seed}, unpublished,")
+        require_same_sample(
+            sample, await one.sample(QUESTIONS[0], seed), f"after optim_step(), seed {seed}, unpublished,"
+        )
     version = await one.trainer.publish()
-    again = [await one.play(text, 7) for text in ASKED]
+    again = [await one.play(text, 7) for text in QUESTIONS]
     for turn in (turn for t in again for turn in t.turns):
         if tuple(turn.sample.versions) != (version, version) or version == was[0].versions.newest:
             raise BrokenError(
                 f"publish() gave version {version} after {was[0].versions.newest}, a later sample has the versions "
                 f"{tuple(turn.sample.versions)}: expected the new one"
             )
-    await gap_between(one, batch_of(again), "after publish()")
+    await require_on_policy(one, batch_of(again), "after publish()")
     return f"version {version}"
 
 
 async def splits(case: Case) -> str:
-    """The first of two steps is on parts; the second shows if their sum was scaled, which AdamW hides at first."""
+    """Gives the first of two steps its batch in parts; the second shows whether their sum was scaled, which AdamW
+    hides in the first."""
     whole, parted = case.open(), case.open()
-    batch = await lesson(whole)
+    batch = await training_batch(whole)
     before = await whole.logprobs(batch)
     count = len(batch.starts) - 1
     await whole.update(batch)
@@ -48,7 +59,7 @@ async def splits(case: Case) -> str:
         await one.update(batch.take(np.arange(count // 2)))
     together, apart = [await one.logprobs(batch) for one in (whole, parted)]
     moved, gap = float(np.abs(together - before).max()), float(np.abs(together - apart).max())
-    if not gap < SPLIT * moved:
+    if not gap < SPLIT_TOLERANCE * moved:
         raise BrokenError(
             f"two steps moved a logprob by {moved:.3g}; with the first batch given in two parts it ended {gap:.3g} "
             "elsewhere: parts must add up, every normalisation being in the weights"
@@ -58,8 +69,8 @@ async def splits(case: Case) -> str:
 
 async def saves(case: Case) -> str:
     one, other = case.open(), case.open(seed=1)
-    batch = await lesson(one)
-    if not np.abs(await other.logprobs(batch) - await one.logprobs(batch)).max() > AGREE:
+    batch = await training_batch(one)
+    if not np.abs(await other.logprobs(batch) - await one.logprobs(batch)).max() > TOLERANCE:
         raise NotOfferedError("the model has the same weights for every seed: nothing can be told apart")
     await one.update(batch)
     with tempfile.TemporaryDirectory() as folder:
@@ -72,7 +83,7 @@ async def saves(case: Case) -> str:
     for trained in (one, other):
         await trained.update(batch)
     require_equal(await one.logprobs(batch), await other.logprobs(batch), "a step later")
-    return "weights, and the optimiser's memory"
+    return "weights, and the optimiser's state"
 
 
 def require_equal(one: FloatArray, other: FloatArray, when: str) -> None:

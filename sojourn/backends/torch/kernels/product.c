@@ -1,37 +1,38 @@
-/* A matrix product of the trainer: both sides fp32, taken in as `real`, sums fp32, each over its terms in one order on
-   however many threads. */
+/* The trainer's matrix product. Both sides are fp32 and converted to `real`; sums are fp32, each of its terms in one
+   order on however many threads. */
 
-#include "tile.c"
+#include "panels.c"
 
-#define FAR 786432     /* bytes of a block that stay in the next cache */
-#define MANY 4096      /* rows, and outputs, that are packed at once, at most */
-#define LITTLE 1000000 /* products that one thread makes as soon as several */
+#define L2_BYTES 786432        /* bytes of a block of rows that stay in the L2 cache */
+#define PART 4096              /* rows, and outputs, that are packed at once, at most */
+#define MAX_SERIAL_OPS 1000000 /* products that one thread computes as fast as several */
 
-/* Numbers of a matrix, from row to row and from column to column. */
+/* A matrix, with the strides from row to row and from column to column. */
 struct Matrix {
-    const float *at;
+    const float *data;
     int64_t row, column;
 };
 
-/* Two numbers of a sum's term, or, where there is but one, it and 0. */
-static int64_t even(int64_t depth) { return depth + depth % PAIR; }
+/* Rounds up to whole terms: an odd depth is padded with 0 where a term is a pair. */
+static int64_t whole_terms(int64_t depth) { return depth + depth % PAIR; }
 
-/* Several numbers, and those below them where a term is a pair (`below` may be 0: all 0), as terms. */
-static inline void join(const float *x, const float *below, term *to, int64_t count)
+/* Makes terms of several numbers and, where a term is a pair, of those of the row below them: zeros where `below` is
+   0. */
+static inline void join_rows(const float *x, const float *below, term *to, int64_t count)
 {
     int64_t n = 0;
 #ifdef REAL16
 #ifdef __AVX512BF16__
-    for (; n < count; n += WIDE) {
-        __mmask16 some = (__mmask16)((1u << least(WIDE, count - n)) - 1);
-        __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(some, x + n)));
-        __m512 next = below ? _mm512_maskz_loadu_ps(some, below + n) : _mm512_setzero_ps();
+    for (; n < count; n += LANES) {
+        __mmask16 lanes = (__mmask16)((1u << min64(LANES, count - n)) - 1);
+        __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(lanes, x + n)));
+        __m512 next = below ? _mm512_maskz_loadu_ps(lanes, below + n) : _mm512_setzero_ps();
         __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(next));
-        _mm512_mask_storeu_epi32(to + n, some, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+        _mm512_mask_storeu_epi32(to + n, lanes, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
     }
 #endif
     for (; n < count; n++)
-        to[n] = put(x[n]) | (term)(below ? put(below[n]) : 0) << 16;
+        to[n] = to_real(x[n]) | (term)(below ? to_real(below[n]) : 0) << 16;
 #else
     (void)below;
     for (; n + 4 <= count; n += 4)
@@ -41,115 +42,118 @@ static inline void join(const float *x, const float *below, term *to, int64_t co
 #endif
 }
 
-/* A row's numbers one after another. */
+/* Converts a row's numbers to `real`, padded to whole terms. */
 static inline void copy_row(const float *x, real *to, int64_t count)
 {
     int64_t n = 0;
 #if defined REAL16 && defined __AVX512BF16__
-    for (; n + WIDE <= count; n += WIDE)
+    for (; n + LANES <= count; n += LANES)
         _mm256_storeu_si256((__m256i *)(to + n), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + n)));
 #endif
     for (; n < count; n++)
-        to[n] = put(x[n]);
+        to[n] = to_real(x[n]);
     if (count % PAIR)
         to[count] = 0;
 }
 
-/* Columns of b (depth, outs) as panel `p`; those of which one lies after the other are turned, some at a time. */
-static void pack_panel(struct Matrix b, int64_t depth, int64_t outs, int64_t p, real *panel)
+/* Packs columns of b (depth, outputs) as panel `p`. Where each column is contiguous it is transposed, LANES terms at a
+   time. */
+static void pack_panel(struct Matrix b, int64_t depth, int64_t outputs, int64_t p, real *panel)
 {
-    int64_t count = least(outs - p * PANEL, PANEL), terms = even(depth) / PAIR;
-    const float *from = b.at + p * PANEL * b.column;
+    int64_t count = min64(outputs - p * PANEL, PANEL), terms = whole_terms(depth) / PAIR;
+    const float *from = b.data + p * PANEL * b.column;
     term *to = (term *)panel;
     if (count < PANEL)
         memset(to, 0, terms * PANEL * sizeof(term));
     if (b.column == 1) {
         for (int64_t t = 0; t < terms; t++)
-            join(from + t * PAIR * b.row, t * PAIR + 1 < depth ? from + (t * PAIR + 1) * b.row : 0, to + t * PANEL,
+            join_rows(from + t * PAIR * b.row, t * PAIR + 1 < depth ? from + (t * PAIR + 1) * b.row : 0, to + t * PANEL,
                  count);
         return;
     }
-    for (int64_t t = 0; t < terms; t += WIDE) {
-        term some[PANEL][WIDE];
-        int64_t wide = least(WIDE, terms - t);
+    for (int64_t t = 0; t < terms; t += LANES) {
+        term columns[PANEL][LANES];
+        int64_t width = min64(LANES, terms - t);
         for (int64_t o = 0; o < count; o++)
-            copy_row(from + o * b.column + t * PAIR, (real *)some[o], least(wide * PAIR, depth - t * PAIR));
-        for (int64_t i = 0; i < wide; i++)
+            copy_row(from + o * b.column + t * PAIR, (real *)columns[o], min64(width * PAIR, depth - t * PAIR));
+        for (int64_t i = 0; i < width; i++)
             for (int64_t o = 0; o < count; o++)
-                to[(t + i) * PANEL + o] = some[o][i];
+                to[(t + i) * PANEL + o] = columns[o][i];
     }
 }
 
-/* Rows of a (rows, depth) that are worked on together, as `panel` reads them: one after another, or tall. */
+/* Packs a block of rows of a (rows, depth) as `panel_product` reads it: one after another, or transposed. */
 static void pack_block(struct Matrix a, int64_t depth, int64_t first, int64_t rows, real *to)
 {
-    int64_t deep = even(depth), blocks = parts(rows, TALL);
-    const float *from = a.at + first * a.row;
+    int64_t padded = whole_terms(depth), groups = ceil_div(rows, TILE_ROWS);
+    const float *from = a.data + first * a.row;
     if (a.column == 1) {
         for (int64_t r = 0; r < rows; r++)
-            copy_row(from + r * a.row, to + r * deep, depth);
+            copy_row(from + r * a.row, to + r * padded, depth);
         return;
     }
-    for (int64_t b = 0; b < blocks; b++) {
-        int64_t begin = b * rows / blocks, some = (b + 1) * rows / blocks - begin;
+    for (int64_t g = 0; g < groups; g++) {
+        int64_t begin = g * rows / groups, count = (g + 1) * rows / groups - begin;
         const float *x = from + begin;
-        term *block = (term *)(to + begin * deep);
+        term *to_group = (term *)(to + begin * padded);
         for (int64_t d = 0; d < depth; d += PAIR)
-            join(x + d * a.column, d + 1 < depth ? x + (d + 1) * a.column : 0, block + d / PAIR * some, some);
+            join_rows(x + d * a.column, d + 1 < depth ? x + (d + 1) * a.column : 0, to_group + d / PAIR * count, count);
     }
 }
 
-/* Terms of a sum that are packed at once, so that a block of rows stays in the cache. */
-static int64_t slice_of(int64_t depth)
+/* Returns how many terms of a sum are packed at once, so that a block of rows stays in the cache. */
+static int64_t slice_depth(int64_t depth)
 {
-    return even(parts(depth, parts(depth, FAR / (BLOCK * (int64_t)sizeof(real)))));
+    return whole_terms(ceil_div(depth, ceil_div(depth, L2_BYTES / (ROW_BLOCK * (int64_t)sizeof(real)))));
 }
 
-/* Numbers of memory that a product packs into. */
-int64_t product_scratch(int64_t rows, int64_t depth, int64_t outs)
+/* Returns how many numbers of scratch memory a product needs. */
+int64_t matmul_scratch_size(int64_t rows, int64_t depth, int64_t outputs)
 {
-    return slice_of(depth) * (least(rows, MANY) + parts(least(outs, MANY), PANEL) * PANEL);
+    return slice_depth(depth) * (min64(rows, PART) + ceil_div(min64(outputs, PART), PANEL) * PANEL);
 }
 
-/* What all threads of a team do together for at most MANY rows and outputs: y = a b, the rows of y `across` apart. */
-static void part(struct Matrix a, struct Matrix b, int64_t rows, int64_t depth, int64_t outs, float *y, int64_t across,
-                 real *memory)
+/* Computes y = a b for at most PART rows and outputs, by all threads of a team together; rows of y are `y_stride`
+   apart. */
+static void matmul_part(struct Matrix a, struct Matrix b, int64_t rows, int64_t depth, int64_t outputs, float *y,
+                        int64_t y_stride, real *scratch)
 {
-    int64_t slice = slice_of(depth), blocks = parts(rows, BLOCK), all = parts(outs, PANEL), groups = parts(all, SHARE);
-    int tall = a.column != 1, as_is = PAIR == 1 && !tall && a.row == depth && slice == depth;
-    real *packed = memory + rows * slice;
+    int64_t slice = slice_depth(depth), blocks = ceil_div(rows, ROW_BLOCK), panels = ceil_div(outputs, PANEL);
+    int64_t spans = ceil_div(panels, PANELS_PER_TASK);
+    int transposed = a.column != 1, as_is = PAIR == 1 && !transposed && a.row == depth && slice == depth;
+    real *packed = scratch + rows * slice;
     for (int64_t k = 0; k < depth; k += slice) {
-        int64_t some = least(slice, depth - k), deep = even(some);
-        struct Matrix left = {a.at + k * a.column, a.row, a.column}, right = {b.at + k * b.row, b.row, b.column};
+        int64_t part_depth = min64(slice, depth - k), padded = whole_terms(part_depth);
+        struct Matrix left = {a.data + k * a.column, a.row, a.column}, right = {b.data + k * b.row, b.row, b.column};
 #pragma omp for schedule(static) nowait
-        for (int64_t p = 0; p < all; p++)
-            pack_panel(right, some, outs, p, packed + p * deep * PANEL);
+        for (int64_t p = 0; p < panels; p++)
+            pack_panel(right, part_depth, outputs, p, packed + p * padded * PANEL);
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < blocks; i++) {
             int64_t first = i * rows / blocks, count = (i + 1) * rows / blocks - first;
             if (!as_is)
-                pack_block(left, some, first, count, memory + first * deep);
+                pack_block(left, part_depth, first, count, scratch + first * padded);
         }
 #pragma omp for schedule(dynamic) collapse(2)
         for (int64_t i = 0; i < blocks; i++)
-            for (int64_t g = 0; g < groups; g++) {
+            for (int64_t s = 0; s < spans; s++) {
                 int64_t first = i * rows / blocks, count = (i + 1) * rows / blocks - first;
-                const real *x = (as_is ? (const real *)a.at : memory) + first * deep;
-                panels(x, tall, count, deep, packed, outs, y + first * across, across, k > 0, g * SHARE,
-                       least((g + 1) * SHARE, all));
+                const real *x = (as_is ? (const real *)a.data : scratch) + first * padded;
+                panel_products(x, transposed, count, padded, packed, outputs, y + first * y_stride, y_stride, k > 0,
+                               s * PANELS_PER_TASK, min64((s + 1) * PANELS_PER_TASK, panels));
             }
     }
 }
 
-/* y (rows, outs) = a (rows, depth) b (depth, outs). Of each side's strides one is 1. */
-void multiply(const float *a, int64_t a_row, int64_t a_column, const float *b, int64_t b_row, int64_t b_column,
-              int64_t rows, int64_t depth, int64_t outs, float *y, real *memory)
+/* Computes y (rows, outputs) = a (rows, depth) b (depth, outputs). Of each side's strides one must be 1. */
+void matmul(const float *a, int64_t a_row, int64_t a_column, const float *b, int64_t b_row, int64_t b_column,
+            int64_t rows, int64_t depth, int64_t outputs, float *y, real *scratch)
 {
-#pragma omp parallel if (rows * depth * outs > LITTLE)
-    for (int64_t row = 0; row < rows; row += MANY)
-        for (int64_t out = 0; out < outs; out += MANY) {
+#pragma omp parallel if (rows * depth * outputs > MAX_SERIAL_OPS)
+    for (int64_t row = 0; row < rows; row += PART)
+        for (int64_t out = 0; out < outputs; out += PART) {
             struct Matrix left = {a + row * a_row, a_row, a_column}, right = {b + out * b_column, b_row, b_column};
-            part(left, right, least(MANY, rows - row), depth, least(MANY, outs - out), y + row * outs + out, outs,
-                 memory);
+            matmul_part(left, right, min64(PART, rows - row), depth, min64(PART, outputs - out),
+                        y + row * outputs + out, outputs, scratch);
         }
 }

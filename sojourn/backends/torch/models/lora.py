@@ -1,4 +1,4 @@
-"""Low-rank adapters over a model, and the weights that they come to."""
+"""Adds low-rank adapters to a model, and merges them into its weights."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sojourn.backends.torch.trainer.decoder import base_of
 
 
 def adapted(model: Any, lora: Any, dtype: Any) -> Any:
-    """Low-rank adapters in fp32 over frozen weights, which are kept in `dtype`."""
+    """Adds low-rank adapters in fp32 to a model, whose own weights are frozen and converted to `dtype`."""
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", bias="none")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of peft's way with transformers: nobody here can mend it
+        warnings.simplefilter("ignore", FutureWarning)  # about how peft uses transformers, which is out of our hands
         adapted = get_peft_model(model.to(dtype), config)
     for parameter in adapted.parameters():
         if parameter.requires_grad:
@@ -27,7 +27,7 @@ def adapted(model: Any, lora: Any, dtype: Any) -> Any:
 
 @torch.no_grad()
 def merged(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights by the names of the bare transformers model, adapters added in."""
+    """Yields the weights with the adapters merged in, by their names in the bare transformers model."""
     from peft.tuners.lora import Linear as LoraLinear
 
     adapted: dict[str, torch.Tensor] = {}

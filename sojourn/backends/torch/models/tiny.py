@@ -1,8 +1,8 @@
-"""A small language model from scratch, and its tokenizer of whole words: learns a text world in minutes on one core.
+"""Builds a small language model and its tokenizer of whole words; it learns a text world in minutes on one core.
 
 The tokenizer is a unigram model (Kudo 2018, arXiv:1804.10959) whose vocabulary is written here, not learned: the 256
 bytes, so that any text round-trips, and the words below, each at the start of a line and after a space. A listed word
-is always one token, since each token costs about the same; other words fall apart into shorter ones and bytes.
+is always one token, since each token costs about the same; other words are split into shorter ones and bytes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Size:
 
 
 def read_size(name: str) -> Size:
-    """The size that a name such as "tiny" or "tiny:layers=2,hidden=64" asks for."""
+    """Returns the size for a name such as "tiny" or "tiny:layers=2,hidden=64"."""
     _, _, options = name.partition(":")
     values: dict[str, int] = {}
     for option in filter(None, options.split(",")):
@@ -106,10 +106,11 @@ def build_tokenizer() -> Any:
 
 
 def build_model(size: Size, tokenizer: Any, seed: int) -> Any:
-    """A Llama-style decoder (Touvron et al. 2023, arXiv:2302.13971) with grouped queries and tied embeddings.
+    """Builds a Llama-style decoder (Touvron et al. 2023, arXiv:2302.13971) with grouped queries and tied embeddings.
 
-    Weights start at a deviation of 1/sqrt(hidden), those that write to the residual stream smaller by sqrt(2 layers)
-    (Radford et al. 2019): at Llama's own 0.02, a model this narrow does not learn to copy within minutes (`LOG.md`).
+    Initial weights have a standard deviation of 1/sqrt(hidden), smaller by sqrt(2 layers) for those that write to the
+    residual stream (Radford et al. 2019): at Llama's own 0.02, a model this narrow does not learn to copy within
+    minutes (`LOG.md`).
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM

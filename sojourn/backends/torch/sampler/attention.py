@@ -1,7 +1,8 @@
-"""Attention of a packed step over cached contexts, through transformers' own attention interface.
+"""Computes the attention of a packed step over cached contexts, through transformers' own attention interface.
 
 One step of the engine is one row of tokens: pieces of many contexts, those of a few tokens first. The model's linear
-layers see the row without padding; here every token meets the keys and values of its context, wherever their pages are.
+layers see the row without padding; here every token attends to the keys and values of its context, whose pages may lie
+anywhere in the cache.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sojourn.backends.torch.sampler.prefix_cache import Context
 from sojourn.errors import ModelError
 
 NAME = "sojourn_engine"
-FEW = 8  # tokens of a piece, up to which each is looked at by itself; with the kernel all are
+SHORT = 8  # tokens of a piece, up to which each attends by itself; with the kernel all do
 
 
 class Piece(NamedTuple):
@@ -33,22 +34,22 @@ class Piece(NamedTuple):
 
     @property
     def is_long(self) -> bool:
-        return self.end - self.begin > FEW
+        return self.end - self.begin > SHORT
 
 
-class Long(NamedTuple):
-    """A piece of more tokens: its rows, the pages of its context (1, pages), its first position, its last and one."""
+class LongPiece(NamedTuple):
+    """A piece whose tokens attend together."""
 
-    rows: slice
-    pages: torch.Tensor
-    begin: int
+    rows: slice  # of the step
+    pages: torch.Tensor  # (1, pages) of its context
+    begin: int  # positions in the context
     end: int
 
 
 @dataclass
 class Plan:
-    """Where every token of a step's row belongs. Without a kernel, pieces of few tokens come first: each token of
-    theirs is looked at by itself. With one, all are."""
+    """Says where every token of a step belongs. Tokens of short pieces attend one by one; without a kernel, these
+    pieces must come first. With a kernel, all tokens attend one by one."""
 
     cache: KeyValues
     pieces: list[Piece]
@@ -57,10 +58,10 @@ class Plan:
     counts: np.ndarray = field(init=False)  # (pieces,) of their tokens
     length: int = field(init=False)  # tokens of the longest context
     positions: torch.Tensor = field(init=False)  # (N,)
-    places: torch.Tensor = field(init=False)  # (N,) in the cache
-    _tables: torch.Tensor = field(init=False)  # (pieces, pages)
-    _owners: torch.Tensor = field(init=False)  # (N,) pieces
-    _hidden: dict[tuple[int, int | None], tuple[int, torch.Tensor]] = field(default_factory=dict)
+    slots: torch.Tensor = field(init=False)  # (N,) in the cache
+    _page_tables: torch.Tensor = field(init=False)  # (pieces, pages)
+    _contexts: torch.Tensor = field(init=False)  # (N,) rows of `_page_tables`
+    _masks: dict[tuple[int, int | None], tuple[int, torch.Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         contexts, begins, ends = zip(*self.pieces, strict=True)
@@ -69,51 +70,49 @@ class Plan:
         tables = np.concatenate([context.table[:width] for context in contexts]).reshape(-1, width)
         owners = np.repeat(np.arange(len(ends)), self.counts)
         positions = np.arange(len(owners)) + (ends - np.cumsum(self.counts))[owners]
-        places = tables[owners, positions // PAGE] * PAGE + positions % PAGE
-        self.positions, self.places, self._tables, self._owners = (
-            torch.from_numpy(of).to(self.device) for of in (positions, places, tables, owners)
+        slots = tables[owners, positions // PAGE] * PAGE + positions % PAGE
+        self.positions, self.slots, self._page_tables, self._contexts = (
+            torch.from_numpy(array).to(self.device) for array in (positions, slots, tables, owners)
         )
 
     @cached_property
     def short(self) -> int:
-        """Pieces whose tokens are looked at one by one."""
+        """The number of pieces whose tokens attend one by one."""
         return len(self.pieces) if self.kernel is not None else sum(not piece.is_long for piece in self.pieces)
 
     @cached_property
     def singles(self) -> int:
-        """Tokens of the short pieces."""
+        """The number of tokens of the short pieces."""
         return int(self.counts[: self.short].sum())
 
     @cached_property
     def rows(self) -> Rows:
-        """The tokens of the short pieces, one by one."""
+        """The tokens of the short pieces."""
         pages = -(-max(piece.end for piece in self.pieces[: self.short]) // PAGE)
-        tables = self._tables[: self.short, :pages].contiguous()
-        return Rows(tables, self._owners[: self.singles], self.positions[: self.singles] + 1)
+        tables = self._page_tables[: self.short, :pages].contiguous()
+        return Rows(tables, self._contexts[: self.singles], self.positions[: self.singles] + 1)
 
     @cached_property
-    def long(self) -> list[Long]:
+    def long(self) -> list[LongPiece]:
         out, row = [], self.singles
         for context, begin, end in self.pieces[self.short :]:
             pages = torch.from_numpy(context.table[None, : -(-end // PAGE)]).to(self.device)
-            out.append(Long(slice(row, row + end - begin), pages, begin, end))
+            out.append(LongPiece(slice(row, row + end - begin), pages, begin, end))
             row += end - begin
         return out
 
-    def hidden(self, number: int, window: int | None, repeats: int, dtype: torch.dtype) -> tuple[int, torch.Tensor]:
-        """For a longer piece: the first key that any of its tokens may see, and what to add to the scores
-        (repeats * n, keys)."""
+    def mask(self, number: int, window: int | None, repeats: int, dtype: torch.dtype) -> tuple[int, torch.Tensor]:
+        """Returns, for a longer piece, the first key that any of its tokens may see, and what to add to the scores of
+        the keys from there on (repeats * n, keys)."""
         key = (number, window)
-        if key not in self._hidden:
+        if key not in self._masks:
             _, _, begin, end = self.long[number]
             first = max(0, begin - window + 1) if window else 0
-            at, keys = (
-                torch.arange(begin, end, device=self.device)[:, None],
-                torch.arange(first, end, device=self.device),
-            )
-            seen = (keys <= at) & (keys > at - (window or end + 1))
-            self._hidden[key] = first, _hidden(seen, dtype).repeat(repeats, 1)
-        return self._hidden[key]
+            queries = torch.arange(begin, end, device=self.device)[:, None]
+            keys = torch.arange(first, end, device=self.device)
+            visible = (keys <= queries) & (keys > queries - (window or end + 1))
+            self._masks[key] = first, _additive(visible, dtype).repeat(repeats, 1)
+        return self._masks[key]
 
 
 def attend(
@@ -151,26 +150,27 @@ def over_cache(
     window: int | None = None,
     softcap: float | None = None,
 ) -> torch.Tensor:
-    """(N, heads, head). With the kernel every token is a row of one call; without, each longer piece has a call of its
-    own. Key heads are never repeated in memory."""
+    """Stores a step's keys and values in the cache and returns its attention (N, heads, head). With the kernel every
+    token is a row of one call; without it, each longer piece has a call of its own. Key heads are never repeated in
+    memory."""
     kept = plan.cache.layers[layer]
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     if plan.kernel is not None:
-        plan.kernel.store(kept, key, value, plan.places)
+        plan.kernel.store(kept, key, value, plan.slots)
     else:
-        kept.keys.index_copy_(1, plan.places, key.transpose(0, 1))
-        kept.values.index_copy_(1, plan.places, value.transpose(0, 1))
+        kept.keys.index_copy_(1, plan.slots, key.transpose(0, 1))
+        kept.values.index_copy_(1, plan.slots, value.transpose(0, 1))
     parts = []
     if plan.singles:
         rows = query[: plan.singles]
-        look = _singles if plan.kernel is None else plan.kernel.attend
-        parts.append(look(kept, rows, plan.rows, scale, window, softcap))
+        attend_rows = _attend_rows if plan.kernel is None else plan.kernel.attend
+        parts.append(attend_rows(kept, rows, plan.rows, scale, window, softcap))
     for number, piece in enumerate(plan.long):
-        parts.append(_piece(plan, number, kept.read(piece.pages), query[piece.rows], scale, window, softcap))
+        parts.append(_attend_piece(plan, number, kept.read(piece.pages), query[piece.rows], scale, window, softcap))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _piece(
+def _attend_piece(
     plan: Plan,
     number: int,
     kept: tuple[torch.Tensor, torch.Tensor],  # (kv_heads, 1, keys, head)
@@ -179,41 +179,45 @@ def _piece(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """A longer piece: (n, heads, head). Query heads that share a key head are stacked as rows."""
+    """Returns the attention of a longer piece: (n, heads, head). Query heads that share a key head are stacked as
+    rows."""
     kv_heads, count = len(kept[0]), len(query)
-    first, hidden = plan.hidden(number, window, query.shape[1] // kv_heads, query.dtype)
+    first, mask = plan.mask(number, window, query.shape[1] // kv_heads, query.dtype)
     keys, values = (tensor[None, :, 0, first : plan.long[number].end] for tensor in kept)  # (1, kv_heads, T, head)
     q = query.unflatten(1, (kv_heads, -1)).permute(1, 2, 0, 3).flatten(1, 2)[None]
-    out = _attended(q, keys, values, hidden, scale, softcap)[0]
+    out = _attention(q, keys, values, mask, scale, softcap)[0]
     return out.unflatten(1, (-1, count)).permute(2, 0, 1, 3).flatten(1, 2)
 
 
-def _singles(
+def _attend_rows(
     kept: Layer, query: torch.Tensor, rows: Rows, scale: float, window: int | None, softcap: float | None
 ) -> torch.Tensor:
-    """What the kernel does, by torch: every row's context is laid out in full."""
-    keys, values = (tensor.transpose(0, 1) for tensor in kept.read(rows.tables[rows.owners]))  # (R, kv_heads, T, head)
-    key, at = torch.arange(keys.shape[2], device=query.device), rows.lengths[:, None] - 1
-    seen = (key <= at) & (key > at - (window or keys.shape[2]))
-    values = values.masked_fill(~seen[:, None, :, None], 0)  # what was never written may be no number
-    keys = keys.masked_fill(~seen[:, None, :, None], 0)
+    """Does by torch what `Kernel.attend` does: every row's context is laid out in full."""
+    pages = rows.page_tables[rows.contexts]
+    keys, values = (tensor.transpose(0, 1) for tensor in kept.read(pages))  # (R, kv_heads, T, head)
+    key, last = torch.arange(keys.shape[2], device=query.device), rows.lengths[:, None] - 1
+    visible = (key <= last) & (key > last - (window or keys.shape[2]))
+    values = values.masked_fill(~visible[:, None, :, None], 0)  # what was never written may not be finite
+    keys = keys.masked_fill(~visible[:, None, :, None], 0)
     q = query.unflatten(1, (keys.shape[1], -1))  # (R, kv_heads, repeats, head)
-    return _attended(q, keys, values, _hidden(seen, query.dtype)[:, None, None], scale, softcap).flatten(1, 2)
+    return _attention(q, keys, values, _additive(visible, query.dtype)[:, None, None], scale, softcap).flatten(1, 2)
 
 
-def _hidden(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, float("-inf"))
+def _additive(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Returns a mask to be added to scores: 0 for what is visible, else minus infinity."""
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))
 
 
-def _attended(q: Any, k: Any, v: Any, hidden: Any, scale: float, softcap: float | None) -> torch.Tensor:
+def _attention(q: Any, k: Any, v: Any, mask: Any, scale: float, softcap: float | None) -> torch.Tensor:
     if softcap is None:
-        return scaled_dot_product_attention(q, k, v, attn_mask=hidden, scale=scale)
-    scores = softcap * torch.tanh(q @ k.transpose(-1, -2) * scale / softcap) + hidden
+        return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    scores = softcap * torch.tanh(q @ k.transpose(-1, -2) * scale / softcap) + mask
     return scores.float().softmax(-1).to(v.dtype) @ v
 
 
 class Probe:
-    """One token through the model, to see what its layers keep and that all of them attend as assumed here."""
+    """Passes one token through a model, to see what its layers keep and that all of them attend as this engine
+    assumes."""
 
     def __init__(self) -> None:
         self.shapes: dict[int, Shape] = {}
@@ -227,7 +231,8 @@ class Probe:
         return value.repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(1, 2)
 
     def run(self, model: Any) -> list[Shape]:
-        """What a token leaves in each layer. Raises `ModelError` where a layer keeps anything else."""
+        """Returns the shapes of what a token leaves in each layer. Raises `ModelError` where a layer keeps anything
+        else."""
         AttentionInterface.register(NAME, attend)  # no mask function: transformers then builds no mask for this name
         model.set_attn_implementation(NAME)
         device = next(model.parameters()).device

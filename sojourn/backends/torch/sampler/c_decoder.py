@@ -1,50 +1,37 @@
-"""A decoder of Llama's form as one call into the kernel: no Python between its operations.
+"""Runs a decoder of Llama's form as one call into the kernel, without Python between its operations.
 
-Of a model in bf16, weights, what they multiply, and keys and values are bf16; all else is fp32.
+For a model in bf16, weights and their inputs, keys and values are bf16; all else is fp32.
 
-A token's logits do not depend, not even in their last bit, on what is computed beside it, in which pieces its context
-was read, or which part of that was cached.
+A token's logits do not depend, not even in their last bit, on what is computed beside it, on the chunks in which its
+context was processed, or on which part of that was cached.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from sojourn.backends.torch.kernels.cache import KeyValues
-from sojourn.backends.torch.kernels.kernel import Kernel, struct
+from sojourn.backends.torch.kernels.header import constants, header
+from sojourn.backends.torch.kernels.kernel import Kernel
 from sojourn.backends.torch.models.loading import max_context
 from sojourn.backends.torch.sampler.attention import Plan
 
 Weights = Iterable[tuple[str, torch.Tensor]]
-FORMS = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model types that differ in what a layer may lack
-NORMS = ("before", "bias", "query_norm", "key_norm", "between")
-LAYER = (*NORMS, "qkv", "out", "gate", "up", "down", "keys", "values")
-SIZES = ("layers", "hidden", "heads", "kv_heads", "inner", "vocabulary", "capacity")
-COUNTS = ("rows", "kept", "width")
-INPUTS = ("tokens", "places", "tables", "owners", "lengths", "keep", "angles", "cosines", "sines")
-SCRATCH = ("hidden", "last", "qkv", "gate", "up", "normed", "attended", "gated")
-WHOLE = 5  # of these are in fp32 whatever the model is in
-PHASES = 8  # of a layer, and three besides, as in forward.c
-
-
-Layer = struct(("window",), LAYER)
-Model = struct(SIZES, ("norm", "head", "embedding", "layer"), ("eps", "scale"))
-Step = struct(COUNTS, (*INPUTS, *SCRATCH, "logits", "phases"))
+FORMS = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model types, which differ only in optional parts
 
 
 class Panels(NamedTuple):
-    """Several weights that share their inputs, side by side as the kernel reads them."""
+    """Several weights that share their inputs, side by side in the kernel's layout, and where one of them begins."""
 
     packed: torch.Tensor
-    begin: int  # the first output of the weight that is meant
+    first_output: int
 
 
-class Compiled:
-    """Takes the model over: of the weights that the kernel has of its own, the model keeps the shapes alone."""
+class CDecoder:
+    """Takes the model over: of the weights that the kernel keeps in its own layout, the model keeps only the shapes."""
 
     def __init__(self, model: Any, kernel: Kernel, cache: KeyValues) -> None:
         config, attention = model.config, model.model.layers[0].self_attn
@@ -54,26 +41,45 @@ class Compiled:
         for parameter in self._parameters.values():
             if parameter.ndim == 1:  # norms and biases
                 parameter.data = parameter.data.float()
-        layers = (Layer * len(cache.layers))()
-        for number, (layer, kept) in enumerate(zip(self._base.layers, cache.layers, strict=True)):
-            layers[number] = self._layer(f"model.layers.{number}", layer, kept)
-        vocabulary = self._pack("lm_head")
-        kv_heads, capacity = cache.layers[0].keys.shape[:2]
-        sizes = (config.hidden_size, config.num_attention_heads, kv_heads, config.intermediate_size, config.vocab_size)
-        table = self._base.embed_tokens.weight
-        at = (self._base.norm.weight.data_ptr(), vocabulary, table.data_ptr(), ctypes.addressof(layers))
-        self._layers, self._vocabulary = layers, config.vocab_size
-        self._about = Model(len(layers), *sizes, capacity, *at, config.rms_norm_eps, attention.scaling)
-        hidden, inner, wide = (
+        kv_heads, cache_tokens = cache.layers[0].keys.shape[:2]
+        self._vocab_size = config.vocab_size
+        layers = [
+            self._layer(f"model.layers.{number}", layer, kept)
+            for number, (layer, kept) in enumerate(zip(self._base.layers, cache.layers, strict=True))
+        ]
+        self._layers = header().new("struct Layer[]", layers)
+        self._model = header().new(
+            "struct Model *",
+            {
+                "layer_count": len(layers),
+                "hidden_size": config.hidden_size,
+                "heads": config.num_attention_heads,
+                "kv_heads": kv_heads,
+                "intermediate_size": config.intermediate_size,
+                "vocab_size": config.vocab_size,
+                "cache_tokens": cache_tokens,
+                "final_norm": self._base.norm.weight.data_ptr(),
+                "lm_head": self._pack("lm_head"),
+                "embedding": self._base.embed_tokens.weight.data_ptr(),
+                "layers": self._layers,
+                "norm_eps": config.rms_norm_eps,
+                "attention_scale": attention.scaling,
+            },
+        )
+        phases = constants()["DECODER_LAYER_PHASES"] * len(layers) + constants()["DECODER_OTHER_PHASES"]
+        self._phases = header().new("struct Phase[]", phases)
+        self._step: Any = header().new("struct Step *", {"phases": self._phases})
+        attended = config.num_attention_heads * attention.head_dim
+        hidden, inner, qkv = (
             config.hidden_size,
             config.intermediate_size,
-            config.num_attention_heads * attention.head_dim,
+            attended + 2 * kv_heads * attention.head_dim,
         )
-        beside = 2 * kv_heads * attention.head_dim
-        self._widths = (hidden, hidden, wide + beside, inner, inner, hidden, wide, inner)
-        self._scratch, self._rows = [torch.empty(0)] * len(self._widths), 0
+        self._floats = {"hidden": hidden, "last_hidden": hidden, "qkv": qkv, "gate": inner, "up": inner}
+        self._reals = {"normed": hidden, "attended": attended, "gated": inner}
+        self._scratch: dict[str, torch.Tensor] = {}
+        self._rows = 0  # for which there is scratch memory
         self._tables: tuple[torch.Tensor, ...] = ()
-        self._phases = torch.empty(PHASES * len(layers) + 3, 2, dtype=torch.int64)
         if model.lm_head.weight is self._base.embed_tokens.weight:
             self._panels["model.embed_tokens.weight"] = self._panels["lm_head.weight"]
         for name in self._panels:
@@ -82,79 +88,89 @@ class Compiled:
                 model.get_submodule(name.removesuffix(".weight")).weight = self._parameters[name]
 
     def load(self, weights: Weights) -> None:
-        """Overwrites parameters of the model, by name, with values of their shapes."""
+        """Overwrites parameters of the model, by name, with values of the same shapes."""
         for name, tensor in weights:
             if name in self._panels:
                 panels = self._panels[name]
-                self._kernel.pack(tensor.to(panels.packed), panels.packed, panels.begin)
+                self._kernel.pack(tensor.to(panels.packed), panels.packed, panels.first_output)
             if not self._parameters[name].is_meta:
                 self._parameters[name].copy_(tensor)
 
-    def __call__(self, tokens: torch.Tensor, plan: Plan, keep: torch.Tensor) -> torch.Tensor:
-        """The logits (R, V) after the kept tokens."""
-        if len(tokens) > self._rows:
-            self._rows = len(tokens)
-            kinds = [torch.float32] * WHOLE + [self._kernel.dtype] * (len(SCRATCH) - WHOLE)
-            self._scratch = [
-                torch.empty(self._rows, width, dtype=kind) for width, kind in zip(self._widths, kinds, strict=True)
-            ]
-        rows, logits = plan.rows, torch.empty(len(keep), self._vocabulary)
-        inputs = (tokens, plan.places, *rows, keep, *self._angles(plan))
-        pointers = (tensor.data_ptr() for tensor in (*inputs, *self._scratch, logits, self._phases))
-        step = Step(len(tokens), len(keep), rows.tables.shape[1], *pointers)
-        self._kernel.forward(self._about, step)
+    def __call__(self, tokens: torch.Tensor, plan: Plan, logit_rows: torch.Tensor) -> torch.Tensor:
+        """Returns the logits (R, V) that follow some of the tokens (N,)."""
+        self._reserve(len(tokens))
+        self._extend_tables(plan.length)
+        rows, step = plan.rows, self._step
+        logits = torch.empty(len(logit_rows), self._vocab_size)
+        step.rows, step.logit_count, step.pages = len(tokens), len(logit_rows), rows.page_tables.shape[1]
+        step.tokens, step.slots, step.positions = tokens.data_ptr(), plan.slots.data_ptr(), plan.positions.data_ptr()
+        step.page_tables, step.contexts = rows.page_tables.data_ptr(), rows.contexts.data_ptr()
+        step.lengths, step.logit_rows = rows.lengths.data_ptr(), logit_rows.data_ptr()
+        step.logits = logits.data_ptr()
+        self._kernel.decoder_forward(self._model, step)
         return logits
 
-    def _angles(self, plan: Plan) -> tuple[torch.Tensor, ...]:
-        """Where in the tables of cosines and sines each token's are, and the tables (positions, head)."""
-        most = plan.length
-        if not self._tables or most > len(self._tables[0]):
-            ahead = torch.arange(max(most, min(2 * most, max_context(self._base.config))))
-            tables = self._base.rotary_emb(torch.zeros(1), position_ids=ahead[None])
-            self._tables = tuple(part[0].contiguous() for part in tables)
-        return plan.positions, *self._tables
+    def _reserve(self, rows: int) -> None:
+        """Enlarges the scratch memory to so many rows."""
+        if rows <= self._rows:
+            return
+        self._rows = rows
+        for widths, dtype in ((self._floats, torch.float32), (self._reals, self._kernel.dtype)):
+            for name, width in widths.items():
+                self._scratch[name] = torch.empty(rows, width, dtype=dtype)
+                setattr(self._step, name, self._scratch[name].data_ptr())
 
-    def _layer(self, name: str, layer: Any, kept: Any) -> ctypes.Structure:
+    def _extend_tables(self, length: int) -> None:
+        """Extends the tables of cosines and sines (positions, head) to at least `length` positions."""
+        if self._tables and length <= len(self._tables[0]):
+            return
+        ahead = torch.arange(max(length, min(2 * length, max_context(self._base.config))))
+        tables = self._base.rotary_emb(torch.zeros(1), position_ids=ahead[None])
+        self._tables = tuple(part[0].contiguous() for part in tables)
+        self._step.cosines, self._step.sines = (table.data_ptr() for table in self._tables)
+
+    def _layer(self, name: str, layer: Any, kept: Any) -> dict[str, int]:
+        """Packs a layer's weights. Returns the fields of its C structure."""
         attention = layer.self_attn
-        projected = [getattr(attention, f"{part}_proj") for part in "qkv"]
         norms = [getattr(attention, f"{part}_norm", None) for part in "qk"]
-        return Layer(
-            window=window_of(attention) or 0,
-            before=layer.input_layernorm.weight.data_ptr(),
-            qkv=self._pack(*(f"{name}.self_attn.{part}_proj" for part in "qkv")),
-            bias=_joined_bias(projected),
-            query_norm=norms[0] and norms[0].weight.data_ptr(),
-            key_norm=norms[1] and norms[1].weight.data_ptr(),
-            out=self._pack(f"{name}.self_attn.o_proj"),
-            between=layer.post_attention_layernorm.weight.data_ptr(),
-            gate=self._pack(f"{name}.mlp.gate_proj"),
-            up=self._pack(f"{name}.mlp.up_proj"),
-            down=self._pack(f"{name}.mlp.down_proj"),
-            keys=kept.keys.data_ptr(),
-            values=kept.values.data_ptr(),
-        )
+        query_norm, key_norm = (0 if norm is None else norm.weight.data_ptr() for norm in norms)
+        return {
+            "window": window_of(attention) or 0,
+            "input_norm": layer.input_layernorm.weight.data_ptr(),
+            "qkv_bias": _joined_bias([getattr(attention, f"{part}_proj") for part in "qkv"]),
+            "query_norm": query_norm,
+            "key_norm": key_norm,
+            "post_attention_norm": layer.post_attention_layernorm.weight.data_ptr(),
+            "qkv": self._pack(*(f"{name}.self_attn.{part}_proj" for part in "qkv")),
+            "out": self._pack(f"{name}.self_attn.o_proj"),
+            "gate": self._pack(f"{name}.mlp.gate_proj"),
+            "up": self._pack(f"{name}.mlp.up_proj"),
+            "down": self._pack(f"{name}.mlp.down_proj"),
+            "keys": kept.keys.data_ptr(),
+            "values": kept.values.data_ptr(),
+        }
 
     def _pack(self, *names: str) -> int:
-        """The address of the weights' panels."""
+        """Packs weights that share their inputs. Returns the address of their panels."""
         weights = {f"{name}.weight": self._parameters[f"{name}.weight"].data for name in names}
         outputs = sum(len(weight) for weight in weights.values())
-        packed, begin = self._kernel.panels(outputs, next(iter(weights.values())).shape[1]), 0
+        packed, first = self._kernel.panels(outputs, next(iter(weights.values())).shape[1]), 0
         for name, weight in weights.items():
-            self._panels[name] = Panels(packed, begin)
-            self._kernel.pack(weight, packed, begin)
-            begin += len(weight)
+            self._panels[name] = Panels(packed, first)
+            self._kernel.pack(weight, packed, first)
+            first += len(weight)
         return packed.data_ptr()
 
 
 def window_of(attention: Any) -> int | None:
-    """To how many tokens a layer's attention is bound, where it is."""
+    """Returns the number of tokens in a layer's attention window, or None where it has no window."""
     return getattr(attention if hasattr(attention, "sliding_window") else attention.config, "sliding_window", None)
 
 
-def _joined_bias(projections: Sequence[torch.nn.Linear]) -> int | None:
-    """The address of all biases side by side, of which the model's become views, where there are any."""
+def _joined_bias(projections: Sequence[torch.nn.Linear]) -> int:
+    """Puts the biases side by side; the model's become views of them. Returns their address, or 0 without biases."""
     if projections[0].bias is None:
-        return None
+        return 0
     joined = torch.cat([module.bias.data for module in projections])
     for module, bias in zip(projections, joined.split([len(m.bias) for m in projections]), strict=True):
         module.bias.data = bias
@@ -162,10 +178,10 @@ def _joined_bias(projections: Sequence[torch.nn.Linear]) -> int | None:
 
 
 def fits(model: Any) -> bool:
-    """Whether the kernel knows all that the model does."""
+    """Returns whether the kernel can compute all that the model does."""
     config = model.config
     projections = [(n, module) for n, module in model.named_modules() if n.endswith("_proj")]
-    own_bias = [n for n, module in projections if module.bias is not None and n[-6:-5] not in "qkv"]
+    other_bias = [n for n, module in projections if module.bias is not None and n[-6:-5] not in "qkv"]
     plain = all(type(module) is torch.nn.Linear for _, module in projections)
     paired = model.dtype == torch.float32 or all(module.in_features % 2 == 0 for _, module in projections)
-    return config.model_type in FORMS and config.hidden_act == "silu" and plain and paired and not own_bias
+    return config.model_type in FORMS and config.hidden_act == "silu" and plain and paired and not other_bias

@@ -1,9 +1,10 @@
-"""The decoder of Llama with fewer, larger operations: the same weights, the same numbers to rounding.
+"""The ways to run a model in the engine: by the kernel, with fused operations, or as transformers does.
 
-At small batches a step through transformers' modules spends as long between operations as in them. Here queries, keys
-and values are one product, gate and up another, and no module is called. The fused matrices are the storage of the
-model's own parameters, which become views of them: what is written into one is in the other. It serves where there is
-no kernel (`compiled`); any model that is not plainly of this form goes through transformers.
+At small batches a step through transformers' modules spends as long between operations as in them. `FusedLlama`
+computes queries, keys and values as one product, gate and up as another, and calls no module: the numbers are the same
+to rounding. The fused matrices are the storage of the model's own parameters, which become views of them: what is
+written into one is in the other. It serves where there is no kernel (`c_decoder`); any model of another form goes
+through transformers.
 """
 
 from __future__ import annotations
@@ -24,28 +25,29 @@ class Decoder(Protocol):
     """A model as the engine runs it."""
 
     def load(self, weights: Weights) -> None:
-        """Overwrites parameters of the model, by name, with values of their shapes."""
+        """Overwrites parameters of the model, by name, with values of the same shapes."""
         ...
 
-    def __call__(self, tokens: torch.Tensor, plan: Plan, keep: torch.Tensor) -> torch.Tensor:
-        """The logits (R, V) after the kept ones of the tokens (N,)."""
+    def __call__(self, tokens: torch.Tensor, plan: Plan, logit_rows: torch.Tensor) -> torch.Tensor:
+        """Returns the logits (R, V) that follow some of the tokens (N,)."""
         ...
 
 
 def build(model: Any, kernel: Kernel | None, cache: KeyValues, *, by_inductor: bool = False) -> Decoder:
-    """The fastest that there is for a model of this form; what transformers must run, torch.compile may speed up."""
+    """Returns the fastest decoder for a model of this form. With `by_inductor`, torch.compile speeds up what
+    transformers runs."""
     if c_decoder.fits(model):
         if kernel is not None:
-            return c_decoder.Compiled(model, kernel, cache)
+            return c_decoder.CDecoder(model, kernel, cache)
         if model.config.model_type == "llama" and not model.config.attention_bias:
             return FusedLlama(model)
     if by_inductor:
         inductor.compile_layers(model)
-    return Plain(model)
+    return TransformersDecoder(model)
 
 
-class Plain:
-    """The model as transformers runs it."""
+class TransformersDecoder:
+    """Runs the model through transformers."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -55,19 +57,19 @@ class Plain:
         for name, tensor in weights:
             self._parameters[name].copy_(tensor)
 
-    def __call__(self, tokens: torch.Tensor, plan: Plan, keep: torch.Tensor) -> torch.Tensor:
+    def __call__(self, tokens: torch.Tensor, plan: Plan, logit_rows: torch.Tensor) -> torch.Tensor:
         return self._model(
             input_ids=tokens[None],
             position_ids=plan.positions[None],
             use_cache=False,
-            logits_to_keep=keep,
+            logits_to_keep=logit_rows,
             sojourn_plan=plan,
         ).logits[0]
 
 
 class Joined:
-    """x @ weight.T for one weight matrix or several side by side, without biases. The joined matrix is the storage of
-    the modules' own parameters, which become views of it."""
+    """Computes x @ weight.T for one weight matrix or several side by side, without biases. The joined matrix is the
+    storage of the modules' own parameters, which become views of it."""
 
     def __init__(self, *modules: Any) -> None:
         self._weight = modules[0].weight.data
@@ -91,17 +93,17 @@ class FusedLayer(NamedTuple):
     scaling: float
 
 
-class FusedLlama(Plain):
+class FusedLlama(TransformersDecoder):
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         config = model.config
         self._eps = config.rms_norm_eps
         self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
         self._head = model.model.layers[0].self_attn.head_dim
-        self._layers = [self._fused(layer) for layer in model.model.layers]
+        self._layers = [self._fuse(layer) for layer in model.model.layers]
         self._vocabulary = Joined(model.lm_head)
 
-    def _fused(self, layer: Any) -> FusedLayer:
+    def _fuse(self, layer: Any) -> FusedLayer:
         attention, mlp = layer.self_attn, layer.mlp
         return FusedLayer(
             layer.input_layernorm.weight,
@@ -113,34 +115,35 @@ class FusedLlama(Plain):
             attention.scaling,
         )
 
-    def __call__(self, tokens: torch.Tensor, plan: Plan, keep: torch.Tensor) -> torch.Tensor:
+    def __call__(self, tokens: torch.Tensor, plan: Plan, logit_rows: torch.Tensor) -> torch.Tensor:
         base = self._model.model
         hidden = embedding(tokens, base.embed_tokens.weight)  # (N, H)
         cos, sin = (part[0].float() for part in base.rotary_emb(hidden, position_ids=plan.positions[None]))
-        more = None
+        residual = None
         for number, layer in enumerate(self._layers):
-            normed = self._add_norm(hidden, more, layer.before_attention)
+            normed = self._add_norm(hidden, residual, layer.before_attention)
             attended = self._attention(number, layer, layer.qkv(normed), plan, cos, sin)
             normed = self._add_norm(hidden, layer.out(attended), layer.before_mlp)
             gate, up = layer.gate_up(normed).chunk(2, dim=-1)
-            more = layer.down(silu(gate) * up)
-        assert more is not None
-        return self._vocabulary(self._add_norm(hidden[keep], more[keep], base.norm.weight))
+            residual = layer.down(silu(gate) * up)
+        assert residual is not None
+        return self._vocabulary(self._add_norm(hidden[logit_rows], residual[logit_rows], base.norm.weight))
 
     def _attention(
         self, number: int, layer: FusedLayer, qkv: torch.Tensor, plan: Plan, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
-        """(N, heads * head), from queries, keys and values side by side, which are rotated in place."""
+        """Returns the attention (N, heads * head) of queries, keys and values side by side, which are rotated in
+        place."""
         rotated = self._heads + self._kv_heads
         heads = qkv.view(len(qkv), -1, self._head)
-        turned = heads[:, :rotated]
-        low, high = turned.chunk(2, dim=-1)
-        turned.copy_(turned * cos[:, None] + torch.cat([-high, low], dim=-1) * sin[:, None])
+        query_key = heads[:, :rotated]
+        low, high = query_key.chunk(2, dim=-1)
+        query_key.copy_(query_key * cos[:, None] + torch.cat([-high, low], dim=-1) * sin[:, None])
         query, key, value = heads[:, : self._heads], heads[:, self._heads : rotated], heads[:, rotated:]
         return over_cache(plan, number, query, key, value, layer.scaling).reshape(len(qkv), -1)
 
-    def _add_norm(self, hidden: torch.Tensor, more: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:
-        """The norm of hidden + more; the sum is left in `hidden`."""
-        if more is not None:
-            hidden += more
+    def _add_norm(self, hidden: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:
+        """Returns the norm of hidden + residual; the sum is left in `hidden`."""
+        if residual is not None:
+            hidden += residual
         return rms_norm(hidden, (hidden.shape[-1],), weight, self._eps)

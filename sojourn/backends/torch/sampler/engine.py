@@ -1,10 +1,10 @@
-"""The torch sampler: continuous batching over a cache that outlives the turn.
+"""The torch sampler: continuous batching over a prefix cache that is kept between turns.
 
-Each step runs one row of tokens through the model: one for every context that is being continued, and pieces of the
-contexts that are new, so that a long prompt never stalls the others. Steps run in a thread of their own, and worlds go
-on meanwhile. Before a step the event loop settles: whatever the last step's results set off has asked for its next
-sample, so that, when nothing but the engine is asynchronous, the same requests always meet in the same steps and the
-results are the same to the bit.
+Each step runs one row of tokens through the model: one token for every context that is being continued, and chunks of
+new prompts, so that a long prompt never stalls the others. Steps run in a thread of their own, and environments go on
+meanwhile. Before each step the engine waits until the event loop has settled, so that everything that the last step's
+results set off has asked for its next sample: when nothing but the engine is asynchronous, the same requests always
+meet in the same steps, and the results are the same to the bit.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from sojourn.errors import BudgetError, InfrastructureError, ModelError
 from sojourn.timeline import Timeline
 from sojourn.types import FloatArray, IntArray, Prompt, Sample, SamplingParams
 
-QUIET = 16  # passes of the event loop without a new request, after which it has settled
-RESTLESS = 2000  # passes after which it never will
-KEPT_PER_ROW = 4  # contexts kept, at most, for each that can be sampled at the same time
+QUIET_PASSES = 16  # passes of the event loop without a new request, after which it counts as settled
+MAX_PASSES = 2000  # passes after which a step begins in any case
+CONTEXTS_PER_ROW = 4  # contexts that the cache holds, at most, for each that can be sampled at the same time
 
 
 @dataclass(frozen=True)
 class EngineStats:
-    """What an engine has done so far, and the requests that wait now."""
+    """The totals of an engine so far, and the number of requests that wait now."""
 
     sampled_tokens: int = 0
     prefill_tokens: int = 0  # prompt tokens that went through the model
@@ -45,24 +45,24 @@ class EngineStats:
     steps: int = 0
     rows: int = 0  # contexts, summed over steps
     waiting: int = 0
-    requests: int = 0  # that were admitted
-    queued_s: float = 0.0  # from asking to being admitted, summed over requests
+    requests: int = 0  # admitted ones
+    queued_s: float = 0.0  # from the call to the admission, summed over requests
     evicted_pages: int = 0
     held_pages: int = 0  # in use or kept for later, now
     pages: int = 0
 
     @property
     def mean_batch(self) -> float:
-        """Contexts in a step."""
+        """The mean number of contexts in a step."""
         return self.rows / max(self.steps, 1)
 
     @property
     def reuse(self) -> float:
-        """The share of prompt tokens that cost nothing."""
+        """The fraction of prompt tokens that came from the cache."""
         return self.reused_tokens / max(self.reused_tokens + self.prefill_tokens, 1)
 
     def metrics(self, before: EngineStats) -> dict[str, float]:
-        """What was done since, for a run's record."""
+        """Returns the metrics of what was done since `before`, for a run's record."""
         counted = ("sampled_tokens", "prefill_tokens", "reused_tokens", "steps", "rows", "requests", "queued_s")
         since = EngineStats(**{name: getattr(self, name) - getattr(before, name) for name in counted})
         return {
@@ -77,6 +77,8 @@ class EngineStats:
 
 @dataclass(eq=False)
 class Publication:
+    """New weights that wait for the end of the current step."""
+
     weights: Weights
     version: int
     future: asyncio.Future[None]
@@ -112,9 +114,9 @@ class Engine:
         self.max_context = max_context
         self._stops, self._decode = frozenset(stops), decode
         self._prefill_chunk, self._max_batch = prefill_chunk, max_batch
-        most = KEPT_PER_ROW * max_batch * (max_context + PAGE)
-        self._stepper = ModelRunner(model, max_context, memory_bytes, most, kernel=kernel, compiled=compiled)
-        self._tree = self._stepper.tree
+        cache_tokens = CONTEXTS_PER_ROW * max_batch * (max_context + PAGE)
+        self._runner = ModelRunner(model, max_context, memory_bytes, cache_tokens, kernel=kernel, compiled=compiled)
+        self._tree = self._runner.tree
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sojourn-engine")
         self._waiting: list[Request] = []
         self._active: list[Request] = []
@@ -127,8 +129,8 @@ class Engine:
         self._reported = EngineStats()
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
-        """Raises `BudgetError` where prompt and `max_tokens` exceed `max_context`, `InfrastructureError` where the
-        model fails."""
+        """Samples a continuation of the prompt. Raises `BudgetError` where prompt and `max_tokens` exceed
+        `max_context`, `InfrastructureError` where the model fails."""
         tokens = self._checked(prompt)
         if params.max_tokens < 1:
             raise BudgetError(f"max_tokens = {params.max_tokens}: expected room for at least one token to sample")
@@ -149,7 +151,7 @@ class Engine:
         return await self._submit(request)
 
     async def score(self, prompt: Prompt) -> FloatArray:
-        """The log-probability of every token of the prompt but the first, given those before it: (P - 1,)."""
+        """Returns the log-probability of every token of the prompt but the first, given those before it: (P - 1,)."""
         tokens = self._checked(prompt)
         if len(tokens) > self.max_context:
             raise BudgetError(f"a prompt of {len(tokens)} tokens exceeds the {self.max_context} of a context")
@@ -160,9 +162,9 @@ class Engine:
     async def publish(self, weights: Weights, version: int) -> None:
         """Overwrites the named parameters between two steps, under a new version number.
 
-        Cached contexts of other weights are dropped. A sample under way goes on with the new weights, over keys and
-        values that the old ones left, and says so in its versions; a request without a sampled token starts again.
-        Where it fails, some of the weights may have been replaced.
+        Cached contexts of other weights are dropped. A sample that has begun goes on with the new weights, over the
+        keys and values of the old ones, and reports both versions; a request without a sampled token starts again. If
+        this fails, some of the weights may have been replaced.
         """
         publication = Publication(weights, version, asyncio.get_running_loop().create_future())
         self._publications.append(publication)
@@ -170,11 +172,11 @@ class Engine:
         await publication.future
 
     async def forget(self) -> None:
-        """Drops what is cached: the next samples are computed as by an engine that was just made."""
+        """Empties the cache: the next samples are computed as by a new engine."""
         await self.publish([], self.version)
 
     async def close(self) -> None:
-        """Fails what is under way and ends the thread."""
+        """Fails all open requests and ends the thread."""
         self._closed = True
         if self._pump is not None and not self._pump.done():
             self._pump.cancel()
@@ -192,12 +194,13 @@ class Engine:
         )
 
     def metrics(self) -> dict[str, float]:
-        """What has been done since this was last asked: contexts in a step, the share of prompt tokens that were cached
-        and the number of those that were not, a request's mean time in the queue, and the share of the cache in use."""
+        """Returns the metrics since the last call: contexts in a step, the fraction of prompt tokens that were cached
+        and the number of those that were not, a request's mean time in the queue, and the fraction of the cache in
+        use."""
         before, self._reported = self._reported, self.stats()
         return self._reported.metrics(before)
 
-    # -- on the event loop: who takes part in a step
+    # -- on the event loop: which requests take part in a step
 
     def _checked(self, prompt: Prompt) -> IntArray:
         if prompt.images:
@@ -209,9 +212,9 @@ class Engine:
         return tokens
 
     def _check_ids(self, tokens: IntArray) -> None:
-        if tokens.view(np.uint64).max(initial=0) >= self._stepper.vocabulary:  # where negative ones are the greatest
+        if tokens.view(np.uint64).max(initial=0) >= self._runner.vocabulary:  # where negative ones are the greatest
             raise ModelError(
-                f"token ids from {tokens.min()} to {tokens.max()}: expected 0 to {self._stepper.vocabulary - 1}: "
+                f"token ids from {tokens.min()} to {tokens.max()}: expected 0 to {self._runner.vocabulary - 1}: "
                 "the tokenizer is not this model's"
             )
 
@@ -231,7 +234,7 @@ class Engine:
         loop, settled = asyncio.get_running_loop(), -1
         try:
             while self._waiting or self._active or self._publications:
-                if settled != self._moves:  # else nobody has been answered or has asked since before the last step
+                if settled != self._moves:  # else no request came or was answered since before the last step
                     await self._settle()
                 if self._publications:
                     await self._apply(self._publications[0])
@@ -242,7 +245,7 @@ class Engine:
                     wanted, copies = self._admit()
                     if wanted:
                         with self._timeline.during("sample"):
-                            outcomes = await loop.run_in_executor(self._thread, self._stepper.step, wanted, copies)
+                            outcomes = await loop.run_in_executor(self._thread, self._runner.step, wanted, copies)
                         self._deliver(outcomes)
                         settled = before
                 except Exception as error:  # whatever a model raises: its requests fail, and the engine goes on
@@ -253,15 +256,15 @@ class Engine:
             raise
 
     async def _settle(self) -> None:
-        """Lets everything run that can run now."""
+        """Lets the event loop run everything that can run now."""
         quiet, passes = 0, 0
-        while quiet < QUIET and passes < RESTLESS:
+        while quiet < QUIET_PASSES and passes < MAX_PASSES:
             before = self._moves
             await asyncio.sleep(0)
             quiet, passes = (quiet + 1 if self._moves == before else 0), passes + 1
 
     def _admit(self) -> tuple[list[Wanted], list[Copy]]:
-        """The pieces of the next step, and the prefixes to copy before it."""
+        """Admits waiting requests. Returns the pieces of the next step, and the pages to copy before it."""
         for request in [r for r in self._active if r.future.done()]:
             self._release(request)
         copies, left = [], []
@@ -286,26 +289,27 @@ class Engine:
         return list(self._pieces()), copies
 
     def _pieces(self) -> Iterator[Wanted]:
-        """One token of each context that goes on; of the new tokens, the first request's share is half of the step's
-        at least, and the shortest of the others come first: none starves and short ones do not queue behind long."""
+        """Yields one token of each context that goes on, and chunks of new prompts. The oldest new request gets at
+        least half of the step's prompt tokens, and the shortest of the others come first: none starves, and short ones
+        do not queue behind long ones."""
         open_ = {r: r.held.known - r.held.filled for r in self._active}
         reading = [request for request, count in open_.items() if count > 1]
         granted = {request: 1 for request, count in open_.items() if count == 1}
         if reading:
-            eldest, *others = reading
-            granted[eldest] = min(open_[eldest], max(self._prefill_chunk // 2, 1))
-            left = self._prefill_chunk - granted[eldest]
+            oldest, *others = reading
+            granted[oldest] = min(open_[oldest], max(self._prefill_chunk // 2, 1))
+            left = self._prefill_chunk - granted[oldest]
             for request in sorted(others, key=lambda r: open_[r]):
                 granted[request] = min(open_[request], left)
                 left -= granted[request]
-            granted[eldest] += min(open_[eldest] - granted[eldest], left)
+            granted[oldest] += min(open_[oldest] - granted[oldest], left)
         for request, count in granted.items():
             if count:
                 held = request.held
                 yield Wanted(request, Piece(held, held.filled, held.filled + count))
 
     def _deliver(self, outcomes: list[Outcome]) -> None:
-        """Takes a step's results over, and answers the requests that are complete."""
+        """Adds a step's results to their requests, and answers those that are complete."""
         read = drawn = 0
         for request, end, drawing, scores in outcomes:
             held, prompt = request.held, len(request.prompt)
@@ -333,12 +337,12 @@ class Engine:
         self._release(request)
 
     def _release(self, request: Request, *, keep: bool = True) -> None:
-        """Ends a request's part in the steps; what it has computed is kept for others, unless it is not to be."""
+        """Removes a request from the steps. With `keep`, what it has computed stays in the cache."""
         self._active.remove(request)
         self._tree.release(request.held, keep=keep)
 
     def _fail(self, failed: list[Any], reason: str, cause: Exception | None = None) -> None:
-        """Answers with the failure; what the requests had computed is forgotten."""
+        """Answers requests with the failure, and drops what they had computed."""
         for one in list(failed):
             if not one.future.done():
                 error = InfrastructureError(f"the engine gave no answer: {reason}")
@@ -349,11 +353,11 @@ class Engine:
         self._waiting = [request for request in self._waiting if not request.future.done()]
 
     async def _apply(self, publication: Publication) -> None:
-        """Between steps: the new weights, and nothing that the old ones left."""
+        """Loads new weights between two steps, and empties the cache."""
         loop = asyncio.get_running_loop()
         try:
             with self._timeline.during("publish"):
-                await loop.run_in_executor(self._thread, self._stepper.load, publication.weights)
+                await loop.run_in_executor(self._thread, self._runner.load, publication.weights)
             self.version = publication.version
             if not publication.future.done():
                 publication.future.set_result(None)

@@ -1,7 +1,7 @@
-"""torch.compile for what torch runs outside attention: a layer's norms and its feed-forward part, as an option.
+"""Applies torch.compile, as an option, to what torch runs outside attention: a layer's norms and its feed-forward part.
 
-Attention, which reads tables of pages that differ from step to step, stays as it is. It takes some ten seconds when a
-process starts, and gained nothing on a CPU (`LOG.md`).
+Attention, which reads tables of pages that differ from step to step, stays as it is. Compiling takes some ten seconds
+when a process starts, and gained nothing on a CPU (`LOG.md`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from sojourn.backends.torch.trainer.activations import layers_of
 
-PROBES = (1, 5, 16)  # rows
+PROBES = (1, 5, 16)  # rows of the trial inputs
 ATTENTION = frozenset({"self_attn", "attn", "attention", "self_attention"})  # as models name it
 
 

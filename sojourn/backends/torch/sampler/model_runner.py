@@ -1,4 +1,4 @@
-"""What an engine does in its own thread: one step through the model, and new weights between steps."""
+"""Runs the model in the engine's thread: one step at a time, and new weights between steps."""
 
 from __future__ import annotations
 
@@ -27,20 +27,22 @@ class Wanted(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Of how many of the piece's tokens, the last ones, logits are needed."""
+        """The number of the piece's last tokens whose logits are needed."""
         if self.request.params is None:
             return self.piece.end - self.piece.begin
         return int(self.piece.end == self.piece.context.known)
 
 
 class Drawing(NamedTuple):
+    """A drawn token, and how it was drawn."""
+
     token: int
     logprob: float
     row: Row
 
 
 class Outcome(NamedTuple):
-    """What a step gave one request, up to token `end` of its context."""
+    """The result of a step for one request, whose context is now computed up to token `end`."""
 
     request: Request
     end: int
@@ -49,7 +51,7 @@ class Outcome(NamedTuple):
 
 
 class ModelRunner:
-    """A model, made to attend through a cache that fits into `memory_bytes` and holds at most `tokens`."""
+    """A model that attends through a cache, which fits into `memory_bytes` and holds at most `tokens` tokens."""
 
     def __init__(
         self, model: Any, length: int, memory_bytes: int, tokens: int, *, kernel: bool, compiled: bool
@@ -75,6 +77,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def step(self, wanted: list[Wanted], copies: list[Copy]) -> list[Outcome]:
+        """Copies pages, then computes all pieces in one pass of the model, draws tokens and computes scores."""
         for copy in copies:
             self._cache.copy(copy.source, copy.target)
         if self._kernel is None:
@@ -84,11 +87,14 @@ class ModelRunner:
         kept = [one.rows for one in wanted]
         stops = np.cumsum(kept)  # of each one's rows of logits
         index = np.arange(stops[-1]) + np.repeat(np.cumsum(plan.counts) - stops, kept)
-        row, keep = (torch.from_numpy(of).to(self._device) for of in (tokens, index))
-        return self._read(self._decoder(row, plan, keep), wanted, kept, stops)
+        row, logit_rows = (torch.from_numpy(array).to(self._device) for array in (tokens, index))
+        return self._outcomes(self._decoder(row, plan, logit_rows), wanted, kept, stops)
 
-    def _read(self, logits: torch.Tensor, wanted: list[Wanted], kept: list[int], stops: np.ndarray) -> list[Outcome]:
-        """Draws and scores from a step's logits: of each one's rows, how many there are and where they stop."""
+    def _outcomes(
+        self, logits: torch.Tensor, wanted: list[Wanted], kept: list[int], stops: np.ndarray
+    ) -> list[Outcome]:
+        """Draws tokens and computes scores from a step's logits. Request n has `kept[n]` rows of them, up to row
+        `stops[n]`."""
         drawing = [n for n, one in enumerate(wanted) if kept[n] and one.request.params is not None]
         drawn: dict[int, Drawing] = {}
         if drawing:
@@ -113,9 +119,9 @@ class ModelRunner:
         for name, tensor in weights:
             shape = self._shapes.get(name)
             if shape != tensor.shape:
-                has = "no such parameter" if shape is None else f"shape {tuple(shape)} there"
+                actual = "no such parameter" if shape is None else f"shape {tuple(shape)} there"
                 raise ModelError(
-                    f"published '{name}' of shape {tuple(tensor.shape)}, but the sampler's model has {has}: "
+                    f"published '{name}' of shape {tuple(tensor.shape)}, but the sampler's model has {actual}: "
                     "trainer and sampler must be copies of one model"
                 )
             yield name, tensor

@@ -1,9 +1,10 @@
-"""The sampler's prefix tree: which page holds the keys and values of which tokens, and who may go on from there.
+"""The sampler's prefix tree: it knows which page holds the keys and values of which tokens, and which contexts share
+it.
 
-A page belongs to tokens that follow one another after those of its parent. Pages that are full and computed are shared
-by all contexts that begin with their tokens; the last page of a context is its own, so a fork copies less than a page.
-What no context reads stays until room is needed, and the longest unused is given up first. Nothing here but numbers:
-the tensors are in `cache.py`.
+A page holds consecutive tokens that follow those of its parent. Pages that are full and computed are shared by all
+contexts that begin with their tokens; the last page of a context is its own, so a fork copies less than a page. Pages
+that no context reads stay until their memory is needed, and the least recently used is evicted first. This module only
+keeps the books: the tensors are in `cache.py`.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ PATIENCE = 4  # tokens: a request waits for a page that is being filled only if 
 
 @dataclass(eq=False)
 class Page:
+    """A node of the tree: up to `size` tokens and the number of the page in the cache."""
+
     number: int  # where its keys and values are
     parent: Page | None
-    tokens: IntArray  # (size,) of which the first `known` mean something
+    tokens: IntArray  # (size,) of which the first `known` are valid
     known: int = 0
     filled: int = 0  # tokens whose keys and values are computed
-    readers: int = 0  # contexts under way
-    used: int = 0  # when a context last gave it up
+    readers: int = 0  # contexts that use it now
+    used: int = 0  # when a context last released it
     attached: bool = True  # can be found from the root
     children: list[Page] = field(default_factory=list)
     complete: dict[bytes, Page] = field(default_factory=dict)  # of the children, those whose tokens are all known
@@ -37,24 +40,24 @@ class Page:
 
 @dataclass(eq=False)
 class Context:
-    """The pages of one request under way."""
+    """The pages of one request that is being computed."""
 
     pages: list[Page]
-    table: IntArray  # (most pages,) their numbers
+    table: IntArray  # (max pages,) their numbers
     known: int  # tokens
-    filled: int  # of those, the ones whose keys and values are computed
-    reserve: int  # pages that it may still ask for
+    filled: int  # tokens whose keys and values are computed
+    reserve: int  # pages that are reserved for it
 
 
 class Copy(NamedTuple):
-    """What one page holds is wanted in another, up to a token: the rest will be overwritten."""
+    """A page whose first tokens another page needs; the rest of the copy will be overwritten."""
 
     source: int
     target: int
 
 
 class Claim(NamedTuple):
-    """A place for a request, of whose prompt the first `reused` tokens need not be computed."""
+    """The context of an admitted request; the first `reused` tokens of its prompt need not be computed."""
 
     context: Context
     reused: int
@@ -62,23 +65,24 @@ class Claim(NamedTuple):
 
 
 class Wait:
-    """The prompt shares a longer beginning with a context that is still being read: ask again after the next step."""
+    """Says that the prompt shares a longer prefix with a context that is still being computed: ask again after the next
+    step."""
 
 
 WAIT = Wait()
 
 
 class Match(NamedTuple):
-    """How far the tree knows a prompt: whole pages, then the beginning of another."""
+    """The longest prefix of a prompt that the tree holds: whole pages, then the beginning of another."""
 
     pages: list[Page]
     partial: Page | None
     ready: int  # tokens of the prompt that are computed
-    coming: int  # tokens of the prompt that will be, if those under way are waited for
+    coming: int  # tokens that are computed or are being computed for another context
 
 
 class PrefixTree:
-    """`pages` pages of `size` tokens; a context has at most `length` tokens."""
+    """A tree over `pages` pages of `size` tokens; a context has at most `length` tokens."""
 
     def __init__(self, pages: int, size: int, length: int) -> None:
         self.size, self.pages = size, pages
@@ -92,16 +96,16 @@ class PrefixTree:
 
     @property
     def held(self) -> int:
-        """Pages in use or kept for later."""
+        """The number of pages in use or kept for later."""
         return self.pages - len(self._free)
 
     def claim(self, prompt: IntArray, room: int, *, reuse: bool = True) -> Claim | Wait | None:
-        """A context for this prompt and `room` more tokens; None where memory is short. The last token of the prompt is
-        always left to compute."""
+        """Returns a context for this prompt and `room` more tokens, or None where memory is short. The last token of
+        the prompt is always left to compute."""
         match = self._match(prompt[:-1]) if reuse else Match([], None, 0, 0)
         if match.coming - match.ready > PATIENCE:
             return WAIT
-        own = match.partial if match.partial is not None and self._can_go_on(match) else None
+        own = match.partial if match.partial is not None and self._can_extend(match) else None
         kept = [*match.pages, own] if own is not None else match.pages
         wanted = -(-(len(prompt) + room) // self.size) - len(kept)
         if wanted > len(self._free) + self._idle - self._reserved - sum(page.readers == 0 for page in kept):
@@ -112,10 +116,10 @@ class PrefixTree:
             self._idle -= page.readers == 0
             page.readers += 1
             self._join(context, page)
-        return Claim(context, match.ready, self._read_on(context, prompt, match, own))
+        return Claim(context, match.ready, self._append_uncached(context, prompt, match, own))
 
     def append(self, context: Context, tokens: Sequence[int] | IntArray) -> None:
-        """Tokens that are not computed yet."""
+        """Appends tokens that are not computed yet."""
         while len(tokens):
             page = context.pages[-1] if context.pages else None
             if page is None or page.known == self.size:
@@ -136,7 +140,7 @@ class PrefixTree:
         return joined[begin - first * self.size : end - first * self.size]
 
     def fill(self, context: Context, end: int) -> None:
-        """Keys and values are there up to this token."""
+        """Notes that the context's keys and values are computed up to this token."""
         for number in range(context.filled // self.size, -(-end // self.size)):
             page = context.pages[number]
             page.filled = max(page.filled, min(end - number * self.size, self.size))
@@ -145,7 +149,7 @@ class PrefixTree:
         context.filled = end
 
     def release(self, context: Context, *, keep: bool = True) -> None:
-        """Ends a context. What it has computed is kept for whoever shares its beginning, unless it is not to be."""
+        """Ends a context. With `keep`, what it has computed stays for contexts that share its prefix."""
         self._clock += 1
         self._reserved -= context.reserve
         for page in reversed(context.pages):
@@ -155,11 +159,11 @@ class PrefixTree:
             if not page.attached or not page.filled or not (keep or page.children):
                 self._drop(page)
             else:
-                self._rest(page)
+                self._make_idle(page)
 
     def outdate(self) -> None:
-        """The weights have changed: what is idle is given up, and what contexts under way hold is shared no more."""
-        for page in list(self._below(self._root)):
+        """Empties the tree after a change of weights: idle pages are freed, and pages in use are shared no more."""
+        for page in list(self._descendants(self._root)):
             page.attached = False
             if page.readers == 0:
                 self._free.append(page.number)
@@ -172,7 +176,7 @@ class PrefixTree:
         while (child := page.complete.get(prompt[known : known + self.size].tobytes())) is not None:
             page, known = child, known + self.size
             pages.append(child)
-        partial, common = self._likest(page, prompt[known:])
+        partial, common = self._closest_child(page, prompt[known:])
         ready = 0
         for number, whole in enumerate(pages):
             ready += whole.filled
@@ -180,10 +184,11 @@ class PrefixTree:
                 return Match(pages[:number], whole, ready, known + common)
         return Match(pages, partial, ready + min(common, partial.filled if partial else 0), known + common)
 
-    def _likest(self, page: Page, prompt: IntArray) -> tuple[Page | None, int]:
-        """The child that begins with most of the prompt, of equals one that can be gone on with."""
+    def _closest_child(self, page: Page, prompt: IntArray) -> tuple[Page | None, int]:
+        """Finds the child page that shares the longest prefix with the prompt; among equals it prefers one that can be
+        extended. Returns it with the length of that prefix."""
         best: tuple[int, bool] = (0, False)
-        found = None
+        closest = None
         for child in page.children if len(prompt) else ():
             width = min(child.known, len(prompt))
             differs = child.tokens[:width] != prompt[:width]
@@ -191,11 +196,11 @@ class PrefixTree:
             common = first if width and differs[first] else width
             rank = (common, common == child.known and child.readers == 0)
             if rank > best:
-                best, found = rank, child
-        return found, best[0]
+                best, closest = rank, child
+        return closest, best[0]
 
-    def _can_go_on(self, match: Match) -> bool:
-        """Whether the partial page holds nothing but this prompt's tokens, and nobody else reads or follows it."""
+    def _can_extend(self, match: Match) -> bool:
+        """Returns whether the partial page holds only this prompt's tokens, and no context or page needs it."""
         page = match.partial
         assert page is not None
         if page.readers or page.children or page.known == self.size:
@@ -204,8 +209,8 @@ class PrefixTree:
 
     # -- changing
 
-    def _read_on(self, context: Context, prompt: IntArray, match: Match, own: Page | None) -> Copy | None:
-        """Appends what the context's pages do not hold yet; says what of it can be copied."""
+    def _append_uncached(self, context: Context, prompt: IntArray, match: Match, own: Page | None) -> Copy | None:
+        """Appends the tokens that the context's pages do not hold yet. Returns what of them can be copied, if any."""
         self.append(context, prompt[context.known :])
         shared = len(match.pages) * self.size
         self.fill(context, match.ready)
@@ -219,7 +224,7 @@ class PrefixTree:
         context.known += page.known
 
     def _grow(self, context: Context) -> Page:
-        """A new page at the end of a context, from its reserve."""
+        """Adds a page to the end of a context, from its reserve."""
         parent = context.pages[-1] if context.pages else self._root
         if not self._free:
             self._evict()
@@ -231,7 +236,7 @@ class PrefixTree:
         return page
 
     def _merge(self, context: Context, number: int) -> None:
-        """Two contexts may have computed the same page: the later goes on with that of the earlier."""
+        """Replaces a full page by an equal one that another context computed before, if there is one."""
         page = context.pages[number]
         assert page.parent is not None
         same = page.parent.complete.setdefault(page.tokens.tobytes(), page)
@@ -249,17 +254,17 @@ class PrefixTree:
         context.pages[number], context.table[number] = same, same.number
         self._drop(page)
 
-    def _rest(self, page: Page) -> None:
-        """Nobody reads the page any more; tokens that were never computed are forgotten."""
+    def _make_idle(self, page: Page) -> None:
+        """Marks a page that no context reads as idle, and forgets its tokens that were never computed."""
         if page.filled < page.known:
-            self._unlist(page)
+            self._forget_tokens(page)
             page.known = page.filled
         page.used = self._clock
         self._idle += 1
         self._note_leaf(page)
 
     def _evict(self) -> None:
-        """Gives up the leaf that was idle for longest."""
+        """Frees the leaf that has been idle for longest."""
         while True:
             used, _, page = heapq.heappop(self._leaves)
             if page.attached and page.readers == 0 and not page.children and page.used == used:
@@ -277,18 +282,18 @@ class PrefixTree:
     def _drop(self, page: Page) -> None:
         if page.attached:
             assert page.parent is not None
-            self._unlist(page)
+            self._forget_tokens(page)
             page.parent.children.remove(page)
             page.attached = False
         self._free.append(page.number)
 
-    def _unlist(self, page: Page) -> None:
+    def _forget_tokens(self, page: Page) -> None:
         assert page.parent is not None
         key = page.tokens.tobytes()
         if page.known == self.size and page.parent.complete.get(key) is page:
             del page.parent.complete[key]
 
-    def _below(self, page: Page) -> Iterator[Page]:
+    def _descendants(self, page: Page) -> Iterator[Page]:
         stack = list(page.children)
         while stack:
             yield (child := stack.pop())

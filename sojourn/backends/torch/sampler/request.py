@@ -1,4 +1,4 @@
-"""One sample or score on its way through the engine."""
+"""The state of one sample or score in the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass(eq=False)
 class Request:
-    """A sample under way; a score, where `params` is None."""
+    """A sample that is being computed, or a score if `params` is None."""
 
     prompt: IntArray
     future: asyncio.Future[Any]
@@ -43,14 +43,14 @@ class Request:
 
     @property
     def context(self) -> IntArray:
-        """The tokens to compute. A score needs no logits of the last one."""
+        """The tokens whose keys and values are needed. A score needs no logits after its last token."""
         if self.params is None:
             return self.prompt[:-1]
         return np.concatenate([self.prompt, np.array(self.tokens, dtype=np.int64)]) if self.tokens else self.prompt
 
     @property
     def room(self) -> int:
-        """The most tokens that may still follow the context."""
+        """The number of tokens that may still follow the context."""
         return 0 if self.params is None else self.params.max_tokens - len(self.tokens)
 
     @property
@@ -59,13 +59,13 @@ class Request:
         return self.place
 
     def row(self) -> Row:
-        """How to draw the next token."""
+        """Returns how to draw the next token."""
         assert self.params is not None
         allowed = None if self.choices is None else self.choices.allowed()
         return Row(self.params, self.uniforms[len(self.tokens)], allowed)
 
     def accept(self, token: int, logprob: float, row: Row, version: int) -> None:
-        """A drawn token, and those that can only follow it."""
+        """Appends a drawn token, and the tokens that are the only ones allowed after it."""
         self.drawn = True
         if self.versions.newest != version:
             self.versions = Versions(self.versions.oldest, version)
@@ -73,21 +73,22 @@ class Request:
         self._force()
 
     def stop(self, stops: frozenset[int], decode: Decode | None) -> Stop | None:
+        """Returns why the sample is complete, or None if it goes on."""
         assert self.params is not None
         if self.tokens and self.choices is not None and self.choices.complete:
             return Stop.CHOICE
         if self.tokens and self.choices is None:
             if self.tokens[-1] in stops or self.tokens[-1] in self.params.stop_tokens:
                 return Stop.END
-            if decode is not None and self.params.stop_strings and self._says_stop(decode):
+            if decode is not None and self.params.stop_strings and self._has_stop_string(decode):
                 return Stop.END
         return Stop.LENGTH if len(self.tokens) >= self.params.max_tokens else None
 
-    def _says_stop(self, decode: Decode) -> bool:
+    def _has_stop_string(self, decode: Decode) -> bool:
         assert self.params is not None
         strings = self.params.stop_strings
-        most = max(len(string.encode()) for string in strings)
-        text = decode(self.tokens[-most - 1 :])  # a token says a byte at least
+        longest = max(len(string.encode()) for string in strings)
+        text = decode(self.tokens[-longest - 1 :])  # a token stands for one byte at least
         return any(string in text for string in strings)
 
     def sample(self, stop: Stop) -> Sample:
@@ -102,6 +103,7 @@ class Request:
         )
 
     def restart(self, version: int) -> None:
+        """Makes the request begin, or begin again, under this version of the weights."""
         self.versions, self.scores = Versions(version, version), []
 
     def _add(self, token: int, logprob: float, allowed: IntArray | None) -> None:
@@ -112,7 +114,7 @@ class Request:
             self.choices.advance(token)
 
     def _force(self) -> None:
-        """A token that is the only one allowed is certain: it is taken without asking the model."""
+        """Appends tokens while only one is allowed: it is certain, so the model is not asked."""
         assert self.params is not None
         while self.choices is not None and not self.choices.complete and len(self.tokens) < self.params.max_tokens:
             allowed = self.choices.allowed()

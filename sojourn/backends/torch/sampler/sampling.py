@@ -1,7 +1,7 @@
-"""Drawing tokens from logits, with the exact log-probability of what was drawn.
+"""Draws tokens from logits, with the exact log-probability of what was drawn.
 
-A token depends on its own logits, its request's parameters and one uniform number that follows from the request's seed
-and the token's place: never on what is sampled beside it.
+A token depends on its own logits, its request's parameters and one uniform number, which is determined by the request's
+seed and the token's position: never on what is sampled beside it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from sojourn.errors import InfrastructureError, ModelError
 from sojourn.types import IntArray, SamplingParams
 
 BLOCK = 256  # ids: the cumulative distribution is searched by blocks first, so that no vocabulary is summed up in full
-HEAD = 1024  # ids: a nucleus is looked for among this many before the whole vocabulary is sorted
+HEAD = 1024  # likeliest ids that are searched for the nucleus before the whole vocabulary is sorted
 DIVERGED = "the model's logits are not finite: its weights have diverged: lower the step size"
 _START: Any = np.random.Philox(0).state
 
 
 class _Generator(threading.local):
-    """Of each thread its own: to make one takes longer than to draw some numbers."""
+    """A generator for each thread: creating one takes longer than drawing some numbers."""
 
     def __init__(self) -> None:
         self.bits: Any = np.random.Philox(0)
@@ -37,7 +37,7 @@ _generator = _Generator()
 
 
 def uniforms(seed: int, prompt_length: int, count: int) -> np.ndarray:
-    """A number in [0, 1) for each token to be sampled: (count,), of a counter-based generator (Philox)."""
+    """Returns a number in [0, 1) for each token to be sampled: (count,), by a counter-based generator (Philox)."""
     key = np.array([seed % 2**64, prompt_length], dtype=np.uint64)
     _generator.bits.state = _START | {"state": {"counter": np.zeros(4, dtype=np.uint64), "key": key}}
     return _generator.random(count)
@@ -57,7 +57,7 @@ class Draw(NamedTuple):
 
 
 def draw(logits: torch.Tensor, rows: Sequence[Row], kernel: Kernel | None = None) -> Draw:
-    """One token for each row of logits (R, V). The kernel, where there is one, draws from whole distributions.
+    """Draws one token from each row of logits (R, V). The kernel, where there is one, draws from whole distributions.
 
     The distribution is that of logits / temperature over the allowed ids, cut to `top_k`, then to the nucleus `top_p`,
     then to `min_p` times the greatest probability, and renormalised; ids that tie with the last one kept are kept. With
@@ -67,15 +67,15 @@ def draw(logits: torch.Tensor, rows: Sequence[Row], kernel: Kernel | None = None
     whole = [kernel is not None and row.allowed is None and not row.params.truncates for row in rows]
     if kernel is None or not any(whole):
         return _by_torch(logits, rows)
-    if not all(whole):  # each row by its own way, whatever is beside it
+    if not all(whole):  # how a row is drawn must not depend on the others
         parts = [[n for n, is_whole in enumerate(whole) if is_whole is wanted] for wanted in (True, False)]
         drawn = [draw(logits[part], [rows[n] for n in part], kernel) for part in parts]
         back = np.argsort(np.concatenate(parts))
         return Draw(*(np.concatenate(each)[back].tolist() for each in zip(*drawn, strict=True)))
     temperatures = torch.from_numpy(np.array([row.params.temperature for row in rows], dtype=np.float32))
     uniform = torch.from_numpy(np.array([row.uniform for row in rows]))
-    drawn = kernel.draw(logits.float().contiguous(), temperatures, uniform)
-    tokens, logprobs = (of.tolist() for of in drawn)
+    drawn = kernel.sample(logits.float().contiguous(), temperatures, uniform)
+    tokens, logprobs = (values.tolist() for values in drawn)
     if min(tokens) < 0:
         raise InfrastructureError(DIVERGED)
     return Draw(tokens, logprobs)
@@ -95,7 +95,7 @@ def _by_torch(logits: torch.Tensor, rows: Sequence[Row]) -> Draw:
 
 
 def score(logits: torch.Tensor, tokens: torch.Tensor) -> np.ndarray:
-    """The log-probability of each token (n,) under its row of logits (n, V), at temperature 1."""
+    """Returns the log-probability of each token (n,) under its row of logits (n, V), at temperature 1."""
     parts = []
     for some, targets in zip(logits.split(128), tokens.split(128), strict=True):
         some = some.float()
@@ -104,7 +104,7 @@ def score(logits: torch.Tensor, tokens: torch.Tensor) -> np.ndarray:
 
 
 def _support(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
-    """The logits at each row's temperature (V ids, padded to whole blocks), -inf for what cannot be drawn."""
+    """Returns the logits at each row's temperature, padded to whole blocks, and -inf for what cannot be drawn."""
     temperatures = [row.params.temperature or 1.0 for row in rows]
     if any(t != 1.0 for t in temperatures):
         logits = logits / torch.tensor(temperatures, device=logits.device)[:, None]
@@ -125,19 +125,19 @@ def _support(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
 
 def _truncated(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
     if 0 < params.top_k < len(logits):
-        least = logits.topk(params.top_k).values[-1]
-        logits = logits.masked_fill(logits < least, -torch.inf)
+        smallest = logits.topk(params.top_k).values[-1]
+        logits = logits.masked_fill(logits < smallest, -torch.inf)
     if params.top_p < 1:
         probabilities = logits.softmax(0)
-        logits = logits.masked_fill(probabilities < _least_of_nucleus(probabilities, params.top_p), -torch.inf)
+        logits = logits.masked_fill(probabilities < _smallest_in_nucleus(probabilities, params.top_p), -torch.inf)
     if params.min_p > 0:
         probabilities = logits.softmax(0)
         logits = logits.masked_fill(probabilities < params.min_p * probabilities.max(), -torch.inf)
     return logits
 
 
-def _least_of_nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
-    """The probability of the last id of the smallest set that holds `top_p` of the mass."""
+def _smallest_in_nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Returns the least probability in the smallest set of ids that holds `top_p` of the mass."""
     for count in (min(HEAD, len(probabilities)), len(probabilities)):
         ordered = probabilities.topk(count).values
         reached = ordered.double().cumsum(0) >= top_p
@@ -148,9 +148,9 @@ def _least_of_nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor
 
 
 def _inverse(weights: torch.Tensor, uniform: Sequence[float]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ids at which the cumulative weights (R, V) pass the uniform numbers, and the total of each row.
+    """Returns the ids at which the cumulative weights (R, V) pass the uniform numbers, and the total of each row.
 
-    Rounding may put a number past the end: it then means the last id of any weight.
+    Where rounding puts a number past the end, it returns the last id with a weight.
     """
     blocks = weights.view(len(weights), -1, BLOCK)
     sums = blocks.sum(-1).double().cumsum(-1)  # (R, blocks)
@@ -165,10 +165,10 @@ def _inverse(weights: torch.Tensor, uniform: Sequence[float]) -> tuple[torch.Ten
 
 
 class Choices:
-    """Walks the tokens that lead to one of the given choices.
+    """Restricts sampling to one of the given choices, token by token.
 
-    Where a choice is the beginning of another, a stop token ends the shorter one: it is allowed there besides the
-    tokens that go on. The choices are kept sorted: those that begin with the tokens so far stand in a row.
+    Where a choice is a prefix of another, a stop token ends the shorter one: it is allowed there besides the tokens
+    that continue. The choices are kept sorted, so that those which begin with the tokens so far are consecutive.
     """
 
     def __init__(self, choices: Sequence[Sequence[int]], stops: Sequence[int]) -> None:
@@ -182,16 +182,16 @@ class Choices:
                 "expected choices of which none begins another: end each with a token of its own"
             )
         self.ids = (min(map(min, self._all)), max(map(max, self._all)))  # the least and the greatest
-        self._first, self._last, self._depth = 0, len(self._all), 0  # the row, and how many tokens there are
+        self._first, self._last, self._depth = 0, len(self._all), 0  # remaining choices, and the number of tokens
         self._ends = False  # whether the tokens so far are a choice
 
     @property
     def complete(self) -> bool:
-        """Whether the tokens so far are a choice, and of no longer one the beginning."""
+        """Whether the tokens so far are a choice, and not a prefix of a longer one."""
         return self._ends and self._first == self._last
 
     def allowed(self) -> IntArray:
-        """The ids that may come next, ascending."""
+        """Returns the ids that may come next, ascending."""
         ids = set(self._stops) if self._ends else set()
         here = self._first
         while here < self._last:
@@ -200,7 +200,7 @@ class Choices:
         return np.array(sorted(ids), dtype=np.int64)
 
     def advance(self, token: int) -> None:
-        """Takes an allowed token; a stop that ends a choice completes it."""
+        """Accepts an allowed token; a stop token that ends a choice completes it."""
         first = bisect_left(self._all, token, self._first, self._last, key=self._next)
         self._first, self._last = first, self._after(token, first)
         self._depth += 1
@@ -211,7 +211,7 @@ class Choices:
         self._first += self._ends
 
     def _after(self, token: int, here: int) -> int:
-        """Where those of the row that go on with the token end, which begin at `here` if there are any."""
+        """Returns the end of the choices that continue with the token; they begin at `here`, if there are any."""
         if here + 1 < self._last and self._next(self._all[here + 1]) > token:
             return here + (self._next(self._all[here]) == token)
         return bisect_right(self._all, token, here, self._last, key=self._next)

@@ -26,7 +26,7 @@ class Decoder:
         tree_attention.use_packed(self.base)
         self.fused = own and layers.fuse(self.base)
         if own:
-            product.enlist(model, half=bf16)
+            product.use_kernel(model, bf16=bf16)
 
     def __call__(self, tree: share.Tree, rows: torch.Tensor) -> torch.Tensor:
         """The last hidden states of some of the nodes: (R, H)."""

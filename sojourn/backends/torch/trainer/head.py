@@ -137,9 +137,9 @@ class _Head(torch.autograd.Function):
             for block in _blocks(rows, logits):
                 part = logits[block.start - rows.start : block.stop - rows.start]
                 _differentiate(part, asked, block, norm, entropy, grads)
-            to_hidden[rows] = product.linear(logits, table.T, half=asked.half)
+            to_hidden[rows] = product.linear(logits, table.T, bf16=asked.half)
             if ctx.needs_input_grad[1]:
-                to_weight = _sum(to_weight, product.linear(logits.T, hidden[rows].T, half=asked.half))
+                to_weight = _sum(to_weight, product.linear(logits.T, hidden[rows].T, bf16=asked.half))
             if ctx.needs_input_grad[2]:
                 to_bias = _sum(to_bias, logits.sum(0))
         given = (None if to is None else to.to(weight.dtype) for to in (to_weight, to_bias))
@@ -162,7 +162,7 @@ def _logits(
 ) -> torch.Tensor:
     """(rows, V) fp32, capped, tempered and constrained, in memory of its own."""
     with torch.autocast(hidden.device.type, enabled=False):
-        logits = product.linear(hidden[rows], table, bias, half=asked.half)
+        logits = product.linear(hidden[rows], table, bias, bf16=asked.half)
     for block in _blocks(rows, logits):
         part = logits[block.start - rows.start : block.stop - rows.start]
         if asked.cap:

@@ -56,7 +56,7 @@ def _pass(
     )
     rows = rows if asked is None else rows.index_select(0, asked)
     rows, normed = own.add_norm(rows, attention.o_proj(seen), between.weight, between.variance_epsilon)
-    return (rows + mlp.down_proj(own.gated(mlp.gate_proj(normed), mlp.up_proj(normed))))[None]
+    return (rows + mlp.down_proj(own.silu_gate(mlp.gate_proj(normed), mlp.up_proj(normed))))[None]
 
 
 def _attended(
@@ -77,10 +77,10 @@ def _attended(
         query = own.norm(query, attention.q_norm.weight, attention.q_norm.variance_epsilon)
         key = own.norm(key, attention.k_norm.weight, attention.k_norm.variance_epsilon)
     tables = [table[0] for table in angles]
-    key = own.turned(key, *tables)
-    query = own.turned(query, *(tables if asked is None else [table.index_select(0, asked) for table in tables]))
-    sights = plan.sights(own, window_of(attention), last=asked is not None)
-    return own.attend(query, key, value, sights, attention.scaling).flatten(1)
+    key = own.rotate(key, *tables)
+    query = own.rotate(query, *(tables if asked is None else [table.index_select(0, asked) for table in tables]))
+    mask = plan.block_mask(own, window_of(attention), last=asked is not None)
+    return own.attend(query, key, value, mask, attention.scaling).flatten(1)
 
 
 def _kernel(attention: Any) -> gradients.Gradients | None:

@@ -29,7 +29,7 @@ class Plan:
 
     def __init__(self, tree: Tree, device: torch.device, rows: torch.Tensor | None = None, *, kernel: bool) -> None:
         self._tree, self._device, self._kernel, self.rows = tree, device, kernel and device.type == "cpu", rows
-        self._sights: dict[tuple[int | None, bool], gradients.Sights] = {}
+        self._block_masks: dict[tuple[int | None, bool], gradients.BlockMask] = {}
 
     @cached_property
     def flexible(self) -> flexible.Masks | None:
@@ -39,11 +39,11 @@ class Plan:
     def cuts(self) -> Cuts:
         return Cuts(self._tree)
 
-    def sights(self, own: gradients.Gradients, window: int | None, *, last: bool = False) -> gradients.Sights:
+    def block_mask(self, own: gradients.Gradients, window: int | None, *, last: bool = False) -> gradients.BlockMask:
         """Of all nodes, or, in the `last` layer, of those asked for."""
-        if (window, last) not in self._sights:
-            self._sights[window, last] = own.sights(self._tree, window, self.rows if last else None)
-        return self._sights[window, last]
+        if (window, last) not in self._block_masks:
+            self._block_masks[window, last] = own.block_mask(self._tree, window, self.rows if last else None)
+        return self._block_masks[window, last]
 
     def own(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> gradients.Gradients | None:
         """The kernel for such rows (1, heads, M, head), where there is one."""
@@ -97,7 +97,7 @@ def attend(
         return _by_torch(plan.cuts, query, key, value, scaling, sliding_window, softcap), None
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     q, k, v = (t[0].transpose(0, 1) for t in (query, key, value))
-    return own.attend(q, k, v, plan.sights(own, sliding_window), scale)[None], None
+    return own.attend(q, k, v, plan.block_mask(own, sliding_window), scale)[None], None
 
 
 def _by_torch(

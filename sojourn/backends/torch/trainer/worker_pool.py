@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import torch
 
-from sojourn.backends.torch.kernels.kernel import loaded, openmp
+from sojourn.backends.torch.kernels.compiler import loaded, openmp
 
 T = TypeVar("T")
 MOST = 4  # what passes side by side may share is computed by each

@@ -1,0 +1,110 @@
+"""Compiles the C sources of the kernels for this machine, once for each shape of a model, and caches the libraries."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sojourn.backends.torch.kernels import header
+from sojourn.backends.torch.kernels.cache import PAGE
+
+SOURCES = Path(__file__).parent
+# What -ffast-math allows, but infinities stay what they are, and loading does not change how the process rounds.
+ROUNDING = ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-freciprocal-math"]
+FLAGS = ["-O3", "-fPIC", *ROUNDING]
+NATIVE = ("-march=native", "-mcpu=native")
+REAL16 = "-DREAL16"  # `real` in the sources is bf16
+
+
+def head_sizes(key: int, value: int, repeats: int) -> list[str]:
+    """Returns the compiler's options for heads whose keys and values are of these sizes, `repeats` query heads for each
+    key head."""
+    sizes = {"KEY": key, "VALUE": value, "REPEATS": repeats, "PAGE": PAGE}
+    return [f"-D{name}={size}" for name, size in sizes.items()]
+
+
+@cache
+def compiled(source: str, *defines: str) -> Any:
+    """Returns the library of `source`.c, from the cache or compiled now, or None where that cannot be done here."""
+    from sojourn.backends.torch.models.gguf import cache as cache_folder
+
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        return None
+    unit = f'#include "{SOURCES / source}.c"\n{header.layout_source()}'
+    inputs = [
+        unit,
+        *(path.read_text() for path in sorted(SOURCES.glob("*.[ch]"))),
+        *FLAGS,
+        *defines,
+        compiler,
+        platform.machine(),
+        _processor(),
+        torch.__version__,
+    ]
+    digest = hashlib.sha256("\n".join(inputs).encode()).hexdigest()[:16]
+    path = cache_folder() / "kernels" / f"{digest}.so"
+    openmp()
+    for threads in (["-fopenmp"], []):
+        try:
+            if not path.exists():
+                build(compiler, unit, [*FLAGS, *defines, *threads], path)
+            return header.open_library(path)
+        except (OSError, subprocess.SubprocessError):  # no OpenMP here, or no compiler that works
+            path = path.with_name(f"{digest}-serial.so")
+    return None
+
+
+def build(compiler: str, unit: str, options: Sequence[str], path: Path) -> None:
+    """Compiles and links in two steps: OpenMP's functions stay undefined, so that those which torch has loaded are
+    used."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        source, compiled_object, linked = (Path(folder) / f"kernel{suffix}" for suffix in (".c", ".o", ".so"))
+        source.write_text(unit)
+        native = next((flag for flag in NATIVE if _accepts(compiler, flag)), None)
+        command = [compiler, *options, *([native] if native else []), "-c", str(source), "-o", str(compiled_object)]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        link = [compiler, "-shared", str(compiled_object), "-lm", "-o", str(linked)]
+        subprocess.run(link, check=True, capture_output=True)
+        os.replace(linked, path)
+
+
+def _accepts(compiler: str, flag: str) -> bool:
+    command = [compiler, flag, "-fsyntax-only", "-x", "c", os.devnull]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _processor() -> str:
+    """Returns what this processor can do: several machines may share a cache folder."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+
+
+@cache
+def openmp() -> Any:
+    """Returns the OpenMP runtime that torch has loaded, and makes its symbols visible to the kernels: two runtimes
+    would compete for the cores."""
+    return loaded("gomp", "libomp", "libiomp", mode=ctypes.RTLD_GLOBAL)
+
+
+def loaded(*names: str, mode: int = ctypes.DEFAULT_MODE) -> Any:
+    """Returns the first library of this process whose path contains one of the names, or None."""
+    maps = Path("/proc/self/maps")
+    for line in maps.read_text().splitlines() if maps.exists() else []:
+        path = line.partition("/")[2]
+        if any(name in path for name in names):
+            return ctypes.CDLL(f"/{path}", mode=mode)
+    return None
