@@ -19,7 +19,7 @@ from sojourn.protocols import Learns, Unverified, env_needs, provided, reads_cri
 
 KINDS = ("estimator", "loss", "stream", "filter", "reward")
 SOURCE = re.compile(r"\(((?:[^()]|\([^()]*\))*(?:arXiv:\d{4}\.\d{4,5}|\b(?:19|20)\d\d\b)(?:[^()]|\([^()]*\))*)\)")
-OF_PASS = {
+NEEDS_IN_WORDS = {
     "entropy": "entropy, of its own pass",
     "critic": "a critic",
     "top": "the likeliest tokens, of its own pass",
@@ -32,10 +32,10 @@ ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 class Method:
     kind: str
     name: str
-    what: str  # the first sentence of its docstring, without the source
+    summary: str  # the first sentence of its docstring, without the source
     sources: tuple[str, ...]
     needs: tuple[str, ...]  # as it comes
-    composes: str
+    goes_with: str
     unverified: str  # what could be read in place of its source; empty where the source was read
     text: str  # its docstring
 
@@ -45,7 +45,7 @@ class Method:
         return "; ".join((*self.sources, *([f"unverified: {self.unverified}"] if self.unverified else [])))
 
 
-class Parts(NamedTuple):
+class Summary(NamedTuple):
     what: str
     sources: tuple[str, ...]
 
@@ -74,12 +74,12 @@ def unverified(value: Any) -> Iterator[str]:
     if not is_dataclass(value) or isinstance(value, type):
         return
     if isinstance(value, Unverified) and value.unverified:
-        yield f"{_called(value)} is unverified: {value.unverified}"
+        yield f"{_kind_and_name(value)} is unverified: {value.unverified}"
     for each in fields(value):
         yield from unverified(getattr(value, each.name))
 
 
-def _called(value: Any) -> str:
+def _kind_and_name(value: Any) -> str:
     """What a component is called in a config, with its kind; a recipe is called by its own name."""
     target = f"{type(value).__module__}:{type(value).__qualname__}"
     found = [(kind, name) for kind in KINDS for name, known in COMPONENTS[kind].items() if known == target]
@@ -106,35 +106,39 @@ def _page() -> Iterator[str]:
         yield "| name | what it is | from | needs | goes with |"
         yield "|---|---|---|---|---|"
         for method in methods(kind):
-            cells = (f"`{method.name}`", method.what, _linked(method.origin).replace("unverified:", "*unverified*:"))
-            cells += (", ".join(method.needs), method.composes)
+            cells = (
+                f"`{method.name}`",
+                method.summary,
+                _with_links(method.origin).replace("unverified:", "*unverified*:"),
+            )
+            cells += (", ".join(method.needs), method.goes_with)
             yield "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
-def _linked(source: str) -> str:
+def _with_links(source: str) -> str:
     return ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", source)
 
 
 def _method(kind: str, name: str) -> Method:
     cls = find(kind, name)
     made = build(kind, {"name": name}).value
-    own = OF_PASS if kind == "loss" else {}
+    own = NEEDS_IN_WORDS if kind == "loss" else {}
     needs = tuple(own.get(need) or need for need in sorted(getattr(made, "needs", ())))
     needs += ("a critic",) if reads_critic(made) else ()
     text = inspect.cleandoc(cls.__doc__ or "")
     unread = made.unverified if isinstance(made, Unverified) else ""
-    return Method(kind, name, *_parts(text), needs, _composes(kind, made), unread, text)
+    return Method(kind, name, *_summary_and_sources(text), needs, _goes_with(kind, made), unread, text)
 
 
-def _parts(text: str) -> Parts:
+def _summary_and_sources(text: str) -> Summary:
     """The first sentence without what is in brackets, and every source in the text."""
     sources = tuple(dict.fromkeys(found.group(1) for found in SOURCE.finditer(" ".join(text.split()))))
     paragraph = SOURCE.sub("", " ".join(text.partition("\n\n")[0].split()))
     first = re.split(r"\.(?=\s|$)", re.sub(r"\s+([.,:;])", r"\1", paragraph), maxsplit=1)[0]
-    return Parts(" ".join(first.split()), sources)
+    return Summary(" ".join(first.split()), sources)
 
 
-def _composes(kind: str, made: Any) -> str:
+def _goes_with(kind: str, made: Any) -> str:
     everything = {"estimator": "any loss", "loss": "any estimator", "filter": "any estimator", "reward": "any world"}
     said = []
     if kind == "stream":

@@ -64,7 +64,7 @@ def _method_table(methods: list[Method]) -> Table:
 
     shown = Table("kind", "name", "what it is", "from", "needs", "goes with", box=None, padding=(0, 1, 1, 0))
     for method in methods:
-        cells = (method.what, method.origin, ", ".join(method.needs), method.composes)
+        cells = (method.summary, method.origin, ", ".join(method.needs), method.goes_with)
         shown.add_row(method.kind, Text(method.name, "bold"), *cells)
     return shown
 
@@ -79,7 +79,7 @@ def _method_sheet(method: Method) -> Table:
     grid.add_row(method.kind, Text(method.name, "bold"))
     rows = {"from": "; ".join(method.sources), "unverified": method.unverified, "needs": ", ".join(method.needs)}
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in method.text.split("\n\n"))
-    for label, value in {**rows, "goes with": method.composes, "": f"\n{text}\n"}.items():
+    for label, value in {**rows, "goes with": method.goes_with, "": f"\n{text}\n"}.items():
         if value:
             grid.add_row(label, Text(value))
     return grid
