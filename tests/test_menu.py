@@ -110,12 +110,12 @@ def test_what_methods_need_and_go_with():
     assert known["estimator", "aem"].needs == ("entropy",)
     assert "any estimator, as its base" in known["estimator", "aem"].goes_with
     assert "its memory" in known["estimator", "rae"].goes_with
-    assert known["loss", "reinforce"].goes_with == "samples of the present weights alone"
-    assert known["loss", "entropy"].needs == ("entropy, of its own pass",)
-    assert known["loss", "value"].needs == ("a critic", "an estimator that says what a critic learns", "values")
+    assert known["loss", "reinforce"].goes_with == "samples of the current weights only"
+    assert known["loss", "entropy"].needs == ("the entropy of its own forward pass",)
+    assert known["loss", "value"].needs == ("a critic", "an estimator that gives the targets of a critic", "values")
     assert known["stream", "values"].needs == ("a critic",)
     assert known["estimator", "gae"].goes_with == "says what a critic learns"
-    assert known["stream", "progress"].goes_with == "learns beside the policy; resumes with its memory"
+    assert known["stream", "progress"].goes_with == "is trained beside the policy; resumes with its memory"
     assert known["loss", "ppo"].sources[0] == "Schulman et al. 2017, arXiv:1707.06347, eq. 7"
 
 
