@@ -114,7 +114,7 @@ def test_what_methods_need_and_go_with():
     assert known["loss", "entropy"].needs == ("the entropy of its own forward pass",)
     assert known["loss", "value"].needs == ("a critic", "an estimator that gives the targets of a critic", "values")
     assert known["stream", "values"].needs == ("a critic",)
-    assert known["estimator", "gae"].goes_with == "says what a critic learns"
+    assert known["estimator", "gae"].goes_with == "gives the targets of a critic"
     assert known["stream", "progress"].goes_with == "is trained beside the policy; resumes with its memory"
     assert known["loss", "ppo"].sources[0] == "Schulman et al. 2017, arXiv:1707.06347, eq. 7"
 
