@@ -139,19 +139,19 @@ def construct(cls: Any, table: Mapping[str, Any], where: str, kind: str = "", na
             raise unknown_key(key, fields, prefix, kind, name)
     hints = _hints(cls, where)
     values, complete = {}, {}
-    for name, f in fields.items():
-        if name in table:
-            built = convert(hints[name], _with_name(f, hints[name], table[name]), f"{prefix}{name}")
+    for key, f in fields.items():
+        if key in table:
+            built = convert(hints[key], _with_name(f, hints[key], table[key]), f"{prefix}{key}")
         elif f.default is not dataclasses.MISSING:
             built = Built(f.default, as_toml(f.default))
         elif f.default_factory is not dataclasses.MISSING:
             default = f.default_factory()
             built = Built(default, as_toml(default))
         else:
-            raise ConfigError(f"'{prefix}{name}' is missing: {cls.__name__} needs it")
-        values[name] = built.value
+            raise ConfigError(f"'{prefix}{key}' is missing: {cls.__name__} needs it")
+        values[key] = built.value
         if built.table is not None:
-            complete[name] = built.table
+            complete[key] = built.table
     try:
         return Built(cls(**values), complete)
     except ValueError as error:
