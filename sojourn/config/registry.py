@@ -1,4 +1,4 @@
-"""Turns the tables of a config into typed components, strictly: every key of a table is used or refused.
+"""Turns the tables of a config into typed components, strictly: an unknown key is an error that names the closest key.
 
 A component's config is its own dataclass: `build("loss", {"name": "ppo", "clip_low": 0.2})` finds the class `PPO`,
 checks each key against its fields (the error names the nearest one) and each value against the field's annotation.
