@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from sojourn.abilities import Closes, Forkable, HasExpert, HasSeats, HasStateKey, HasWorlds, Opens
-from sojourn.config.registry import nearest
+from sojourn.config.lookup import nearest
 from sojourn.errors import ConfigError, InfrastructureError, SojournError
 from sojourn.event_loop import contained
 from sojourn.protocols import EnvFamily
