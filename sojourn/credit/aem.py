@@ -27,7 +27,7 @@ class AEM(Wrapped):
 
     base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
     sharpness: Annotated[float, Range(0)] = 1.0
-    least: Annotated[float, Range(0)] = 0.1
+    min_entropy_range: Annotated[float, Range(0)] = 0.1
 
     also: ClassVar[frozenset[str]] = frozenset({"entropy"})
     unverified: ClassVar[str] = "the paper's abstract and an account of its rule were read, not its text"
@@ -43,7 +43,7 @@ class AEM(Wrapped):
 
     def _factors(self, entropies: Sequence[Values]) -> list[Values]:
         every = joined(entropies)
-        if not len(every) or np.ptp(every) < self.least or np.ptp(every) == 0:
+        if not len(every) or np.ptp(every) < self.min_entropy_range or np.ptp(every) == 0:
             return [np.ones_like(h) for h in entropies]
         low, width = every.min(), np.ptp(every)
         mean = np.exp(-self.sharpness * (every - low) / width).mean()

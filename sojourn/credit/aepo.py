@@ -25,7 +25,7 @@ class AEPO(Wrapped):
     """
 
     base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
-    strength: Annotated[float, Range(0)] = 0.2
+    entropy_coef: Annotated[float, Range(0)] = 0.2
 
     also: ClassVar[frozenset[str]] = frozenset({"entropy"})
 
@@ -39,7 +39,7 @@ class AEPO(Wrapped):
         mean, deviation = float(every.mean()), float(every.std(ddof=1))
 
         def factor(values: FloatArray) -> FloatArray:
-            return np.maximum(1 + self.strength * (values - mean) / deviation, 0).astype(np.float32)
+            return np.maximum(1 + self.entropy_coef * (values - mean) / deviation, 0).astype(np.float32)
 
         return [
             [

@@ -20,12 +20,12 @@ class Archer:
     judge them. It adds up the tokens of an utterance, so long ones weigh more: `aggregate.by = "constant"`.
     """
 
-    by: Annotated[str, STREAM] = "utterance_advantage"
+    stream: Annotated[str, STREAM] = "utterance_advantage"
     coef: float = 1.0
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset({self.by})
+        return frozenset({self.stream})
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
@@ -35,5 +35,5 @@ class Archer:
                 Credit.per_turn(t, [self.coef * float(turn.sum()) for turn in turns])
                 for t, turns in zip(group.trajectories, known, strict=True)
             ]
-            for group, known in zip(groups, streams[self.by], strict=True)
+            for group, known in zip(groups, streams[self.stream], strict=True)
         ]

@@ -37,9 +37,9 @@ class CoSearch(ByGroup):
     """
 
     similarity: Annotated[float, Range(above=0, most=1)] = 0.8
-    least: Annotated[int, Range(2)] = 3
-    gate: float = 0.5
-    by: Annotated[str, SOME] = "answerable"
+    min_similar: Annotated[int, Range(2)] = 3
+    reward_threshold: float = 0.5
+    info_key: Annotated[str, SOME] = "answerable"
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     least_size: ClassVar[int] = 1
@@ -52,18 +52,18 @@ class CoSearch(ByGroup):
         worth = joined(self._worth(score, none) for score, none in zip(judged, hopeless, strict=True))
         counts = Counter(labels)
         gain = within(labels, worth, partial(standardised, epsilon=self.epsilon))
-        gain *= [counts[label] >= self.least for label in labels]
+        gain *= [counts[label] >= self.min_similar for label in labels]
         return spread_turns(group, gain)
 
     def _hopeless(self, trajectory: Trajectory) -> Values:
         """1 for the turns whose tool had nothing to find: (T,)."""
-        return np.array([float(turn.info.get(self.by, 1.0) == 0) for turn in trajectory.turns])
+        return np.array([float(turn.info.get(self.info_key, 1.0) == 0) for turn in trajectory.turns])
 
     def _worth(self, score: Score, hopeless: Values) -> Values:
         own = score.turns.astype(np.float64)
         final = own[-1] if len(own) else 0.0
         earlier = np.arange(len(own)) < len(own) - 1
-        added = own + np.where((own > self.gate) & earlier, final, 0.0)
+        added = own + np.where((own > self.reward_threshold) & earlier, final, 0.0)
         return np.where((hopeless > 0) & (own >= 0), final, added)
 
     def _kinds(self, said: Sequence[str], sorts: Sequence[Hashable]) -> list[int]:

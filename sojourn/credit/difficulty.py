@@ -15,7 +15,7 @@ from sojourn.types import Credit, Ending, Group, Score, Streams
 
 
 def _plain() -> GRPO:
-    return GRPO(deviation=False)
+    return GRPO(scale_by_std=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Difficulty(Wrapped):
     """
 
     base: Annotated[Any, Kind("estimator")] = field(default_factory=_plain)
-    by: str = ""
+    task_key: str = ""
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
@@ -50,18 +50,18 @@ class Difficulty(Wrapped):
         ]
 
     def _of(self, group: Group) -> float:
-        if self.by in group.task.data:
-            return float(group.task.data[self.by])
-        if self.by:
+        if self.task_key in group.task.data:
+            return float(group.task.data[self.task_key])
+        if self.task_key:
             return self._told(group)
         return 1 - float(np.mean([t.success for t in group.trajectories])) if group.trajectories else 0.0
 
     def _told(self, group: Group) -> float:
         """The last number `by` that a turn of the group tells; NaN where none came to be judged."""
-        told = [turn.info[self.by] for t in group.trajectories for turn in t.turns if self.by in turn.info]
+        told = [turn.info[self.task_key] for t in group.trajectories for turn in t.turns if self.task_key in turn.info]
         if not told and any(t.ending is Ending.DONE for t in group.trajectories):
             raise ValueError(
-                f"by = '{self.by}': the task of slot {group.slot} has no such number in its data, and no turn tells "
+                f"by = '{self.task_key}': the task of slot {group.slot} has no such number in its data, and no turn tells "
                 "it: choose a world that does, such as grounding, or leave `by` out for the share of plays that fail"
             )
         return float(told[-1]) if told else float("nan")

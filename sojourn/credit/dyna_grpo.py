@@ -31,7 +31,7 @@ class DynaGRPO(ByGroup):
     numbers of their equations; success is taken for what it calls correct.
     """
 
-    refined: Annotated[str, SOME] = "refined"
+    info_key: Annotated[str, SOME] = "refined"
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     group_relative: ClassVar[bool] = True
@@ -49,7 +49,7 @@ class DynaGRPO(ByGroup):
         return spread(group, gain)
 
     def _is_refined(self, trajectory: Trajectory) -> bool:
-        return any(turn.info.get(self.refined, 0.0) > 0 for turn in trajectory.turns)
+        return any(turn.info.get(self.info_key, 0.0) > 0 for turn in trajectory.turns)
 
 
 def _above(values: Values, others: Values) -> NDArray[np.bool_]:

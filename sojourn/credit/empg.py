@@ -28,7 +28,7 @@ class EMPG(Wrapped):
     base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
     sharpness: Annotated[float, Range(0)] = 1.0
     sharpness_next: Annotated[float, Range(0)] = 1.0
-    bonus: float = 0.05
+    clarity_coef: float = 0.05
 
     also: ClassVar[frozenset[str]] = frozenset({"entropy"})
 
@@ -53,7 +53,7 @@ class EMPG(Wrapped):
 
     def _bonus(self, entropies: Values) -> Values:
         """For the turn after; there is none after the last."""
-        after = self.bonus * np.exp(-self.sharpness_next * entropies[1:])
+        after = self.clarity_coef * np.exp(-self.sharpness_next * entropies[1:])
         return np.append(after, 0.0) if len(entropies) else after
 
 

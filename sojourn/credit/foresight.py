@@ -31,7 +31,7 @@ class Foresight(ByGroup):
 
     planner: Annotated[str, SOME] = "planner"
     executor: Annotated[str, SOME] = "executor"
-    share: float = 1.0
+    execution_coef: float = 1.0
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     env_needs: ClassVar[frozenset[str]] = frozenset({"state_key"})
@@ -52,5 +52,5 @@ class Foresight(ByGroup):
         for episode in set(group.owners):
             planned, done = (np.flatnonzero((owner == episode) & (names == n)) for n in (self.planner, self.executor))
             both = min(len(planned), len(done))
-            worth[planned[:both]] += self.share * own[done[:both]]
+            worth[planned[:both]] += self.execution_coef * own[done[:both]]
         return worth

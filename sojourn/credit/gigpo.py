@@ -40,7 +40,7 @@ class GiGPO(ByGroup):
 
     step_weight: float = 1.0
     discount: Annotated[float, Range(0, 1)] = 0.95
-    deviation: bool = True
+    scale_by_std: bool = True
     similarity: Annotated[float, Range(above=0, most=1)] = 1.0
     epsilon: Annotated[float, Range(0)] = 1e-6
 
@@ -49,7 +49,7 @@ class GiGPO(ByGroup):
         return frozenset({"state_key"}) if self.similarity == 1 else frozenset()
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
-        gain: Gain = partial(standardised, epsilon=self.epsilon) if self.deviation else centred
+        gain: Gain = partial(standardised, epsilon=self.epsilon) if self.scale_by_std else centred
         episode = within(seats(group), totals(judged), gain)
         turns = [turn for trajectory in group.trajectories for turn in trajectory.turns]
         step = within(self._states(group, turns), joined(returns(score, self.discount) for score in judged), gain)

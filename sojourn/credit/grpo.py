@@ -21,11 +21,11 @@ class GRPO(ByGroup):
     are exchangeable; where several seats are trained, each is compared with its own kind.
     """
 
-    deviation: bool = True
+    scale_by_std: bool = True
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     group_relative: ClassVar[bool] = True
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
-        gain = partial(standardised, epsilon=self.epsilon) if self.deviation else centred
+        gain = partial(standardised, epsilon=self.epsilon) if self.scale_by_std else centred
         return spread(group, within(seats(group), totals(judged), gain))

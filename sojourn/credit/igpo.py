@@ -37,23 +37,23 @@ class IGPO:
     the turns before share theirs, has no counterpart.
     """
 
-    pool: Literal["joint", "separate", "scaled"] = "joint"
+    normalisation: Literal["joint", "separate", "scaled"] = "joint"
     discount: Annotated[float, Range(0, 1)] = 1.0
-    malformed: Annotated[float, Range(0)] | None = None
+    malformed_penalty: Annotated[float, Range(0)] | None = None
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     needs: ClassVar[frozenset[str]] = frozenset({"information_gain"})
 
     @property
     def group_relative(self) -> bool:
-        return self.pool != "joint" and self.malformed is None
+        return self.normalisation != "joint" and self.malformed_penalty is None
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
         last = [_last(group) for group in groups]
         found = [self._worth(*of) for of in zip(groups, scores, streams["information_gain"], last, strict=True)]
-        scale = self._scale(found, last) if self.pool == "scaled" else 1.0
+        scale = self._scale(found, last) if self.normalisation == "scaled" else 1.0
         found = [np.where(ends, worth, scale * worth) for worth, ends in zip(found, last, strict=True)]
         return [
             spread_turns(group, joined(onward(worth, self.discount) for worth in dealt(group, every)))
@@ -64,16 +64,16 @@ class IGPO:
         """The standardised gain or return of every turn of the group."""
         each = zip(group.trajectories, judged, gains, strict=True)
         raw = joined(self._raw(trajectory, score, gain) for trajectory, score, gain in each)
-        kinds = np.zeros_like(last) if self.pool == "joint" else last
+        kinds = np.zeros_like(last) if self.normalisation == "joint" else last
         labels = zip(seats_of_turns(group), kinds.tolist(), strict=True)
         return within(labels, raw, partial(standardised, epsilon=self.epsilon))
 
     def _raw(self, trajectory: Trajectory, score: Score, gains: Sequence[FloatArray]) -> Values:
         found = np.array([gain.sum(dtype=np.float64) for gain in gains])
         found[-1:] = score.total
-        if self.malformed is None:
+        if self.malformed_penalty is None:
             return found
-        return np.where([bool(turn.info.get("malformed")) for turn in trajectory.turns], -self.malformed, found)
+        return np.where([bool(turn.info.get("malformed")) for turn in trajectory.turns], -self.malformed_penalty, found)
 
     def _scale(self, found: Sequence[Values], last: Sequence[NDArray[np.bool_]]) -> float:
         """By which the gains of the step are multiplied."""

@@ -25,7 +25,7 @@ class KLReward(Wrapped):
 
     base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
     coef: float = 0.01
-    form: Literal["k1", "k2", "k3"] = "k1"
+    kl_estimator: Literal["k1", "k2", "k3"] = "k1"
 
     also: ClassVar[frozenset[str]] = frozenset({"ref_logprobs"})
 
@@ -47,6 +47,6 @@ class KLReward(Wrapped):
         return replace(score, turns=(score.turns - self.coef * np.array(costs)).astype(np.float32))
 
     def _estimate(self, gap: Values) -> Values:
-        if self.form == "k1":
+        if self.kl_estimator == "k1":
             return gap
-        return np.square(gap) / 2 if self.form == "k2" else np.exp(-gap) - 1 + gap
+        return np.square(gap) / 2 if self.kl_estimator == "k2" else np.exp(-gap) - 1 + gap

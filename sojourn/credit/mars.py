@@ -26,7 +26,7 @@ class MARS:
     worlds apart; here returns that are equal in fp32 are one value.
     """
 
-    over: Literal["step", "group"] = "step"
+    baseline: Literal["step", "group"] = "step"
     discount: Annotated[float, Range(0, 1)] = 1.0
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -35,7 +35,7 @@ class MARS:
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
         labels = [
-            (group.task.env if self.over == "step" else number, name)
+            (group.task.env if self.baseline == "step" else number, name)
             for number, group in enumerate(groups)
             for name in seats_of_turns(group)
         ]

@@ -27,17 +27,17 @@ class MGRPO(ByGroup):
     and a loss each.
     """
 
-    main: Annotated[str, SOME] = "agent"
-    share: float = 0.4
+    main_agent: Annotated[str, SOME] = "agent"
+    main_coef: float = 0.4
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         owner = np.array(group.owners, dtype=np.int64)
         names = np.array([t.agent for t in group.trajectories], dtype=object)
         worth, gain = totals(judged), np.zeros(len(judged))
-        mains = {int(owner[n]): worth[n] for n in np.flatnonzero(names == self.main)}
-        called = np.flatnonzero(names != self.main)
-        worth[called] += [self.share * mains.get(int(owner[n]), 0.0) for n in called]
+        mains = {int(owner[n]): worth[n] for n in np.flatnonzero(names == self.main_agent)}
+        called = np.flatnonzero(names != self.main_agent)
+        worth[called] += [self.main_coef * mains.get(int(owner[n]), 0.0) for n in called]
         for name in dict.fromkeys(names):
             some = np.flatnonzero(names == name)
             gain[some] = self._relative(worth[some], owner[some])

@@ -27,8 +27,8 @@ class OPRL(Wrapped):
     """
 
     base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
-    by: Literal["standardised", "leave_one_out"] = "standardised"
-    strength: float = 1.0
+    step_advantage: Literal["standardised", "leave_one_out"] = "standardised"
+    step_weight: float = 1.0
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     also: ClassVar[frozenset[str]] = frozenset({"implicit_reward"})
@@ -41,10 +41,10 @@ class OPRL(Wrapped):
 
     def _plus(self, group: Group, credit: Sequence[Credit], known: Sequence[Sequence[FloatArray]]) -> list[Credit]:
         sums = np.array([float(turn.sum()) for turns in known for turn in turns], dtype=np.float64)
-        gains = dealt(group, self.strength * within(seats_of_turns(group), sums, self._gain))
+        gains = dealt(group, self.step_weight * within(seats_of_turns(group), sums, self._gain))
         return [scaled(one, np.ones(len(gain)), gain) for one, gain in zip(credit, gains, strict=True)]
 
     def _gain(self, rewards: Values) -> Values:
-        if self.by == "leave_one_out":
+        if self.step_advantage == "leave_one_out":
             return centred(rewards) * len(rewards) / max(len(rewards) - 1, 1)
         return standardised(rewards, self.epsilon)

@@ -28,7 +28,7 @@ class Positive(Wrapped):
     """
 
     base: Annotated[Any, Kind("estimator")] = field(default_factory=_returns)
-    least: Annotated[float, Range(above=0)] = 0.1
+    min_std: Annotated[float, Range(above=0)] = 0.1
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
@@ -36,7 +36,7 @@ class Positive(Wrapped):
         found = self.base(groups, scores, streams)
         every = np.concatenate([np.zeros(0), *(turn for some in found for c in some for turn in c.tokens)])
         above = every[every > 0]
-        scale = 1 / max(float(above.std()), self.least) if len(above) else 0.0
+        scale = 1 / max(float(above.std()), self.min_std) if len(above) else 0.0
         return [[self._filtered(credit, scale) for credit in some] for some in found]
 
     @staticmethod

@@ -23,24 +23,24 @@ class Process(Wrapped):
     arXiv:2505.20732; intrinsic rewards: Pathak et al. 2017, arXiv:1705.05363).
     """
 
-    by: Annotated[str, STREAM] = "progress"
+    stream: Annotated[str, STREAM] = "progress"
     coef: float = 1.0
-    outcome: float = 1.0
+    outcome_coef: float = 1.0
     base: Annotated[Any, Kind("estimator")] = field(default_factory=Reinforce)
 
     @property
     def needs(self) -> frozenset[str]:
-        return self.base.needs | {self.by}
+        return self.base.needs | {self.stream}
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
         paid = [
             [self._paid(*of) for of in zip(judged, known, strict=True)]
-            for judged, known in zip(scores, streams[self.by], strict=True)
+            for judged, known in zip(scores, streams[self.stream], strict=True)
         ]
         return self.base(groups, paid, streams)
 
     def _paid(self, score: Score, known: Sequence[FloatArray]) -> Score:
         more = np.array([float(turn.sum()) for turn in known], dtype=np.float32)
-        return replace(score, turns=(self.outcome * score.turns + self.coef * more).astype(np.float32))
+        return replace(score, turns=(self.outcome_coef * score.turns + self.coef * more).astype(np.float32))

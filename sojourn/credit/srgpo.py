@@ -25,8 +25,8 @@ class SRGPO:
     the code.
     """
 
-    by: str = ""
-    size: Annotated[int, Range(2)] = 16
+    info_key: str = ""
+    step_group_size: Annotated[int, Range(2)] = 16
     step_weight: float = 0.5
     epsilon: Annotated[float, Range(0)] = 1e-6
 
@@ -48,15 +48,15 @@ class SRGPO:
 
     def _paid(self, group: Group, judged: Sequence[Score]) -> Values:
         """For each turn of the group."""
-        if not self.by:
+        if not self.info_key:
             return joined(score.turns.astype(np.float64) for score in judged)
-        return np.array([turn.info.get(self.by, 0.0) for t in group.trajectories for turn in t.turns], dtype=np.float64)
+        return np.array([turn.info.get(self.info_key, 0.0) for t in group.trajectories for turn in t.turns], dtype=np.float64)
 
     def _draw(self, names: Sequence[str]) -> list[int]:
         """The number of each turn's lot, whatever their order."""
         order = sorted(range(len(names)), key=lambda n: crc32(names[n].encode()))
         lots = np.zeros(len(names), dtype=np.int64)
-        lots[order] = np.arange(len(names)) // self.size
+        lots[order] = np.arange(len(names)) // self.step_group_size
         return lots.tolist()
 
 

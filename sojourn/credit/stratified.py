@@ -23,7 +23,7 @@ class Stratified(ByGroup):
     may be the sample's.
     """
 
-    by: str = ""
+    info_key: str = ""
     blend: Annotated[float, Range(0, 1)] = 0.8
     epsilon: Annotated[float, Range(0)] = 1e-6
 
@@ -38,4 +38,4 @@ class Stratified(ByGroup):
         return spread(group, self.blend * own + (1 - self.blend) * within(names, found, gain))
 
     def _stratum(self, trajectory: Trajectory) -> float:
-        return sum(turn.info.get(self.by, 0.0) for turn in trajectory.turns) if self.by else len(trajectory.turns)
+        return sum(turn.info.get(self.info_key, 0.0) for turn in trajectory.turns) if self.info_key else len(trajectory.turns)

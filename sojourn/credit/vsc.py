@@ -33,9 +33,9 @@ class VSC(temporal.ByCritic):
 
     discount: Annotated[float, Range(above=0, most=1)] = 0.5
     margin: float = 0.05
-    by: Annotated[str, SOME] = "subgoal"
-    counted: bool = False
-    ahead: bool = True
+    info_key: Annotated[str, SOME] = "subgoal"
+    cumulative: bool = False
+    use_next_value: bool = True
 
     def _one(
         self, trajectory: Trajectory, score: Score, values: temporal.PerTurn, following: temporal.PerTurn
@@ -44,18 +44,18 @@ class VSC(temporal.ByCritic):
         reached = self._reached(trajectory, score)
         returns = self._returns(reached)
         gain = returns - path.values - self.margin
-        if self.ahead:
+        if self.use_next_value:
             gain += np.append(path.values, path.after)[1:] + reached
-        learnt = (returns > 0).astype(np.float64) if self.ahead else returns
+        learnt = (returns > 0).astype(np.float64) if self.use_next_value else returns
         return Credit(Credit.per_turn(trajectory, gain > 0).tokens, temporal.at_first(trajectory, learnt))
 
     def _reached(self, trajectory: Trajectory, score: Score) -> Values:
         """1 for turns that end a segment well: (T,)."""
         reached, known = np.zeros(len(trajectory.turns)), 0.0
         for number, turn in enumerate(trajectory.turns):
-            told = turn.info.get(self.by, 0.0)
+            told = turn.info.get(self.info_key, 0.0)
             reached[number] = told > known
-            known = max(known, told) if self.counted else 0.0
+            known = max(known, told) if self.cumulative else 0.0
         if len(reached) and score.turns[-1] > 0:
             reached[-1] = 1
         return reached

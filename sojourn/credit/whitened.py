@@ -28,8 +28,8 @@ class Whitened(Wrapped):
     """
 
     base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
-    by: Literal["token", "turn"] = "token"
-    shift: bool = True
+    level: Literal["token", "turn"] = "token"
+    shift_mean: bool = True
     clip: Annotated[float, Range(above=0)] | None = None
     epsilon: Annotated[float, Range(above=0)] = 1e-6
 
@@ -38,12 +38,12 @@ class Whitened(Wrapped):
     ) -> list[list[Credit]]:
         found = self.base(groups, scores, streams)
         turns = [turn for some in found for c in some for turn in c.tokens if len(turn)]
-        if self.by == "turn":
+        if self.level == "turn":
             turns = [turn.mean(keepdims=True, dtype=np.float64) for turn in turns]
         every = joined(turns)
         if not len(every):
             return found
-        mean, scale = float(every.mean()) if self.shift else 0.0, 1 / (float(every.std()) + self.epsilon)
+        mean, scale = float(every.mean()) if self.shift_mean else 0.0, 1 / (float(every.std()) + self.epsilon)
         return [[self._moved(c, mean, scale) for c in some] for some in found]
 
     def _moved(self, credit: Credit, mean: float, scale: float) -> Credit:

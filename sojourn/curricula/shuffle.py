@@ -20,10 +20,10 @@ class Shuffle:
     """
 
     split: Annotated[str, SOME] = "train"
-    tasks: Annotated[int, Range(0)] = 0
+    max_tasks: Annotated[int, Range(0)] = 0
 
     def bind(self, tasks: Sequence[Task], seed: int) -> BoundShuffle:
-        count = min(self.tasks or len(tasks), len(tasks), 1 << 20)
+        count = min(self.max_tasks or len(tasks), len(tasks), 1 << 20)
         return BoundShuffle(tasks, count, seed)
 
 

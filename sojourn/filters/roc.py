@@ -33,8 +33,8 @@ class ROC:
     recorded and counts in the metrics, but nothing is learnt from it.
     """
 
-    share: Annotated[float, Range(above=0, most=1)] = 0.5
-    by: Annotated[str, SOME] = "error"
+    fraction: Annotated[float, Range(above=0, most=1)] = 0.5
+    info_key: Annotated[str, SOME] = "error"
 
     def __call__(self, group: Group, scores: Sequence[Score]) -> list[int]:
         """The numbers of the episodes to be trained, in order."""
@@ -42,14 +42,14 @@ class ROC:
         won = [n for n in able if any(t.success for t in group.episodes[n].trajectories if t.trainable)]
         lost = sorted(set(able) - set(won), key=lambda n: _drawn(group.episodes[n]))
         won.sort(key=lambda n: (self._penalty(group.episodes[n]), _drawn(group.episodes[n])))
-        wanted = max(round(self.share * len(able)), min(len(won), 1) + min(len(lost), 1))
+        wanted = max(round(self.fraction * len(able)), min(len(won), 1) + min(len(lost), 1))
         least, most = max(min(len(won), 1), wanted - len(lost)), min(len(won), wanted - min(len(lost), 1))
-        count = int(np.clip(round(self.share * len(won)), least, most))
+        count = int(np.clip(round(self.fraction * len(won)), least, most))
         return sorted(won[:count] + lost[: wanted - count])
 
     def _penalty(self, episode: Episode) -> float:
         played = [t for t in episode.trajectories if t.trainable]
-        failed = [turn.info[self.by] > 0 for t in played for turn in t.turns if self.by in turn.info]
+        failed = [turn.info[self.info_key] > 0 for t in played for turn in t.turns if self.info_key in turn.info]
         return (float(np.mean(failed)) if failed else NO_TOOL) + float(np.mean([_unformed(t) for t in played]))
 
 

@@ -28,9 +28,9 @@ class ClipCov:
     at once; here how a minibatch is divided changes nothing.
     """
 
-    share: Annotated[float, Range(above=0, most=1)] = 2e-4
-    low: float = 1.0
-    high: float = 5.0
+    fraction: Annotated[float, Range(above=0, most=1)] = 2e-4
+    min_covariance: float = 1.0
+    max_covariance: float = 5.0
     clip_low: Annotated[float, Range(0, 1)] = 0.2
     clip_high: Annotated[float, Range(0)] = 0.2
     coef: float = 1.0
@@ -40,14 +40,14 @@ class ClipCov:
     chooses: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.low > self.high:
-            raise ValueError(f"low = {self.low:g} with high = {self.high:g}: expected a low of at most that")
+        if self.min_covariance > self.max_covariance:
+            raise ValueError(f"min_covariance = {self.min_covariance:g} with max_covariance = {self.max_covariance:g}: expected min_covariance <= max_covariance")
 
     def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]:
         where, found = covariances(batch, logprobs)
-        able = where[(found > self.low) & (found < self.high) & ~self._clipped(batch, logprobs)[where]]
+        able = where[(found > self.min_covariance) & (found < self.max_covariance) & ~self._clipped(batch, logprobs)[where]]
         rng = np.random.default_rng(crc32(batch.tokens.tobytes()))
-        return {"clip_cov": marked(batch, rng.permutation(able)[: max(1, int(self.share * len(where)))])}
+        return {"clip_cov": marked(batch, rng.permutation(able)[: max(1, int(self.fraction * len(where)))])}
 
     def _clipped(self, batch: Batch, logprobs: FloatArray) -> NDArray[np.bool_]:
         """Returns which tokens have no gradient, as their ratio is beyond the clip in the direction of their advantage:

@@ -31,9 +31,9 @@ class EPO:
     """
 
     coef: Annotated[float, Range(0)] = 0.001
-    low: Annotated[float, Range(0)] = 0.0
-    high: Annotated[float, Range(0)] = 2.0
-    penalty: Annotated[float, Range(0)] = 0.1
+    min_ratio: Annotated[float, Range(0)] = 0.0
+    max_ratio: Annotated[float, Range(0)] = 2.0
+    penalty_coef: Annotated[float, Range(0)] = 0.1
     decay: Annotated[float, Range(0)] = 3.0
     steps: Annotated[int, Range(1)] = 150
     _past: list[list[float]] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -42,8 +42,8 @@ class EPO:
     zero_at_zero_advantage: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.low > self.high:
-            raise ValueError(f"low = {self.low:g} with high = {self.high:g}: expected a low of at most that")
+        if self.min_ratio > self.max_ratio:
+            raise ValueError(f"min_ratio = {self.min_ratio:g} with max_ratio = {self.max_ratio:g}: expected min_ratio <= max_ratio")
 
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
         """Returns M and the weight of the penalty for each token; then this step's entropies are part of the past."""
@@ -67,8 +67,8 @@ class EPO:
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         mean, weight = batch.streams["epo_mean"], batch.streams["epo_weight"]
-        beyond = (self.low * mean - out.entropy).clamp(min=0) + (out.entropy - self.high * mean).clamp(min=0)
-        loss = -self.coef * (out.entropy - weight * self.penalty * beyond)
+        beyond = (self.min_ratio * mean - out.entropy).clamp(min=0) + (out.entropy - self.max_ratio * mean).clamp(min=0)
+        loss = -self.coef * (out.entropy - weight * self.penalty_coef * beyond)
         return loss, {"beyond": (beyond.detach() > 0).float() * (weight > 0)}
 
     def state(self) -> Mapping[str, Any]:

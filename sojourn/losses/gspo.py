@@ -25,7 +25,7 @@ class GSPO:
 
     clip_low: Annotated[float, Range(0, 1)] = 3e-4
     clip_high: Annotated[float, Range(0)] = 4e-4
-    by: Literal["sequence", "turn"] = "sequence"
+    level: Literal["sequence", "turn"] = "sequence"
     token_form: bool = False
     coef: float = 1.0
 
@@ -34,7 +34,7 @@ class GSPO:
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         gap = log_ratio(out, batch)
-        mean = mean_by(gap, batch.sequence if self.by == "sequence" else batch.turn)
+        mean = mean_by(gap, batch.sequence if self.level == "sequence" else batch.turn)
         if self.token_form:
             mean = mean.detach() + out.logprobs - out.logprobs.detach()
         ratio = mean.exp()

@@ -29,15 +29,15 @@ class Importance(HasBases):
     """
 
     base: Annotated[Any, Kind("loss")] = field(default_factory=PPO)
-    over: Literal["token", "turn", "sequence"] = "token"
+    level: Literal["token", "turn", "sequence"] = "token"
     combine: Literal["product", "mean"] = "product"
-    outside: Literal["truncate", "mask"] = "truncate"
-    low: Annotated[float, Range(0)] = 0.0
-    high: Annotated[float, Range(above=0)] = 2.0
+    mode: Literal["truncate", "mask"] = "truncate"
+    min_weight: Annotated[float, Range(0)] = 0.0
+    max_weight: Annotated[float, Range(above=0)] = 2.0
 
     def __post_init__(self) -> None:
-        if self.low > self.high:
-            raise ValueError(f"low = {self.low:g} with high = {self.high:g}: expected a low of at most that")
+        if self.min_weight > self.max_weight:
+            raise ValueError(f"min_weight = {self.min_weight:g} with max_weight = {self.max_weight:g}: expected min_weight <= max_weight")
         if isinstance(self.base, LeavesOut):
             raise ValueError(
                 f"base: {type(self.base).__name__} divides its gradient by what it left out, which a weight changes: "
@@ -70,14 +70,14 @@ class Importance(HasBases):
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         proximal = batch.streams["policy_logprobs"]
         weight = self._weight(proximal - batch.logprobs, batch)
-        within = (weight >= self.low) & (weight <= self.high)
-        bounded = weight.clamp(max=self.high) if self.outside == "truncate" else weight.where(within, 0.0)
+        within = (weight >= self.min_weight) & (weight <= self.max_weight)
+        bounded = weight.clamp(max=self.max_weight) if self.mode == "truncate" else weight.where(within, 0.0)
         per_token, metrics = self.base(out, replace(cast(Any, batch), logprobs=proximal))
         return bounded * per_token, {**metrics, "off_policy": (~within).float(), "importance": bounded}
 
     def _weight(self, gap: torch.Tensor, batch: Selected) -> torch.Tensor:
-        if self.over == "token":
+        if self.level == "token":
             return gap.exp()
-        numbers = batch.turn if self.over == "turn" else batch.sequence
+        numbers = batch.turn if self.level == "turn" else batch.sequence
         mean = mean_by(gap, numbers)
         return (mean if self.combine == "mean" else mean * torch.bincount(numbers)[numbers]).exp()

@@ -22,14 +22,14 @@ class KL:
     """
 
     coef: float = 0.01
-    form: Literal["k1", "k2", "k3"] = "k3"
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
 
     needs: ClassVar[frozenset[str]] = frozenset({"ref_logprobs"})
     zero_at_zero_advantage: ClassVar[bool] = False
     valid_for: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        estimate = estimated(out.logprobs - batch.streams["ref_logprobs"], self.form)
+        estimate = estimated(out.logprobs - batch.streams["ref_logprobs"], self.kl_estimator)
         return self.coef * estimate, {"ref_kl": estimate.detach()}
 
 

@@ -26,8 +26,8 @@ class KLCov:
     covariance and the choice are of each minibatch, by the weights that it updates (see `clip_cov`).
     """
 
-    share: Annotated[float, Range(above=0, most=1)] = 2e-4
-    penalty: Annotated[float, Range(0)] = 1.0
+    fraction: Annotated[float, Range(above=0, most=1)] = 2e-4
+    kl_coef: Annotated[float, Range(0)] = 1.0
     coef: float = 1.0
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -36,10 +36,10 @@ class KLCov:
 
     def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]:
         where, found = covariances(batch, logprobs)
-        count = max(1, int(self.share * len(where)))
+        count = max(1, int(self.fraction * len(where)))
         return {"kl_cov": marked(batch, where[np.argsort(-found, kind="stable")[:count]])}
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         gap, held = log_ratio(out, batch), batch.streams["kl_cov"]
-        loss = -gap.exp() * batch.advantages + self.penalty * held * gap.square() / 2
+        loss = -gap.exp() * batch.advantages + self.kl_coef * held * gap.square() / 2
         return self.coef * loss, {"held_back": held, "kl": sampler_kl(gap)}

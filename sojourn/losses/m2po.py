@@ -26,7 +26,7 @@ class M2PO:
     authors' code bounds ratios instead of leaving tokens out, in each part of a minibatch that passes at once.
     """
 
-    bound: Annotated[float, Range(above=0)] = 0.04
+    max_second_moment: Annotated[float, Range(above=0)] = 0.04
     coef: float = 1.0
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -39,7 +39,7 @@ class M2PO:
         onward = np.flatnonzero(gap * batch.advantages[where] > 0)
         farthest = onward[np.argsort(-np.abs(gap[onward]), kind="stable")]
         left = np.cumsum(np.square(gap[farthest])[::-1])[::-1]  # of all but the first 0, 1, 2 ...
-        fits = np.flatnonzero(left <= self.bound * (len(left) - np.arange(len(left))))
+        fits = np.flatnonzero(left <= self.max_second_moment * (len(left) - np.arange(len(left))))
         return {"m2po": marked(batch, where[farthest[: fits[0] if len(fits) else len(farthest)]])}
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:

@@ -29,7 +29,7 @@ class Value:
 
     coef: Annotated[float, Range(0)] = 1.0
     clip: Annotated[float, Range(above=0)] | None = None
-    huber: Annotated[float, Range(above=0)] | None = None
+    huber_delta: Annotated[float, Range(above=0)] | None = None
 
     needs: ClassVar[frozenset[str]] = frozenset({"critic", "targets", "values"})
     zero_at_zero_advantage: ClassVar[bool] = False
@@ -59,7 +59,7 @@ class Value:
         return self.coef / 2 * per_token, metrics
 
     def _cost(self, gap: torch.Tensor) -> torch.Tensor:
-        if self.huber is None:
+        if self.huber_delta is None:
             return gap.square()
         far = gap.abs()
-        return torch.where(far > self.huber, self.huber * (2 * far - self.huber), gap.square())
+        return torch.where(far > self.huber_delta, self.huber_delta * (2 * far - self.huber_delta), gap.square())

@@ -21,8 +21,8 @@ class Composite:
     """
 
     weights: Mapping[str, float] = field(default_factory=lambda: {"success": 1.0})
-    gate: str = ""
-    closed: float = 0.0
+    gate_key: str = ""
+    closed_reward: float = 0.0
 
     def __post_init__(self) -> None:
         for name, weight in self.weights.items():
@@ -37,8 +37,8 @@ class Composite:
     def _one(self, trajectory: Trajectory) -> Score:
         told = {name: value for turn in trajectory.turns for name, value in turn.info.items()}
         parts = {name: float(told.get(name, 0.0)) for name in self.weights}
-        open_ = not self.gate or bool(told.get(self.gate, 0.0))
-        total = sum(self.weights[name] * value for name, value in parts.items()) if open_ else self.closed
+        open_ = not self.gate_key or bool(told.get(self.gate_key, 0.0))
+        total = sum(self.weights[name] * value for name, value in parts.items()) if open_ else self.closed_reward
         turns = np.zeros(len(trajectory.turns), dtype=np.float32)
         turns[-1:] = total
         return Score(turns, {"success": float(trajectory.success), "gate": float(open_), **parts})

@@ -20,13 +20,13 @@ class Overlong(HasBases):
     arXiv:2503.14476, eq. 13, whose answers have one turn)."""
 
     base: Annotated[Any, Kind("reward")] = field(default_factory=Native)
-    most: Annotated[int, Range(1)] = 256
-    margin: Annotated[int, Range(1)] = 64
+    max_tokens: Annotated[int, Range(1)] = 256
+    buffer_tokens: Annotated[int, Range(1)] = 64
     penalty: Annotated[float, Range(0)] = 1.0
 
     def __post_init__(self) -> None:
-        if self.margin > self.most:
-            raise ValueError(f"margin = {self.margin} with most = {self.most}: expected a margin of at most that")
+        if self.buffer_tokens > self.max_tokens:
+            raise ValueError(f"buffer_tokens = {self.buffer_tokens} with max_tokens = {self.max_tokens}: expected buffer_tokens <= max_tokens")
 
     async def __call__(self, group: Group) -> list[Score]:
         judged = await self.base(group)
@@ -34,7 +34,7 @@ class Overlong(HasBases):
 
     def _less(self, trajectory: Trajectory, score: Score) -> Score:
         said = sum(len(turn.sample.tokens) for turn in trajectory.turns)
-        cost = self.penalty * float(np.clip((said - self.most + self.margin) / self.margin, 0, 1))
+        cost = self.penalty * float(np.clip((said - self.max_tokens + self.buffer_tokens) / self.buffer_tokens, 0, 1))
         turns = score.turns.copy()
         turns[-1:] -= np.float32(cost)
         return replace(score, turns=turns, parts={**score.parts, "overlong": cost}, outcome=score.result)

@@ -25,7 +25,7 @@ class Shaped(HasBases):
     """
 
     base: Annotated[Any, Kind("reward")] = field(default_factory=Native)
-    by: Annotated[str, SOME] = "progress"
+    info_key: Annotated[str, SOME] = "progress"
     scale: float = 1.0
     start: float = 0.0
     discount: Annotated[float, Range(0, 1)] = 1.0
@@ -37,7 +37,7 @@ class Shaped(HasBases):
     def _plus(self, trajectory: Trajectory, score: Score) -> Score:
         known = [self.start]
         for turn in trajectory.turns:
-            known.append(turn.info.get(self.by, known[-1]))
+            known.append(turn.info.get(self.info_key, known[-1]))
         if not trajectory.ending.truncated:
             known[-1] = 0.0
         potential = self.scale * np.array(known)

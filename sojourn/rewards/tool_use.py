@@ -39,11 +39,11 @@ class ToolUse(HasBases):
 
     base: Annotated[Any, Kind("reward")] = field(default_factory=Native)
     coef: Annotated[float, Range(0)] = 0.5
-    by: Annotated[str, SOME] = "tool_score"
+    info_key: Annotated[str, SOME] = "tool_score"
     penalty: float = -1.0
-    failed: tuple[Annotated[str, SOME], ...] = ("error",)
-    repeats: bool = True
-    ignore: tuple[Annotated[str, SOME], ...] = ()
+    error_keys: tuple[Annotated[str, SOME], ...] = ("error",)
+    penalise_repeats: bool = True
+    ignored_tools: tuple[Annotated[str, SOME], ...] = ()
 
     unverified: ClassVar[str] = "the paper's abstract and accounts of its reward were read, not its text nor weights"
 
@@ -63,16 +63,16 @@ class ToolUse(HasBases):
         """One for each turn that used a tool."""
         made: set[str] = set()
         for turn in trajectory.turns:
-            now = [call for name, call in calls(turn.message) if name not in self.ignore]
+            now = [call for name, call in calls(turn.message) if name not in self.ignored_tools]
             again = bool(made.intersection(now)) or len(set(now)) < len(now)
             made.update(now)
-            if self.by in turn.info:
-                yield turn.info[self.by]
+            if self.info_key in turn.info:
+                yield turn.info[self.info_key]
             elif now or turn.info.get("malformed", 0.0) > 0:
-                yield self.penalty if self._failed(turn) or (again and self.repeats) else 1.0
+                yield self.penalty if self._failed(turn) or (again and self.penalise_repeats) else 1.0
 
     def _failed(self, turn: Turn) -> bool:
-        return any(turn.info.get(name, 0.0) > 0 for name in ("malformed", *self.failed))
+        return any(turn.info.get(name, 0.0) > 0 for name in ("malformed", *self.error_keys))
 
 
 def calls(said: Message | None) -> list[tuple[str, str]]:

@@ -32,7 +32,7 @@ class Verified(HasBases):
     base: Annotated[Any, Kind("reward")] = field(default_factory=Native)
     turns: Annotated[Any, Kind("reward")] = field(default_factory=_refusals)
     threshold: float = 0.0
-    by: Annotated[str, SOME] = "verified"
+    info_key: Annotated[str, SOME] = "verified"
 
     bases: ClassVar[tuple[str, ...]] = ("base", "turns")
     unverified: ClassVar[str] = "the paper's abstract and accounts of it were read, not how its verifiers score"
@@ -48,7 +48,7 @@ class Verified(HasBases):
     def _failed(self, trajectory: Trajectory, looked: Score) -> int:
         """How many turns do."""
         both = zip(trajectory.turns, looked.turns, strict=True)
-        return sum(bool(paid < 0) or not turn.info.get(self.by, 1.0) for turn, paid in both)
+        return sum(bool(paid < 0) or not turn.info.get(self.info_key, 1.0) for turn, paid in both)
 
 
 def _scored(judged: Score, passed: bool, failed: int) -> Score:

@@ -22,14 +22,14 @@ class Experts:
     """
 
     width: Annotated[int, Range(1)] = 16
-    distinct: Annotated[int, Range(1)] = 128
+    distinct_tasks: Annotated[int, Range(1)] = 128
     success_only: bool = True
 
     live = False
     size = 1
 
     def tasks(self, steps: int) -> int:
-        return min(self.distinct, self.width * steps)
+        return min(self.distinct_tasks, self.width * steps)
 
     async def check(self, stage: StageContext) -> None:
         if not await offers(stage.env, "expert", stage.limits):
@@ -51,7 +51,7 @@ class LiveExperts:
     played: dict[int, Group] = field(default_factory=dict)
 
     async def take(self, step: int) -> list[Group]:
-        width, distinct = self.config.width, self.config.distinct
+        width, distinct = self.config.width, self.config.distinct_tasks
         numbers = [(step * width + n) % distinct for n in range(width)]
         groups = await asyncio.gather(*(self._play(number) for number in dict.fromkeys(numbers)))
         played = [g for g in groups if g.trajectories]  # those of a world that failed are empty

@@ -43,7 +43,7 @@ class Slots:
     max_lag: Annotated[int, Range(0)] = 0
     zero_signal: Literal["keep", "drop", "redraw"] = "keep"
     signal: Literal["success", "outcome", "score"] = "success"
-    redraws: Annotated[int, Range(0)] = 29
+    max_redraws: Annotated[int, Range(0)] = 29
     exhausted: Literal["drop", "keep", "stop"] = "drop"
 
     live = True
@@ -157,7 +157,7 @@ class LiveSlots:
             )
             if self.config.zero_signal != "redraw" or not await self._flat(group):
                 return group
-            if redraw == self.config.redraws:
+            if redraw == self.config.max_redraws:
                 return self._last(group, redraw + 1)
             redraw += 1
 

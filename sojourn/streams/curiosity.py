@@ -48,9 +48,9 @@ class Curiosity(Learning):
 
     eta: Annotated[float, Range(0)] = 0.01
     beta: Annotated[float, Range(0, 1)] = 0.2  # how much of the learning is the forward model's
-    width: Annotated[int, Range(1)] = 64
+    hidden_size: Annotated[int, Range(1)] = 64
     features: Annotated[int, Range(1)] = 512
-    actions: Annotated[int, Range(2)] = 64
+    action_classes: Annotated[int, Range(2)] = 64
     lr: Annotated[float, Range(above=0)] = 1e-3
     seed: Annotated[int, Range(0)] = 0
 
@@ -58,7 +58,7 @@ class Curiosity(Learning):
     reference: ClassVar[bool] = False
 
     def build(self, size: int) -> torch.nn.Module:
-        return Foresight(size, self.width, self.actions)
+        return Foresight(size, self.hidden_size, self.action_classes)
 
     async def __call__(self, context: StepContext) -> PerTurn:
         return [at_last(group, [self._said(t) for t in group.trajectories]) for group in context.groups]
@@ -92,7 +92,7 @@ class Curiosity(Learning):
         seen = torch.from_numpy(hashed([seen_at(turn) for turn in trajectory.turns], self.features))
         said = [turn.sample.tokens for turn in trajectory.turns[:-1]]
         action = torch.from_numpy(hashed([tokens.tolist() for tokens in said], self.features))
-        label = torch.tensor([crc32(np.asarray(t, dtype=np.int64).tobytes()) % self.actions for t in said])
+        label = torch.tensor([crc32(np.asarray(t, dtype=np.int64).tobytes()) % self.action_classes for t in said])
         return Moves(seen[:-1], action, seen[1:], label)
 
 

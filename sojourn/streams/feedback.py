@@ -40,19 +40,19 @@ class Feedback(Learning):
     is all that the world said after the action.
     """
 
-    form: Literal["hash", "classification", "ranking"] = "classification"
-    rate: Annotated[int, Range(2)] = 32
-    exponent: Annotated[float, Range(0)] = 3.0
+    reward_model: Literal["hash", "classification", "ranking"] = "classification"
+    messages_per_step: Annotated[int, Range(2)] = 32
+    count_exponent: Annotated[float, Range(0)] = 3.0
     threshold: Annotated[float, Range(0, 1)] = 0.5
-    floor: float = -0.5
+    min_score: float = -0.5
     question: str = ""  # with {message}, or {first} and {second}; ours where empty
-    longest: Annotated[int, Range(1)] = 2000  # characters of a message that are asked about
+    max_chars: Annotated[int, Range(1)] = 2000  # characters of a message that are asked about
     capacity: Annotated[int, Range(2)] = 10_000  # labels, and messages that wait; the oldest are forgotten
     features: Annotated[int, Range(1)] = 512
-    width: Annotated[int, Range(1)] = 128
+    hidden_size: Annotated[int, Range(1)] = 128
     lr: Annotated[float, Range(above=0)] = 1e-3
     updates: Annotated[int, Range(1)] = 32
-    batch: Annotated[int, Range(1)] = 256
+    batch_size: Annotated[int, Range(1)] = 256
     seed: Annotated[int, Range(0)] = 0
     _labels: dict[Asked, float] = field(default_factory=dict, init=False, repr=False, compare=False)
     _waiting: dict[str, None] = field(default_factory=dict, init=False, repr=False, compare=False)  # oldest first
@@ -63,7 +63,7 @@ class Feedback(Learning):
 
     def __post_init__(self) -> None:
         if self.question:
-            asked = ("first", "second") if self.form == "ranking" else ("message",)
+            asked = ("first", "second") if self.reward_model == "ranking" else ("message",)
             try:
                 whole = self.question.format(**{name: f"<{name}>" for name in asked})
             except (KeyError, IndexError, ValueError) as error:
@@ -72,7 +72,7 @@ class Feedback(Learning):
                 raise ValueError(f"question = {self.question!r}: it leaves no gap {{{missing[0]}}}")
 
     def build(self, size: int) -> torch.nn.Module:
-        return layers(size, self.width, self.width, 1)
+        return layers(size, self.hidden_size, self.hidden_size, 1)
 
     async def __call__(self, context: StepContext) -> PerTurn:
         worth = self._worth(list(dict.fromkeys(m for g in context.groups for t in g.trajectories for m in led_to(t))))
@@ -91,7 +91,7 @@ class Feedback(Learning):
         found = {"labels": float(len(self._labels)), "waiting": float(len(self._waiting))}
         if self._labels:
             found["helpful"] = sum(self._labels.values()) / len(self._labels)
-        if self.form != "hash" and self._labels:
+        if self.reward_model != "hash" and self._labels:
             with torch.no_grad():
                 found |= {"error": float(self._error(list(new.items())))} if new else {}
             self._distil(len(self._known))
@@ -100,7 +100,7 @@ class Feedback(Learning):
     def _distil(self, seed: int) -> None:
         known, rng = list(self._labels.items()), np.random.default_rng((self.seed, seed))
         for _ in range(self.updates):
-            drawn = rng.choice(len(known), min(self.batch, len(known)), replace=False)
+            drawn = rng.choice(len(known), min(self.batch_size, len(known)), replace=False)
             self.learner.descend(self._error([known[n] for n in drawn]))
 
     def state(self) -> Mapping[str, Any]:
@@ -118,8 +118,8 @@ class Feedback(Learning):
 
     async def _ask(self, context: StepContext) -> dict[Asked, float]:
         """About the newest; for a ranking, about neighbours among them, so a single one waits for another."""
-        newest = list(self._waiting)[-self.rate :][::-1]
-        ranked = self.form == "ranking"
+        newest = list(self._waiting)[-self.messages_per_step :][::-1]
+        ranked = self.reward_model == "ranking"
         about: list[Asked] = list(pairwise(newest)) if ranked else [(message,) for message in newest]
         asked = [context.question(self._worded(one)) for one in about]
         answers = [context.reply(text) for text in (("A", "B") if ranked else ("yes", "no"))]
@@ -131,8 +131,8 @@ class Feedback(Learning):
         return {one: float(means[2 * n] > means[2 * n + 1]) for n, one in enumerate(about)}
 
     def _worded(self, about: Asked) -> str:
-        cut = [message[: self.longest] for message in about]
-        if self.form == "ranking":
+        cut = [message[: self.max_chars] for message in about]
+        if self.reward_model == "ranking":
             return (self.question or BETTER).format(first=cut[0], second=cut[1])
         return (self.question or HELPFUL).format(message=cut[0])
 
@@ -147,23 +147,23 @@ class Feedback(Learning):
 
     @torch.no_grad()
     def _worth(self, messages: Sequence[str]) -> dict[str, float]:
-        if self.form == "hash":
+        if self.reward_model == "hash":
             return {message: self._labels.get((message,), 0.0) for message in messages}
         if not self._labels or not messages:
             return dict.fromkeys(messages, 0.0)
         scores = self._scores(messages)
-        if self.form == "classification":
+        if self.reward_model == "classification":
             return dict(zip(messages, (torch.sigmoid(scores) > self.threshold).float().tolist(), strict=True))
         spread = scores.std(correction=0)
         standard = (scores - scores.mean()) / spread if spread > 0 else torch.zeros_like(scores)
-        return dict(zip(messages, torch.where(standard > self.floor, standard, 0.0).tolist(), strict=True))
+        return dict(zip(messages, torch.where(standard > self.min_score, standard, 0.0).tolist(), strict=True))
 
     def _paid(self, trajectory: Trajectory, worth: Mapping[str, float]) -> list[float]:
         seen: Counter[str] = Counter()
         out = [0.0] * len(trajectory.turns)
         for turn, message in enumerate(led_to(trajectory)):
             seen[message] += 1
-            out[turn] = worth[message] / seen[message] ** self.exponent
+            out[turn] = worth[message] / seen[message] ** self.count_exponent
         return out
 
 

@@ -37,17 +37,17 @@ class InformationGain:
     prompt forgets or forks. DR-Venus asks after some tools' turns alone, here every turn has its gain.
     """
 
-    answer: Annotated[str, SOME] = "answer"
-    before: str = "<answer>\n"
-    after: str = "\n</answer>"
-    form: Literal["prob", "logprob"] = "prob"
+    task_key: Annotated[str, SOME] = "answer"
+    answer_prefix: str = "<answer>\n"
+    answer_suffix: str = "\n</answer>"
+    belief: Literal["prob", "logprob"] = "prob"
 
     provides: ClassVar[str] = "information_gain"
     reference: ClassVar[bool] = False
 
     @property
     def task_data(self) -> frozenset[str]:
-        return frozenset({self.answer})
+        return frozenset({self.task_key})
 
     async def __call__(self, context: StepContext) -> PerTurn:
         replies = [self._reply(context, group.task) for group in context.groups]
@@ -59,7 +59,7 @@ class InformationGain:
         ]
         said = await context.unsaid([p for p, _ in asked], [r.tokens for _, r in asked]) if asked else []
         means = [of[r.start : r.stop].mean(dtype=np.float64) for of, (_, r) in zip(said, asked, strict=True)]
-        beliefs = iter(np.exp(means) if self.form == "prob" else means)
+        beliefs = iter(np.exp(means) if self.belief == "prob" else means)
         return [
             at_last(group, [_gains(t, [next(beliefs) for _ in _compared(t)]) for t in group.trajectories])
             for group in context.groups
@@ -68,20 +68,20 @@ class InformationGain:
     def _reply(self, context: StepContext, task: Task) -> Reply:
         """Where the reply is as `before` alone begins it and as `after` alone ends it, it is not the answer's."""
         text = self._answer(task)
-        tokens = context.reply(self.before + text + self.after)
-        start = _alike(tokens, context.reply(self.before))
-        stop = len(tokens) - _alike(tokens[::-1], context.reply(self.after)[::-1])
+        tokens = context.reply(self.answer_prefix + text + self.answer_suffix)
+        start = _alike(tokens, context.reply(self.answer_prefix))
+        stop = len(tokens) - _alike(tokens[::-1], context.reply(self.answer_suffix)[::-1])
         if start >= stop:
             raise ConfigError(f"information_gain: {text!r}, a right answer of '{task.env}', has no token: give it one")
         return Reply(tokens, start, stop)
 
     def _answer(self, task: Task) -> str:
-        found = task.data.get(self.answer)
+        found = task.data.get(self.task_key)
         found = found[0] if isinstance(found, list | tuple) and found else found
         if isinstance(found, str | int | float):
             return str(found)
         raise ConfigError(
-            f"information_gain: a task of '{task.env}' has data['{self.answer}'] = {found!r}: expected its right "
+            f"information_gain: a task of '{task.env}' has data['{self.task_key}'] = {found!r}: expected its right "
             "answer, a text, a number or a list of them: name its key, information_gain.answer, or another world"
         )
 

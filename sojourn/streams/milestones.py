@@ -28,9 +28,9 @@ class Milestones(Learning):
     potential critic learns such a line, and shapes the reward, is from them; its coefficients are not known.
     """
 
-    by: Annotated[str, SOME] = "progress"
+    info_key: Annotated[str, SOME] = "progress"
     discount: Annotated[float, Range(0, 1)] = 1.0
-    width: Annotated[int, Range(1)] = 128
+    hidden_size: Annotated[int, Range(1)] = 128
     lr: Annotated[float, Range(above=0)] = 1e-3
     epochs: Annotated[int, Range(1)] = 4
     seed: Annotated[int, Range(0)] = 0
@@ -40,7 +40,7 @@ class Milestones(Learning):
     reference: ClassVar[bool] = False
 
     def build(self, size: int) -> torch.nn.Module:
-        return layers(size, self.width, 1)
+        return layers(size, self.hidden_size, 1)
 
     async def __call__(self, context: StepContext) -> PerTurn:
         return [
@@ -51,7 +51,7 @@ class Milestones(Learning):
     async def learn(self, context: StepContext) -> Mapping[str, float]:
         """`error` is the mean squared error of P on the step's states, before it has learnt from them."""
         pairs = [
-            (torch.from_numpy(states.before), torch.tensor(progressed(trajectory, self.by))[states.turns])
+            (torch.from_numpy(states.before), torch.tensor(progressed(trajectory, self.info_key))[states.turns])
             for group, some in zip(context.groups, await context.states(), strict=True)
             for trajectory, states in zip(group.trajectories, some, strict=True)
             if states.turns

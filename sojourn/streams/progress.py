@@ -26,7 +26,7 @@ class Progress(Learning):
     could be executed, which is a reward's matter.
     """
 
-    width: Annotated[int, Range(1)] = 128
+    hidden_size: Annotated[int, Range(1)] = 128
     lr: Annotated[float, Range(above=0)] = 1e-3
     epochs: Annotated[int, Range(1)] = 4
     seed: Annotated[int, Range(0)] = 0
@@ -35,7 +35,7 @@ class Progress(Learning):
     reference: ClassVar[bool] = False
 
     def build(self, size: int) -> torch.nn.Module:
-        return layers(size, self.width, 1)
+        return layers(size, self.hidden_size, 1)
 
     async def __call__(self, context: StepContext) -> PerTurn:
         return [

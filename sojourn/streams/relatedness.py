@@ -33,7 +33,7 @@ class Relatedness(Learning):
 
     discount: Annotated[float, Range(0, 1)] = 0.99
     features: Annotated[int, Range(1)] = 512
-    width: Annotated[int, Range(1)] = 128
+    hidden_size: Annotated[int, Range(1)] = 128
     lr: Annotated[float, Range(above=0)] = 1e-3
     epochs: Annotated[int, Range(1)] = 4
     seed: Annotated[int, Range(0)] = 0
@@ -43,7 +43,7 @@ class Relatedness(Learning):
     reference: ClassVar[bool] = False
 
     def build(self, size: int) -> torch.nn.Module:
-        return layers(size, self.width, self.width, 1)
+        return layers(size, self.hidden_size, self.hidden_size, 1)
 
     async def __call__(self, context: StepContext) -> PerTurn:
         return [at_last(group, [self._shaped(t) for t in group.trajectories]) for group in context.groups]

@@ -59,13 +59,13 @@ class UtteranceAdvantage(Learning):
     """
 
     discount: Share = 0.95
-    follow: Annotated[float, Range(above=0, most=1)] = 0.1
+    target_update_rate: Annotated[float, Range(above=0, most=1)] = 0.1
     expectile: Annotated[float, Range(above=0, below=1)] = 0.5
     capacity: Annotated[int, Range(1)] = 10_000
     updates: Annotated[int, Range(1)] = 50
-    batch: Annotated[int, Range(1)] = 256
+    batch_size: Annotated[int, Range(1)] = 256
     warmup: Annotated[int, Range(0)] = 5
-    width: Annotated[int, Range(1)] = 128
+    hidden_size: Annotated[int, Range(1)] = 128
     lr: Annotated[float, Range(above=0)] = 1e-3
     seed: Annotated[int, Range(0)] = 0
     _held: dict[str, Any] = field(default_factory=lambda: {"steps": 0}, init=False, repr=False, compare=False)
@@ -74,7 +74,7 @@ class UtteranceAdvantage(Learning):
     reference: ClassVar[bool] = False
 
     def build(self, size: int) -> torch.nn.Module:
-        return Heads(size, self.width)
+        return Heads(size, self.hidden_size)
 
     async def __call__(self, context: StepContext) -> PerTurn:
         return [
@@ -98,10 +98,10 @@ class UtteranceAdvantage(Learning):
             error = float(self._errors(played)[0]) / 2
         rng = np.random.default_rng((self.seed, self._held["steps"]))
         for _ in range(self.updates):
-            drawn = rng.integers(0, len(self._held["moves"].reward), self.batch)
+            drawn = rng.integers(0, len(self._held["moves"].reward), self.batch_size)
             q, v = self._errors(Moves(*(column[drawn] for column in self._held["moves"])))
             self.learner.descend(q + v)
-            self.learner.net(played.before.shape[1]).follow(self.follow)
+            self.learner.net(played.before.shape[1]).follow(self.target_update_rate)
         self._held["steps"] += 1
         return {"error": error}
 

@@ -78,11 +78,11 @@ def test_tool_errors_and_format_add_up_by_hand():
 @pytest.mark.parametrize("kept", range(1, len(BY_PENALTY)))
 def test_of_what_succeeded_the_smallest_penalty_stays(kept):
     made = group(*(trajectory for trajectory, _ in reversed(BY_PENALTY)))
-    found = ROC(share=kept / len(BY_PENALTY))(made, [])
+    found = ROC(fraction=kept / len(BY_PENALTY))(made, [])
     if kept != 6:  # the sixth and the seventh are equals
         assert sorted(len(BY_PENALTY) - 1 - n for n in found) == list(range(kept))
 
 
 def test_the_number_of_tool_errors_can_have_another_name():
     infos = [{"failed_calls": 1.0}, {"failed_calls": 0.0, "success": 1.0}]
-    assert ROC(by="failed_calls")._penalty(group(trajectory([1, 1], infos=infos)).episodes[0]) == 0.5
+    assert ROC(info_key="failed_calls")._penalty(group(trajectory([1, 1], infos=infos)).episodes[0]) == 0.5

@@ -44,7 +44,7 @@ async def test_several_numbers_by_hand():
     infos = [{"found": 0.5, "formatted": 1.0}, {"found": 1.0, "answer": 0.5, "success": 1.0}]
     weights = {"found": 0.8, "search": 0.05, "answer": 0.15}
     made = group(line([9, 9], infos), line([9, 9], [{}, {"found": 1.0, "formatted": 0.0}]))
-    one, other = await Composite(weights=weights, gate="formatted", closed=-1.0)(made)
+    one, other = await Composite(weights=weights, gate_key="formatted", closed_reward=-1.0)(made)
     assert one.turns.tolist() == pytest.approx([0, 0.875])
     assert one.parts == {"success": 1.0, "gate": 1.0, "found": 1.0, "search": 0.0, "answer": 0.5}
     assert other.turns.tolist() == [0, -1]

@@ -75,8 +75,8 @@ CASES = {
     "kept": ("zero_signal = 'keep'", [[0, 1, 2], [3, 4, 5]]),
     "dropped": ("zero_signal = 'drop'", [[0, 1, 2], [3, 4, 5]]),
     "dropped, with lag": ("zero_signal = 'drop', max_lag = 1", [[0, 1, 2], [3, 4, 5]]),
-    "redrawn": ("zero_signal = 'redraw', redraws = 1", [[0, 1, 1, 2, 21], [3, 4, 41, 5]]),
-    "redrawn, with lag": ("zero_signal = 'redraw', redraws = 1, max_lag = 1", [[0, 1, 1, 2, 21], [3, 4, 41, 5]]),
+    "redrawn": ("zero_signal = 'redraw', max_redraws = 1", [[0, 1, 1, 2, 21], [3, 4, 41, 5]]),
+    "redrawn, with lag": ("zero_signal = 'redraw', max_redraws = 1, max_lag = 1", [[0, 1, 1, 2, 21], [3, 4, 41, 5]]),
 }
 
 

@@ -349,7 +349,7 @@ async def test_feedback_comes_late_the_newest_first_and_pays_less_each_time():
     rng = np.random.default_rng(0)
     t = told(trajectory(rng, turns=5), ["begin", "one", "two", "one", "three"])
     of = passes([group([t])], [[scored(t, 1.0)]])
-    stream = Feedback(form="hash", rate=2)
+    stream = Feedback(reward_model="hash", messages_per_step=2)
     assert led_to(t) == ["one", "two", "one", "three"]
     assert by_turn(await stream(of)) == [[0.0] * 5]
     assert (await stream.learn(of))["waiting"] == 1
@@ -372,7 +372,7 @@ async def test_what_is_asked_decides_by_the_likelier_answer():
     of.unsaid = unsaid
     for yes in (True, False):
         answers["yes"] = yes
-        stream = Feedback(form="hash")
+        stream = Feedback(reward_model="hash")
         await stream.learn(of)
         assert stream._labels == {("one",): float(yes)}
         assert answers["asked"] == 2
@@ -383,7 +383,7 @@ async def test_feedback_is_distilled(form):
     """Labels by a rule: what is learnt says the same of messages that were never asked about."""
     rng = np.random.default_rng(0)
     words = [f"{'gold' if n % 2 else 'mud'} number {n}" for n in range(40)]
-    stream = Feedback(form=form, updates=200, exponent=0.0)
+    stream = Feedback(reward_model=form, updates=200, count_exponent=0.0)
     if form == "ranking":
         pairs = [(a, b) for a in words[:12] for b in words[:12] if ("gold" in a) != ("gold" in b)]
         stream._labels.update({pair: float("gold" in pair[0]) for pair in pairs})
@@ -398,13 +398,13 @@ async def test_feedback_is_distilled(form):
 @pytest.mark.parametrize(("form", "question"), [("hash", "Is it good?"), ("ranking", "{message}?"), ("hash", "{a}")])
 def test_a_question_without_its_gaps_is_refused(form, question):
     with pytest.raises(ValueError, match="question = "):
-        Feedback(form=form, question=question)
+        Feedback(reward_model=form, question=question)
 
 
 async def test_feedback_forgets_the_oldest_and_a_single_message_waits_to_be_compared():
     t = told(trajectory(np.random.default_rng(0), turns=4), ["begin", "one", "a\0b", "three"])
     of = passes([group([t])], [[scored(t, 1.0)]])
-    stream = Feedback(form="ranking", rate=2, capacity=2, updates=1)
+    stream = Feedback(reward_model="ranking", messages_per_step=2, capacity=2, updates=1)
     await stream.learn(of)
     assert list(stream._labels) == [("three", "a\0b")]
     assert list(stream._waiting) == ["one"]
