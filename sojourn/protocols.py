@@ -385,7 +385,7 @@ def task_data(stream: object) -> frozenset[str]:
 class Estimator(Protocol):
     """Turns scores into advantages; pure numpy; sees the whole step. One list of credits per group.
 
-    Optional: `NeedsOfEnv`, `ProvidesTargets`, `HasLeastSize`.
+    Optional: `NeedsOfEnv`, `ProvidesTargets`, `HasMinGroupSize`.
     """
 
     @property
@@ -413,11 +413,11 @@ class ProvidesTargets(Protocol):
 
 
 @runtime_checkable
-class HasLeastSize(Protocol):
+class HasMinGroupSize(Protocol):
     """An estimator that says how many episodes a group must have for its credit not to be zero."""
 
     @property
-    def least_size(self) -> int: ...
+    def min_group_size(self) -> int: ...
 
 
 def env_needs(estimator: object) -> frozenset[str]:
@@ -430,9 +430,9 @@ def provided(estimator: object) -> frozenset[str]:
     return estimator.provides if isinstance(estimator, ProvidesTargets) else frozenset()
 
 
-def least_size(estimator: object) -> int:
+def min_group_size(estimator: object) -> int:
     """Returns how many episodes a group must have for an estimator; mostly one."""
-    return estimator.least_size if isinstance(estimator, HasLeastSize) else 1
+    return estimator.min_group_size if isinstance(estimator, HasMinGroupSize) else 1
 
 
 class Output(Protocol):

@@ -10,8 +10,8 @@ import numpy as np
 
 from sojourn.config.registry import Kind, Range
 from sojourn.credit.grpo import GRPO
-from sojourn.credit.relative import Values, joined
-from sojourn.credit.wrapped import Wrapped, means, scaled
+from sojourn.credit.relative import Values, concatenated
+from sojourn.credit.wrapped import Wrapped, turn_means, scale_turns
 from sojourn.types import Credit, Group, Score, Streams
 
 
@@ -29,20 +29,20 @@ class AEM(Wrapped):
     sharpness: Annotated[float, Range(0)] = 1.0
     min_entropy_range: Annotated[float, Range(0)] = 0.1
 
-    also: ClassVar[frozenset[str]] = frozenset({"entropy"})
+    extra_streams: ClassVar[frozenset[str]] = frozenset({"entropy"})
     unverified: ClassVar[str] = "the paper's abstract and an account of its rule were read, not its text"
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        credit, entropies = self.base(groups, scores, streams), means(streams["entropy"])
+        credit, entropies = self.base(groups, scores, streams), turn_means(streams["entropy"])
         return [
-            [scaled(c, f) for c, f in zip(some, self._factors(known), strict=True)]
+            [scale_turns(c, f) for c, f in zip(some, self._factors(known), strict=True)]
             for some, known in zip(credit, entropies, strict=True)
         ]
 
     def _factors(self, entropies: Sequence[Values]) -> list[Values]:
-        every = joined(entropies)
+        every = concatenated(entropies)
         if not len(every) or np.ptp(every) < self.min_entropy_range or np.ptp(every) == 0:
             return [np.ones_like(h) for h in entropies]
         low, width = every.min(), np.ptp(every)

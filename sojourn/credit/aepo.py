@@ -27,7 +27,7 @@ class AEPO(Wrapped):
     base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
     entropy_coef: Annotated[float, Range(0)] = 0.2
 
-    also: ClassVar[frozenset[str]] = frozenset({"entropy"})
+    extra_streams: ClassVar[frozenset[str]] = frozenset({"entropy"})
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams

@@ -9,12 +9,12 @@ import numpy as np
 
 from sojourn.config.registry import Range
 from sojourn.credit import temporal
-from sojourn.credit.relative import joined
+from sojourn.credit.relative import concatenated
 from sojourn.types import Credit, Score, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
-class BCoder(temporal.ByCritic):
+class BCoder(temporal.CriticEstimator):
     """r + discount (V(s') + log p(a') - max log p) for each token, as what its Q is to be, where a' is what the
     weights that the stage began with would say next (conservative Bellman operator of B-Coder: Yu et al. 2023,
     arXiv:2310.03173, eq. 14-15): the value of following them greedily, so no token is overrated for lack of data.
@@ -28,7 +28,7 @@ class BCoder(temporal.ByCritic):
     discount: Annotated[float, Range(0, 1)] = 0.999
 
     @property
-    def also(self) -> tuple[str, ...]:
+    def extra_streams(self) -> tuple[str, ...]:
         return ("greedy_gap",)
 
     def _one(
@@ -39,9 +39,9 @@ class BCoder(temporal.ByCritic):
         ahead: temporal.PerTurn,
         gaps: temporal.PerTurn,
     ) -> Credit:
-        left = temporal.after(trajectory, ahead)
-        path = temporal.by_token(trajectory, score, values, left, self.discount, self.discount)
-        gap = joined(turn.astype(np.float64) for turn in gaps)
-        following = np.append(path.values + gap, path.after)[1:]
-        targets = temporal.split(trajectory, path.rewards + path.discounts * following)
+        left = temporal.bootstrap_value(trajectory, ahead)
+        steps = temporal.token_steps(trajectory, score, values, left, self.discount, self.discount)
+        gap = concatenated(turn.astype(np.float64) for turn in gaps)
+        following = np.append(steps.values + gap, steps.bootstrap)[1:]
+        targets = temporal.split_tokens(trajectory, steps.rewards + steps.discounts * following)
         return Credit(Credit.uniform(trajectory, float(score.total > 0)).tokens, targets)

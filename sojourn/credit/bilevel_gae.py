@@ -16,7 +16,7 @@ Share = Annotated[float, Range(0, 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BilevelGAE(temporal.ByCritic):
+class BilevelGAE(temporal.CriticEstimator):
     """The generalised advantage of turns, then within each turn that of its tokens, the last of which has the turn's
     (Bi-Level GAE of VAGEN: Wang et al. 2025, arXiv:2510.16907).
 
@@ -34,8 +34,8 @@ class BilevelGAE(temporal.ByCritic):
     bootstrap: bool = True
 
     def _one(self, trajectory: Trajectory, score: Score, values: temporal.PerTurn, ahead: temporal.PerTurn) -> Credit:
-        left = temporal.after(trajectory, ahead) if self.bootstrap else 0.0
-        turns = temporal.by_turn(score, [v[-1:] for v in values], left, self.discount).advantages(self.lam)
+        left = temporal.bootstrap_value(trajectory, ahead) if self.bootstrap else 0.0
+        turns = temporal.turn_steps(score, [v[-1:] for v in values], left, self.discount).advantages(self.lam)
         found = [self._within(v.astype(np.float64), turn) for v, turn in zip(values, turns, strict=True)]
         tokens = tuple(a.astype(np.float32) for a in found)
         return Credit(tokens, tuple(a + v for a, v in zip(tokens, values, strict=True)))
@@ -47,4 +47,4 @@ class BilevelGAE(temporal.ByCritic):
         paid = np.zeros(len(values))
         paid[-1] = last + values[-1]
         discounts = np.full(len(values), self.token_discount)
-        return temporal.Path(paid, values, discounts, 0.0).advantages(self.token_lam)
+        return temporal.Steps(paid, values, discounts, 0.0).advantages(self.token_lam)

@@ -12,14 +12,14 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sojourn.config.registry import SOME, Range
-from sojourn.credit.relative import ByGroup, Values, joined, seats_of_turns, spread_turns, standardised, within
+from sojourn.credit.relative import GroupEstimator, Values, concatenated, seats_of_turns, credit_turns, standardised, per_label
 from sojourn.types import Credit, Group, Score, Trajectory
 
 ARTICLES = frozenset({"a", "an", "the"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoSearch(ByGroup):
+class CoSearch(GroupEstimator):
     """Each turn's reward, and above `gate` its trajectory's last one too, standardised among the group's turns that
     said nearly the same: whose words have an F1 of `similarity` or more with the words of the first of them (semantic
     grouping of CoSearch: Zeng et al. 2026, arXiv:2604.17555, eq. 5-6 and appendix C).
@@ -42,18 +42,18 @@ class CoSearch(ByGroup):
     info_key: Annotated[str, SOME] = "answerable"
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    least_size: ClassVar[int] = 1
+    min_group_size: ClassVar[int] = 1
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         said = [turn.message.text if turn.message else "" for t in group.trajectories for turn in t.turns]
         hopeless = [self._hopeless(t) for t in group.trajectories]
-        sorts = list(zip(seats_of_turns(group), joined(hopeless).tolist(), strict=True))
+        sorts = list(zip(seats_of_turns(group), concatenated(hopeless).tolist(), strict=True))
         labels = list(zip(sorts, self._kinds(said, sorts), strict=True))
-        worth = joined(self._worth(score, none) for score, none in zip(judged, hopeless, strict=True))
+        worth = concatenated(self._worth(score, none) for score, none in zip(judged, hopeless, strict=True))
         counts = Counter(labels)
-        gain = within(labels, worth, partial(standardised, epsilon=self.epsilon))
+        gain = per_label(labels, worth, partial(standardised, epsilon=self.epsilon))
         gain *= [counts[label] >= self.min_similar for label in labels]
-        return spread_turns(group, gain)
+        return credit_turns(group, gain)
 
     def _hopeless(self, trajectory: Trajectory) -> Values:
         """1 for the turns whose tool had nothing to find: (T,)."""

@@ -61,7 +61,8 @@ class Difficulty(Wrapped):
         told = [turn.info[self.task_key] for t in group.trajectories for turn in t.turns if self.task_key in turn.info]
         if not told and any(t.ending is Ending.DONE for t in group.trajectories):
             raise ValueError(
-                f"by = '{self.task_key}': the task of slot {group.slot} has no such number in its data, and no turn tells "
-                "it: choose a world that does, such as grounding, or leave `by` out for the share of plays that fail"
+                f"task_key = '{self.task_key}': neither the data of the task in slot {group.slot} nor the info of any turn "
+                "holds this number: choose a world that gives it, such as grounding, or leave `task_key` out, which "
+                "takes the fraction of failed episodes"
             )
         return float(told[-1]) if told else float("nan")

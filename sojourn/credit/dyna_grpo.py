@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.config.registry import SOME, Range
-from sojourn.credit.relative import ByGroup, Values, joined, seats, spread, standardised, totals
+from sojourn.credit.relative import GroupEstimator, Values, concatenated, seats, credit_trajectories, standardised, trajectory_returns
 from sojourn.types import Credit, Group, Score, Trajectory
 
 SAME = 1e-6  # of the greatest return: what rounding to float32 leaves between equal numbers is less
 
 
 @dataclass(frozen=True, kw_only=True)
-class DynaGRPO(ByGroup):
+class DynaGRPO(GroupEstimator):
     """The return standardised among the group's plain trajectories; of refined ones, 1 for those that succeed with a
     return above the mean of the refined and above that of the plain, 0 for others (Dyna-GRPO of Dyna-Mind: Yu et al.
     2025, arXiv:2510.09577).
@@ -38,7 +38,7 @@ class DynaGRPO(ByGroup):
     unverified: ClassVar[str] = "an account of the paper that quotes both advantages was read, not its text"
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
-        names, worth = np.array(seats(group), dtype=object), totals(judged)
+        names, worth = np.array(seats(group), dtype=object), trajectory_returns(judged)
         refined = np.array([self._is_refined(t) for t in group.trajectories], dtype=bool)
         won = np.array([t.success for t in group.trajectories], dtype=bool)
         gain = np.zeros(len(worth))
@@ -46,7 +46,7 @@ class DynaGRPO(ByGroup):
             plain, anew = np.flatnonzero((names == name) & ~refined), np.flatnonzero((names == name) & refined)
             gain[plain] = standardised(worth[plain], self.epsilon)
             gain[anew] = won[anew] & _above(worth[anew], worth[plain])
-        return spread(group, gain)
+        return credit_trajectories(group, gain)
 
     def _is_refined(self, trajectory: Trajectory) -> bool:
         return any(turn.info.get(self.info_key, 0.0) > 0 for turn in trajectory.turns)
@@ -55,4 +55,4 @@ class DynaGRPO(ByGroup):
 def _above(values: Values, others: Values) -> NDArray[np.bool_]:
     """Which of the values are above their own mean and above that of the others, if there are any."""
     bar = max((some.mean() for some in (values, others) if len(some)), default=0.0)
-    return values - bar > SAME * np.abs(joined((values, others))).max(initial=0.0)
+    return values - bar > SAME * np.abs(concatenated((values, others))).max(initial=0.0)

@@ -8,12 +8,12 @@ from functools import partial
 from typing import Annotated, ClassVar
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import ByGroup, joined, returns, seats_of_turns, spread_turns, standardised, within
+from sojourn.credit.relative import GroupEstimator, concatenated, returns_to_go, seats_of_turns, credit_turns, standardised, per_label
 from sojourn.types import Credit, Group, Score
 
 
 @dataclass(frozen=True, kw_only=True)
-class EAPO(ByGroup):
+class EAPO(GroupEstimator):
     """Each turn's discounted return, standardised over all turns of the group (efficiency-aware policy optimisation of
     IterResearch: Chen et al. 2025, arXiv:2511.07327, eq. 3 and the text under eq. 5).
 
@@ -25,8 +25,8 @@ class EAPO(ByGroup):
     discount: Annotated[float, Range(0, 1)] = 0.995
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    least_size: ClassVar[int] = 1
+    min_group_size: ClassVar[int] = 1
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
-        worth = joined(returns(score, self.discount) for score in judged)
-        return spread_turns(group, within(seats_of_turns(group), worth, partial(standardised, epsilon=self.epsilon)))
+        worth = concatenated(returns_to_go(score, self.discount) for score in judged)
+        return credit_turns(group, per_label(seats_of_turns(group), worth, partial(standardised, epsilon=self.epsilon)))

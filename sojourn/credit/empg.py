@@ -10,8 +10,8 @@ import numpy as np
 
 from sojourn.config.registry import Kind, Range
 from sojourn.credit.grpo import GRPO
-from sojourn.credit.relative import Values, joined
-from sojourn.credit.wrapped import Wrapped, means, scaled
+from sojourn.credit.relative import Values, concatenated
+from sojourn.credit.wrapped import Wrapped, turn_means, scale_turns
 from sojourn.types import Credit, Group, Score, Streams
 
 
@@ -30,13 +30,13 @@ class EMPG(Wrapped):
     sharpness_next: Annotated[float, Range(0)] = 1.0
     clarity_coef: float = 0.05
 
-    also: ClassVar[frozenset[str]] = frozenset({"entropy"})
+    extra_streams: ClassVar[frozenset[str]] = frozenset({"entropy"})
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        credit, entropies = self.base(groups, scores, streams), means(streams["entropy"])
-        every = joined(h for some in entropies for h in some)
+        credit, entropies = self.base(groups, scores, streams), turn_means(streams["entropy"])
+        every = concatenated(h for some in entropies for h in some)
         if not len(every):
             return credit
         low, width = float(every.min()), float(np.ptp(every)) or 1.0
@@ -45,9 +45,9 @@ class EMPG(Wrapped):
         bonuses = [[self._bonus((h - low) / width) for h in some] for some in entropies]
         tops = [[_means(c) for c in some] for some in credit]
         moved = [[a * f + b for a, f, b in zip(*of, strict=True)] for of in zip(tops, factors, bonuses, strict=True)]
-        centre = float(joined(values for some in moved for values in some).mean())
+        centre = float(concatenated(values for some in moved for values in some).mean())
         return [
-            [scaled(c, f, b - centre) for c, f, b in zip(*of, strict=True)]
+            [scale_turns(c, f, b - centre) for c, f, b in zip(*of, strict=True)]
             for of in zip(credit, factors, bonuses, strict=True)
         ]
 

@@ -10,12 +10,12 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sojourn.config.registry import SOME, Range
-from sojourn.credit.relative import ByGroup, Values, joined, seats_of_turns, spread_turns, standardised, within
+from sojourn.credit.relative import GroupEstimator, Values, concatenated, seats_of_turns, credit_turns, standardised, per_label
 from sojourn.types import Credit, Group, Score
 
 
 @dataclass(frozen=True, kw_only=True)
-class Foresight(ByGroup):
+class Foresight(GroupEstimator):
     """Each turn's own reward, and for a turn of `planner` also `share` times that of the `executor`'s turn that carried
     it out, standardised among the group's turns of the same seat in the same state (after the foresight advantage of
     Hi-Agent: Wu et al. 2025, arXiv:2510.14388).
@@ -41,11 +41,11 @@ class Foresight(ByGroup):
         states = [turn.state for trajectory in group.trajectories for turn in trajectory.turns]
         labels: list[Hashable] = list(zip(seats_of_turns(group), states, strict=True))
         gain = partial(standardised, epsilon=self.epsilon)
-        return spread_turns(group, within(labels, self._worth(group, judged), gain))
+        return credit_turns(group, per_label(labels, self._worth(group, judged), gain))
 
     def _worth(self, group: Group, judged: Sequence[Score]) -> Values:
         """What every turn of the group is paid, the planner's with what was paid for carrying them out."""
-        own = joined(score.turns.astype(np.float64) for score in judged)
+        own = concatenated(score.turns.astype(np.float64) for score in judged)
         names = np.array(seats_of_turns(group), dtype=object)
         owner = np.array([n for n, t in zip(group.owners, group.trajectories, strict=True) for _ in t.turns], dtype=int)
         worth = own.copy()

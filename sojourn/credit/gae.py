@@ -9,14 +9,14 @@ import numpy as np
 
 from sojourn.config.registry import Range
 from sojourn.credit import temporal
-from sojourn.credit.relative import joined
+from sojourn.credit.relative import concatenated
 from sojourn.types import Credit, Score, Trajectory
 
 Share = Annotated[float, Range(0, 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GAE(temporal.ByCritic):
+class GAE(temporal.CriticEstimator):
     """The generalised advantage of every token (Schulman et al. 2016, arXiv:1506.02438, eq. 16), with `lam` its lambda;
     the critic is asked before each token, and learns the advantage with `critic_lam` plus its value.
 
@@ -45,7 +45,7 @@ class GAE(temporal.ByCritic):
             )
 
     @property
-    def also(self) -> tuple[str, ...]:
+    def extra_streams(self) -> tuple[str, ...]:
         return ("ref_logprobs",) if self.kl_coef else ()
 
     def _one(
@@ -56,14 +56,14 @@ class GAE(temporal.ByCritic):
         ahead: temporal.PerTurn,
         reference: temporal.PerTurn = (),
     ) -> Credit:
-        left = temporal.after(trajectory, ahead) if self.bootstrap else 0.0
-        path = temporal.by_token(trajectory, score, values, left, self.discount, self.token_discount)
+        left = temporal.bootstrap_value(trajectory, ahead) if self.bootstrap else 0.0
+        steps = temporal.token_steps(trajectory, score, values, left, self.discount, self.token_discount)
         if self.kl_coef:
-            drawn = joined(turn.sample.logprobs.astype(np.float64) for turn in trajectory.turns)
-            path.rewards[:] -= self.kl_coef * (drawn - joined(known.astype(np.float64) for known in reference))
+            drawn = concatenated(turn.sample.logprobs.astype(np.float64) for turn in trajectory.turns)
+            steps.rewards[:] -= self.kl_coef * (drawn - concatenated(known.astype(np.float64) for known in reference))
         lam = 0.95 if self.lam is None else self.lam
         if self.alpha is not None:
-            lam = max(0.0, 1 - 1 / (self.alpha * max(len(path.values), 1)))
-        advantages = path.advantages(lam)
-        learnt = path.advantages(lam if self.critic_lam is None else self.critic_lam) + path.values
-        return Credit(temporal.split(trajectory, advantages), temporal.split(trajectory, learnt))
+            lam = max(0.0, 1 - 1 / (self.alpha * max(len(steps.values), 1)))
+        advantages = steps.advantages(lam)
+        learnt = steps.advantages(lam if self.critic_lam is None else self.critic_lam) + steps.values
+        return Credit(temporal.split_tokens(trajectory, advantages), temporal.split_tokens(trajectory, learnt))

@@ -12,23 +12,23 @@ import numpy as np
 
 from sojourn.config.registry import Range
 from sojourn.credit.relative import (
-    ByGroup,
-    Gain,
+    GroupEstimator,
+    Normalise,
     centred,
-    joined,
+    concatenated,
     returns,
     seats,
     seats_of_turns,
-    spread_turns,
+    credit_turns,
     standardised,
-    totals,
+    trajectory_returns,
     within,
 )
 from sojourn.types import Credit, Group, Score, Turn
 
 
 @dataclass(frozen=True, kw_only=True)
-class GiGPO(ByGroup):
+class GiGPO(GroupEstimator):
     """The episode's advantage plus `step_weight` times that of each turn among the turns of the group that were taken
     in the same state (Feng et al. 2025, arXiv:2505.10978, eq. 3, 6-8).
 
@@ -49,12 +49,12 @@ class GiGPO(ByGroup):
         return frozenset({"state_key"}) if self.similarity == 1 else frozenset()
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
-        gain: Gain = partial(standardised, epsilon=self.epsilon) if self.scale_by_std else centred
-        episode = within(seats(group), totals(judged), gain)
+        gain: Normalise = partial(standardised, epsilon=self.epsilon) if self.scale_by_std else centred
+        episode = per_label(seats(group), trajectory_returns(judged), gain)
         turns = [turn for trajectory in group.trajectories for turn in trajectory.turns]
-        step = within(self._states(group, turns), joined(returns(score, self.discount) for score in judged), gain)
+        step = per_label(self._states(group, turns), concatenated(returns_to_go(score, self.discount) for score in judged), gain)
         whole = np.repeat(episode, [len(trajectory.turns) for trajectory in group.trajectories])
-        return spread_turns(group, whole + self.step_weight * step)
+        return credit_turns(group, whole + self.step_weight * step)
 
     def _states(self, group: Group, turns: Sequence[Turn]) -> list[Hashable]:
         states = [turn.state for turn in turns] if self.similarity == 1 else alike(turns, self.similarity)

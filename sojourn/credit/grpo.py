@@ -8,12 +8,12 @@ from functools import partial
 from typing import Annotated, ClassVar
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import ByGroup, centred, seats, spread, standardised, totals, within
+from sojourn.credit.relative import GroupEstimator, centred, seats, credit_trajectories, standardised, trajectory_returns, per_label
 from sojourn.types import Credit, Group, Score
 
 
 @dataclass(frozen=True, kw_only=True)
-class GRPO(ByGroup):
+class GRPO(GroupEstimator):
     """Return minus the group's mean return, over its deviation (Shao et al. 2024, arXiv:2402.03300, section 4.1.2).
 
     `deviation = false` gives the unscaled advantage of Dr. GRPO (Liu et al. 2025, arXiv:2503.20783, section 3.2). The
@@ -28,4 +28,4 @@ class GRPO(ByGroup):
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         gain = partial(standardised, epsilon=self.epsilon) if self.scale_by_std else centred
-        return spread(group, within(seats(group), totals(judged), gain))
+        return credit_trajectories(group, per_label(seats(group), trajectory_returns(judged), gain))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import Values, dealt, joined, onward, seats_of_turns, spread_turns, standardised, within
+from sojourn.credit.relative import Values, split_turns, concatenated, discounted_sums, seats_of_turns, credit_turns, standardised, per_label
 from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
 
 LEAST_OUTCOME = 0.3  # what the outcomes' mean size counts for where it is smaller, so that gains go on teaching
@@ -56,17 +56,17 @@ class IGPO:
         scale = self._scale(found, last) if self.normalisation == "scaled" else 1.0
         found = [np.where(ends, worth, scale * worth) for worth, ends in zip(found, last, strict=True)]
         return [
-            spread_turns(group, joined(onward(worth, self.discount) for worth in dealt(group, every)))
+            credit_turns(group, concatenated(discounted_sums(worth, self.discount) for worth in split_turns(group, every)))
             for group, every in zip(groups, found, strict=True)
         ]
 
     def _worth(self, group: Group, judged: Sequence[Score], gains: Gains, last: NDArray[np.bool_]) -> Values:
         """The standardised gain or return of every turn of the group."""
         each = zip(group.trajectories, judged, gains, strict=True)
-        raw = joined(self._raw(trajectory, score, gain) for trajectory, score, gain in each)
+        raw = concatenated(self._raw(trajectory, score, gain) for trajectory, score, gain in each)
         kinds = np.zeros_like(last) if self.normalisation == "joint" else last
         labels = zip(seats_of_turns(group), kinds.tolist(), strict=True)
-        return within(labels, raw, partial(standardised, epsilon=self.epsilon))
+        return per_label(labels, raw, partial(standardised, epsilon=self.epsilon))
 
     def _raw(self, trajectory: Trajectory, score: Score, gains: Sequence[FloatArray]) -> Values:
         found = np.array([gain.sum(dtype=np.float64) for gain in gains])
@@ -77,7 +77,7 @@ class IGPO:
 
     def _scale(self, found: Sequence[Values], last: Sequence[NDArray[np.bool_]]) -> float:
         """By which the gains of the step are multiplied."""
-        every, ends = np.abs(joined(found)), np.concatenate([np.zeros(0, dtype=bool), *last])
+        every, ends = np.abs(concatenated(found)), np.concatenate([np.zeros(0, dtype=bool), *last])
         outcome = max(float(every[ends].mean()) if ends.any() else 0.0, LEAST_OUTCOME)
         gain = self.epsilon + (float(every[~ends].mean()) if not ends.all() else 0.0)
         return min(outcome / gain, GREATEST_SCALE) if gain else 1.0

@@ -27,7 +27,7 @@ class KLReward(Wrapped):
     coef: float = 0.01
     kl_estimator: Literal["k1", "k2", "k3"] = "k1"
 
-    also: ClassVar[frozenset[str]] = frozenset({"ref_logprobs"})
+    extra_streams: ClassVar[frozenset[str]] = frozenset({"ref_logprobs"})
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import Values, joined, returns, seats_of_turns, spread_turns, within
+from sojourn.credit.relative import Values, concatenated, returns_to_go, seats_of_turns, credit_turns, per_label
 from sojourn.types import Credit, Group, Score, Streams
 
 
@@ -39,10 +39,10 @@ class MARS:
             for number, group in enumerate(groups)
             for name in seats_of_turns(group)
         ]
-        worth = [joined(returns(score, self.discount) for score in judged) for judged in scores]
-        gain = within(labels, joined(worth), _less_mean_of_distinct)
+        worth = [concatenated(returns_to_go(score, self.discount) for score in judged) for judged in scores]
+        gain = per_label(labels, concatenated(worth), _less_mean_of_distinct)
         parts = np.split(gain, np.cumsum([len(turns) for turns in worth])[:-1]) if groups else []
-        return [spread_turns(*of) for of in zip(groups, parts, strict=True)]
+        return [credit_turns(*of) for of in zip(groups, parts, strict=True)]
 
 
 def _less_mean_of_distinct(values: Values) -> Values:

@@ -9,12 +9,12 @@ from typing import Annotated
 import numpy as np
 
 from sojourn.config.registry import SOME, Range
-from sojourn.credit.relative import ByGroup, Values, spread, totals
+from sojourn.credit.relative import GroupEstimator, Values, credit_trajectories, trajectory_returns
 from sojourn.types import Credit, Group, IntArray, Score
 
 
 @dataclass(frozen=True, kw_only=True)
-class MGRPO(ByGroup):
+class MGRPO(GroupEstimator):
     """Returns standardised by seat, where each episode counts alike however often it called one (M-GRPO: Hong et al.
     2025, arXiv:2511.13288, eq. 9-13).
 
@@ -34,14 +34,14 @@ class MGRPO(ByGroup):
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         owner = np.array(group.owners, dtype=np.int64)
         names = np.array([t.agent for t in group.trajectories], dtype=object)
-        worth, gain = totals(judged), np.zeros(len(judged))
+        worth, gain = trajectory_returns(judged), np.zeros(len(judged))
         mains = {int(owner[n]): worth[n] for n in np.flatnonzero(names == self.main_agent)}
         called = np.flatnonzero(names != self.main_agent)
         worth[called] += [self.main_coef * mains.get(int(owner[n]), 0.0) for n in called]
         for name in dict.fromkeys(names):
             some = np.flatnonzero(names == name)
             gain[some] = self._relative(worth[some], owner[some])
-        return spread(group, gain)
+        return credit_trajectories(group, gain)
 
     def _relative(self, worth: Values, owner: IntArray) -> Values:
         if np.ptp(worth) == 0:

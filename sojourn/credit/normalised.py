@@ -11,7 +11,7 @@ import numpy as np
 
 from sojourn.config.registry import Kind, Range
 from sojourn.credit.gae import GAE
-from sojourn.credit.relative import totals
+from sojourn.credit.relative import trajectory_returns
 from sojourn.credit.wrapped import Wrapped
 from sojourn.types import Credit, Group, Score, Streams
 
@@ -55,7 +55,7 @@ class Normalised(Wrapped):
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        self._moments.add([float(total) for judged in scores for total in totals(judged)])
+        self._moments.add([float(total) for judged in scores for total in trajectory_returns(judged)])
         return self.base(groups, [[self._scaled(score) for score in judged] for judged in scores], streams)
 
     def _scaled(self, score: Score) -> Score:

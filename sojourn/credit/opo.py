@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from sojourn.credit.relative import ByGroup, Values, seats, spread, totals, within
+from sojourn.credit.relative import GroupEstimator, Values, seats, credit_trajectories, trajectory_returns, per_label
 from sojourn.types import Credit, Group, Score
 
 
 @dataclass(frozen=True, kw_only=True)
-class OPO(ByGroup):
+class OPO(GroupEstimator):
     """Return minus the group's mean return weighted by length (Hao et al. 2025, arXiv:2505.23585).
 
     The baseline of least variance weighs returns by the squared norm of their gradients, which the paper takes to grow
@@ -24,9 +24,9 @@ class OPO(ByGroup):
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         lengths = np.array([sum(len(turn.sample.tokens) for turn in t.turns) for t in group.trajectories])
-        found, names = totals(judged), seats(group)
-        weighted = within(names, found * lengths, _sum) / np.maximum(within(names, lengths.astype(np.float64), _sum), 1)
-        return spread(group, within(names, found, _differ) * (found - weighted))
+        found, names = trajectory_returns(judged), seats(group)
+        weighted = per_label(names, found * lengths, _sum) / np.maximum(per_label(names, lengths.astype(np.float64), _sum), 1)
+        return credit_trajectories(group, per_label(names, found, _differ) * (found - weighted))
 
 
 def _sum(values: Values) -> Values:

@@ -10,8 +10,8 @@ import numpy as np
 
 from sojourn.config.registry import Kind, Range
 from sojourn.credit.grpo import GRPO
-from sojourn.credit.relative import Values, centred, dealt, seats_of_turns, standardised, within
-from sojourn.credit.wrapped import Wrapped, scaled
+from sojourn.credit.relative import Values, centred, split_turns, seats_of_turns, standardised, per_label
+from sojourn.credit.wrapped import Wrapped, scale_turns
 from sojourn.types import Credit, FloatArray, Group, Score, Streams
 
 
@@ -31,7 +31,7 @@ class OPRL(Wrapped):
     step_weight: float = 1.0
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    also: ClassVar[frozenset[str]] = frozenset({"implicit_reward"})
+    extra_streams: ClassVar[frozenset[str]] = frozenset({"implicit_reward"})
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
@@ -41,8 +41,8 @@ class OPRL(Wrapped):
 
     def _plus(self, group: Group, credit: Sequence[Credit], known: Sequence[Sequence[FloatArray]]) -> list[Credit]:
         sums = np.array([float(turn.sum()) for turns in known for turn in turns], dtype=np.float64)
-        gains = dealt(group, self.step_weight * within(seats_of_turns(group), sums, self._gain))
-        return [scaled(one, np.ones(len(gain)), gain) for one, gain in zip(credit, gains, strict=True)]
+        gains = split_turns(group, self.step_weight * per_label(seats_of_turns(group), sums, self._gain))
+        return [scale_turns(one, np.ones(len(gain)), gain) for one, gain in zip(credit, gains, strict=True)]
 
     def _gain(self, rewards: Values) -> Values:
         if self.step_advantage == "leave_one_out":

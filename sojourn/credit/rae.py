@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import seats, spread, totals
+from sojourn.credit.relative import seats, credit_trajectories, trajectory_returns
 from sojourn.types import Credit, Group, Score, Streams
 
 
@@ -37,8 +37,8 @@ class RAE:
         return [self._one(group, judged) for group, judged in zip(groups, scores, strict=True)]
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
-        names, found = [f"{group.task.env}/{seat}" for seat in seats(group)], totals(judged)
-        credit = spread(group, found - np.array([self._average.get(name, 0.0) for name in names]))
+        names, found = [f"{group.task.env}/{seat}" for seat in seats(group)], trajectory_returns(judged)
+        credit = credit_trajectories(group, found - np.array([self._average.get(name, 0.0) for name in names]))
         for name in dict.fromkeys(names):
             own = found[[other == name for other in names]]
             kept = self.decay ** len(own)  # as if each had moved it, in no order

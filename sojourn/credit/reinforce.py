@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import centred, joined, returns, spread_turns, within
+from sojourn.credit.relative import centred, concatenated, returns_to_go, credit_turns, per_label
 from sojourn.types import Credit, Group, Score, Streams
 
 
@@ -33,12 +33,12 @@ class Reinforce:
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        found = [joined(returns(score, self.discount) for score in judged) for judged in scores]
+        found = [concatenated(returns_to_go(score, self.discount) for score in judged) for judged in scores]
         if self.baseline != "none":
             labels = [label for number, group in enumerate(groups) for label in self._labels(number, group)]
-            gain = within(labels, joined(found), centred)
+            gain = per_label(labels, concatenated(found), centred)
             found = np.split(gain, np.cumsum([len(turns) for turns in found])[:-1]) if groups else []
-        return [spread_turns(group, turns) for group, turns in zip(groups, found, strict=True)]
+        return [credit_turns(group, turns) for group, turns in zip(groups, found, strict=True)]
 
     def _labels(self, number: int, group: Group) -> list[Hashable]:
         """For each turn of the group, what the turns that it is compared with have in common."""

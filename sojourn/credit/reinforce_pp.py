@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import Values, centred, seats, totals, within
+from sojourn.credit.relative import Values, centred, seats, trajectory_returns, per_label
 from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
 
 
@@ -30,7 +30,7 @@ class ReinforcePP:
     group_relative: ClassVar[bool] = True
 
     @property
-    def least_size(self) -> int:
+    def min_group_size(self) -> int:
         return 2 if self.baseline else 1
 
     @property
@@ -42,8 +42,8 @@ class ReinforcePP:
     ) -> list[list[Credit]]:
         worth: list[list[list[Values]]] = []
         for g, (group, judged) in enumerate(zip(groups, scores, strict=True)):
-            found = totals(judged)
-            found = within(seats(group), found, centred) if self.baseline else found
+            found = trajectory_returns(judged)
+            found = per_label(seats(group), found, centred) if self.baseline else found
             penalties = streams["ref_logprobs"][g] if self.kl_coef else [() for _ in found]
             worth.append([self._one(*of) for of in zip(group.trajectories, found, penalties, strict=True)])
         every = np.concatenate([np.zeros(0), *(turn for group in worth for t in group for turn in t)])

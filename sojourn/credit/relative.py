@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from sojourn.types import Credit, Group, Score, Streams
 
 Values = NDArray[np.float64]
-Gain = Callable[[Values], Values]  # of comparable values, what each is worth beside the others
+Normalise = Callable[[Values], Values]  # of comparable values, what each is worth beside the others
 
 
-class ByGroup:
+class GroupEstimator:
     """An estimator that looks at each group by itself."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    least_size: ClassVar[int] = 2  # episodes of a group: a lone one has zero credit
+    min_group_size: ClassVar[int] = 2  # episodes of a group: a lone one has zero credit
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
@@ -29,17 +29,17 @@ class ByGroup:
         raise NotImplementedError
 
 
-def totals(judged: Sequence[Score]) -> Values:
+def trajectory_returns(judged: Sequence[Score]) -> Values:
     """The return of each trajectory: (G,)."""
     return np.array([score.total for score in judged], dtype=np.float64)
 
 
-def returns(score: Score, discount: float) -> Values:
+def returns_to_go(score: Score, discount: float) -> Values:
     """The discounted reward from each turn on: (T,)."""
-    return onward(score.turns.astype(np.float64), discount)
+    return discounted_sums(score.turns.astype(np.float64), discount)
 
 
-def onward(values: Values, discount: float) -> Values:
+def discounted_sums(values: Values, discount: float) -> Values:
     """The discounted sum from each on: (T,)."""
     going, out = 0.0, np.zeros(len(values))
     for turn in reversed(range(len(values))):
@@ -57,18 +57,18 @@ def seats_of_turns(group: Group) -> list[str]:
     return [trajectory.agent for trajectory in group.trajectories for _ in trajectory.turns]
 
 
-def joined(arrays: Iterable[Values]) -> Values:
+def concatenated(arrays: Iterable[Values]) -> Values:
     """One after another: (0,) for none."""
     return np.concatenate([np.zeros(0), *arrays])
 
 
-def dealt(group: Group, values: Values) -> list[Values]:
+def split_turns(group: Group, values: Values) -> list[Values]:
     """A value for each turn of the group, given back to the trajectories: (T,) each."""
     ends = np.cumsum([len(trajectory.turns) for trajectory in group.trajectories])
     return np.split(values, ends[:-1]) if len(ends) else []
 
 
-def within(labels: Iterable[Hashable], values: Values, gain: Gain) -> Values:
+def per_label(labels: Iterable[Hashable], values: Values, gain: Normalise) -> Values:
     """What each value is worth beside those of its label, in their places."""
     places: dict[Hashable, list[int]] = {}
     for place, label in enumerate(labels):
@@ -90,11 +90,11 @@ def standardised(values: Values, epsilon: float = 1e-6, ddof: int = 0) -> Values
     return gain / (values.std(ddof=ddof) + epsilon) if gain.any() else gain
 
 
-def spread(group: Group, gain: Values) -> list[Credit]:
+def credit_trajectories(group: Group, gain: Values) -> list[Credit]:
     """One advantage for all tokens of each trajectory, from (G,)."""
     return [Credit.uniform(t, float(g)) for t, g in zip(group.trajectories, gain, strict=True)]
 
 
-def spread_turns(group: Group, gain: Values) -> list[Credit]:
+def credit_turns(group: Group, gain: Values) -> list[Credit]:
     """One advantage for all tokens of each turn, from those of all turns of the group."""
-    return [Credit.per_turn(t, part) for t, part in zip(group.trajectories, dealt(group, gain), strict=True)]
+    return [Credit.per_turn(t, part) for t, part in zip(group.trajectories, split_turns(group, gain), strict=True)]

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sojourn.credit.relative import ByGroup, Values, centred, seats, spread, totals, within
+from sojourn.credit.relative import GroupEstimator, Values, centred, seats, credit_trajectories, trajectory_returns, per_label
 from sojourn.types import Credit, Group, Score
 
 
 @dataclass(frozen=True, kw_only=True)
-class RLOO(ByGroup):
+class RLOO(GroupEstimator):
     """Return minus the mean return of the group's *other* episodes (Ahmadian et al. 2024, arXiv:2402.14740, eq. 6).
 
     Unbiased for any group of two or more; a group of one gets zero credit. Assumes the episodes of a group are
@@ -21,7 +21,7 @@ class RLOO(ByGroup):
     group_relative: ClassVar[bool] = True
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
-        return spread(group, within(seats(group), totals(judged), _others))
+        return credit_trajectories(group, per_label(seats(group), trajectory_returns(judged), _others))
 
 
 def _others(returns: Values) -> Values:

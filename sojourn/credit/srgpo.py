@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import Values, joined, seats, spread_turns, standardised, totals, within
+from sojourn.credit.relative import Values, concatenated, seats, credit_turns, standardised, trajectory_returns, per_label
 from sojourn.types import Credit, Group, Score, Streams
 
 
@@ -36,21 +36,23 @@ class SRGPO:
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
         gain = partial(standardised, epsilon=self.epsilon, ddof=1)
-        episode = [within(seats(g), totals(judged), gain) for g, judged in zip(groups, scores, strict=True)]
+        episode = [per_label(seats(g), trajectory_returns(judged), gain) for g, judged in zip(groups, scores, strict=True)]
         paid = [self._paid(*of) for of in zip(groups, scores, strict=True)]
         names = [f"{name}/{turn}" for group in groups for name, turns in _named(group) for turn in range(turns)]
-        step = within(self._draw(names), joined(paid), gain)
+        step = per_label(self._draw(names), concatenated(paid), gain)
         parts = np.split(step, np.cumsum([len(turns) for turns in paid])[:-1]) if groups else []
         return [
-            spread_turns(group, np.repeat(whole, [len(t.turns) for t in group.trajectories]) + self.step_weight * part)
+            credit_turns(group, np.repeat(whole, [len(t.turns) for t in group.trajectories]) + self.step_weight * part)
             for group, whole, part in zip(groups, episode, parts, strict=True)
         ]
 
     def _paid(self, group: Group, judged: Sequence[Score]) -> Values:
         """For each turn of the group."""
         if not self.info_key:
-            return joined(score.turns.astype(np.float64) for score in judged)
-        return np.array([turn.info.get(self.info_key, 0.0) for t in group.trajectories for turn in t.turns], dtype=np.float64)
+            return concatenated(score.turns.astype(np.float64) for score in judged)
+        return np.array(
+            [turn.info.get(self.info_key, 0.0) for t in group.trajectories for turn in t.turns], dtype=np.float64
+        )
 
     def _draw(self, names: Sequence[str]) -> list[int]:
         """The number of each turn's lot, whatever their order."""

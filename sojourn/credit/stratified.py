@@ -8,12 +8,12 @@ from functools import partial
 from typing import Annotated, ClassVar
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import ByGroup, Values, seats, spread, standardised, totals, within
+from sojourn.credit.relative import GroupEstimator, Values, seats, credit_trajectories, standardised, trajectory_returns, per_label
 from sojourn.types import Credit, Group, Score, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stratified(ByGroup):
+class Stratified(GroupEstimator):
     """`blend` times the return standardised within its stratum, the rest by the whole group (Zhu et al. 2025,
     arXiv:2510.06214): so that trajectories of another structure are no baseline.
 
@@ -32,10 +32,14 @@ class Stratified(ByGroup):
 
     def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
         gain = partial(standardised, epsilon=self.epsilon)
-        found, names = totals(judged), seats(group)
+        found, names = trajectory_returns(judged), seats(group)
         strata = [(name, self._stratum(t)) for name, t in zip(names, group.trajectories, strict=True)]
-        own: Values = within(strata, found, gain)
-        return spread(group, self.blend * own + (1 - self.blend) * within(names, found, gain))
+        own: Values = per_label(strata, found, gain)
+        return credit_trajectories(group, self.blend * own + (1 - self.blend) * per_label(names, found, gain))
 
     def _stratum(self, trajectory: Trajectory) -> float:
-        return sum(turn.info.get(self.info_key, 0.0) for turn in trajectory.turns) if self.info_key else len(trajectory.turns)
+        return (
+            sum(turn.info.get(self.info_key, 0.0) for turn in trajectory.turns)
+            if self.info_key
+            else len(trajectory.turns)
+        )

@@ -13,7 +13,7 @@ Share = Annotated[float, Range(0, 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TurnGAE(temporal.ByCritic):
+class TurnGAE(temporal.CriticEstimator):
     """The generalised advantage of each turn, for all of its tokens; the critic is asked once a turn, before its first
     token, and learns the advantage with `critic_lam` plus its value (turn-level GAE of ERA: Chen et al. 2025,
     arXiv:2510.12693; step-level value of VL-DAC: Bredis et al. 2025, arXiv:2508.04280, eq. 3-4).
@@ -30,9 +30,9 @@ class TurnGAE(temporal.ByCritic):
     bootstrap: bool = True
 
     def _one(self, trajectory: Trajectory, score: Score, values: temporal.PerTurn, ahead: temporal.PerTurn) -> Credit:
-        left = temporal.after(trajectory, ahead) if self.bootstrap else 0.0
-        path = temporal.by_turn(score, values, left, self.discount)
-        advantages = path.advantages(self.lam)
-        learnt = path.advantages(self.lam if self.critic_lam is None else self.critic_lam)
-        targets = temporal.at_first(trajectory, learnt + path.values)
+        left = temporal.bootstrap_value(trajectory, ahead) if self.bootstrap else 0.0
+        steps = temporal.turn_steps(score, values, left, self.discount)
+        advantages = steps.advantages(self.lam)
+        learnt = steps.advantages(self.lam if self.critic_lam is None else self.critic_lam)
+        targets = temporal.at_first_token(trajectory, learnt + steps.values)
         return Credit(Credit.per_turn(trajectory, advantages).tokens, targets)

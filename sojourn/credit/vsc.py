@@ -14,7 +14,7 @@ from sojourn.types import Credit, Score, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
-class VSC(temporal.ByCritic):
+class VSC(temporal.CriticEstimator):
     """1 for all tokens of a turn that brings its subgoal nearer than the critic foresaw, 0 for other turns
     (subgoal-conditioned returns of VSC-RL: Wu et al. 2025, arXiv:2502.07949, by its code).
 
@@ -40,14 +40,14 @@ class VSC(temporal.ByCritic):
     def _one(
         self, trajectory: Trajectory, score: Score, values: temporal.PerTurn, following: temporal.PerTurn
     ) -> Credit:
-        path = temporal.by_turn(score, values, temporal.after(trajectory, following), 1.0)
+        steps = temporal.turn_steps(score, values, temporal.bootstrap_value(trajectory, following), 1.0)
         reached = self._reached(trajectory, score)
         returns = self._returns(reached)
-        gain = returns - path.values - self.margin
+        gain = returns - steps.values - self.margin
         if self.use_next_value:
-            gain += np.append(path.values, path.after)[1:] + reached
+            gain += np.append(steps.values, steps.bootstrap)[1:] + reached
         learnt = (returns > 0).astype(np.float64) if self.use_next_value else returns
-        return Credit(Credit.per_turn(trajectory, gain > 0).tokens, temporal.at_first(trajectory, learnt))
+        return Credit(Credit.per_turn(trajectory, gain > 0).tokens, temporal.at_first_token(trajectory, learnt))
 
     def _reached(self, trajectory: Trajectory, score: Score) -> Values:
         """1 for turns that end a segment well: (T,)."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from sojourn.config.registry import Kind, Range
 from sojourn.credit.grpo import GRPO
-from sojourn.credit.relative import joined
+from sojourn.credit.relative import concatenated
 from sojourn.credit.wrapped import Wrapped
 from sojourn.types import Credit, Group, Score, Streams
 
@@ -40,7 +40,7 @@ class Whitened(Wrapped):
         turns = [turn for some in found for c in some for turn in c.tokens if len(turn)]
         if self.level == "turn":
             turns = [turn.mean(keepdims=True, dtype=np.float64) for turn in turns]
-        every = joined(turns)
+        every = concatenated(turns)
         if not len(every):
             return found
         mean, scale = float(every.mean()) if self.shift_mean else 0.0, 1 / (float(every.std()) + self.epsilon)

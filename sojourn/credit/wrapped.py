@@ -10,7 +10,7 @@ import numpy as np
 
 from sojourn.composite import HasBases
 from sojourn.credit.relative import Values
-from sojourn.protocols import env_needs, least_size, provided
+from sojourn.protocols import env_needs, min_group_size, provided
 from sojourn.types import Credit, FloatArray
 
 PerTurn = Sequence[Sequence[tuple[FloatArray, ...]]]
@@ -19,15 +19,15 @@ PerTurn = Sequence[Sequence[tuple[FloatArray, ...]]]
 class Wrapped(HasBases):
     """With another estimator as `base`: what that one asks for is asked for, what it remembers is remembered."""
 
-    also: ClassVar[frozenset[str]] = frozenset()
+    extra_streams: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def needs(self) -> frozenset[str]:
-        return self.base.needs | self.also
+        return self.base.needs | self.extra_streams
 
     @property
-    def least_size(self) -> int:
-        return least_size(self.base)
+    def min_group_size(self) -> int:
+        return min_group_size(self.base)
 
     @property
     def env_needs(self) -> frozenset[str]:
@@ -38,7 +38,7 @@ class Wrapped(HasBases):
         return provided(self.base)
 
 
-def means(streams: PerTurn) -> list[list[Values]]:
+def turn_means(streams: PerTurn) -> list[list[Values]]:
     """The mean over the tokens of each turn: (T,) for each trajectory; 0 for a turn without any."""
     return [
         [np.array([turn.mean() if len(turn) else 0.0 for turn in turns], dtype=np.float64) for turns in group]
@@ -46,7 +46,7 @@ def means(streams: PerTurn) -> list[list[Values]]:
     ]
 
 
-def scaled(credit: Credit, factors: Values, shift: Values | float = 0.0) -> Credit:
+def scale_turns(credit: Credit, factors: Values, shift: Values | float = 0.0) -> Credit:
     """Each turn's advantages times its factor, plus its shift: (T,)."""
     moved = zip(credit.tokens, factors, np.broadcast_to(shift, np.shape(factors)), strict=True)
     return replace(credit, tokens=tuple((turn * factor + more).astype(np.float32) for turn, factor, more in moved))

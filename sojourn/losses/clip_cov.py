@@ -41,11 +41,16 @@ class ClipCov:
 
     def __post_init__(self) -> None:
         if self.min_covariance > self.max_covariance:
-            raise ValueError(f"min_covariance = {self.min_covariance:g} with max_covariance = {self.max_covariance:g}: expected min_covariance <= max_covariance")
+            raise ValueError(
+                f"min_covariance = {self.min_covariance:g} with max_covariance = {self.max_covariance:g}: expected "
+                "min_covariance <= max_covariance"
+            )
 
     def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]:
         where, found = covariances(batch, logprobs)
-        able = where[(found > self.min_covariance) & (found < self.max_covariance) & ~self._clipped(batch, logprobs)[where]]
+        able = where[
+            (found > self.min_covariance) & (found < self.max_covariance) & ~self._clipped(batch, logprobs)[where]
+        ]
         rng = np.random.default_rng(crc32(batch.tokens.tobytes()))
         return {"clip_cov": marked(batch, rng.permutation(able)[: max(1, int(self.fraction * len(where)))])}
 

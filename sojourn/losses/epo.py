@@ -43,7 +43,10 @@ class EPO:
 
     def __post_init__(self) -> None:
         if self.min_ratio > self.max_ratio:
-            raise ValueError(f"min_ratio = {self.min_ratio:g} with max_ratio = {self.max_ratio:g}: expected min_ratio <= max_ratio")
+            raise ValueError(
+                f"min_ratio = {self.min_ratio:g} with max_ratio = {self.max_ratio:g}: expected "
+                "min_ratio <= max_ratio"
+            )
 
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
         """Returns M and the weight of the penalty for each token; then this step's entropies are part of the past."""

@@ -37,7 +37,10 @@ class Importance(HasBases):
 
     def __post_init__(self) -> None:
         if self.min_weight > self.max_weight:
-            raise ValueError(f"min_weight = {self.min_weight:g} with max_weight = {self.max_weight:g}: expected min_weight <= max_weight")
+            raise ValueError(
+                f"min_weight = {self.min_weight:g} with max_weight = {self.max_weight:g}: expected "
+                "min_weight <= max_weight"
+            )
         if isinstance(self.base, LeavesOut):
             raise ValueError(
                 f"base: {type(self.base).__name__} divides its gradient by what it left out, which a weight changes: "

@@ -26,7 +26,10 @@ class Overlong(HasBases):
 
     def __post_init__(self) -> None:
         if self.buffer_tokens > self.max_tokens:
-            raise ValueError(f"buffer_tokens = {self.buffer_tokens} with max_tokens = {self.max_tokens}: expected buffer_tokens <= max_tokens")
+            raise ValueError(
+                f"buffer_tokens = {self.buffer_tokens} with max_tokens = {self.max_tokens}: "
+                "expected buffer_tokens <= max_tokens"
+            )
 
     async def __call__(self, group: Group) -> list[Score]:
         judged = await self.base(group)

@@ -106,4 +106,6 @@ def test_seats_are_compared_with_their_own_kind():
 def test_it_keeps_its_promises(pool, malformed):
     report = check_estimator(IGPO(normalisation=pool, malformed_penalty=malformed, discount=0.95))
     assert report.passed, report
-    assert IGPO(normalisation=pool, malformed_penalty=malformed).group_relative == (pool != "joint" and malformed is None)
+    assert IGPO(normalisation=pool, malformed_penalty=malformed).group_relative == (
+        pool != "joint" and malformed is None
+    )

@@ -232,7 +232,9 @@ def test_clip_cov_where_all_that_may_be_chosen_is():
 
     groups, scores = played(0)
     batch = batch_of(groups, RLOO()(groups, scores, {}))
-    value, gradient = own_loss(ClipCov(fraction=1.0, min_covariance=0.1, max_covariance=1e9), batch, np.zeros(len(batch), dtype=np.float32))
+    value, gradient = own_loss(
+        ClipCov(fraction=1.0, min_covariance=0.1, max_covariance=1e9), batch, np.zeros(len(batch), dtype=np.float32)
+    )
     now = padded(batch, batch.logprobs).requires_grad_()
     chosen = PolicyLossConfig(clip_cov_ratio=1.0, clip_cov_lb=0.1, clip_cov_ub=1e9)
     given, _ = core.get_policy_loss_fn("clip_cov")(

@@ -81,9 +81,8 @@ streams = [{ name = "values" }, { name = "next_values" }]
 model = "tiny:layers=1,hidden=64"
 optim = { lr = 1e-3 }
 """
-PROCESS = (
-    '{ name = "process", stream = "curiosity", base = { name = "process", stream = "progress", base = { name = "oprl" } } }'
-)
+PROGRESS = '{ name = "process", stream = "progress", base = { name = "oprl" } }'
+PROCESS = f'{{ name = "process", stream = "curiosity", base = {PROGRESS} }}'
 LEARNING = f"""estimator = {PROCESS}
 losses = [{{ name = "ppo" }}, {{ name = "entropy" }}]
 streams = [

@@ -33,5 +33,5 @@ async def test_it_stands_on_another_reward():
 
 
 def test_a_margin_beyond_the_bound_is_refused():
-    with pytest.raises(ConfigError, match="margin = 64 with most = 10"):
+    with pytest.raises(ConfigError, match="buffer_tokens = 64 with max_tokens = 10"):
         build("reward", {"name": "overlong", "max_tokens": 10})

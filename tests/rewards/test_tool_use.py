@@ -88,7 +88,9 @@ async def test_the_penalty_and_what_is_no_tool():
 
 async def test_a_judges_score_goes_before_the_rule():
     said = [call("look", at=1), call("look", at=1), "so 4"]
-    judged = await only(ToolUse(info_key="seen"), line(said, infos=[{"seen": 0.25}, {"seen": 0.75, "malformed": 1.0}, {}]))
+    judged = await only(
+        ToolUse(info_key="seen"), line(said, infos=[{"seen": 0.25}, {"seen": 0.75, "malformed": 1.0}, {}])
+    )
     assert judged.parts["tool_use"] == pytest.approx(0.5)
 
 
