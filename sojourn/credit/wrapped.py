@@ -1,4 +1,4 @@
-"""What estimators have in common that change another estimator's credit."""
+"""What estimators share that change another estimator's rewards or credit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ PerTurn = Sequence[Sequence[tuple[FloatArray, ...]]]
 
 
 class Wrapped(HasBases):
-    """With another estimator as `base`: what that one asks for is asked for, what it remembers is remembered."""
+    """Base of estimators that have another estimator as their `base`: what the base needs, provides and remembers is
+    passed on, and `extra_streams` are needed besides."""
 
     extra_streams: ClassVar[frozenset[str]] = frozenset()
 
@@ -38,15 +39,15 @@ class Wrapped(HasBases):
         return provided(self.base)
 
 
-def turn_means(streams: PerTurn) -> list[list[Values]]:
-    """The mean over the tokens of each turn: (T,) for each trajectory; 0 for a turn without any."""
+def turn_means(stream: PerTurn) -> list[list[Values]]:
+    """Returns the mean of a stream over the tokens of each turn: (T,) per trajectory; 0 for a turn without tokens."""
     return [
         [np.array([turn.mean() if len(turn) else 0.0 for turn in turns], dtype=np.float64) for turns in group]
-        for group in streams
+        for group in stream
     ]
 
 
 def scale_turns(credit: Credit, factors: Values, shift: Values | float = 0.0) -> Credit:
-    """Each turn's advantages times its factor, plus its shift: (T,)."""
-    moved = zip(credit.tokens, factors, np.broadcast_to(shift, np.shape(factors)), strict=True)
-    return replace(credit, tokens=tuple((turn * factor + more).astype(np.float32) for turn, factor, more in moved))
+    """Multiplies the advantages of each turn by its factor (T,) and then adds its shift (T,)."""
+    turns = zip(credit.tokens, factors, np.broadcast_to(shift, np.shape(factors)), strict=True)
+    return replace(credit, tokens=tuple((turn * factor + offset).astype(np.float32) for turn, factor, offset in turns))

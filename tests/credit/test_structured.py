@@ -9,7 +9,7 @@ from cases import by_token, by_turn, group, of_episodes, paid, stream, trajector
 from sojourn.batch.weigh import weigh
 from sojourn.credit.cosearch import CoSearch
 from sojourn.credit.eapo import EAPO
-from sojourn.credit.gigpo import GiGPO, alike
+from sojourn.credit.gigpo import GiGPO, similar_observations
 from sojourn.credit.mars import MARS
 from sojourn.credit.mgrpo import MGRPO
 from sojourn.credit.opo import OPO
@@ -66,9 +66,9 @@ def test_gigpo_by_likeness():
 
 def test_a_chain_of_like_observations_is_one_state():
     chain = trajectory([1] * 4, observed=["aaaa", "aabb", "zzzz", "bbbb"]).turns
-    one, two, other, three = alike(chain, 0.5)  # the first and the last have nothing in common
+    one, two, other, three = similar_observations(chain, 0.5)  # the first and the last have nothing in common
     assert one == two == three != other
-    assert alike(chain[::-1], 0.5)[0] == alike(chain[::-1], 0.5)[-1]
+    assert similar_observations(chain[::-1], 0.5)[0] == similar_observations(chain[::-1], 0.5)[-1]
 
 
 def test_a_stratum_has_its_own_baseline():
