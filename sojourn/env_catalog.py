@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sojourn.checks.env.measure import Measured, Scored, measure
 from sojourn.config import plugins
-from sojourn.config.registry import find, names
+from sojourn.config.lookup import find, names
 from sojourn.envs.about import About
 from sojourn.errors import SojournError
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
 from sojourn.config.components import COMPONENTS
-from sojourn.config.registry import build, find, names, nearest
+from sojourn.config.lookup import find, names, nearest
+from sojourn.config.registry import build
 from sojourn.errors import ConfigError
 from sojourn.protocols import Learns, Unverified, env_needs, provided, reads_critic, task_data, valid_for
 

@@ -45,7 +45,7 @@ SUITES = {
 
 def _kind_of(name: str) -> str:
     """What a name is of; a recipe is taken for its world, and one's own class for what it looks like."""
-    from sojourn.config.registry import find, names, nearest
+    from sojourn.config.lookup import find, names, nearest
 
     kinds = [kind for kind in SUITES if name in names(kind)]
     if len(kinds) == 1:

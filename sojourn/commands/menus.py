@@ -25,7 +25,7 @@ def envs(
 ) -> None:
     """The worlds that are installed: what they are, what they need, and what was measured of them."""
     from sojourn import env_catalog
-    from sojourn.config.registry import find, names
+    from sojourn.config.lookup import find, names
 
     console = CleanConsole()
     if not name:

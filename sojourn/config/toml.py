@@ -12,8 +12,9 @@ from typing import Annotated, Any, NamedTuple
 
 import tomli_w
 
+from sojourn.config.lookup import nearest
 from sojourn.config.old_keys import upgraded
-from sojourn.config.registry import PATH, Text, convert, nearest, shown
+from sojourn.config.registry import PATH, Text, convert, shown
 from sojourn.errors import ConfigError
 from sojourn.files import read_text
 from sojourn.secrets import MASK, looks_secret, masked_table, masked_value

@@ -44,7 +44,7 @@ class CoSearch(GroupEstimator):
     last reward to 0 or 1.
     """
 
-    similarity: Annotated[float, Range(above=0, most=1)] = 0.8
+    similarity: Annotated[float, Range(above=0, max=1)] = 0.8
     min_similar: Annotated[int, Range(2)] = 3
     reward_threshold: float = 0.5
     info_key: Annotated[str, SOME] = "answerable"

@@ -42,7 +42,7 @@ class GiGPO(GroupEstimator):
     step_weight: float = 1.0
     discount: Annotated[float, Range(0, 1)] = 0.95
     scale_by_std: bool = True
-    similarity: Annotated[float, Range(above=0, most=1)] = 1.0
+    similarity: Annotated[float, Range(above=0, max=1)] = 1.0
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     @property

@@ -32,7 +32,7 @@ class VSC(temporal.CriticEstimator):
     reference policy: for that use the loss `kl`.
     """
 
-    discount: Annotated[float, Range(above=0, most=1)] = 0.5
+    discount: Annotated[float, Range(above=0, max=1)] = 0.5
     margin: float = 0.05
     info_key: Annotated[str, SOME] = "subgoal"
     cumulative: bool = False

@@ -33,7 +33,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from sojourn.config.registry import Range, is_plain, named
+from sojourn.config.lookup import import_object
+from sojourn.config.registry import Range, is_plain
 from sojourn.envs.calls import Method, as_text, method_of, parse_call, settled, short
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks import Generated
@@ -74,7 +75,7 @@ class Tools:
 
     @cached_property
     def plain(self) -> type:
-        return named(self.cls, "tools: cls") if isinstance(self.cls, str) else self.cls
+        return import_object(self.cls, "tools: cls") if isinstance(self.cls, str) else self.cls
 
     @cached_property
     def name(self) -> str:
@@ -229,7 +230,7 @@ def as_family(obj: Any, **options: Any) -> Any:
     `options` are the fields of the family's class; for a plain class, those of `Tools` or its constructor's arguments.
     """
     if isinstance(obj, str):
-        return as_family(named(obj, "the environment"), **options)
+        return as_family(import_object(obj, "the environment"), **options)
     is_family = callable(getattr(obj, "make", None)) and callable(getattr(obj, "tasks", None))
     if is_family and not is_plain(obj):
         if isinstance(obj, type):

@@ -33,7 +33,7 @@ class ROC:
     recorded and counts in the metrics, but nothing is learnt from it.
     """
 
-    fraction: Annotated[float, Range(above=0, most=1)] = 0.5
+    fraction: Annotated[float, Range(above=0, max=1)] = 0.5
     info_key: Annotated[str, SOME] = "error"
 
     def __call__(self, group: Group, scores: Sequence[Score]) -> list[int]:

@@ -28,7 +28,7 @@ class ClipCov:
     at once; here how a minibatch is divided changes nothing.
     """
 
-    fraction: Annotated[float, Range(above=0, most=1)] = 2e-4
+    fraction: Annotated[float, Range(above=0, max=1)] = 2e-4
     min_covariance: float = 1.0
     max_covariance: float = 5.0
     clip_low: Annotated[float, Range(0, 1)] = 0.2

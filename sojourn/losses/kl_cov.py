@@ -26,7 +26,7 @@ class KLCov:
     covariance and the choice are of each minibatch, by the weights that it updates (see `clip_cov`).
     """
 
-    fraction: Annotated[float, Range(above=0, most=1)] = 2e-4
+    fraction: Annotated[float, Range(above=0, max=1)] = 2e-4
     kl_coef: Annotated[float, Range(0)] = 1.0
     coef: float = 1.0
 

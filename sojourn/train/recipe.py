@@ -33,7 +33,7 @@ class Evaluation:
     samples: Annotated[int, Range(1)] = 1
     split: Annotated[str, SOME] = "test"
     temperature: Annotated[float, Range(0)] = 1.0
-    top_p: Annotated[float, Range(above=0, most=1)] = 1.0
+    top_p: Annotated[float, Range(above=0, max=1)] = 1.0
     every: Annotated[int, Range(0)] = 0
 
 
