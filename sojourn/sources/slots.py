@@ -162,7 +162,7 @@ class LiveSlots:
             redraw += 1
 
     async def _flat(self, group: Group) -> bool:
-        return flat(group, await self.context.rewards.one(group), self.config.signal)
+        return flat(group, await self.context.rewards.score(group), self.config.signal)
 
     def _last(self, group: Group, played: int) -> Group:
         """The last group of a slot that found none with a signal; ConfigError where that is to end the run."""

@@ -21,7 +21,8 @@ optim = { lr = 1e-3 }
 LEARNING = ("progress", "curiosity", "implicit_reward", "utterance_advantage", "feedback")
 FUSED = """
 estimator = { name = "process", stream = "progress", base = { name = "process",
-    stream = "curiosity", base = { name = "process", stream = "feedback", base = { name = "process", stream = "utterance_advantage", base = { name = "oprl", base = {
+    stream = "curiosity", base = { name = "process", stream = "feedback", base = { name = "process",
+    stream = "utterance_advantage", base = { name = "oprl", base = {
     name = "normalised", base = { name = "gae" } } } } } } }
 losses = [{ name = "ppo" }, { name = "value" }]
 streams = [{ name = "values" }, { name = "next_values" }, { name = "progress" }, { name = "curiosity", eta = 1.0 },

@@ -6,7 +6,7 @@ import pytest
 from cases import group, paid, trajectory
 
 from sojourn.filters.roc import ROC
-from sojourn.rewards.reward_cache import Judged
+from sojourn.rewards.reward_cache import ScoredGroup
 from sojourn.types import Ending
 
 
@@ -43,10 +43,10 @@ def test_failed_episodes_are_left_out_and_scores_stay_with_their_episodes():
     made = replace(made, episodes=(broken, *made.episodes[1:]))
     kept = ROC()(made, [])
     assert kept == [1, 2]
-    left = Judged(made, paid([1] * 4, [2] * 4, [3] * 4)).only([1, 3])
+    left = ScoredGroup(made, paid([1] * 4, [2] * 4, [3] * 4)).select([1, 3])
     assert [e.id for e in left.group.episodes] == ["0-1", "0-3"]
     assert [score.total for score in left.scores] == [4, 12]
-    assert not Judged(made, paid([1] * 4, [2] * 4, [3] * 4)).only([]).scores
+    assert not ScoredGroup(made, paid([1] * 4, [2] * 4, [3] * 4)).select([]).scores
 
 
 def played(won, *errors, malformed=0, ending=Ending.DONE):

@@ -114,4 +114,4 @@ async def test_the_order_is_of_the_slots_whichever_is_judged_first():
     judge = RewardCache(Late())
     tasks = [Task("odd", {}, slot, "train") for slot in (2, 0, 1)]
     await judge([Group(task.seed, task, (Episode(f"of-{task.seed}", task, ()),)) for task in tasks])
-    assert [judged.group.slot for judged in judge.forget(10)] == [0, 1, 2]
+    assert [judged.group.slot for judged in judge.pop_before(10)] == [0, 1, 2]

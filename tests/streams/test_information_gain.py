@@ -75,7 +75,7 @@ async def test_gains_are_differences_of_what_a_plain_pass_believes(form):
         group({"answer": ["forty two", "42"], "size": 3}, 1),
         group({"answer": 42}, 2),
     ]
-    found = by_turn(await gains(groups, form=form))
+    found = by_turn(await gains(groups, belief=form))
     for some, right, of in zip(groups, ("red door", "forty two", "42"), found, strict=True):
         for trajectory, given in zip(some.trajectories, of, strict=True):
             means = beliefs(trajectory, "<answer>\n", right, "\n</answer>")
