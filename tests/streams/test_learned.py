@@ -22,12 +22,12 @@ from sojourn.schedules import Linear
 from sojourn.streams.curiosity import Curiosity
 from sojourn.streams.feedback import Feedback, led_to
 from sojourn.streams.implicit_reward import ImplicitReward, _each, _pairs
-from sojourn.streams.learner import hashed
-from sojourn.streams.milestones import Milestones, progressed
+from sojourn.streams.learner import hashed_counts
+from sojourn.streams.milestones import Milestones, progress_before
 from sojourn.streams.progress import Progress
 from sojourn.streams.relatedness import Relatedness
 from sojourn.streams.trainer_passes import TrainerPasses
-from sojourn.streams.utterance_advantage import UtteranceAdvantage, _moves
+from sojourn.streams.utterance_advantage import UtteranceAdvantage, _transitions
 from sojourn.types import Ending, Message, Role, Score
 
 NAME = "tiny:layers=1,hidden=64"
@@ -145,13 +145,17 @@ async def test_what_it_learnt_is_kept(tmp_path, name):
 
 
 def test_text_as_numbers():
-    rows = hashed(["Go north, go", "", "go north"], 64)
+    rows = hashed_counts(["Go north, go", "", "go north"], 64)
     assert rows.shape == (3, 64)
     assert np.linalg.norm(rows, axis=1).tolist() == pytest.approx([1, 0, 1])
     assert sorted(rows[0][rows[0] > 0].tolist()) == pytest.approx(
         sorted(np.array([2, 1, 1, 1]) / math.sqrt(7)), abs=1e-6
     )
-    assert hashed([[1, 2]], 64).tolist() == hashed([[1, 2]], 64).tolist() != hashed([[2, 1]], 64).tolist()
+    assert (
+        hashed_counts([[1, 2]], 64).tolist()
+        == hashed_counts([[1, 2]], 64).tolist()
+        != hashed_counts([[2, 1]], 64).tolist()
+    )
 
 
 async def test_contributions_are_to_add_up_to_the_return():
@@ -179,9 +183,9 @@ def test_progress_in_hindsight_by_hand():
     """Of four milestones two are reached, at the second turn and the sixth: 0, 1/8, 2/8, then 1/16 a turn."""
     far = [0, 0.25, 0.25, 0.25, 0.25, 0.5, 0.5, 0.5]
     made = told(trajectory(np.random.default_rng(0), turns=8), ["x"] * 8, far)
-    assert progressed(made, "progress") == pytest.approx([0, 0.125, 0.25, 0.3125, 0.375, 0.4375, 0.5, 0.5])
+    assert progress_before(made, "progress") == pytest.approx([0, 0.125, 0.25, 0.3125, 0.375, 0.4375, 0.5, 0.5])
     nothing = told(trajectory(np.random.default_rng(0), turns=2), ["x"] * 2, [0, 0])
-    assert progressed(nothing, "progress") == [0, 0]
+    assert progress_before(nothing, "progress") == [0, 0]
 
 
 async def test_shaping_by_milestones_adds_up_to_what_the_end_is_worth_less_the_beginning():
@@ -291,7 +295,7 @@ async def test_turns_lead_to_the_next_and_pay_what_they_were_paid():
     of = passes(made.groups, made.scores)
     [[ended, cut]] = await of.states()
     paid = Score(np.array([1.0, 2.0, 3.0], dtype=np.float32))
-    whole, part = (_moves(t, s, paid) for t, s in zip(made.groups[0].trajectories, (ended, cut), strict=True))
+    whole, part = (_transitions(t, s, paid) for t, s in zip(made.groups[0].trajectories, (ended, cut), strict=True))
     assert whole.reward.tolist() == [1, 2, 3]
     assert whole.done.tolist() == [0, 0, 1]
     assert np.array_equal(whole.ahead[:2], ended.before[1:])
@@ -391,7 +395,7 @@ async def test_feedback_is_distilled(form):
         stream._labels.update({(word,): float("gold" in word) for word in words[:12]})
     t = told(trajectory(rng, turns=1), ["begin"])
     await stream.learn(passes([group([t])], [[scored(t, 1.0)]]))
-    worth = stream._worth(words[12:])
+    worth = stream._values(words[12:])
     assert min(v for w, v in worth.items() if "gold" in w) > max(v for w, v in worth.items() if "mud" in w)
 
 
