@@ -205,7 +205,7 @@ async def test_shaping_by_milestones_adds_up_to_what_the_end_is_worth_less_the_b
         strict=True,
     ):
         with torch.no_grad():
-            begin, end = (float(stream._far(torch.from_numpy(rows))[0]) for rows in (s.before[:1], s.after[-1:]))
+            begin, end = (float(stream._potential(torch.from_numpy(rows))[0]) for rows in (s.before[:1], s.after[-1:]))
         assert sum(turns) == pytest.approx(end * t.ending.truncated - begin, abs=1e-5)
 
 
