@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from sojourn.protocols import Env, EnvFamily, Output, Seat, Selected, StepContext
+from sojourn.protocols import Env, EnvFamily, Output, Seat, Selected, StepContext, Trainer
 from sojourn.types import (
     Batch,
     FloatArray,
@@ -265,16 +265,17 @@ def valid_for(loss: object) -> frozenset[str]:
 
 
 @runtime_checkable
-class LeavesOut(Protocol):
-    """A loss that divides the policy's gradient by the norm of the gradient of what it left out.
+class DividesGradient(Protocol):
+    """A loss that divides the policy's gradient by a number that follows from gradients of further objectives.
 
-    `left_out` returns what it kept from each token's loss (n,), with gradient; the divisor is at least `floor`. Where
-    `floor` is None nothing is divided.
+    `further_objectives` names them, none where nothing is divided; `objective` returns one of them per token (n,), with
+    gradient; `divisor` is given the norm of the gradient of each over the whole update.
     """
 
     @property
-    def floor(self) -> float | None: ...
-    def left_out(self, out: Output, batch: Selected) -> torch.Tensor: ...
+    def further_objectives(self) -> Sequence[str]: ...
+    def objective(self, name: str, out: Output, batch: Selected) -> torch.Tensor: ...
+    def divisor(self, norms: Mapping[str, float]) -> float: ...
 
 
 @runtime_checkable
@@ -284,6 +285,17 @@ class Identifies(Protocol):
     def identities(self, model: Any, critic: Any) -> Mapping[str, str]:
         """By the role of each model ("policy", "critic"): its commit, version or digest; empty while it is not here."""
         ...
+
+
+@runtime_checkable
+class Copies(Protocol):
+    """A trainer that can be copied, for a model that learns beside the policy.
+
+    The copy trains weights of its own, which begin as the present ones and are its reference if asked for. Its state
+    holds all of them; its `publish` reaches no sampler.
+    """
+
+    def copy(self, optim: Any, *, reference: bool) -> Trainer: ...
 
 
 @runtime_checkable
@@ -323,14 +335,16 @@ class Checks(Protocol):
 
 
 @runtime_checkable
-class Stateful(Protocol):
-    def state(self) -> Mapping[str, Any]: ...
-    def restore(self, state: Mapping[str, Any]) -> None: ...
-
-
-@runtime_checkable
 class HasMaxContext(Protocol):
     """A backend that says the longest context in tokens before it opens a model."""
 
     @property
     def max_context(self) -> int: ...
+
+
+@runtime_checkable
+class HasPassColumns(Protocol):
+    """A backend that names what its trainer's passes can give for each token beside log-probabilities and entropy."""
+
+    @property
+    def pass_columns(self) -> frozenset[str]: ...

@@ -22,7 +22,7 @@ SOURCE = re.compile(r"\(((?:[^()]|\([^()]*\))*(?:arXiv:\d{4}\.\d{4,5}|\b(?:19|20
 OF_PASS = {
     "entropy": "entropy, of its own pass",
     "critic": "a critic",
-    "top": "the likeliest tokens, of its own pass",
+    "top_logprob": "the likeliest tokens, of its own pass",
     "targets": "an estimator that says what a critic learns",
 }
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")

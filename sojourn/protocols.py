@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from sojourn.types import (
     Batch,
@@ -175,11 +175,15 @@ class Place(NamedTuple):
 
 
 class StepContext(Protocol):
-    """What a stream may read of a step: its groups and scores, and passes of the model over them."""
+    """What a stream may read of a step: its groups and scores, and passes of the model over them.
+
+    The renderer is for prompts and replies that were not sampled.
+    """
 
     groups: Sequence[Group]
     scores: Sequence[Sequence[Score]]
     trainer: Trainer
+    renderer: Renderer | None
 
     async def read(self, column: Callable[[Forward], FloatArray], *, reference: bool = False) -> PerTurn:
         """Returns what `column` takes from a pass of the present weights, or of those that the stage began with."""
@@ -187,18 +191,6 @@ class StepContext(Protocol):
 
     async def states(self) -> list[list[TurnStates]]:
         """Returns the policy's hidden states around each turn, by group and trajectory."""
-        ...
-
-    async def unsaid(self, prompts: Sequence[IntArray], replies: Sequence[IntArray]) -> list[FloatArray]:
-        """Returns the log-probability that the present weights give to each token of replies that nobody sampled."""
-        ...
-
-    def question(self, text: str) -> IntArray:
-        """Returns the tokens of a context in which a user says this, and the assistant is to speak."""
-        ...
-
-    def reply(self, text: str) -> IntArray:
-        """Returns the tokens by which the assistant would say this."""
         ...
 
     @property
@@ -244,9 +236,7 @@ class Output(Protocol):
     @property
     def values(self) -> torch.Tensor: ...  # (n,) of the critic, with gradient, where a loss needs "critic"; else (0,)
     @property
-    def top(
-        self,
-    ) -> torch.Tensor: ...  # (n,) of the likeliest token, with gradient, where a loss needs "top"; else (0,)
+    def columns(self) -> Mapping[str, torch.Tensor]: ...  # (n,) by name: those of `HasPassColumns` that losses need
 
 
 class Selected(Protocol):
@@ -270,7 +260,7 @@ class Loss(Protocol):
     """A per-token loss, never a mean, and per-token metrics (averaged by the trainer under the same weights).
 
     `zero_at_zero_advantage` says that the loss and its gradient are 0 where the advantage is 0, so that such sequences
-    may be skipped. Optional: `HasColumns`, `Chooses`, `HasValidFor`, `LeavesOut`.
+    may be skipped. Optional: `HasColumns`, `Chooses`, `HasValidFor`, `DividesGradient`.
     """
 
     @property
@@ -281,8 +271,14 @@ class Loss(Protocol):
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]: ...
 
 
-class Trainer(Protocol):
-    """The four verbs, and persistence. Only `publish` changes what samplers draw from.
+@runtime_checkable
+class Stateful(Protocol):
+    def state(self) -> Mapping[str, Any]: ...
+    def restore(self, state: Mapping[str, Any]) -> None: ...
+
+
+class Trainer(Stateful, Protocol):
+    """The four verbs, and persistence. Only `publish` changes what samplers draw from. Optional: `Copies`.
 
     `begin` starts a stage of `steps` updates: a new optimiser, and the present weights as the reference if asked for.
     """
@@ -296,19 +292,14 @@ class Trainer(Protocol):
         *,
         reference: bool = False,
         critic: bool = False,
-        likeliest: bool = False,
-        instead: IntArray | None = None,
+        columns: Sequence[str] = (),
+        tokens: IntArray | None = None,
     ) -> Forward:
-        """What the weights say of the tokens that carry weight; with `instead`, of those (N,) in their places."""
+        """Scores the tokens that carry weight, or other `tokens` (N,) in their places; `columns` are asked for too."""
         ...
 
     async def states(self, batch: Batch, places: IntArray) -> FloatArray:
         """The last hidden states (P, H), in fp32, after the tokens of a batch at these places, without a gradient."""
-        ...
-
-    def twin(self, optim: Any, *, reference: bool) -> Trainer:
-        """A trainer of its own for a copy of the present weights, whose `publish` reaches no sampler; they are its
-        reference, if asked for."""
         ...
 
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]: ...
@@ -316,13 +307,6 @@ class Trainer(Protocol):
     async def publish(self) -> int: ...
     def save(self, folder: Path, *, weights_only: bool = False) -> None: ...
     def load(self, folder: Path, *, weights_only: bool = False) -> None: ...
-    def state(self) -> Mapping[str, Any]: ...
-    def restore(self, state: Mapping[str, Any]) -> None: ...
-    def memory(self) -> Mapping[str, Any]:
-        """Weights and moments of the optimiser as arrays, for what keeps a `twin`; `remember` takes them back."""
-        ...
-
-    def remember(self, memory: Mapping[str, Any]) -> None: ...
     def close(self) -> None: ...
 
 
@@ -385,7 +369,7 @@ class Opened(NamedTuple):
 
 
 class Backend(Protocol):
-    """The config of what computes. Optional: `Identifies`, `HasMaxContext`.
+    """The config of what computes. Optional: `Identifies`, `HasMaxContext`, `HasPassColumns`.
 
     `check` raises `ModelError` where a model cannot be found or the device is not there, without loading anything.
     """

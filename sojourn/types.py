@@ -388,11 +388,10 @@ class Batch:
 
 
 class Forward(NamedTuple):
-    """What a pass without gradients says of a batch's tokens; 0 at those of weight 0."""
+    """What a pass without gradients returns for a batch's tokens; 0 at those of weight 0."""
 
     logprobs: FloatArray  # (N,)
     entropy: FloatArray  # (N,) in nats
     values: FloatArray  # (N,) of the critic, before each token; 0 where it was not asked
     next_values: FloatArray  # (N,) of the critic, after each token
-    top: FloatArray  # (N,) logprob of the likeliest token in the place of each; 0 where it was not asked
-    likeliest: IntArray  # (N,) that token
+    columns: Mapping[str, NDArray[Any]]  # (N,) each, those that were asked for by name

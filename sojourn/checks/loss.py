@@ -16,6 +16,7 @@ import torch
 
 from sojourn.abilities import Chooses, HasColumns
 from sojourn.backends.torch.trainer.columns import Chosen, Out
+from sojourn.backends.torch.trainer.pass_columns import COLUMNS
 from sojourn.batch import Aggregate, to_batch
 from sojourn.checks import made
 from sojourn.checks.made import Declared, Shape
@@ -28,7 +29,7 @@ SHAPES = ((Shape(), Shape(turns=1, tokens=1)), (Shape(turns=2), Shape(turns=1)))
 NEAR = 0.1  # nats between the policy and the sampler, inside any clip
 FAR = 30.0  # what was likely to one of them has a probability of 1e-13 to the other
 ATOL, RTOL = 1e-6, 1e-4
-GIVEN = {"values": "critic", "top": "top"}  # what a pass gives besides, and what a loss must need for it
+OF_PASS = OWN | COLUMNS.keys()  # what a loss is given by its own pass
 
 
 class Passed(NamedTuple):
@@ -38,11 +39,13 @@ class Passed(NamedTuple):
     logprobs: FloatArray
     entropy: FloatArray
     values: FloatArray
-    top: FloatArray
+    columns: Mapping[str, FloatArray]
 
     def take(self, sequence: int) -> Passed:
         span = np.arange(*self.batch.starts[sequence : sequence + 2])
-        return Passed(self.batch.pick([span]), *(column[span] for column in self[1:]))
+        columns = {name: column[span] for name, column in self.columns.items()}
+        taken = self.batch.pick([span])
+        return Passed(taken, self.logprobs[span], self.entropy[span], self.values[span], columns)
 
     def changed(self, **columns: FloatArray) -> Passed:
         return self._replace(batch=replace(self.batch, **columns))
@@ -58,8 +61,9 @@ class Answer(NamedTuple):
     streams: Declared
 
     def gradient(self) -> torch.Tensor:
-        """Of the sum of the per-token losses, by logprobs, entropy, values and top: (4, n), 0 where none flows."""
-        columns = (self.out.logprobs, self.out.entropy, self.out.values, self.out.top)
+        """Returns the gradient of the sum of the per-token losses by logprobs, entropy, values and further columns of
+        the pass: (3 + columns, n), 0 where none flows."""
+        columns = (self.out.logprobs, self.out.entropy, self.out.values, *self.out.columns.values())
         inputs = [t for t in columns if t.requires_grad]
         if not self.per_token.requires_grad:
             return torch.zeros(len(columns), len(self.out.logprobs))
@@ -76,15 +80,16 @@ class Case:
     def near(self) -> Passed:
         """The policy is almost the sampler's."""
         rng = np.random.default_rng(0)
-        step = made.step(SHAPES, self.loss.needs - OWN)
+        step = made.step(SHAPES, self.loss.needs - OF_PASS)
         credit = [[Credit.per_turn(t, rng.normal(size=len(t.turns))) for t in g.trajectories] for g in step.groups]
         batch = to_batch(step.groups, credit, step.streams, aggregate=Aggregate(), losses=[copy.deepcopy(self.loss)])
         gap = rng.uniform(-NEAR, NEAR, len(batch))
         entropy, values = rng.uniform((0, -1), (4, 1), (len(batch), 2)).astype("f4").T
         logprobs = (batch.logprobs + gap).astype(np.float32)
+        columns = dict.fromkeys(sorted(self.loss.needs & COLUMNS.keys()), np.maximum(logprobs, np.float32(-0.3)))
         if isinstance(self.loss, Chooses) and self.loss.chooses:
             batch = replace(batch, streams={**batch.streams, **copy.deepcopy(self.loss).choose(batch, logprobs)})
-        return Passed(batch, logprobs, entropy, values, np.maximum(logprobs, np.float32(-0.3)))
+        return Passed(batch, logprobs, entropy, values, columns)
 
     @property
     def far(self) -> Passed:
@@ -104,8 +109,9 @@ class Case:
         chosen = replace(whole, streams=streams)
         logprobs = torch.from_numpy(passed.logprobs[where]).requires_grad_()
         entropy = torch.from_numpy(passed.entropy[where]).requires_grad_("entropy" in self.loss.needs)
-        more = {name: getattr(passed, name)[where] for name, need in GIVEN.items() if need in self.loss.needs}
-        out = Out(logprobs, entropy, **{name: torch.from_numpy(of).requires_grad_() for name, of in more.items()})
+        values = torch.from_numpy(passed.values[where]).requires_grad_() if "critic" in self.loss.needs else None
+        columns = {name: torch.from_numpy(column[where]).requires_grad_() for name, column in passed.columns.items()}
+        out = Out(logprobs, entropy, torch.zeros(0) if values is None else values, columns)
         answer = self.loss(out, chosen)
         if not (isinstance(answer, tuple) and len(answer) == 2):
             raise BrokenError(f"it gave a {type(answer).__name__}: expected the per-token losses and the metrics")
@@ -125,7 +131,7 @@ def _declares(case: Case) -> str:
 def _reads(case: Case) -> str:
     near, needs = case.near, case.loss.needs
     answer = case.call(near)
-    if unread := sorted(needs - OWN - answer.streams.read - _read_for_columns(case.loss, near)):
+    if unread := sorted(needs - OF_PASS - answer.streams.read - _read_for_columns(case.loss, near)):
         raise DoubtfulError(f"it declares the stream '{unread[0]}' and does not read it: it is computed for nothing")
     if not isinstance(answer.per_token, torch.Tensor):
         return "and from nothing else"
@@ -171,11 +177,8 @@ def _flows(case: Case) -> str:
     near = case.near
     on_policy = near._replace(logprobs=near.batch.logprobs)  # some losses clip all of the one, some rest on the other
     flown = torch.cat([case.call(p).gradient() for p in (near, on_policy)], 1)
-    reached = [
-        name
-        for name, slope in zip(("logprobs", "entropy", "critic's values", "likeliest tokens"), flown, strict=True)
-        if slope.any()
-    ]
+    inputs = ("logprobs", "entropy", "critic's values", *near.columns)
+    reached = [name for name, gradient in zip(inputs, flown, strict=True) if gradient.any()]
     if not reached:
         raise BrokenError(
             "no gradient flows to the logprobs, nor to an entropy or a critic that needs names: nothing is learnt"

@@ -29,12 +29,12 @@ class BCoder:
     likelihood: Annotated[float, Range(0)] = 0.5
     coef: Annotated[float, Range(0)] = 1.0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"critic", "top", "targets"})
+    needs: ClassVar[frozenset[str]] = frozenset({"critic", "top_logprob", "targets"})
     zero_at_zero_advantage: ClassVar[bool] = False
     valid_for: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        gain = out.logprobs - out.top
+        gain = out.logprobs - out.columns["top_logprob"]
         targets = batch.streams["targets"]
         asked = torch.isfinite(targets)
         error = (gain + out.values - torch.where(asked, targets, 0.0)).square() * asked

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, cast
 
 import torch
 
-from sojourn.abilities import Chooses, HasColumns, LeavesOut, valid_for
+from sojourn.abilities import Chooses, DividesGradient, HasColumns, valid_for
 from sojourn.composite import HasBases
 from sojourn.config.registry import Kind, Range
 from sojourn.losses.ppo import PPO
@@ -44,10 +44,10 @@ class Importance(HasBases):
                 f"min_weight = {self.min_weight:g} with max_weight = {self.max_weight:g}: expected "
                 "min_weight <= max_weight"
             )
-        if isinstance(self.base, LeavesOut):
+        if isinstance(self.base, DividesGradient):
             raise ValueError(
-                f"base: {type(self.base).__name__} divides its gradient by what it left out, which a weight changes: "
-                "use it alone, or ppo as the base"
+                f"base: {type(self.base).__name__} divides its gradient by that of another objective, which a weight "
+                "changes: use it alone, or ppo as the base"
             )
 
     @property

@@ -41,10 +41,18 @@ class STPPO:
         metrics = {"clip_fraction": (clipped < plain).float(), "kl": sampler_kl(gap)}
         return -self.coef * torch.minimum(plain, clipped), metrics
 
-    def left_out(self, out: Output, batch: Selected) -> torch.Tensor:
+    @property
+    def further_objectives(self) -> tuple[str, ...]:
+        return () if self.floor is None else ("left_out",)
+
+    def objective(self, name: str, out: Output, batch: Selected) -> torch.Tensor:
         """Returns what the clip removed from each token's loss: (n,), with gradient; 0 where it removed nothing."""
         plain, clipped = self._both(log_ratio(out, batch), batch)
         return torch.where(clipped < plain, -self.coef * plain, 0.0)
+
+    def divisor(self, norms: Mapping[str, float]) -> float:
+        """Returns the norm of the gradient of what was left out, or `floor` where that is greater."""
+        return max(norms["left_out"], self.floor or 0.0)
 
     def _both(self, gap: torch.Tensor, batch: Selected) -> tuple[torch.Tensor, torch.Tensor]:
         ratio = (mean_by(gap, batch.turn) if self.by == "turn" else gap).exp()

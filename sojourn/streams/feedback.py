@@ -14,6 +14,7 @@ import torch
 from sojourn.config.registry import Range
 from sojourn.protocols import PerTurn, StepContext
 from sojourn.streams.learner import LearnedStream, hashed_counts, layers
+from sojourn.streams.replies import question_tokens, reply_tokens, score_replies
 from sojourn.streams.trainer_passes import at_last
 from sojourn.types import Trajectory
 
@@ -124,10 +125,10 @@ class Feedback(LearnedStream):
         newest = list(self._waiting)[-self.messages_per_step :][::-1]
         ranked = self.reward_model == "ranking"
         about: list[Asked] = list(pairwise(newest)) if ranked else [(message,) for message in newest]
-        asked = [context.question(self._question_text(one)) for one in about]
-        answers = [context.reply(text) for text in (("A", "B") if ranked else ("yes", "no"))]
-        said = await context.unsaid([p for p in asked for _ in answers], answers * len(asked))
-        means = [float(s.mean()) for s in said]
+        questions = [question_tokens(context, self._question_text(one)) for one in about]
+        answers = [reply_tokens(context, text) for text in (("A", "B") if ranked else ("yes", "no"))]
+        scored = await score_replies(context.trainer, [q for q in questions for _ in answers], answers * len(questions))
+        means = [float(logprobs.mean()) for logprobs in scored]
         for message in (message for one in about for message in one):
             self._waiting.pop(message, None)
             self._known[message] = None

@@ -22,6 +22,6 @@ class GreedyGap:
 
     async def __call__(self, context: StepContext) -> PerTurn:
         batch, places = context.flat
-        first = await context.trainer.forward(batch, reference=True, likeliest=True)
-        now = await context.trainer.forward(batch, likeliest=True, instead=first.likeliest)
-        return scatter(context.groups, now.logprobs - now.top, places)
+        first = await context.trainer.forward(batch, reference=True, columns=["top_token"])
+        now = await context.trainer.forward(batch, columns=["top_logprob"], tokens=first.columns["top_token"])
+        return scatter(context.groups, now.logprobs - now.columns["top_logprob"], places)

@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sojourn.abilities import Copies
 from sojourn.batch.flatten import gather, scatter
 from sojourn.config.registry import Range
+from sojourn.errors import ConfigError
 from sojourn.optim import Optim
 from sojourn.protocols import Output, PerTurn, Selected, StepContext
 from sojourn.schedules import Constant
@@ -91,11 +93,11 @@ class ImplicitReward:
 
     def state(self) -> Mapping[str, Any]:
         model = self._held.get("model")
-        return model.memory() if model is not None else self._held.get("kept", {})
+        return model.state() if model is not None else self._held.get("kept", {})
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if "model" in self._held and state:
-            self._held["model"].remember(state)
+            self._held["model"].restore(state)
         else:
             self._held["kept"] = state
 
@@ -107,10 +109,15 @@ class ImplicitReward:
     def _model(self, context: StepContext) -> Any:
         """Made from the policy at the first step."""
         if "model" not in self._held:
-            model = context.trainer.twin(self.optim, reference=self.against == "start")
+            if not isinstance(context.trainer, Copies):
+                raise ConfigError(
+                    f"implicit_reward trains a copy of the policy, which {type(context.trainer).__name__} does not "
+                    "make: use backend = {name = 'torch'}, or another stream"
+                )
+            model = context.trainer.copy(self.optim, reference=self.against == "start")
             self._held["model"] = model
             if kept := self._held.pop("kept", None):
-                model.remember(kept)
+                model.restore(kept)
         return self._held["model"]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from sojourn.config.registry import SOME
 from sojourn.errors import ConfigError
 from sojourn.protocols import PerTurn, StepContext
+from sojourn.streams.replies import reply_tokens, score_replies
 from sojourn.streams.trainer_passes import at_last
 from sojourn.types import IntArray, Task, Trajectory
 
@@ -58,8 +59,9 @@ class InformationGain:
             for trajectory in group.trajectories
             for turn in _compared(trajectory)
         ]
-        said = await context.unsaid([p for p, _ in asked], [r.tokens for _, r in asked]) if asked else []
-        means = [of[r.start : r.stop].mean(dtype=np.float64) for of, (_, r) in zip(said, asked, strict=True)]
+        prompts, answers = [prompt for prompt, _ in asked], [reply.tokens for _, reply in asked]
+        scored = await score_replies(context.trainer, prompts, answers) if asked else []
+        means = [row[r.start : r.stop].mean(dtype=np.float64) for row, (_, r) in zip(scored, asked, strict=True)]
         beliefs = iter(np.exp(means) if self.belief == "prob" else means)
         return [
             at_last(group, [_gains(t, [next(beliefs) for _ in _compared(t)]) for t in group.trajectories])
@@ -70,9 +72,9 @@ class InformationGain:
         """Returns the reply with the task's answer: the tokens that it shares with the prefix alone or the suffix alone
         are not the answer's."""
         text = self._answer(task)
-        tokens = context.reply(self.answer_prefix + text + self.answer_suffix)
-        start = _common_prefix(tokens, context.reply(self.answer_prefix))
-        stop = len(tokens) - _common_prefix(tokens[::-1], context.reply(self.answer_suffix)[::-1])
+        tokens = reply_tokens(context, self.answer_prefix + text + self.answer_suffix)
+        start = _common_prefix(tokens, reply_tokens(context, self.answer_prefix))
+        stop = len(tokens) - _common_prefix(tokens[::-1], reply_tokens(context, self.answer_suffix)[::-1])
         if start >= stop:
             raise ConfigError(f"information_gain: {text!r}, a right answer of '{task.env}', has no token: give it one")
         return Reply(tokens, start, stop)

@@ -7,11 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from sojourn.batch.flatten import flatten, scatter
-from sojourn.errors import ConfigError
 from sojourn.protocols import PerTurn, Place, Renderer, Trainer, TurnStates
-from sojourn.types import Batch, FloatArray, Forward, Group, IntArray, Message, Role, Score
-
-MOST_UNSAID = 2**20  # tokens of prompts that are laid out at once, however much of them is shared
+from sojourn.types import Batch, FloatArray, Forward, Group, Score
 
 
 class TrainerPasses:
@@ -28,7 +25,7 @@ class TrainerPasses:
     ) -> None:
         """`critic` says whether any stream will read the critic's values."""
         self.groups, self.scores, self.trainer = groups, scores, trainer
-        self._renderer, self._critic = renderer, critic
+        self.renderer, self._critic = renderer, critic
         self._made: dict[bool, Forward] = {}
         self._flat: tuple[Batch, list[Place]] | None = None
         self._states: list[list[TurnStates]] | None = None
@@ -58,38 +55,6 @@ class TrainerPasses:
                 for g, group in enumerate(self.groups)
             ]
         return self._states
-
-    async def unsaid(self, prompts: Sequence[IntArray], replies: Sequence[IntArray]) -> list[FloatArray]:
-        """The log-probability that the present weights give to each token of replies that nobody sampled."""
-        if len(prompts) > 1 and sum(map(len, prompts)) > MOST_UNSAID:
-            half = len(prompts) // 2
-            parts = ((prompts[:half], replies[:half]), (prompts[half:], replies[half:]))
-            return [scored for part in parts for scored in await self.unsaid(*part)]
-        ends = np.cumsum([len(p) + len(r) for p, r in zip(prompts, replies, strict=True)], dtype=np.int64)
-        parts = [t for pair in zip(prompts, replies, strict=True) for t in pair]
-        tokens = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
-        weight = np.zeros(len(tokens), dtype=np.float32)
-        for end, reply in zip(ends, replies, strict=True):
-            weight[end - len(reply) : end] = 1
-        number = np.repeat(np.arange(len(prompts)), np.diff(ends, prepend=0))
-        zeros, ones = np.zeros(len(tokens), dtype=np.float32), np.ones(len(tokens), dtype=np.float32)
-        batch = Batch(tokens, number, weight, zeros, zeros, ones, number, np.where(weight > 0, number, -1))
-        scored = (await self.trainer.forward(batch)).logprobs
-        return [scored[end - len(reply) : end] for end, reply in zip(ends, replies, strict=True)]
-
-    def question(self, text: str) -> IntArray:
-        """The tokens of a context in which a user says this, and the assistant is to speak."""
-        return self._known_renderer.open([Message(Role.USER, text)]).tokens
-
-    def reply(self, text: str) -> IntArray:
-        """The tokens by which the assistant would say this."""
-        return np.asarray(self._known_renderer.encode_reply(Message(Role.ASSISTANT, text)), dtype=np.int64)
-
-    @property
-    def _known_renderer(self) -> Renderer:
-        if self._renderer is None:
-            raise ConfigError("a stream reads what nobody said, which takes a renderer: give the run one")
-        return self._renderer
 
     @property
     def flat(self) -> tuple[Batch, list[Place]]:

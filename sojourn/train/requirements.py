@@ -8,6 +8,7 @@ from sojourn.abilities import (
     Chooses,
     HasColumns,
     HasMaxContext,
+    HasPassColumns,
     Learns,
     group_size,
     max_lag,
@@ -20,16 +21,17 @@ from sojourn.errors import ConfigError
 from sojourn.rollout.world import seats_in, worlds_of
 from sojourn.train.recipe import Recipe, Stage
 
-OWN = frozenset({"entropy", "critic", "top"})  # what a loss is given by its own pass
+OWN = frozenset({"entropy", "critic"})  # what a loss is given by its own pass, whatever the backend
 
 
 def check_needs(recipe: Recipe) -> None:
     """Refuses a stage whose estimator or losses need what nothing provides, and a critic that nothing asks."""
+    of_pass = OWN | (recipe.backend.pass_columns if isinstance(recipe.backend, HasPassColumns) else frozenset())
     for stage in recipe.stages:
         streams = {stream.provides for stream in stage.streams}
         there = streams | provided(stage.estimator)
         for part in (stage.estimator, *stage.losses):
-            own = OWN if part in stage.losses else frozenset()
+            own = of_pass if part in stage.losses else frozenset()
             for need in sorted(part.needs - there - own):
                 raise ConfigError(f"stage '{stage.name}': {type(part).__name__} needs {_remedy(stage, need)}")
         if len(streams) < len(stage.streams):
@@ -37,7 +39,7 @@ def check_needs(recipe: Recipe) -> None:
         _check_valid(stage)
         _check_columns(stage)
         _check_size(stage, recipe.env)
-        wanted = frozenset().union(stage.estimator.needs, *(loss.needs - OWN for loss in stage.losses))
+        wanted = frozenset().union(stage.estimator.needs, *(loss.needs - of_pass for loss in stage.losses))
         for stream in stage.streams:
             if stream.provides not in wanted:
                 raise ConfigError(

@@ -1,5 +1,7 @@
 """The critic in the trainer: what it reads, what its gradient moves, that it is kept; and what a recipe refuses."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from sojourn.backends.torch.backend import Torch
 from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.trainer.critic import Critic, Head
 from sojourn.backends.torch.trainer.decoder import Decoder
+from sojourn.backends.torch.trainer.pass_columns import COLUMNS
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.config.toml import Tables
 from sojourn.errors import ConfigError, ModelError, RecordError
@@ -20,6 +23,7 @@ from sojourn.models.spec import Critic as Config
 from sojourn.models.spec import Lora, Model
 from sojourn.optim import Optim
 from sojourn.render.auto import Auto
+from sojourn.train.requirements import check_needs
 from sojourn.train.resolve import resolve
 from sojourn.types import Batch
 
@@ -87,7 +91,7 @@ async def test_the_likeliest_tokens_and_their_gradient():
     """By transformers' own pass over each sequence alone; the loss of B-Coder is (Q - 0)^2 here."""
     batch, made = step(), trainer(detach=True)
     batch = Batch(**{**vars(batch), "streams": {**batch.streams, "targets": np.zeros(len(batch), dtype=np.float32)}})
-    found = await made.forward(batch, likeliest=True)
+    found = await made.forward(batch, columns=["top_token", "top_logprob"])
     await made.forward_backward(batch, [BCoder(advantage=0.0, likelihood=0.0)])
     model, total = loading.load(NAME, "fp32", 0).model, torch.zeros(())
     for a, b in zip(batch.starts, batch.starts[1:], strict=False):
@@ -95,8 +99,8 @@ async def test_the_likeliest_tokens_and_their_gradient():
         logp, said = passed.logits[0].log_softmax(-1), torch.from_numpy(batch.tokens[a:b])
         places = np.flatnonzero(batch.weight[a:b])
         top = logp[places - 1].max(1)
-        np.testing.assert_array_equal(found.likeliest[a:b][places], top.indices)
-        np.testing.assert_allclose(found.top[a:b][places], top.values.detach(), atol=1e-4)
+        np.testing.assert_array_equal(found.columns["top_token"][a:b][places], top.indices)
+        np.testing.assert_allclose(found.columns["top_logprob"][a:b][places], top.values.detach(), atol=1e-4)
         values = made.critic.head(passed.hidden_states[-1][0].detach())[places - 1].detach()
         gain = logp[places - 1].gather(1, said[places][:, None])[:, 0] - top.values
         total = total + ((gain + values).square() * torch.from_numpy(batch.weight[a:b][places])).sum()
@@ -211,7 +215,7 @@ async def test_what_clips_leave_out_holds_the_gradient_back():
     async def taken(floor):
         made = trainer(critic=False)
         await made.forward_backward(batch, [STPPO(by="token", floor=floor)])
-        missed = {name: g.clone() for name, g in made._left_out.items()}
+        missed = {name: g.clone() for name, g in made._division._sums.get("left_out", {}).items()}
         return await made.optim_step(), missed
 
     held, missed = await taken(1e-6)
@@ -224,6 +228,37 @@ async def test_what_clips_leave_out_holds_the_gradient_back():
     assert floored["grad_norm"] == pytest.approx(free["grad_norm"] / (2 * norm), rel=1e-4)
 
 
+async def test_of_several_losses_that_divide_the_gradient_the_greatest_divisor_counts():
+    """Objectives of one name are added up, so the norm of what two losses leave out is that of both together."""
+    batch = step()
+    batch = Batch(**{**vars(batch), "logprobs": batch.logprobs - 3, "advantages": 40 * batch.advantages})
+
+    async def taken(*floors):
+        made = trainer(critic=False)
+        await made.forward_backward(batch, [STPPO(by="token", floor=floor) for floor in floors])
+        return await made.optim_step()
+
+    one, both, free = await taken(1e-6), await taken(1e-6, 1e-6), await taken(None, None)
+    assert both["left_out_norm"] == pytest.approx(2 * one["left_out_norm"], rel=1e-4)
+    assert both["grad_norm"] == pytest.approx(free["grad_norm"] / both["left_out_norm"], rel=1e-4)
+    floor = 3 * both["left_out_norm"]
+    assert (await taken(1e-6, floor))["grad_norm"] == pytest.approx(free["grad_norm"] / floor, rel=1e-4)
+
+
+async def test_the_backend_names_the_columns_of_its_passes_and_others_are_refused():
+    assert Torch.pass_columns == COLUMNS.keys()
+    with pytest.raises(ValueError, match="no column 'third_token': expected some of top_token, top_logprob"):
+        await trainer().forward(step(), columns=["top_token", "third_token"])
+
+
+def test_a_loss_that_needs_a_column_is_refused_with_a_backend_that_has_none():
+    recipe = resolved({"estimator": {"name": "bcoder"}, "losses": [{"name": "bcoder"}], "streams": BCODER})
+    check_needs(recipe)
+    with pytest.raises(ConfigError, match="BCoder needs the stream 'top_logprob', which nothing provides"):
+        check_needs(replace(recipe, backend=object()))
+
+
+BCODER = [{"name": name} for name in ("values", "next_values", "greedy_gap")]
 RL = {
     "name": "rl",
     "steps": 1,

@@ -34,7 +34,7 @@ class Trainer:
         if self.fault == "averages":
             batch = batch.scaled(1 / batch.weight.sum())
         if self.fault == "forgets":
-            self.real._descents["policy"].forget()
+            self.real._optimizers["policy"].drop_gradient()
         return await self.real.forward_backward(batch, losses)
 
     async def optim_step(self):

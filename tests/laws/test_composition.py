@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from sojourn.abilities import provided
+from sojourn.backends.torch.backend import Torch
 from sojourn.backends.torch.models import loading
+from sojourn.backends.torch.trainer.copies import CopyableTrainer
 from sojourn.backends.torch.trainer.critic import Critic, Head
-from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.batch import Aggregate, choose, to_batch
 from sojourn.batch.flatten import flatten, scatter
 from sojourn.checks import made
@@ -26,6 +27,7 @@ from sojourn.train.resolve import resolve
 
 ESTIMATORS = list(COMPONENTS["estimator"])
 LOSSES = list(COMPONENTS["loss"])
+OF_PASS = OWN | Torch.pass_columns
 LAGS = (0, 2)
 EAGER = {"utterance_advantage": {"warmup": 0}}  # else it says nothing at the first step
 SHAPES = (
@@ -41,13 +43,13 @@ async def nowhere(weights, version):
 
 
 @cache
-def trainer(token_budget: int) -> TorchTrainer:
+def trainer(token_budget: int) -> CopyableTrainer:
     """With a critic whose head has learnt something, so that a gradient reaches what is under it."""
     model = loading.load("tiny:layers=1,hidden=64", "fp32", 0).model
     head = Head(64, 0)
     torch.nn.init.normal_(head.out.weight, generator=torch.Generator().manual_seed(0))
     critic = Critic(head, Optim(), detach=False)
-    made = TorchTrainer(model, nowhere, bf16=False, token_budget=token_budget, critic=critic)
+    made = CopyableTrainer(model, nowhere, bf16=False, token_budget=token_budget, critic=critic)
     made.begin(Optim(lr=1e-3), 10, reference=True)
     return made
 
@@ -81,7 +83,7 @@ def recipe(estimator: str, loss: str, lag: int, critic: bool):
     """Resolved with the streams that they ask for; a critic is trained by its loss."""
     names = [loss, *(["value"] if critic and loss != "value" else [])]
     own, *losses = [build("estimator", {"name": estimator}).value, *(build("loss", {"name": n}).value for n in names)]
-    needs = sorted(own.needs.union(*(loss.needs - OWN for loss in losses)) - {"targets"})
+    needs = sorted(own.needs.union(*(loss.needs - OF_PASS for loss in losses)) - {"targets"})
     stage = {"name": "rl", "steps": 1, "groups": {"name": "slots", "max_lag": lag}}
     stage |= {"estimator": {"name": estimator}, "losses": [{"name": n} for n in names]}
     stage |= {"streams": [{"name": n, **EAGER.get(n, {})} for n in needs]}
@@ -142,7 +144,7 @@ async def test_every_pair_takes_a_step_or_is_refused(loss, lag, critic):
 async def test_a_step_of_nothing_is_a_step(loss):
     """A filter may leave no group; a critic's loss has no targets then, and no weight moves."""
     made = build("loss", {"name": loss}).value
-    streams = {need: [] for need in made.needs - OWN - {"targets"}}
+    streams = {need: [] for need in made.needs - OF_PASS - {"targets"}}
     batch = to_batch([], [], streams, aggregate=Aggregate(), losses=[made])
     assert not (await gradient(batch, [made], 100_000)).any()
 

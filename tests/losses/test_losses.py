@@ -301,7 +301,7 @@ def test_bcoder_by_hand():
     logits = torch.tensor([[2.0, 1.0, 0.0]] * 2, requires_grad=True)
     logp, values = logits.log_softmax(1), torch.tensor([0.3, 0.3], requires_grad=True)
     batch = batch_of([-1.0] * 2, [0.0, 1.0], targets=[-0.5994, NAN])
-    out = Out(logp[:, 1], torch.zeros(2), values, logp.max(1).values)
+    out = Out(logp[:, 1], torch.zeros(2), values, {"top_logprob": logp.max(1).values})
     per_token, _ = BCoder()(out, Chosen.of(batch, np.arange(2)))
     assert per_token.tolist() == pytest.approx([0.01012, 0.1 * 1 - 0.5 * float(logp[1, 1].detach())], abs=1e-5)
     to_logits, to_values = torch.autograd.grad(per_token[0], [logits, values], retain_graph=True)
@@ -332,7 +332,7 @@ def test_st_ppo_by_hand():
 def test_what_st_ppo_leaves_out_by_hand():
     batch = batch_of([-1.0] * 3, [0.5, -0.5, 0.5])
     now = torch.tensor([-1 + math.log(r) for r in (1.3, 0.5, 1.1)], requires_grad=True)
-    missed = STPPO(by="token").left_out(Out(now, now), Chosen.of(batch, np.arange(3)))
+    missed = STPPO(by="token").objective("left_out", Out(now, now), Chosen.of(batch, np.arange(3)))
     assert missed.tolist() == pytest.approx([-0.65, 0.25, 0.0])
     [gradient] = torch.autograd.grad(missed.sum(), [now])
     assert gradient.tolist() == pytest.approx([-0.65, 0.25, 0.0])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from cases import group, of_episodes, trajectory
 
-from sojourn.abilities import Stateful
 from sojourn.config.registry import build
+from sojourn.protocols import Stateful
 from sojourn.rewards.native import Native
 from sojourn.rewards.verified import Verified
 from sojourn.types import Score

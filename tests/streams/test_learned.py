@@ -11,11 +11,13 @@ from made import chatml, group, trajectory
 from made import score as scored
 
 from sojourn.backends.torch.models import loading
+from sojourn.backends.torch.trainer.copies import CopyableTrainer
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.checks.made import FORKED, UNSTARTED, WINDOWED, Shape
 from sojourn.checks.made import step as made_step
 from sojourn.config.components import COMPONENTS
 from sojourn.config.registry import build
+from sojourn.errors import ConfigError
 from sojourn.optim import Optim
 from sojourn.record import checkpoint
 from sojourn.schedules import Linear
@@ -26,6 +28,7 @@ from sojourn.streams.learner import hashed_counts
 from sojourn.streams.milestones import Milestones, progress_before
 from sojourn.streams.progress import Progress
 from sojourn.streams.relatedness import Relatedness
+from sojourn.streams.replies import score_replies
 from sojourn.streams.trainer_passes import TrainerPasses
 from sojourn.streams.utterance_advantage import UtteranceAdvantage, _transitions
 from sojourn.types import Ending, Message, Role, Score
@@ -38,8 +41,8 @@ async def nowhere(weights, version):
     """Takes published weights and forgets them."""
 
 
-def policy() -> TorchTrainer:
-    made = TorchTrainer(loading.load(NAME, "fp32", 0).model, nowhere, bf16=False, token_budget=10_000)
+def policy() -> CopyableTrainer:
+    made = CopyableTrainer(loading.load(NAME, "fp32", 0).model, nowhere, bf16=False, token_budget=10_000)
     made.begin(Optim(lr=1e-2), 10, reference=True)
     return made
 
@@ -290,6 +293,12 @@ async def test_an_implicit_reward_is_nothing_until_something_was_learnt():
     assert max(abs(value) for turns in by_turn(await stream(of)) for value in turns) > 1e-3
 
 
+async def test_an_implicit_reward_needs_a_trainer_that_can_be_copied():
+    trainer = TorchTrainer(loading.load(NAME, "fp32", 0).model, nowhere, bf16=False, token_budget=10_000)
+    with pytest.raises(ConfigError, match="a copy of the policy, which TorchTrainer does not make"):
+        await ImplicitReward()(passes(*step(), trainer))
+
+
 async def test_turns_lead_to_the_next_and_pay_what_they_were_paid():
     made = made_step(((Shape(), Shape(ending=Ending.TURNS)),), frozenset())
     of = passes(made.groups, made.scores)
@@ -364,16 +373,16 @@ async def test_feedback_comes_late_the_newest_first_and_pays_less_each_time():
     assert by_turn(await stream(of)) == [pytest.approx([1.0, 0.0, 1 / 8, 1.0, 0.0])]
 
 
-async def test_what_is_asked_decides_by_the_likelier_answer():
+async def test_what_is_asked_decides_by_the_likelier_answer(monkeypatch):
     t = told(trajectory(np.random.default_rng(0), turns=2), ["begin", "one"])
     of = passes([group([t])], [[scored(t, 1.0)]])
     answers = {}
 
-    async def unsaid(prompts, replies):
+    async def score(trainer, prompts, replies):
         answers["asked"] = len(prompts)
         return [np.array([-1.0]), np.array([-2.0])] if answers["yes"] else [np.array([-2.0]), np.array([-1.0])]
 
-    of.unsaid = unsaid
+    monkeypatch.setattr("sojourn.streams.feedback.score_replies", score)
     for yes in (True, False):
         answers["yes"] = yes
         stream = Feedback(reward_model="hash")
@@ -435,9 +444,9 @@ async def test_states_are_in_the_order_of_turns():
 async def test_what_nobody_said_is_scored_in_parts_where_it_is_long(monkeypatch):
     of = passes(*step())
     prompts, replies = [np.arange(5) + n for n in range(3)], [np.array([7, 8])] * 3
-    whole = await of.unsaid(prompts, replies)
-    monkeypatch.setattr("sojourn.streams.trainer_passes.MOST_UNSAID", 6)
-    for one, other in zip(whole, await of.unsaid(prompts, replies), strict=True):
+    whole = await score_replies(of.trainer, prompts, replies)
+    monkeypatch.setattr("sojourn.streams.replies.MAX_PROMPT_TOKENS", 6)
+    for one, other in zip(whole, await score_replies(of.trainer, prompts, replies), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 

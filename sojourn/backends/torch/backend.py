@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from sojourn.config.registry import Range
 from sojourn.errors import ModelError
@@ -39,6 +39,8 @@ class Torch:
     kernel: bool = True
     compile: bool = False
 
+    pass_columns: ClassVar[frozenset[str]] = frozenset({"top_token", "top_logprob"})
+
     def check(self, model: Model, critic: Critic | None = None) -> None:
         """Whether the models can be found, without loading them, and the device is there (for --dry)."""
         from sojourn.backends.torch.models import loading
@@ -70,7 +72,7 @@ class Torch:
 
         from sojourn.backends.torch.models import loading, lora
         from sojourn.backends.torch.sampler.engine import Engine
-        from sojourn.backends.torch.trainer.trainer import TorchTrainer
+        from sojourn.backends.torch.trainer.copies import CopyableTrainer
 
         torch.manual_seed(seed)
         device = device_of(self.device)
@@ -94,7 +96,7 @@ class Torch:
         )
         frozen = torch.float32 if self.kernel and device.type == "cpu" else dtype  # which the kernel rounds itself
         trained = loaded.model if model.lora is None else lora.adapted(loaded.model, model.lora, frozen)
-        trainer = TorchTrainer(
+        trainer = CopyableTrainer(
             trained,
             engine.publish,
             bf16=dtype == torch.bfloat16,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sojourn.backends.torch.trainer.gradient_division import Gradients
 from sojourn.batch import share
 from sojourn.types import Batch, FloatArray, IntArray
 
@@ -20,8 +21,7 @@ class Out:
     logprobs: torch.Tensor
     entropy: torch.Tensor
     values: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
-    top: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
-    likeliest: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))  # whose logprob `top` is
+    columns: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of `pass_columns`, by name
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,10 @@ class Part(NamedTuple):
         return cls(taken, np.concatenate([spans[s] for s in numbers]), share.merge(taken))
 
 
-Slopes = Sequence[torch.Tensor | None]  # a gradient for each trainable parameter, None where nothing flows
-
-
 class Passed(NamedTuple):
-    """What a part gave: the gradient, that of what losses left out, the objective, and sums under the weights."""
+    """What a part gave: the gradients of the objective and of further ones, its value, and sums under the weights."""
 
-    gradients: Slopes
-    left_out: Slopes
+    gradients: Mapping[str, Gradients]
     objective: float
     sums: Mapping[str, float]
     mass: float

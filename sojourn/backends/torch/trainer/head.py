@@ -90,8 +90,8 @@ def read(hidden: torch.Tensor, head: Any, asked: Asked) -> Read:
 
 
 @torch.no_grad()
-def likeliest(hidden: torch.Tensor, head: Any, asked: Asked) -> torch.Tensor:
-    """The token that each row gives most to, of those that it may be: (n,)."""
+def top_token(hidden: torch.Tensor, head: Any, asked: Asked) -> torch.Tensor:
+    """Returns the most likely of the allowed tokens of each row: (n,)."""
     table = _table(head.weight, asked)
     parts = [_logits(hidden, table, head.bias, asked, rows).argmax(1) for rows in asked.chunks()]
     return torch.cat([asked.tokens[:0], *parts])

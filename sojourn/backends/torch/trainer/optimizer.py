@@ -38,11 +38,10 @@ class Optimizer:
         for group in self._adam.param_groups:
             group["lr"] = lr
         self._adam.step()
-        self.forget()
+        self.drop_gradient()
         return lr
 
-    def forget(self) -> None:
-        """Drops the gradient."""
+    def drop_gradient(self) -> None:
         self._adam.zero_grad(set_to_none=True)
 
     def moments(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -51,7 +50,7 @@ class Optimizer:
             for key, value in self._adam.state.get(parameter, {}).items():
                 yield f"{name}/{key}", value.contiguous()
 
-    def remember(self, path: str, value: torch.Tensor) -> None:
+    def restore(self, path: str, value: torch.Tensor) -> None:
         """One of `moments`, put back."""
         name, _, key = path.rpartition("/")
         parameter = self.parameters[name]

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
 from sojourn.backends.torch.models.lora import merged
-from sojourn.backends.torch.trainer import activations, head
+from sojourn.backends.torch.trainer import activations, head, pass_columns
 from sojourn.backends.torch.trainer.columns import Chosen, Out, Part, Passed
 from sojourn.backends.torch.trainer.critic import PREFIX, Critic
 from sojourn.backends.torch.trainer.decoder import Decoder
+from sojourn.backends.torch.trainer.gradient_division import GradientDivision, gradients_of
 from sojourn.backends.torch.trainer.optimizer import Optimizer
 from sojourn.backends.torch.trainer.worker_pool import WorkerPool
 from sojourn.batch import share
@@ -30,6 +30,7 @@ from sojourn.timeline import Timeline
 from sojourn.types import Batch, FloatArray, Forward, IntArray
 
 T = TypeVar("T")
+UPDATE = "update"  # the objective that is minimised, beside further ones
 WEIGHTS, CRITIC, REFERENCE, OPTIMIZER = (
     f"{name}.safetensors" for name in ("weights", "critic", "reference", "optimizer")
 )
@@ -59,10 +60,9 @@ class TorchTrainer:
         self._send, self._bf16, self._token_budget, self._logits_bytes = send, bf16, token_budget, logits_bytes
         self._thread, self._team = ThreadPoolExecutor(1, thread_name_prefix="trainer"), WorkerPool(self.device)
         self._timeline = timeline or Timeline()
-        self._descents: dict[str, Optimizer] = {}  # "policy", and "critic" where there is one
+        self._optimizers: dict[str, Optimizer] = {}  # "policy", and "critic" where there is one
         self._step = 0
-        self._left_out: dict[str, torch.Tensor] = {}  # the gradient so far of what losses left out
-        self._floor = 0.0  # of its norm, where it divides the gradient
+        self._division = GradientDivision()
         self._reference: dict[str, torch.Tensor] | None = None
 
     @property
@@ -83,36 +83,20 @@ class TorchTrainer:
         *,
         reference: bool = False,
         critic: bool = False,
-        likeliest: bool = False,
-        instead: IntArray | None = None,
+        columns: Sequence[str] = (),
+        tokens: IntArray | None = None,
     ) -> Forward:
-        """The tokens that carry weight, or those `instead` of them, under the present weights or those that the stage
-        began with; with `critic` its values too, with `likeliest` what is likeliest in their places."""
-        needs = frozenset(name for name, asked in (("critic", critic), ("top", likeliest)) if asked)
-        return await self._run(lambda: self._score(batch, reference, needs, instead))
+        """Scores the tokens that carry weight, or other `tokens` (N,) in their places, under the present weights or
+        those that the stage began with; with `critic` its values too, and further `columns` (`pass_columns`)."""
+        if unknown := set(columns) - pass_columns.COLUMNS.keys():
+            known = ", ".join(pass_columns.COLUMNS)
+            raise ValueError(f"a pass has no column '{min(unknown)}': expected some of {known}")
+        needs = frozenset(columns) | ({"critic"} if critic else set())
+        return await self._run(lambda: self._score(batch, reference, needs, tokens))
 
     async def states(self, batch: Batch, places: IntArray) -> FloatArray:
         """The last hidden states (P, H) after the tokens at these places, in fp32."""
         return await self._run(lambda: self._read_states(batch, places))
-
-    def twin(self, optim: Any, *, reference: bool) -> TorchTrainer:
-        """A trainer of its own for a copy of the present weights, frozen ones shared; it publishes to nobody."""
-
-        async def nowhere(weights: Weights, version: int) -> None:
-            """Nobody samples from it."""
-
-        made = TorchTrainer(
-            copy.deepcopy(self.model, {id(p): p for p in self.model.parameters() if not p.requires_grad}),
-            nowhere,
-            bf16=self._bf16,
-            token_budget=self._token_budget,
-            activation_bytes=self.decoder.activation_bytes,
-            logits_bytes=self._logits_bytes,
-            kernel=self.decoder.kernel,
-            timeline=self._timeline,
-        )
-        made.begin(optim, 1, reference=reference)
-        return made
 
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
         """Adds the gradient of `(loss * weight).sum()`; metrics are means under the same weights."""
@@ -134,9 +118,9 @@ class TorchTrainer:
     def begin(self, optim: Any, steps: int, *, reference: bool) -> None:
         """A stage: new optimisers, and the present weights as reference where a stream needs one."""
         self._step = 0
-        self._descents = {"policy": Optimizer(self.trainable, optim, steps)}
+        self._optimizers = {"policy": Optimizer(self.trainable, optim, steps)}
         if self.critic is not None:
-            self._descents["critic"] = Optimizer(self.critic.parameters, self.critic.optim, steps)
+            self._optimizers["critic"] = Optimizer(self.critic.parameters, self.critic.optim, steps)
         self._reference = {n: p.detach().clone() for n, p in self.trainable.items()} if reference else None
 
     def save(self, folder: Path, *, weights_only: bool = False) -> None:
@@ -148,7 +132,7 @@ class TorchTrainer:
             return
         if self._reference is not None:
             save_file(self._reference, folder / REFERENCE)
-        save_file(dict(m for descent in self._descents.values() for m in descent.moments()), folder / OPTIMIZER)
+        save_file(dict(m for optimizer in self._optimizers.values() for m in optimizer.moments()), folder / OPTIMIZER)
 
     def load(self, folder: Path, *, weights_only: bool = False) -> None:
         """Restores what `save` wrote; call `begin` first unless only weights are wanted. Those of a run without a
@@ -164,33 +148,15 @@ class TorchTrainer:
         if self._reference is not None:
             loaded = load_file(folder / REFERENCE)
             self._reference = {name: value.to(self.device) for name, value in loaded.items()}
-        assert self._descents, "call begin() before load()"
+        assert self._optimizers, "call begin() before load()"
         for path, value in load_file(folder / OPTIMIZER).items():
-            self._descents["critic" if path.startswith(PREFIX) else "policy"].remember(path, value)
+            self._optimizers["critic" if path.startswith(PREFIX) else "policy"].restore(path, value)
 
     def state(self) -> Mapping[str, Any]:
         return {"version": self.version, "step": self._step}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.version, self._step = state["version"], state["step"]
-
-    def memory(self) -> Mapping[str, Any]:
-        """Weights, reference and moments of optimisers as arrays, for what keeps a `twin`."""
-        parts = {"weights": self.trainable, "reference": self._reference or {}}
-        parts |= {"moments": dict(self._descents["policy"].moments())}
-        found = {part: {n: t.detach().cpu().numpy().copy() for n, t in of.items()} for part, of in parts.items()}
-        return {**found, "step": self._step}
-
-    @torch.no_grad()
-    def remember(self, memory: Mapping[str, Any]) -> None:
-        """What `memory` gave."""
-        for name, value in memory["weights"].items():
-            self.trainable[name].copy_(torch.as_tensor(value))
-        kept = {name: torch.as_tensor(value).to(self.device) for name, value in memory["reference"].items()}
-        self._reference = kept or None
-        for path, value in memory["moments"].items():
-            self._descents["policy"].remember(path, torch.as_tensor(value))
-        self._step = memory["step"]
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
@@ -221,27 +187,26 @@ class TorchTrainer:
         for name, value in weights.items():
             own[name].copy_(value)
 
-    def _score(self, batch: Batch, reference: bool, needs: frozenset[str], instead: IntArray | None) -> Forward:
-        made = {name: np.zeros(len(batch), dtype=np.float32) for name in Forward._fields}
-        scored = Forward(**{**made, "likeliest": np.zeros(len(batch), dtype=np.int64)})
-        tokens = batch.tokens if instead is None else instead
+    def _score(self, batch: Batch, reference: bool, needs: frozenset[str], tokens: IntArray | None) -> Forward:
+        asked = batch.tokens if tokens is None else tokens
+        logprobs, entropy, values, next_values = np.zeros((4, len(batch)), dtype=np.float32)
+        columns = {name: np.zeros(len(batch), dtype=pass_columns.COLUMNS[name].dtype) for name in needs - {"critic"}}
+        scored = {"logprobs": logprobs, "entropy": entropy, "values": values, "next_values": next_values, **columns}
 
         @torch.no_grad()
         def score(part: Part) -> None:
             where = np.flatnonzero(part.batch.weight)
-            out = self._forward(part, where, needs, tokens[part.places[where]], after="critic" in needs)
-            found = {"logprobs": out.logprobs, "entropy": out.entropy}
+            out = self._forward(part, where, needs, asked[part.places[where]], after="critic" in needs)
+            given = {"logprobs": out.logprobs, "entropy": out.entropy, **out.columns}
             if "critic" in needs:
-                found["values"], found["next_values"] = out.values.split(len(where))
-            if "top" in needs:
-                found |= {"top": out.top, "likeliest": out.likeliest}
-            for name, values in found.items():
-                getattr(scored, name)[part.places[where]] = values.cpu().numpy()
+                given["values"], given["next_values"] = out.values.split(len(where))
+            for name, tensor in given.items():
+                scored[name][part.places[where]] = tensor.cpu().numpy()
 
         with self._weights_of_reference() if reference else nullcontext():
             for _ in self._over(list(self._rounds(batch)), score):
                 pass
-        return scored
+        return Forward(logprobs, entropy, values, next_values, columns)
 
     def _read_states(self, batch: Batch, places: IntArray) -> FloatArray:
         each, back = np.unique(places, return_inverse=True)
@@ -278,7 +243,7 @@ class TorchTrainer:
 
     def _backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
         needs = frozenset().union(*(loss.needs for loss in losses))
-        self._floor = max((getattr(loss, "floor", None) or 0.0 for loss in losses), default=0.0)
+        self._division.begin(losses)
         if all(loss.zero_at_zero_advantage for loss in losses):
             batch = _without_idle(batch)
         sums: dict[str, float] = {}
@@ -305,21 +270,19 @@ class TorchTrainer:
             per_token, metrics = loss(out, chosen)
             total = total + (per_token * chosen.weight).sum()
             observed |= metrics
-        trained, held = list(self.parameters.values()), [loss for loss in losses if getattr(loss, "floor", None)]
-        gradients = torch.autograd.grad(total, trained, allow_unused=True, retain_graph=bool(held))
-        missed = [(cast(Any, loss).left_out(out, chosen) * chosen.weight).sum() for loss in held]
-        left_out = torch.autograd.grad(torch.stack(missed).sum(), trained, allow_unused=True) if missed else ()
+        objectives = {UPDATE: total, **self._division.objectives(out, chosen)}
+        gradients = gradients_of(objectives, list(self.parameters.values()))
         sums = {name: float((values.detach() * chosen.weight).sum()) for name, values in observed.items()}
-        return Passed(gradients, left_out, total.item(), sums, float(chosen.weight.sum()))
+        return Passed(gradients, total.item(), sums, float(chosen.weight.sum()))
 
     @torch.no_grad()
     def _add(self, passed: Passed) -> None:
-        for parameter, gradient in zip(self.parameters.values(), passed.gradients, strict=True):
+        further = dict(passed.gradients)
+        for parameter, gradient in zip(self.parameters.values(), further.pop(UPDATE), strict=True):
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-        for name, gradient in zip(self.parameters, passed.left_out, strict=False):
-            if gradient is not None:
-                self._left_out[name] = gradient if name not in self._left_out else self._left_out[name].add_(gradient)
+        for name, gradients in further.items():
+            self._division.add(name, self.parameters, gradients)
 
     def _over(self, rounds: Sequence[Sequence[Part]], work: Callable[[Part], T]) -> Iterator[tuple[Part, T]]:
         """Each part and what `work` gives for it, in order: side by side where rounds are of several."""
@@ -353,15 +316,16 @@ class TorchTrainer:
         wanted = head.Asked.of(batch, where, linear, cap=cap, bf16=self._bf16, chunk=self._logits_bytes)
         wanted = replace(wanted, tokens=torch.from_numpy(tokens).to(self.device))
         found = head.read(rows, linear, wanted)
-        more: dict[str, torch.Tensor] = {}
-        if "top" in needs:
-            more["likeliest"] = head.likeliest(rows, linear, wanted)
-            more["top"] = head.read(rows, linear, replace(wanted, tokens=more["likeliest"])).logprobs
+        columns = {
+            name: column.compute(rows, linear, wanted) for name, column in pass_columns.COLUMNS.items() if name in needs
+        }
+        values = torch.zeros(0)
         if "critic" in needs:
             if self.critic is None:
                 raise ValueError("values are asked for, but there is no critic: give the trainer one")
-            more["values"] = self.critic(tree, asked, hidden).index_select(0, row)
-        return Out(found.logprobs, found.entropy if "entropy" in needs else found.entropy.detach(), **more)
+            values = self.critic(tree, asked, hidden).index_select(0, row)
+        entropy = found.entropy if "entropy" in needs else found.entropy.detach()
+        return Out(found.logprobs, entropy, values, columns)
 
     def _recomputed(self, tokens: int, needs: frozenset[str]) -> list[Any]:
         """The layers that would keep too much for the backward pass of so many tokens."""
@@ -369,28 +333,16 @@ class TorchTrainer:
         return [layer for decoder in (self.decoder, own) if decoder for layer in decoder.recomputed(tokens)]
 
     def _update(self) -> Mapping[str, float]:
-        assert self._descents, "call begin() before the first step"
-        held = self._hold_back()
-        norms = {whose: descent.clip(self._step + 1, whose) for whose, descent in self._descents.items()}
-        rates = {whose: descent.update(self._step) for whose, descent in self._descents.items()}
+        assert self._optimizers, "call begin() before the first step"
+        divided = self._division.divide(self.trainable.values())
+        norms = {whose: optimizer.clip(self._step + 1, whose) for whose, optimizer in self._optimizers.items()}
+        rates = {whose: optimizer.update(self._step) for whose, optimizer in self._optimizers.items()}
         self._step += 1
         return {
             f"{'' if whose == 'policy' else f'{whose}_'}{name}": values[whose]
             for whose in norms
             for name, values in (("lr", rates), ("grad_norm", norms))
-        } | held
-
-    @torch.no_grad()
-    def _hold_back(self) -> dict[str, float]:
-        """Divides the policy's gradient by the norm of what losses left out, where they ask for that."""
-        left_out, self._left_out = self._left_out, {}
-        if not self._floor:
-            return {}
-        norm = float(torch.nn.utils.get_total_norm(list(left_out.values()))) if left_out else 0.0
-        for parameter in self.trainable.values():
-            if parameter.grad is not None:
-                parameter.grad.div_(max(norm, self._floor))
-        return {"left_out_norm": norm}
+        } | divided
 
 
 def _without_idle(batch: Batch) -> Batch:

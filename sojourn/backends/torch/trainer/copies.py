@@ -1,0 +1,62 @@
+"""A trainer that can be copied, and its copy: a model that learns beside the policy, such as a reward model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from sojourn.backends.torch.trainer.trainer import TorchTrainer
+
+
+class TrainerCopy(TorchTrainer):
+    """A trainer of a copy of the policy's weights; frozen weights are shared with it.
+
+    Whatever made the copy keeps its state, not a checkpoint's folder of weights, so `state` holds the weights, the
+    reference and the optimiser's moments as arrays.
+    """
+
+    def state(self) -> Mapping[str, Any]:
+        parts = {"weights": self.trainable, "reference": self._reference or {}}
+        parts |= {"moments": dict(self._optimizers["policy"].moments())}
+        arrays = {
+            part: {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
+            for part, tensors in parts.items()
+        }
+        return {**arrays, "step": self._step}
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, Any]) -> None:
+        for name, value in state["weights"].items():
+            self.trainable[name].copy_(torch.as_tensor(value))
+        reference = {name: torch.as_tensor(value).to(self.device) for name, value in state["reference"].items()}
+        self._reference = reference or None
+        for path, value in state["moments"].items():
+            self._optimizers["policy"].restore(path, torch.as_tensor(value))
+        self._step = state["step"]
+
+
+class CopyableTrainer(TorchTrainer):
+    """The trainer of the policy (see `protocols.Copies`)."""
+
+    def copy(self, optim: Any, *, reference: bool) -> TrainerCopy:
+        """Returns a trainer of a copy of the present weights, in a stage that never ends: use a constant schedule."""
+        frozen = {id(p): p for p in self.model.parameters() if not p.requires_grad}
+        copied = TrainerCopy(
+            copy.deepcopy(self.model, frozen),
+            _send_nowhere,
+            bf16=self._bf16,
+            token_budget=self._token_budget,
+            activation_bytes=self.decoder.activation_bytes,
+            logits_bytes=self._logits_bytes,
+            kernel=self.decoder.kernel,
+            timeline=self._timeline,
+        )
+        copied.begin(optim, 1, reference=reference)
+        return copied
+
+
+async def _send_nowhere(weights: Iterator[tuple[str, torch.Tensor]], version: int) -> None:
+    """Publishes to no sampler."""

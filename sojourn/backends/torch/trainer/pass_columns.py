@@ -1,0 +1,34 @@
+"""Further columns that a pass can compute for each token, beside its log-probability and entropy, by name.
+
+A loss asks for one by naming it in `needs`, a stream by `Trainer.forward(..., columns=[...])`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from sojourn.backends.torch.trainer import head
+from sojourn.backends.torch.trainer.head import Asked
+
+
+class PassColumn(NamedTuple):
+    """`compute` is given the hidden states that predict n tokens (n, H), the vocabulary head, and what it is asked."""
+
+    dtype: Any
+    compute: Callable[[torch.Tensor, Any, Asked], torch.Tensor]  # returns (n,)
+
+
+def top_logprob(hidden: torch.Tensor, linear: Any, asked: Asked) -> torch.Tensor:
+    """Returns the log-probability of the most likely token in the place of each: (n,), with gradient."""
+    return head.read(hidden, linear, replace(asked, tokens=head.top_token(hidden, linear, asked))).logprobs
+
+
+COLUMNS: Mapping[str, PassColumn] = {
+    "top_token": PassColumn(np.int64, head.top_token),
+    "top_logprob": PassColumn(np.float32, top_logprob),
+}
