@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from sojourn.config.toml import refuse_key
+from sojourn.config.toml import refuse_secret
 from sojourn.errors import ConfigError, InfrastructureError
 
 STOP = "###STOP###"
@@ -60,7 +60,7 @@ class Endpoint:
                 f"{shown} is no environment variable that is set: give the name of the one that holds the key, such as "
                 "OPENAI_API_KEY, never the key itself"
             )
-        refuse_key("base_url", self.base_url)
+        refuse_secret("base_url", self.base_url)
 
     async def complete(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The text of the model's reply; InfrastructureError where there is none."""

@@ -38,7 +38,7 @@ from functools import lru_cache
 from typing import Any, BinaryIO
 
 from sojourn.envs.sandbox.tree import Entry, Tree
-from sojourn.envs.variables import inherited
+from sojourn.envs.variables import inherited_variables
 from sojourn.errors import InfrastructureError
 from sojourn.threads import surely
 
@@ -152,7 +152,7 @@ class _Process:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env={**inherited(), **own},
+                env={**inherited_variables(), **own},
                 start_new_session=True,
             )
         self.control = ours

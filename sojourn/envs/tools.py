@@ -132,7 +132,7 @@ class Tools:
 
 @dataclass(frozen=True)
 class Interface:
-    """How the public methods of a plain object are told to an agent, and called by it."""
+    """The tools of a plain class: how they are declared to an agent, and the methods that its calls run."""
 
     name: str
     brief: str
@@ -141,7 +141,8 @@ class Interface:
 
     @classmethod
     def of(cls, plain: type, name: str, form: Literal["both", "text", "native"] = "both") -> Interface:
-        """Of a class: its docstring, and its tools in the order in which they are written, those of parents first."""
+        """Makes the interface of a class: the system messages are its docstring and, unless `form` is "native", its
+        tools, in the order in which they are defined, those of parent classes first."""
         names = dict.fromkeys(name for parent in reversed(plain.__mro__) for name in vars(parent))
         public = [name for name in names if not name.startswith("_") and name not in RESERVED]
         found = {name: inspect.getattr_static(plain, name) for name in public}
