@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from sojourn.abilities import Stateful
+from sojourn.protocols import Stateful
 
 
 class HasBases:
