@@ -17,12 +17,13 @@ from sojourn.types import Credit, Group, Score, Streams
 
 @dataclass(frozen=True, kw_only=True)
 class EMPG(Wrapped):
-    """Another estimator's advantage of each turn, multiplied by exp(-k H) over the step's mean of that factor (the
-    self-calibrating gradient scaling), plus `clarity_coef` times exp(-k' H') of the next turn (the future clarity
-    bonus), minus the mean over all turns of the step (Wang et al. 2025, arXiv:2509.09265, eq. 7-12).
+    """Another estimator's advantage of each turn, multiplied by exp(-k H) over the step's mean of that factor, plus
+    `clarity_coef` times exp(-k' H') of the next turn, minus the mean over all turns of the step (Wang et al. 2025,
+    arXiv:2509.09265, eq. 7-12).
 
-    H is the turn's mean token entropy, rescaled from 0 for the lowest of the step to 1 for the highest; `sharpness` is
-    the paper's k and `sharpness_next` its k'. A group whose returns are equal is no exception: its turns still get the
+    The factor is the paper's self-calibrating gradient scaling, the added term its future clarity bonus. H is the
+    turn's mean token entropy, rescaled from 0 for the lowest of the step to 1 for the highest; `sharpness` is the
+    paper's k and `sharpness_next` its k'. A group whose returns are equal is no exception: its turns still get the
     bonus.
     """
 

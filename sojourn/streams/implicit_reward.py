@@ -38,7 +38,7 @@ class Gradient:
 
 @dataclass(frozen=True, kw_only=True)
 class ImplicitReward:
-    """`beta` times the log-ratio of each token between an implicit process reward model, a copy of the policy that
+    """`beta` times the log-ratio of each token between an implicit process reward model, a policy copy that
     learns from which trajectories were rewarded, and a reference: the policy at the beginning of the step (`against` =
     "policy", OPRL: Liu et al. 2025, arXiv:2509.19199, version 1, eq. 1) or the weights that the copy began with
     ("start", PRIME: Cui et al. 2025, arXiv:2502.01456).
