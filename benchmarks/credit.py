@@ -72,7 +72,7 @@ METHODS: dict[str, dict[str, Any]] = {  # what each has instead of `credit.toml`
     "empg": {"estimator": {"name": "empg"}, "streams": ENTROPY},
     "cispo": {"losses": [{"name": "cispo"}]},
     "sapo": {"losses": [{"name": "sapo"}]},
-    "gspo_turn": {"losses": [{"name": "gspo", "by": "turn"}]},
+    "gspo_turn": {"losses": [{"name": "gspo", "level": "turn"}]},
     "gae": {"estimator": whitened({"name": "gae", "bootstrap": False}), "streams": VALUES, **CRITIC},
     "turn_gae": {
         "estimator": whitened({"name": "turn_gae", "discount": 1.0, "bootstrap": False}),
@@ -80,7 +80,7 @@ METHODS: dict[str, dict[str, Any]] = {  # what each has instead of `credit.toml`
         **CRITIC,
     },
     "progress": {
-        "estimator": whitened({"name": "process", "by": "progress", "outcome": 0.0}),
+        "estimator": whitened({"name": "process", "stream": "progress", "outcome_coef": 0.0}),
         "streams": [{"name": "progress"}],
     },
     "archer": {

@@ -32,7 +32,7 @@ OVERRIDES = [
     "evaluation.tasks=16",
     "record.checkpoint_every=3",
     "stages.warmup.steps=40",
-    "stages.warmup.groups.distinct=64",
+    "stages.warmup.groups.distinct_tasks=64",
     "stages.rl.steps=12",
     "stages.rl.groups.width=6",
 ]

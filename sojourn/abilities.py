@@ -199,11 +199,11 @@ class ProvidesTargets(Protocol):
 
 
 @runtime_checkable
-class HasLeastSize(Protocol):
+class HasMinGroupSize(Protocol):
     """An estimator that says how many episodes a group must have for its credit not to be zero."""
 
     @property
-    def least_size(self) -> int: ...
+    def min_group_size(self) -> int: ...
 
 
 def env_needs(estimator: object) -> frozenset[str]:
@@ -216,9 +216,9 @@ def provided(estimator: object) -> frozenset[str]:
     return estimator.provides if isinstance(estimator, ProvidesTargets) else frozenset()
 
 
-def least_size(estimator: object) -> int:
+def min_group_size(estimator: object) -> int:
     """Returns how many episodes a group must have for an estimator; mostly one."""
-    return estimator.least_size if isinstance(estimator, HasLeastSize) else 1
+    return estimator.min_group_size if isinstance(estimator, HasMinGroupSize) else 1
 
 
 @runtime_checkable

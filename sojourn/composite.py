@@ -1,4 +1,4 @@
-"""A component that stands on others of its kind."""
+"""Base of components that contain other components of their kind."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from sojourn.protocols import Stateful
 
 
 class HasBases:
-    """With other components as its `bases`, whose memory is kept with it."""
+    """A component whose fields named in `bases` are components too: their states are part of its state."""
 
     bases: ClassVar[tuple[str, ...]] = ("base",)
 
     base: Any
 
     def state(self) -> Mapping[str, Any]:
-        return {name: part.state() for name, part in self._remembering()}
+        return {name: component.state() for name, component in self._stateful_bases()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        for name, part in self._remembering():
-            part.restore(state[name])
+        for name, component in self._stateful_bases():
+            component.restore(state[name])
 
-    def _remembering(self) -> list[tuple[str, Stateful]]:
-        parts = [(name, getattr(self, name)) for name in self.bases]
-        return [(name, part) for name, part in parts if isinstance(part, Stateful)]
+    def _stateful_bases(self) -> list[tuple[str, Stateful]]:
+        components = [(name, getattr(self, name)) for name in self.bases]
+        return [(name, component) for name, component in components if isinstance(component, Stateful)]

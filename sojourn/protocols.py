@@ -215,7 +215,7 @@ class Stream(Protocol):
 class Estimator(Protocol):
     """Turns scores into advantages; pure numpy; sees the whole step. One list of credits per group.
 
-    Optional: `NeedsOfEnv`, `ProvidesTargets`, `HasLeastSize`.
+    Optional: `NeedsOfEnv`, `ProvidesTargets`, `HasMinGroupSize`.
     """
 
     @property

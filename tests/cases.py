@@ -30,9 +30,9 @@ def trajectory(
         drawn = np.full(length, -1.0) if logprobs is None else np.array(logprobs[n])
         sample = Sample(np.arange(length), drawn.astype(np.float32), Versions(0, 0), Stop.END)
         state, info = states[n] if states else None, infos[n] if infos else {}
-        messages = (Message(Role.USER, observed[n]),) if observed else ()
+        shown = (Message(Role.USER, observed[n]),) if observed else ()
         reply = Message(Role.ASSISTANT, messages[n]) if messages else None
-        turns.append(Turn(n - 1, np.arange(2), sample, reply, info=info, state=state, observed=messages))
+        turns.append(Turn(n - 1, np.arange(2), sample, reply, info=info, state=state, observed=shown))
     return Trajectory(agent, tuple(turns), Ending.DONE)
 
 

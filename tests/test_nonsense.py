@@ -31,9 +31,9 @@ from sojourn.train.resolve import load
         (["reward={name='composite', weights={success=nan}}"], "reward.weights.success = nan: expected a finite"),
         (["reward={name='composite', weights={success='much'}}"], "reward.weights.success = 'much': expected a number"),
         (["minibatches=65"], "minibatches = 65, but a step has 64 trajectories"),
-        (["losses=[{name='epo', low=3.0}]"], "low = 3 with high = 2"),
-        (["losses=[{name='importance', low=3.0}]"], "low = 3 with high = 2"),
-        (["losses=[{name='clip_cov', low=6.0}]"], "low = 6 with high = 5"),
+        (["losses=[{name='epo', min_ratio=3.0}]"], "min_ratio = 3 with max_ratio = 2"),
+        (["losses=[{name='importance', min_weight=3.0}]"], "min_weight = 3 with max_weight = 2"),
+        (["losses=[{name='clip_cov', min_covariance=6.0}]"], "min_covariance = 6 with max_covariance = 5"),
     ],
 )
 def test_a_value_without_sense_is_refused(tmp_path, overrides, told):

@@ -33,7 +33,7 @@ RENAMED = {  # as if these keys of today had once been called otherwise
 
 @pytest.fixture(autouse=True)
 def renamed(monkeypatch):
-    monkeypatch.setattr(old_keys, "OLD_KEYS", RENAMED)
+    monkeypatch.setattr(old_keys, "OLD_KEYS", {**old_keys.OLD_KEYS, **RENAMED})
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ tasks = 2
 [[stages]]
 name = "warmup"
 steps = 1
-groups = { name = "experts", width = 2, distinct = 2, success_only = false }
+groups = { name = "experts", width = 2, distinct_tasks = 2, success_only = false }
 estimator = { name = "constant" }
 losses = [{ name = "nll" }]
 [[stages]]

@@ -13,7 +13,7 @@ from sojourn.arena.operators import Operator
 from sojourn.errors import ConfigError
 from sojourn.protocols import AgentContext, EnvFamily
 from sojourn.rewards.native import Native
-from sojourn.rewards.reward_cache import judged
+from sojourn.rewards.reward_cache import score_group
 from sojourn.rollout.play import Limits
 from sojourn.rollout.runner import Rollout, Runner, seed_of
 from sojourn.rollout.world import seats_of, world_of
@@ -64,7 +64,7 @@ class Match:
             group.create_task(rounds.conduct())
             running = [group.create_task(self._play(operator, task, number, rounds)) for operator in self.operators]
         groups = tuple(Group(number, task, (play.result(),)) for play in running)
-        return Bout(number, task, groups, tuple([await judged(Native(), group) for group in groups]))
+        return Bout(number, task, groups, tuple([await score_group(Native(), group) for group in groups]))
 
     async def _play(self, operator: Operator, task: Task, number: int, rounds: Rounds) -> Episode:
         held = Held(self.family)

@@ -1,1 +1,1 @@
-"""Estimators: from scores to the advantage of every sampled token. One file each; pure numpy."""
+"""Estimators compute the advantage of every sampled token from the scores of episodes. One file each; pure numpy."""

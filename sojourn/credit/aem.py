@@ -1,4 +1,4 @@
-"""Advantages by how sure the policy was, beside the other turns of the group."""
+"""Advantages modulated by the entropy of turns, relative to the group."""
 
 from __future__ import annotations
 
@@ -10,40 +10,42 @@ import numpy as np
 
 from sojourn.config.registry import Kind, Range
 from sojourn.credit.grpo import GRPO
-from sojourn.credit.relative import Values, joined
-from sojourn.credit.wrapped import Wrapped, means, scaled
+from sojourn.credit.relative import Values, concatenated
+from sojourn.credit.wrapped import Wrapped, scale_turns, turn_means
 from sojourn.types import Credit, Group, Score, Streams
 
 
 @dataclass(frozen=True, kw_only=True)
 class AEM(Wrapped):
-    """Another estimator's advantage of each turn, times exp(-sharpness H) over the group's mean of it (adaptive entropy
-    modulation: Zhao et al. 2026, arXiv:2605.00425).
+    """Another estimator's advantage of each turn, multiplied by exp(-`sharpness` H) over the group's mean of that
+    factor, where H is the normalised entropy of the turn (adaptive entropy modulation: Zhao et al. 2026,
+    arXiv:2605.00425).
 
-    H is the turn's mean entropy, from 0 for the least of the group to 1 for the greatest. Where they are less than
-    `least` nats apart, nothing changes. The source is an account of the paper, which gives this rule, both defaults
-    included, without the numbers of its equations.
+    H is the turn's mean token entropy, rescaled from 0 for the lowest of the group to 1 for the highest. Where the
+    highest and the lowest differ by less than `min_entropy_range` nats, nothing changes. The source is an account of
+    the paper, which gives this rule, both defaults included, without the numbers of its equations.
     """
 
     base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
     sharpness: Annotated[float, Range(0)] = 1.0
-    least: Annotated[float, Range(0)] = 0.1
+    min_entropy_range: Annotated[float, Range(0)] = 0.1
 
-    also: ClassVar[frozenset[str]] = frozenset({"entropy"})
+    extra_streams: ClassVar[frozenset[str]] = frozenset({"entropy"})
     unverified: ClassVar[str] = "the paper's abstract and an account of its rule were read, not its text"
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        credit, entropies = self.base(groups, scores, streams), means(streams["entropy"])
+        credits, entropies = self.base(groups, scores, streams), turn_means(streams["entropy"])
         return [
-            [scaled(c, f) for c, f in zip(some, self._factors(known), strict=True)]
-            for some, known in zip(credit, entropies, strict=True)
+            [scale_turns(c, f) for c, f in zip(of_group, self._factors(group_entropies), strict=True)]
+            for of_group, group_entropies in zip(credits, entropies, strict=True)
         ]
 
     def _factors(self, entropies: Sequence[Values]) -> list[Values]:
-        every = joined(entropies)
-        if not len(every) or np.ptp(every) < self.least or np.ptp(every) == 0:
+        """Returns the factor of each turn of the group: (T,) per trajectory."""
+        every = concatenated(entropies)
+        if not len(every) or np.ptp(every) < self.min_entropy_range or np.ptp(every) == 0:
             return [np.ones_like(h) for h in entropies]
         low, width = every.min(), np.ptp(every)
         mean = np.exp(-self.sharpness * (every - low) / width).mean()

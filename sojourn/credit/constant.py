@@ -1,4 +1,4 @@
-"""The same credit for every token: imitation."""
+"""The same advantage for every token, for imitation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from sojourn.types import Credit, Group, Score, Streams
 
 @dataclass(frozen=True, kw_only=True)
 class Constant:
-    """Advantage `value` for every token whose trajectory's return is above `threshold`, else 0.
+    """Advantage `value` for every token of the trajectories whose return is above `threshold`, and 0 for the others.
 
-    With the `nll` loss this is behaviour cloning; with a threshold, filtered behaviour cloning (only what succeeded).
+    Without a threshold every token gets `value`. With the loss `nll` this is behaviour cloning; with a threshold,
+    filtered behaviour cloning, which imitates successful trajectories only.
     """
 
     value: float = 1.0
@@ -25,9 +26,9 @@ class Constant:
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
         return [
-            [Credit.uniform(t, self._of(score)) for t, score in zip(group.trajectories, judged, strict=True)]
-            for group, judged in zip(groups, scores, strict=True)
+            [Credit.uniform(t, self._advantage(score)) for t, score in zip(group.trajectories, of_group, strict=True)]
+            for group, of_group in zip(groups, scores, strict=True)
         ]
 
-    def _of(self, score: Score) -> float:
+    def _advantage(self, score: Score) -> float:
         return self.value if self.threshold is None or score.total > self.threshold else 0.0

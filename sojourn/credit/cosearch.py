@@ -1,4 +1,4 @@
-"""Turns beside those that said nearly the same."""
+"""Turn advantages relative to the group's turns with nearly the same words."""
 
 from __future__ import annotations
 
@@ -12,71 +12,79 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sojourn.config.registry import SOME, Range
-from sojourn.credit.relative import ByGroup, Values, joined, seats_of_turns, spread_turns, standardised, within
+from sojourn.credit.relative import (
+    GroupEstimator,
+    Values,
+    concatenated,
+    credit_turns,
+    per_label,
+    seats_of_turns,
+    standardised,
+)
 from sojourn.types import Credit, Group, Score, Trajectory
 
 ARTICLES = frozenset({"a", "an", "the"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoSearch(ByGroup):
-    """Each turn's reward, and above `gate` its trajectory's last one too, standardised among the group's turns that
-    said nearly the same: whose words have an F1 of `similarity` or more with the words of the first of them (semantic
-    grouping of CoSearch: Zeng et al. 2026, arXiv:2604.17555, eq. 5-6 and appendix C).
+class CoSearch(GroupEstimator):
+    """Reward of each turn, plus the trajectory's last reward where the turn's own is above `reward_threshold`,
+    standardised among the group's turns with nearly the same words: a token F1 of at least `similarity` with the first
+    of them (semantic grouping of CoSearch: Zeng et al. 2026, arXiv:2604.17555, eq. 5-6 and appendix C).
 
-    Where the number `by` of a turn's `Turn.info` is 0, no document that the tool could choose held the answer: such
-    turns are compared among themselves, and have their trajectory's last reward alone, unless their own is below 0,
-    which is what a wrong format costs. Fewer than `least` of a kind teach nothing. Words are compared without case,
-    punctuation and articles, as in the authors' code.
+    Where the number `info_key` of a turn's `Turn.info` is 0, none of the documents that the tool could choose held the
+    answer: such turns are compared among themselves, and their reward is their trajectory's last reward alone, unless
+    their own is below 0, which is the cost of a wrong format. Sets of fewer than `min_similar` turns get zero credit.
+    Words are compared without case, punctuation and articles, as in the authors' code.
 
-    It is the paper's training of the tool, for worlds that pay for each call and whose calls differ from play to play,
-    such as sub-queries; here one trajectory says both the calls and the answer. Turns are looked through in the order
-    of their words, so that the order of plays does not matter. The paper leaves out the calls of trajectories whose
-    answer has a wrong format. The authors' code has 0.8 for `gate`, itself included, and rounds the last reward to 0
-    or 1.
+    This is how the paper trains the tool. It suits worlds that reward each call and whose calls differ from episode to
+    episode, such as sub-queries; here one trajectory holds both the calls and the answer. Turns are grouped in the
+    order of their words, so that the order of episodes does not matter. The paper leaves out the calls of trajectories
+    whose answer has a wrong format. The authors' code has 0.8 for `reward_threshold`, itself included, and rounds the
+    last reward to 0 or 1.
     """
 
     similarity: Annotated[float, Range(above=0, max=1)] = 0.8
-    least: Annotated[int, Range(2)] = 3
-    gate: float = 0.5
-    by: Annotated[str, SOME] = "answerable"
+    min_similar: Annotated[int, Range(2)] = 3
+    reward_threshold: float = 0.5
+    info_key: Annotated[str, SOME] = "answerable"
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    least_size: ClassVar[int] = 1
+    min_group_size: ClassVar[int] = 1
 
-    def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
-        said = [turn.message.text if turn.message else "" for t in group.trajectories for turn in t.turns]
-        hopeless = [self._hopeless(t) for t in group.trajectories]
-        sorts = list(zip(seats_of_turns(group), joined(hopeless).tolist(), strict=True))
-        labels = list(zip(sorts, self._kinds(said, sorts), strict=True))
-        worth = joined(self._worth(score, none) for score, none in zip(judged, hopeless, strict=True))
+    def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
+        texts = [turn.message.text if turn.message else "" for t in group.trajectories for turn in t.turns]
+        unanswerable = [self._unanswerable(t) for t in group.trajectories]
+        kinds = list(zip(seats_of_turns(group), concatenated(unanswerable).tolist(), strict=True))
+        labels = list(zip(kinds, self._clusters(texts, kinds), strict=True))
+        rewards = concatenated(self._rewards(score, flags) for score, flags in zip(scores, unanswerable, strict=True))
         counts = Counter(labels)
-        gain = within(labels, worth, partial(standardised, epsilon=self.epsilon))
-        gain *= [counts[label] >= self.least for label in labels]
-        return spread_turns(group, gain)
+        advantages = per_label(labels, rewards, partial(standardised, epsilon=self.epsilon))
+        advantages *= [counts[label] >= self.min_similar for label in labels]
+        return credit_turns(group, advantages)
 
-    def _hopeless(self, trajectory: Trajectory) -> Values:
-        """1 for the turns whose tool had nothing to find: (T,)."""
-        return np.array([float(turn.info.get(self.by, 1.0) == 0) for turn in trajectory.turns])
+    def _unanswerable(self, trajectory: Trajectory) -> Values:
+        """Returns 1 for the turns whose tool had no document with the answer, else 0: (T,)."""
+        return np.array([float(turn.info.get(self.info_key, 1.0) == 0) for turn in trajectory.turns])
 
-    def _worth(self, score: Score, hopeless: Values) -> Values:
-        own = score.turns.astype(np.float64)
-        final = own[-1] if len(own) else 0.0
-        earlier = np.arange(len(own)) < len(own) - 1
-        added = own + np.where((own > self.gate) & earlier, final, 0.0)
-        return np.where((hopeless > 0) & (own >= 0), final, added)
+    def _rewards(self, score: Score, unanswerable: Values) -> Values:
+        rewards = score.turns.astype(np.float64)
+        final = rewards[-1] if len(rewards) else 0.0
+        earlier = np.arange(len(rewards)) < len(rewards) - 1
+        summed = rewards + np.where((rewards > self.reward_threshold) & earlier, final, 0.0)
+        return np.where((unanswerable > 0) & (rewards >= 0), final, summed)
 
-    def _kinds(self, said: Sequence[str], sorts: Sequence[Hashable]) -> list[int]:
-        """The number of the first text of its sort that each is like."""
-        firsts: dict[Hashable, list[Counter[str]]] = {}
-        kinds: dict[tuple[Hashable, str], int] = {}
-        for sort, text in sorted(set(zip(sorts, said, strict=True)), key=lambda pair: pair[1]):
-            words, known = _words(text), firsts.setdefault(sort, [])
-            found = [n for n, first in enumerate(known) if _f1(words, first) >= self.similarity]
-            if not found:
+    def _clusters(self, texts: Sequence[str], kinds: Sequence[Hashable]) -> list[int]:
+        """Numbers each text by the first text of its kind that is similar to it."""
+        first_texts: dict[Hashable, list[Counter[str]]] = {}
+        numbers: dict[tuple[Hashable, str], int] = {}
+        for kind, text in sorted(set(zip(kinds, texts, strict=True)), key=lambda pair: pair[1]):
+            words, known = _words(text), first_texts.setdefault(kind, [])
+            similar = [n for n, first in enumerate(known) if _f1(words, first) >= self.similarity]
+            if not similar:
                 known.append(words)
-            kinds[sort, text] = found[0] if found else len(known) - 1
-        return [kinds[pair] for pair in zip(sorts, said, strict=True)]
+            numbers[kind, text] = similar[0] if similar else len(known) - 1
+        return [numbers[pair] for pair in zip(kinds, texts, strict=True)]
 
 
 def _words(text: str) -> Counter[str]:
@@ -84,6 +92,6 @@ def _words(text: str) -> Counter[str]:
 
 
 def _f1(one: Counter[str], other: Counter[str]) -> float:
-    """Twice what they share, counted as often as both have it, over what they have: 1 for two texts without words."""
+    """Returns the F1 of two bags of words: twice what they share over what they have; 1 for two without words."""
     words = one.total() + other.total()
     return 2 * (one & other).total() / words if words else 1.0

@@ -1,4 +1,4 @@
-"""Trajectories that were refined by what really came next, which must beat the mean, among plain ones."""
+"""Group-relative advantages for plain and simulation-refined trajectories."""
 
 from __future__ import annotations
 
@@ -10,49 +10,57 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.config.registry import SOME, Range
-from sojourn.credit.relative import ByGroup, Values, joined, seats, spread, standardised, totals
+from sojourn.credit.relative import (
+    GroupEstimator,
+    Values,
+    concatenated,
+    credit_trajectories,
+    seats,
+    standardised,
+    trajectory_returns,
+)
 from sojourn.types import Credit, Group, Score, Trajectory
 
 SAME = 1e-6  # of the greatest return: what rounding to float32 leaves between equal numbers is less
 
 
 @dataclass(frozen=True, kw_only=True)
-class DynaGRPO(ByGroup):
-    """The return standardised among the group's plain trajectories; of refined ones, 1 for those that succeed with a
-    return above the mean of the refined and above that of the plain, 0 for others (Dyna-GRPO of Dyna-Mind: Yu et al.
-    2025, arXiv:2510.09577).
+class DynaGRPO(GroupEstimator):
+    """Return standardised among the group's plain trajectories; for refined ones, 1 where the trajectory succeeds with
+    a return above the mean of the refined and above the mean of the plain ones, else 0 (Dyna-GRPO of Dyna-Mind: Yu et
+    al. 2025, arXiv:2510.09577).
 
-    Refined is what has a number above 0 under `refined` in the `Turn.info` of any turn: its replies were given anew
-    after the agent was shown which states its plan really leads to. To play so (SimRollout) takes a world that can try
-    a plan; nothing here does, and without such trajectories this is `grpo`.
+    A trajectory is refined if the number `info_key` in the `Turn.info` of any turn is above 0: its replies were sampled
+    again after the agent had been shown the states to which its plan really leads. Such episodes (SimRollout) need a
+    world that can try a plan; no world here does so, and without refined trajectories this is `grpo`.
 
     The paper improves the simulation in some steps and the policy in others; here a group may hold both kinds, and each
-    trajectory is credited by its own. The source is an account of the paper, which quotes both advantages without the
-    numbers of their equations; success is taken for what it calls correct.
+    trajectory is credited by the rule of its kind. The source is an account of the paper, which quotes both advantages
+    without the numbers of their equations; we take success for what it calls correct.
     """
 
-    refined: Annotated[str, SOME] = "refined"
+    info_key: Annotated[str, SOME] = "refined"
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     group_relative: ClassVar[bool] = True
     unverified: ClassVar[str] = "an account of the paper that quotes both advantages was read, not its text"
 
-    def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
-        names, worth = np.array(seats(group), dtype=object), totals(judged)
-        refined = np.array([self._is_refined(t) for t in group.trajectories], dtype=bool)
-        won = np.array([t.success for t in group.trajectories], dtype=bool)
-        gain = np.zeros(len(worth))
+    def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
+        names, returns = np.array(seats(group), dtype=object), trajectory_returns(scores)
+        is_refined = np.array([self._is_refined(t) for t in group.trajectories], dtype=bool)
+        succeeded = np.array([t.success for t in group.trajectories], dtype=bool)
+        advantages = np.zeros(len(returns))
         for name in dict.fromkeys(names):
-            plain, anew = np.flatnonzero((names == name) & ~refined), np.flatnonzero((names == name) & refined)
-            gain[plain] = standardised(worth[plain], self.epsilon)
-            gain[anew] = won[anew] & _above(worth[anew], worth[plain])
-        return spread(group, gain)
+            plain, refined = (np.flatnonzero((names == name) & kind) for kind in (~is_refined, is_refined))
+            advantages[plain] = standardised(returns[plain], self.epsilon)
+            advantages[refined] = succeeded[refined] & _above_both_means(returns[refined], returns[plain])
+        return credit_trajectories(group, advantages)
 
     def _is_refined(self, trajectory: Trajectory) -> bool:
-        return any(turn.info.get(self.refined, 0.0) > 0 for turn in trajectory.turns)
+        return any(turn.info.get(self.info_key, 0.0) > 0 for turn in trajectory.turns)
 
 
-def _above(values: Values, others: Values) -> NDArray[np.bool_]:
-    """Which of the values are above their own mean and above that of the others, if there are any."""
-    bar = max((some.mean() for some in (values, others) if len(some)), default=0.0)
-    return values - bar > SAME * np.abs(joined((values, others))).max(initial=0.0)
+def _above_both_means(values: Values, others: Values) -> NDArray[np.bool_]:
+    """Returns which values are above their own mean and above the mean of the others, if there are any."""
+    bound = max((group.mean() for group in (values, others) if len(group)), default=0.0)
+    return values - bound > SAME * np.abs(concatenated((values, others))).max(initial=0.0)

@@ -1,4 +1,4 @@
-"""The reward at the end, discounted towards the beginning, beside that of all turns of the group."""
+"""Returns-to-go of turns, standardised over the group."""
 
 from __future__ import annotations
 
@@ -8,25 +8,34 @@ from functools import partial
 from typing import Annotated, ClassVar
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import ByGroup, joined, returns, seats_of_turns, spread_turns, standardised, within
+from sojourn.credit.relative import (
+    GroupEstimator,
+    concatenated,
+    credit_turns,
+    per_label,
+    returns_to_go,
+    seats_of_turns,
+    standardised,
+)
 from sojourn.types import Credit, Group, Score
 
 
 @dataclass(frozen=True, kw_only=True)
-class EAPO(ByGroup):
-    """Each turn's discounted return, standardised over all turns of the group (efficiency-aware policy optimisation of
-    IterResearch: Chen et al. 2025, arXiv:2511.07327, eq. 3 and the text under eq. 5).
+class EAPO(GroupEstimator):
+    """Discounted return-to-go of each turn, standardised over all turns of the group (efficiency-aware policy
+    optimisation of IterResearch: Chen et al. 2025, arXiv:2511.07327, eq. 3 and the text under eq. 5).
 
-    The paper pays at the end alone, so a turn's return is discount^(T - t) R: of two that succeed, the shorter is
-    better. It goes with `gspo` by turns and `aggregate.by = "turn"`. Its down-sampling to a multiple of the number of
-    devices (eq. 4) has no counterpart: nothing here is padded to one.
+    The paper rewards the last turn only, so a turn's return is discount^(T - t) R: of two successful trajectories, the
+    shorter one is better. It goes with the loss `gspo` with `level = "turn"` and with `aggregate.by = "turn"`. The
+    paper's down-sampling to a multiple of the number of devices (eq. 4) has no counterpart, as nothing here is padded.
     """
 
     discount: Annotated[float, Range(0, 1)] = 0.995
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    least_size: ClassVar[int] = 1
+    min_group_size: ClassVar[int] = 1
 
-    def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
-        worth = joined(returns(score, self.discount) for score in judged)
-        return spread_turns(group, within(seats_of_turns(group), worth, partial(standardised, epsilon=self.epsilon)))
+    def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
+        returns = concatenated(returns_to_go(score, self.discount) for score in scores)
+        normalise = partial(standardised, epsilon=self.epsilon)
+        return credit_turns(group, per_label(seats_of_turns(group), returns, normalise))

@@ -1,4 +1,4 @@
-"""Advantages by how sure the policy was, and a bonus for what makes it sure."""
+"""Advantages modulated by the entropy of turns, with a bonus for the clarity of the next turn."""
 
 from __future__ import annotations
 
@@ -10,52 +10,57 @@ import numpy as np
 
 from sojourn.config.registry import Kind, Range
 from sojourn.credit.grpo import GRPO
-from sojourn.credit.relative import Values, joined
-from sojourn.credit.wrapped import Wrapped, means, scaled
+from sojourn.credit.relative import Values, concatenated
+from sojourn.credit.wrapped import Wrapped, scale_turns, turn_means
 from sojourn.types import Credit, Group, Score, Streams
 
 
 @dataclass(frozen=True, kw_only=True)
 class EMPG(Wrapped):
-    """Another estimator's advantage of each turn, times exp(-k H) over the step's mean of it, plus `bonus` times
-    exp(-k' H') of the next turn, less the mean over all turns of the step (Wang et al. 2025, arXiv:2509.09265, eq.
-    7-12).
+    """Another estimator's advantage of each turn, multiplied by exp(-k H) over the step's mean of that factor, plus
+    `clarity_coef` times exp(-k' H') of the next turn, minus the mean over all turns of the step (Wang et al. 2025,
+    arXiv:2509.09265, eq. 7-12).
 
-    H is the turn's mean entropy, from 0 for the least of the step to 1 for the greatest. The paper's group without
-    signal is no exception: its turns still get the bonus.
+    The factor is the paper's self-calibrating gradient scaling, the added term its future clarity bonus. H is the
+    turn's mean token entropy, rescaled from 0 for the lowest of the step to 1 for the highest; `sharpness` is the
+    paper's k and `sharpness_next` its k'. A group whose returns are equal is no exception: its turns still get the
+    bonus.
     """
 
     base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
     sharpness: Annotated[float, Range(0)] = 1.0
     sharpness_next: Annotated[float, Range(0)] = 1.0
-    bonus: float = 0.05
+    clarity_coef: float = 0.05
 
-    also: ClassVar[frozenset[str]] = frozenset({"entropy"})
+    extra_streams: ClassVar[frozenset[str]] = frozenset({"entropy"})
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        credit, entropies = self.base(groups, scores, streams), means(streams["entropy"])
-        every = joined(h for some in entropies for h in some)
+        credits, entropies = self.base(groups, scores, streams), turn_means(streams["entropy"])
+        every = concatenated(h for group in entropies for h in group)
         if not len(every):
-            return credit
+            return credits
         low, width = float(every.min()), float(np.ptp(every)) or 1.0
         mean = float(np.exp(-self.sharpness * (every - low) / width).mean())
-        factors = [[np.exp(-self.sharpness * (h - low) / width) / mean for h in some] for some in entropies]
-        bonuses = [[self._bonus((h - low) / width) for h in some] for some in entropies]
-        tops = [[_means(c) for c in some] for some in credit]
-        moved = [[a * f + b for a, f, b in zip(*of, strict=True)] for of in zip(tops, factors, bonuses, strict=True)]
-        centre = float(joined(values for some in moved for values in some).mean())
+        factors = [[np.exp(-self.sharpness * (h - low) / width) / mean for h in group] for group in entropies]
+        bonuses = [[self._bonus((h - low) / width) for h in group] for group in entropies]
+        advantages = [[_turn_advantages(c) for c in group] for group in credits]
+        modulated = [
+            [a * f + b for a, f, b in zip(*of_group, strict=True)]
+            for of_group in zip(advantages, factors, bonuses, strict=True)
+        ]
+        centre = float(concatenated(values for group in modulated for values in group).mean())
         return [
-            [scaled(c, f, b - centre) for c, f, b in zip(*of, strict=True)]
-            for of in zip(credit, factors, bonuses, strict=True)
+            [scale_turns(c, f, b - centre) for c, f, b in zip(*of_group, strict=True)]
+            for of_group in zip(credits, factors, bonuses, strict=True)
         ]
 
     def _bonus(self, entropies: Values) -> Values:
-        """For the turn after; there is none after the last."""
-        after = self.bonus * np.exp(-self.sharpness_next * entropies[1:])
-        return np.append(after, 0.0) if len(entropies) else after
+        """Returns each turn's bonus for the entropy of the turn after it; 0 for the last turn."""
+        bonus = self.clarity_coef * np.exp(-self.sharpness_next * entropies[1:])
+        return np.append(bonus, 0.0) if len(entropies) else bonus
 
 
-def _means(credit: Credit) -> Values:
+def _turn_advantages(credit: Credit) -> Values:
     return np.array([turn.mean() if len(turn) else 0.0 for turn in credit.tokens], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""A planner's turns by what became of them when they were carried out, beside others in the same state."""
+"""Advantages of planner and executor turns, compared within states."""
 
 from __future__ import annotations
 
@@ -10,47 +10,58 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sojourn.config.registry import SOME, Range
-from sojourn.credit.relative import ByGroup, Values, joined, seats_of_turns, spread_turns, standardised, within
+from sojourn.credit.relative import (
+    GroupEstimator,
+    Values,
+    concatenated,
+    credit_turns,
+    per_label,
+    seats_of_turns,
+    standardised,
+)
 from sojourn.types import Credit, Group, Score
 
 
 @dataclass(frozen=True, kw_only=True)
-class Foresight(ByGroup):
-    """Each turn's own reward, and for a turn of `planner` also `share` times that of the `executor`'s turn that carried
-    it out, standardised among the group's turns of the same seat in the same state (after the foresight advantage of
-    Hi-Agent: Wu et al. 2025, arXiv:2510.14388).
+class Foresight(GroupEstimator):
+    """Reward of each turn, to which a turn of the `planner` seat adds `execution_coef` times the reward of the
+    `executor` turn that carried it out, standardised among the group's turns of the same seat in the same state (after
+    the foresight advantage of Hi-Agent: Wu et al. 2025, arXiv:2510.14388).
 
-    Every subgoal is one step, so no later reward counts, and the n-th turn of the executor in an episode carries out
-    the n-th of the planner. The planner's other rewards, such as that of its format, are what the world or a judge pays
-    it. States are those of `Env.state_key`: the executor's should hold the subgoal. One met once teaches nothing.
+    Every subgoal is one step, so no later reward counts: the n-th turn of the executor in an episode carries out the
+    n-th turn of the planner. Other rewards of the planner, such as one for its format, are given by the world or a
+    judge. States are those of `Env.state_key`; that of the executor should contain the subgoal. A state that occurs
+    once gets zero credit.
 
-    The source is accounts of the paper. They say that the planner is paid a weighted sum of format, execution and
-    something third, not with what weights, so `share` is ours. The paper draws its subgoals anew in each state of
-    recorded plays; here the plays of a group are compared where they meet.
+    The source is accounts of the paper. They say that the planner's reward is a weighted sum of format, execution and a
+    third term, but not the weights, so `execution_coef` is ours. The paper draws new subgoals in each state of recorded
+    episodes; here the episodes of a group are compared where they reach the same state.
     """
 
     planner: Annotated[str, SOME] = "planner"
     executor: Annotated[str, SOME] = "executor"
-    share: float = 1.0
+    execution_coef: float = 1.0
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     env_needs: ClassVar[frozenset[str]] = frozenset({"state_key"})
     unverified: ClassVar[str] = "the paper's abstract and reviews were read, not its reward nor its weights"
 
-    def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
+    def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
         states = [turn.state for trajectory in group.trajectories for turn in trajectory.turns]
         labels: list[Hashable] = list(zip(seats_of_turns(group), states, strict=True))
-        gain = partial(standardised, epsilon=self.epsilon)
-        return spread_turns(group, within(labels, self._worth(group, judged), gain))
+        normalise = partial(standardised, epsilon=self.epsilon)
+        return credit_turns(group, per_label(labels, self._rewards(group, scores), normalise))
 
-    def _worth(self, group: Group, judged: Sequence[Score]) -> Values:
-        """What every turn of the group is paid, the planner's with what was paid for carrying them out."""
-        own = joined(score.turns.astype(np.float64) for score in judged)
+    def _rewards(self, group: Group, scores: Sequence[Score]) -> Values:
+        """Returns the reward of every turn of the group, with the execution's reward added for the planner."""
+        rewards = concatenated(score.turns.astype(np.float64) for score in scores)
         names = np.array(seats_of_turns(group), dtype=object)
         owner = np.array([n for n, t in zip(group.owners, group.trajectories, strict=True) for _ in t.turns], dtype=int)
-        worth = own.copy()
+        total = rewards.copy()
         for episode in set(group.owners):
-            planned, done = (np.flatnonzero((owner == episode) & (names == n)) for n in (self.planner, self.executor))
-            both = min(len(planned), len(done))
-            worth[planned[:both]] += self.share * own[done[:both]]
-        return worth
+            planned, executed = (
+                np.flatnonzero((owner == episode) & (names == name)) for name in (self.planner, self.executor)
+            )
+            pairs = min(len(planned), len(executed))
+            total[planned[:pairs]] += self.execution_coef * rewards[executed[:pairs]]
+        return total

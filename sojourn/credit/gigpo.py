@@ -1,4 +1,4 @@
-"""Groups within groups: turns that were taken in the same state."""
+"""Episode-level plus step-level group-relative advantages."""
 
 from __future__ import annotations
 
@@ -12,35 +12,36 @@ import numpy as np
 
 from sojourn.config.registry import Range
 from sojourn.credit.relative import (
-    ByGroup,
-    Gain,
+    GroupEstimator,
+    Normalise,
     centred,
-    joined,
-    returns,
+    concatenated,
+    credit_turns,
+    per_label,
+    returns_to_go,
     seats,
     seats_of_turns,
-    spread_turns,
     standardised,
-    totals,
-    within,
+    trajectory_returns,
 )
 from sojourn.types import Credit, Group, Score, Turn
 
 
 @dataclass(frozen=True, kw_only=True)
-class GiGPO(ByGroup):
-    """The episode's advantage plus `step_weight` times that of each turn among the turns of the group that were taken
-    in the same state (Feng et al. 2025, arXiv:2505.10978, eq. 3, 6-8).
+class GiGPO(GroupEstimator):
+    """Episode advantage, relative to the group, plus `step_weight` times the step advantage of each turn, relative to
+    the group's turns in the same state (Feng et al. 2025, arXiv:2505.10978, eq. 3, 6-8).
 
-    A turn's worth is its discounted return; states are those of `Env.state_key`. With `similarity` below 1, turns whose
-    observations are that much alike (the ratio of Ratcliff and Obershelp) stand for one state, and so do those that a
-    chain of such turns joins, so that their order does not matter. Deviations are the population's (in the authors'
-    code, the sample's); `deviation = false` leaves both advantages unscaled. A state that was met once adds nothing.
+    The step advantage compares discounted returns-to-go. The anchor states are those of `Env.state_key`. With
+    `similarity` below 1, turns whose observations have at least this similarity (the ratio of Ratcliff and Obershelp)
+    count as the same state; so do turns that are connected by a chain of such turns, so that their order does not
+    matter. Standard deviations are the population's (in the authors' code, the sample's); `scale_by_std = false` only
+    subtracts means in both advantages. A state that occurs once adds nothing.
     """
 
     step_weight: float = 1.0
     discount: Annotated[float, Range(0, 1)] = 0.95
-    deviation: bool = True
+    scale_by_std: bool = True
     similarity: Annotated[float, Range(above=0, max=1)] = 1.0
     epsilon: Annotated[float, Range(0)] = 1e-6
 
@@ -48,33 +49,37 @@ class GiGPO(ByGroup):
     def env_needs(self) -> frozenset[str]:
         return frozenset({"state_key"}) if self.similarity == 1 else frozenset()
 
-    def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
-        gain: Gain = partial(standardised, epsilon=self.epsilon) if self.deviation else centred
-        episode = within(seats(group), totals(judged), gain)
+    def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
+        normalise: Normalise = partial(standardised, epsilon=self.epsilon) if self.scale_by_std else centred
+        episode = per_label(seats(group), trajectory_returns(scores), normalise)
         turns = [turn for trajectory in group.trajectories for turn in trajectory.turns]
-        step = within(self._states(group, turns), joined(returns(score, self.discount) for score in judged), gain)
-        whole = np.repeat(episode, [len(trajectory.turns) for trajectory in group.trajectories])
-        return spread_turns(group, whole + self.step_weight * step)
+        returns = concatenated(returns_to_go(score, self.discount) for score in scores)
+        step = per_label(self._states(group, turns), returns, normalise)
+        episode_of_turns = np.repeat(episode, [len(trajectory.turns) for trajectory in group.trajectories])
+        return credit_turns(group, episode_of_turns + self.step_weight * step)
 
     def _states(self, group: Group, turns: Sequence[Turn]) -> list[Hashable]:
-        states = [turn.state for turn in turns] if self.similarity == 1 else alike(turns, self.similarity)
+        states = (
+            [turn.state for turn in turns] if self.similarity == 1 else similar_observations(turns, self.similarity)
+        )
         return list(zip(seats_of_turns(group), states, strict=True))
 
 
-def alike(turns: Sequence[Turn], least: float) -> list[int]:
-    """A number for each turn: the same for two whose observations are alike, also by others between them."""
+def similar_observations(turns: Sequence[Turn], threshold: float) -> list[int]:
+    """Numbers the turns such that two have the same number if their observations are similar, directly or by a chain
+    of observations between them."""
     texts = ["\n".join(message.text for message in turn.observed) for turn in turns]
-    different = sorted(set(texts))
-    number = {text: n for n, text in enumerate(different)}
-    for n, text in enumerate(different):
-        matcher = SequenceMatcher(None, b=text, autojunk=False)  # which it prepares once for all that are compared
-        for other in different[:n]:
-            if number[other] != number[text] and _as_like(matcher, other, least):
+    distinct = sorted(set(texts))
+    number = {text: n for n, text in enumerate(distinct)}
+    for n, text in enumerate(distinct):
+        matcher = SequenceMatcher(None, b=text, autojunk=False)  # prepares `text` once for all comparisons
+        for other in distinct[:n]:
+            if number[other] != number[text] and _is_similar(matcher, other, threshold):
                 number |= {t: number[other] for t, m in number.items() if m == number[text]}
     return [number[text] for text in texts]
 
 
-def _as_like(matcher: SequenceMatcher[str], other: str, least: float) -> bool:
+def _is_similar(matcher: SequenceMatcher[str], other: str, threshold: float) -> bool:
     matcher.set_seq1(other)
-    bounds = (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)  # the first two, at little cost, from above
-    return all(bound() >= least for bound in bounds)
+    ratios = (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)  # the first two are cheap upper bounds
+    return all(ratio() >= threshold for ratio in ratios)

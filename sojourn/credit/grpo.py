@@ -1,4 +1,4 @@
-"""Group-relative policy optimisation's advantage."""
+"""Group-relative advantages of whole trajectories."""
 
 from __future__ import annotations
 
@@ -8,24 +8,34 @@ from functools import partial
 from typing import Annotated, ClassVar
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import ByGroup, centred, seats, spread, standardised, totals, within
+from sojourn.credit.relative import (
+    GroupEstimator,
+    centred,
+    credit_trajectories,
+    per_label,
+    seats,
+    standardised,
+    trajectory_returns,
+)
 from sojourn.types import Credit, Group, Score
 
 
 @dataclass(frozen=True, kw_only=True)
-class GRPO(ByGroup):
-    """Return minus the group's mean return, over its deviation (Shao et al. 2024, arXiv:2402.03300, section 4.1.2).
+class GRPO(GroupEstimator):
+    """Return minus the group's mean return, divided by the group's standard deviation of returns (Shao et al. 2024,
+    arXiv:2402.03300, section 4.1.2).
 
-    `deviation = false` gives the unscaled advantage of Dr. GRPO (Liu et al. 2025, arXiv:2503.20783, section 3.2). The
-    deviation is the population's (ddof = 0), and equal returns get zero credit. Assumes that the episodes of a group
-    are exchangeable; where several seats are trained, each is compared with its own kind.
+    All tokens of a trajectory get this one advantage. `scale_by_std = false` leaves out the division, which is the
+    advantage of Dr. GRPO (Liu et al. 2025, arXiv:2503.20783, section 3.2). The standard deviation is the population's
+    (ddof = 0), `epsilon` is added to it, and equal returns get zero credit. The estimator assumes that the episodes of
+    a group are exchangeable; where several seats are trained, each trajectory is compared with those of its own seat.
     """
 
-    deviation: bool = True
+    scale_by_std: bool = True
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     group_relative: ClassVar[bool] = True
 
-    def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
-        gain = partial(standardised, epsilon=self.epsilon) if self.deviation else centred
-        return spread(group, within(seats(group), totals(judged), gain))
+    def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
+        normalise = partial(standardised, epsilon=self.epsilon) if self.scale_by_std else centred
+        return credit_trajectories(group, per_label(seats(group), trajectory_returns(scores), normalise))

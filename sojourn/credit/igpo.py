@@ -1,4 +1,4 @@
-"""What each turn added to the policy's belief in the right answer, and the outcome, beside those of the group."""
+"""Information gain of turns and the outcome, relative to the group."""
 
 from __future__ import annotations
 
@@ -11,79 +11,91 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import Values, dealt, joined, onward, seats_of_turns, spread_turns, standardised, within
+from sojourn.credit.relative import (
+    Values,
+    concatenated,
+    credit_turns,
+    discounted_sums,
+    per_label,
+    seats_of_turns,
+    split_turns,
+    standardised,
+)
 from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
 
-LEAST_OUTCOME = 0.3  # what the outcomes' mean size counts for where it is smaller, so that gains go on teaching
-GREATEST_SCALE = 10.0
+MIN_OUTCOME = 0.3  # lower bound of the mean size of standardised returns, so that gains keep teaching
+MAX_SCALE = 10.0
 
 Gains = Sequence[Sequence[FloatArray]]  # of each trajectory's turns
 
 
 @dataclass(frozen=True, kw_only=True)
 class IGPO:
-    """Each turn's information gain, and the return at the last turn in its place, standardised over the group's turns;
-    then for all tokens of a turn the discounted sum from it on (Wang et al. 2025, arXiv:2510.14967).
+    """Discounted sum, from each turn on, of the turns' information gains and, at the last turn, the return instead,
+    which are standardised over the group's turns beforehand (Wang et al. 2025, arXiv:2510.14967).
 
-    `pool` "joint" standardises gains and returns together, "separate" each beside its own kind, and "scaled" (DR-Venus:
-    Venus Team 2026, arXiv:2604.19859) then multiplies the gains by the mean size of the step's standardised returns (at
-    least 0.3) over that of its gains, at most by 10. With `malformed` (DR-Venus) a turn whose action could not be
-    carried out has minus that in place of its gain, or at the last turn of the return: a reward that takes something
-    off for it would count it twice.
+    `normalisation` "joint" standardises gains and returns together, "separate" each among its own kind, and "scaled"
+    (DR-Venus: Venus Team 2026, arXiv:2604.19859) then multiplies the gains by the mean absolute value of the step's
+    standardised returns (at least 0.3) over that of its gains, at most by 10. With `malformed_penalty` (DR-Venus) a
+    turn whose action could not be carried out has minus this number instead of its gain, or, at the last turn, instead
+    of the return: a reward that also subtracts something for it would count it twice.
 
-    Standardising is by the seat, and zero where all are alike; the authors' code also has 1e-8 under its root. The
-    paper pays -2 for an answer in the wrong format: here that is the reward's to say. DR-Venus knows a malformed turn
-    by a grammar of tags, here it is what the renderer or the world refused; that only some tools' turns have gains, and
-    the turns before share theirs, has no counterpart.
+    Values are compared within one seat, and equal values give zero; the authors' code also has 1e-8 under its root. The
+    paper gives -2 for an answer in the wrong format: here that is left to the reward. DR-Venus knows a malformed turn
+    by a grammar of tags, here it is one that the renderer or the world refused; that only the turns of some tools have
+    gains, which the turns before them share, has no counterpart.
     """
 
-    pool: Literal["joint", "separate", "scaled"] = "joint"
+    normalisation: Literal["joint", "separate", "scaled"] = "joint"
     discount: Annotated[float, Range(0, 1)] = 1.0
-    malformed: Annotated[float, Range(0)] | None = None
+    malformed_penalty: Annotated[float, Range(0)] | None = None
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     needs: ClassVar[frozenset[str]] = frozenset({"information_gain"})
 
     @property
     def group_relative(self) -> bool:
-        return self.pool != "joint" and self.malformed is None
+        return self.normalisation != "joint" and self.malformed_penalty is None
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        last = [_last(group) for group in groups]
-        found = [self._worth(*of) for of in zip(groups, scores, streams["information_gain"], last, strict=True)]
-        scale = self._scale(found, last) if self.pool == "scaled" else 1.0
-        found = [np.where(ends, worth, scale * worth) for worth, ends in zip(found, last, strict=True)]
+        is_last = [_is_last(group) for group in groups]
+        columns = zip(groups, scores, streams["information_gain"], is_last, strict=True)
+        rewards = [self._standardised(*arguments) for arguments in columns]
+        scale = self._gain_scale(rewards, is_last) if self.normalisation == "scaled" else 1.0
+        rewards = [np.where(last, values, scale * values) for values, last in zip(rewards, is_last, strict=True)]
         return [
-            spread_turns(group, joined(onward(worth, self.discount) for worth in dealt(group, every)))
-            for group, every in zip(groups, found, strict=True)
+            credit_turns(group, concatenated(discounted_sums(r, self.discount) for r in split_turns(group, values)))
+            for group, values in zip(groups, rewards, strict=True)
         ]
 
-    def _worth(self, group: Group, judged: Sequence[Score], gains: Gains, last: NDArray[np.bool_]) -> Values:
-        """The standardised gain or return of every turn of the group."""
-        each = zip(group.trajectories, judged, gains, strict=True)
-        raw = joined(self._raw(trajectory, score, gain) for trajectory, score, gain in each)
-        kinds = np.zeros_like(last) if self.pool == "joint" else last
+    def _standardised(self, group: Group, scores: Sequence[Score], gains: Gains, is_last: NDArray[np.bool_]) -> Values:
+        """Returns the standardised gain or return of every turn of the group."""
+        columns = zip(group.trajectories, scores, gains, strict=True)
+        rewards = concatenated(self._turn_rewards(trajectory, score, gain) for trajectory, score, gain in columns)
+        kinds = np.zeros_like(is_last) if self.normalisation == "joint" else is_last
         labels = zip(seats_of_turns(group), kinds.tolist(), strict=True)
-        return within(labels, raw, partial(standardised, epsilon=self.epsilon))
+        return per_label(labels, rewards, partial(standardised, epsilon=self.epsilon))
 
-    def _raw(self, trajectory: Trajectory, score: Score, gains: Sequence[FloatArray]) -> Values:
-        found = np.array([gain.sum(dtype=np.float64) for gain in gains])
-        found[-1:] = score.total
-        if self.malformed is None:
-            return found
-        return np.where([bool(turn.info.get("malformed")) for turn in trajectory.turns], -self.malformed, found)
+    def _turn_rewards(self, trajectory: Trajectory, score: Score, gains: Sequence[FloatArray]) -> Values:
+        """Returns the information gain of each turn, but the return at the last turn: (T,)."""
+        rewards = np.array([gain.sum(dtype=np.float64) for gain in gains])
+        rewards[-1:] = score.total
+        if self.malformed_penalty is None:
+            return rewards
+        malformed = [bool(turn.info.get("malformed")) for turn in trajectory.turns]
+        return np.where(malformed, -self.malformed_penalty, rewards)
 
-    def _scale(self, found: Sequence[Values], last: Sequence[NDArray[np.bool_]]) -> float:
-        """By which the gains of the step are multiplied."""
-        every, ends = np.abs(joined(found)), np.concatenate([np.zeros(0, dtype=bool), *last])
-        outcome = max(float(every[ends].mean()) if ends.any() else 0.0, LEAST_OUTCOME)
-        gain = self.epsilon + (float(every[~ends].mean()) if not ends.all() else 0.0)
-        return min(outcome / gain, GREATEST_SCALE) if gain else 1.0
+    def _gain_scale(self, rewards: Sequence[Values], is_last: Sequence[NDArray[np.bool_]]) -> float:
+        """Returns the factor for the gains of the step."""
+        sizes, last = np.abs(concatenated(rewards)), np.concatenate([np.zeros(0, dtype=bool), *is_last])
+        outcome = max(float(sizes[last].mean()) if last.any() else 0.0, MIN_OUTCOME)
+        gain = self.epsilon + (float(sizes[~last].mean()) if not last.all() else 0.0)
+        return min(outcome / gain, MAX_SCALE) if gain else 1.0
 
 
-def _last(group: Group) -> NDArray[np.bool_]:
-    """Which of the group's turns are the last of their trajectory."""
+def _is_last(group: Group) -> NDArray[np.bool_]:
+    """Returns which of the group's turns are the last of their trajectory."""
     ends = [np.arange(len(t.turns)) == len(t.turns) - 1 for t in group.trajectories]
     return np.concatenate([np.zeros(0, dtype=bool), *ends])

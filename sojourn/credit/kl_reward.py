@@ -1,4 +1,4 @@
-"""Another estimator, for rewards less a penalty for leaving the reference policy."""
+"""The KL penalty as part of the reward."""
 
 from __future__ import annotations
 
@@ -17,36 +17,35 @@ from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class KLReward(Wrapped):
-    """Takes `coef` times an estimate of KL(sampler || reference), added up over its tokens, from each turn's reward
-    before another estimator sees it (Stiennon et al. 2020, arXiv:2009.01325).
+    """Another estimator, for rewards from which `coef` times an estimate of KL(sampler || reference), summed over the
+    tokens of each turn, is subtracted (Stiennon et al. 2020, arXiv:2009.01325).
 
-    k1, k2 and k3 are those of the loss `kl`; as a reward, k1 has the gradient of the KL.
+    `kl_estimator` is k1, k2 or k3 as in the loss `kl`; in a reward, k1 gives the gradient of the KL.
     """
 
     base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
     coef: float = 0.01
-    form: Literal["k1", "k2", "k3"] = "k1"
+    kl_estimator: Literal["k1", "k2", "k3"] = "k1"
 
-    also: ClassVar[frozenset[str]] = frozenset({"ref_logprobs"})
+    extra_streams: ClassVar[frozenset[str]] = frozenset({"ref_logprobs"})
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        reference = streams["ref_logprobs"]
-        paid = [
-            [self._paid(*of) for of in zip(group.trajectories, judged, known, strict=True)]
-            for group, judged, known in zip(groups, scores, reference, strict=True)
+        penalised = [
+            [self._penalised(*arguments) for arguments in zip(group.trajectories, of_group, reference, strict=True)]
+            for group, of_group, reference in zip(groups, scores, streams["ref_logprobs"], strict=True)
         ]
-        return self.base(groups, paid, streams)
+        return self.base(groups, penalised, streams)
 
-    def _paid(self, trajectory: Trajectory, score: Score, reference: Sequence[FloatArray]) -> Score:
-        costs = [
-            float(self._estimate((turn.sample.logprobs - known).astype(np.float64)).sum())
-            for turn, known in zip(trajectory.turns, reference, strict=True)
+    def _penalised(self, trajectory: Trajectory, score: Score, reference: Sequence[FloatArray]) -> Score:
+        penalties = [
+            float(self._estimate((turn.sample.logprobs - logprobs).astype(np.float64)).sum())
+            for turn, logprobs in zip(trajectory.turns, reference, strict=True)
         ]
-        return replace(score, turns=(score.turns - self.coef * np.array(costs)).astype(np.float32))
+        return replace(score, turns=(score.turns - self.coef * np.array(penalties)).astype(np.float32))
 
-    def _estimate(self, gap: Values) -> Values:
-        if self.form == "k1":
-            return gap
-        return np.square(gap) / 2 if self.form == "k2" else np.exp(-gap) - 1 + gap
+    def _estimate(self, log_ratio: Values) -> Values:
+        if self.kl_estimator == "k1":
+            return log_ratio
+        return np.square(log_ratio) / 2 if self.kl_estimator == "k2" else np.exp(-log_ratio) - 1 + log_ratio

@@ -1,4 +1,4 @@
-"""What is paid from each turn on, beside what else the same seat may be paid."""
+"""Turn-level returns minus an agent-specific baseline."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import Values, joined, returns, seats_of_turns, spread_turns, within
+from sojourn.credit.relative import Values, concatenated, credit_turns, per_label, returns_to_go, seats_of_turns
 from sojourn.types import Credit, Group, Score, Streams
 
 
 @dataclass(frozen=True, kw_only=True)
 class MARS:
-    """Each turn's return, less the mean of the distinct returns of the same seat: in the same world over the whole
-    step, or in the group (turn-level advantage with agent-specific normalisation of MARSHAL: Yuan et al. 2025,
+    """Return-to-go of each turn minus the mean of the distinct returns-to-go of the same seat, in the same world over
+    the whole step or in the group (turn-level advantage with agent-specific normalisation of MARSHAL: Yuan et al. 2025,
     arXiv:2510.15414, by the authors' code).
 
-    A value that many turns share counts once in the mean, so that neither long trajectories nor frequent outcomes move
-    it; where all returns are alike the advantage is 0. The authors then bring the advantages of all seats together to
-    mean 0 and deviation 1 over tokens: that is the estimator `whitened`, with this one as its base. Their code also
-    centres and whitens rewards before it adds them up, counts the 0 of padding among the values, and does not tell
-    worlds apart; here returns that are equal in fp32 are one value.
+    `baseline` says over which of the two ("step" or "group"). A value that many turns share counts once in the mean, so
+    that neither long trajectories nor frequent outcomes move it; where all returns are equal the advantage is 0. The
+    authors then bring the advantages of all seats together to mean 0 and standard deviation 1 over tokens: that is the
+    estimator `whitened`, with this one as its base. Their code also centres and whitens rewards before it sums them,
+    counts the 0 of padding among the values, and does not tell worlds apart; here returns that are equal in fp32 are
+    one value.
     """
 
-    over: Literal["step", "group"] = "step"
+    baseline: Literal["step", "group"] = "step"
     discount: Annotated[float, Range(0, 1)] = 1.0
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -35,14 +36,14 @@ class MARS:
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
         labels = [
-            (group.task.env if self.over == "step" else number, name)
+            (group.task.env if self.baseline == "step" else number, name)
             for number, group in enumerate(groups)
             for name in seats_of_turns(group)
         ]
-        worth = [joined(returns(score, self.discount) for score in judged) for judged in scores]
-        gain = within(labels, joined(worth), _less_mean_of_distinct)
-        parts = np.split(gain, np.cumsum([len(turns) for turns in worth])[:-1]) if groups else []
-        return [spread_turns(*of) for of in zip(groups, parts, strict=True)]
+        returns = [concatenated(returns_to_go(s, self.discount) for s in group_scores) for group_scores in scores]
+        advantages = per_label(labels, concatenated(returns), _less_mean_of_distinct)
+        by_group = np.split(advantages, np.cumsum([len(turns) for turns in returns])[:-1]) if groups else []
+        return [credit_turns(group, turns) for group, turns in zip(groups, by_group, strict=True)]
 
 
 def _less_mean_of_distinct(values: Values) -> Values:

@@ -1,4 +1,4 @@
-"""A main agent and those that it calls, each beside its own kind."""
+"""Group-relative advantages for a main agent and the agents that it calls."""
 
 from __future__ import annotations
 
@@ -9,44 +9,45 @@ from typing import Annotated
 import numpy as np
 
 from sojourn.config.registry import SOME, Range
-from sojourn.credit.relative import ByGroup, Values, spread, totals
+from sojourn.credit.relative import GroupEstimator, Values, credit_trajectories, trajectory_returns
 from sojourn.types import Credit, Group, IntArray, Score
 
 
 @dataclass(frozen=True, kw_only=True)
-class MGRPO(ByGroup):
-    """Returns standardised by seat, where each episode counts alike however often it called one (M-GRPO: Hong et al.
-    2025, arXiv:2511.13288, eq. 9-13).
+class MGRPO(GroupEstimator):
+    """Return standardised among the trajectories of the same seat in the group, where every episode has the same weight
+    however often it called that seat (M-GRPO: Hong et al. 2025, arXiv:2511.13288, eq. 9-13).
 
-    To the return of a called agent `share` of the main agent's in the same episode is added (eq. 5, where rewards of
-    format and of an expert are what the world or a judge pays). The paper copies or drops the trajectories of called
-    agents at random until every episode has as many (trajectory alignment), so that neither an advantage nor the loss
-    depends on how often they were called. Here they are weighed by how many there are, which is the same on average: in
-    the baseline by this estimator, in the loss by `aggregate.by = "seat"`, which goes with it. An episode that called
-    nobody has no share in the called agent's loss, and all agents have the same weights, where the paper's have a model
-    and a loss each.
+    The return of a called agent is increased by `main_coef` times the return of the seat `main_agent` in the same
+    episode (eq. 5; its rewards for format and from an expert are given here by the world or a judge). The paper copies
+    or drops trajectories of called agents at random until every episode has as many (trajectory alignment), so that
+    neither an advantage nor the loss depends on how often they were called. Here they are weighted by their number,
+    which is the same on average: in the baseline by this estimator, in the loss by `aggregate.by = "seat"`, which goes
+    with it. An episode without calls has no part in the loss of the called agent, and all agents share one model, where
+    each agent of the paper has a model and a loss of its own.
     """
 
-    main: Annotated[str, SOME] = "agent"
-    share: float = 0.4
+    main_agent: Annotated[str, SOME] = "agent"
+    main_coef: float = 0.4
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
+    def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
         owner = np.array(group.owners, dtype=np.int64)
         names = np.array([t.agent for t in group.trajectories], dtype=object)
-        worth, gain = totals(judged), np.zeros(len(judged))
-        mains = {int(owner[n]): worth[n] for n in np.flatnonzero(names == self.main)}
-        called = np.flatnonzero(names != self.main)
-        worth[called] += [self.share * mains.get(int(owner[n]), 0.0) for n in called]
+        returns, advantages = trajectory_returns(scores), np.zeros(len(scores))
+        main_returns = {int(owner[n]): returns[n] for n in np.flatnonzero(names == self.main_agent)}
+        called = np.flatnonzero(names != self.main_agent)
+        returns[called] += [self.main_coef * main_returns.get(int(owner[n]), 0.0) for n in called]
         for name in dict.fromkeys(names):
-            some = np.flatnonzero(names == name)
-            gain[some] = self._relative(worth[some], owner[some])
-        return spread(group, gain)
+            same_seat = np.flatnonzero(names == name)
+            advantages[same_seat] = self._standardised(returns[same_seat], owner[same_seat])
+        return credit_trajectories(group, advantages)
 
-    def _relative(self, worth: Values, owner: IntArray) -> Values:
-        if np.ptp(worth) == 0:
-            return np.zeros_like(worth)
+    def _standardised(self, returns: Values, owner: IntArray) -> Values:
+        """Standardises returns under weights by which every episode (`owner`) counts the same."""
+        if np.ptp(returns) == 0:
+            return np.zeros_like(returns)
         _, where, counts = np.unique(owner, return_inverse=True, return_counts=True)
         weight = 1 / counts[where]
-        mean = np.average(worth, weights=weight)
-        return (worth - mean) / (np.sqrt(np.average((worth - mean) ** 2, weights=weight)) + self.epsilon)
+        mean = np.average(returns, weights=weight)
+        return (returns - mean) / (np.sqrt(np.average((returns - mean) ** 2, weights=weight)) + self.epsilon)

@@ -1,4 +1,4 @@
-"""Another estimator, for rewards brought to one scale."""
+"""Returns normalised by running moments, for another estimator."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ import numpy as np
 
 from sojourn.config.registry import Kind, Range
 from sojourn.credit.gae import GAE
-from sojourn.credit.relative import totals
+from sojourn.credit.relative import trajectory_returns
 from sojourn.credit.wrapped import Wrapped
 from sojourn.types import Credit, Group, Score, Streams
 
 
 @dataclass
 class Moments:
-    """Of all returns so far."""
+    """Running mean and variance of all returns so far."""
 
     count: int = 0
     mean: float = 0.0
-    squares: float = 0.0  # summed distances from the mean, squared
+    squares: float = 0.0  # summed squared differences from the mean
 
     def add(self, values: Sequence[float]) -> None:
         for value in values:
             self.count += 1
-            gap = value - self.mean
-            self.mean += gap / self.count
-            self.squares += gap * (value - self.mean)
+            difference = value - self.mean
+            self.mean += difference / self.count
+            self.squares += difference * (value - self.mean)
 
     @property
     def deviation(self) -> float:
-        """The sample's; 0 for fewer than two."""
+        """The standard deviation of the sample; 0 for fewer than two values."""
         return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Normalised(Wrapped):
-    """Another estimator, for rewards whose returns have mean 0 and deviation 1 over all steps so far, this one
-    included, and are then bounded by `clip` on both sides (reward normalisation and clipping of PPO-max: Zheng et al.
-    2023, arXiv:2307.04964, eq. 18), without the pretraining text that PPO-max mixes into its batches.
+    """Another estimator, for rewards whose returns are normalised to mean 0 and standard deviation 1 over all steps so
+    far, this one included, and then clipped to [-`clip`, `clip`] (reward normalisation and clipping of PPO-max: Zheng
+    et al. 2023, arXiv:2307.04964, eq. 18), without the pretraining text that PPO-max mixes into its batches.
 
-    The paper has one reward an answer. Here the rewards of turns are divided by the deviation, and what else changes a
-    return is paid at its last turn.
+    The paper has one reward per answer. Here the rewards of turns are divided by the standard deviation, and whatever
+    else changes the return is added at its last turn.
     """
 
     base: Annotated[Any, Kind("estimator")] = field(default_factory=GAE)
@@ -55,14 +55,14 @@ class Normalised(Wrapped):
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        self._moments.add([float(total) for judged in scores for total in totals(judged)])
-        return self.base(groups, [[self._scaled(score) for score in judged] for judged in scores], streams)
+        self._moments.add([float(total) for of_group in scores for total in trajectory_returns(of_group)])
+        return self.base(groups, [[self._normalised(score) for score in of_group] for of_group in scores], streams)
 
-    def _scaled(self, score: Score) -> Score:
+    def _normalised(self, score: Score) -> Score:
         scale = 1 / (self._moments.deviation + self.epsilon) if self._moments.deviation else 0.0
         turns = score.turns.astype(np.float64) * scale
-        wanted = min(max((score.total - self._moments.mean) * scale, -self.clip), self.clip)
-        turns[-1:] += wanted - turns.sum()
+        clipped = min(max((score.total - self._moments.mean) * scale, -self.clip), self.clip)
+        turns[-1:] += clipped - turns.sum()
         return replace(score, turns=turns.astype(np.float32))
 
     def state(self) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""The baseline of least variance."""
+"""The group's length-weighted mean return as the baseline."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from typing import ClassVar
 
 import numpy as np
 
-from sojourn.credit.relative import ByGroup, Values, seats, spread, totals, within
+from sojourn.credit.relative import GroupEstimator, Values, credit_trajectories, per_label, seats, trajectory_returns
 from sojourn.types import Credit, Group, Score
 
 
 @dataclass(frozen=True, kw_only=True)
-class OPO(ByGroup):
-    """Return minus the group's mean return weighted by length (Hao et al. 2025, arXiv:2505.23585).
+class OPO(GroupEstimator):
+    """Return minus the group's mean return, where each return is weighted by the length of its trajectory (Hao et al.
+    2025, arXiv:2505.23585).
 
-    The baseline of least variance weighs returns by the squared norm of their gradients, which the paper takes to grow
-    with the number of sampled tokens. It is meant for exactly on-policy steps, without clipping or deviation.
+    The baseline of minimum variance weighs returns by the squared norm of their gradients, which the paper assumes to
+    grow with the number of sampled tokens. It is meant for exactly on-policy steps, without clipping and without
+    division by a standard deviation.
     """
 
     group_relative: ClassVar[bool] = True
 
-    def _one(self, group: Group, judged: Sequence[Score]) -> list[Credit]:
+    def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
         lengths = np.array([sum(len(turn.sample.tokens) for turn in t.turns) for t in group.trajectories])
-        found, names = totals(judged), seats(group)
-        weighted = within(names, found * lengths, _sum) / np.maximum(within(names, lengths.astype(np.float64), _sum), 1)
-        return spread(group, within(names, found, _differ) * (found - weighted))
+        returns, names = trajectory_returns(scores), seats(group)
+        weights = np.maximum(per_label(names, lengths.astype(np.float64), _sum), 1)
+        baseline = per_label(names, returns * lengths, _sum) / weights
+        return credit_trajectories(group, per_label(names, returns, _differ) * (returns - baseline))
 
 
 def _sum(values: Values) -> Values:
@@ -34,5 +37,5 @@ def _sum(values: Values) -> Values:
 
 
 def _differ(values: Values) -> Values:
-    """1 where there is anything to compare, else 0: rounding must not make a gain of equal returns."""
+    """Returns 1 for all values if any differ, else 0: rounding must not give equal returns an advantage."""
     return np.full_like(values, len(values) > 1 and np.ptp(values) > 0)

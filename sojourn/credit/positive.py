@@ -1,4 +1,4 @@
-"""Another estimator's advantages, those above 0 alone."""
+"""Positive advantages alone."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from sojourn.credit.wrapped import Wrapped
 from sojourn.types import Credit, Group, Score, Streams
 
 
-def _returns() -> TurnGAE:
+def _return_minus_value() -> TurnGAE:
     return TurnGAE(discount=0.95, lam=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Positive(Wrapped):
-    """max(A, 0) over the deviation of the positive advantages of the step (positive-advantage filtering of Odysseus:
-    2026, arXiv:2605.00347, eq. 1).
+    """Another estimator's advantages without the negative ones: max(A, 0), divided by the standard deviation of the
+    positive advantages of the step (positive-advantage filtering of Odysseus: 2026, arXiv:2605.00347, eq. 1).
 
-    Tokens that do worse than expected are not trained. The deviation is that of tokens, as in the authors' code, but
-    the population's; it is at least `least`, since advantages that are nearly alike would be blown up by it.
+    Tokens that do worse than expected are not trained. The standard deviation is over tokens, as in the authors' code,
+    but the population's; it is at least `min_std`, since a smaller one would blow up advantages that are nearly equal.
     """
 
-    base: Annotated[Any, Kind("estimator")] = field(default_factory=_returns)
-    least: Annotated[float, Range(above=0)] = 0.1
+    base: Annotated[Any, Kind("estimator")] = field(default_factory=_return_minus_value)
+    min_std: Annotated[float, Range(above=0)] = 0.1
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        found = self.base(groups, scores, streams)
-        every = np.concatenate([np.zeros(0), *(turn for some in found for c in some for turn in c.tokens)])
-        above = every[every > 0]
-        scale = 1 / max(float(above.std()), self.least) if len(above) else 0.0
-        return [[self._filtered(credit, scale) for credit in some] for some in found]
+        credits = self.base(groups, scores, streams)
+        every = np.concatenate([np.zeros(0), *(turn for group in credits for c in group for turn in c.tokens)])
+        positive = every[every > 0]
+        scale = 1 / max(float(positive.std()), self.min_std) if len(positive) else 0.0
+        return [[self._filtered(credit, scale) for credit in group] for group in credits]
 
     @staticmethod
     def _filtered(credit: Credit, scale: float) -> Credit:

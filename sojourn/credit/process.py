@@ -1,4 +1,4 @@
-"""Another estimator, for rewards with a stream's added to them."""
+"""Process rewards from a stream, for another estimator."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ STREAM = Text(r"[a-z_]+", "the name of a stream")
 
 @dataclass(frozen=True, kw_only=True)
 class Process(Wrapped):
-    """`outcome` times the reward of each turn plus `coef` times what the stream `by` says of the turn, added up over
-    its tokens; then another estimator, which should look at turns (fused rewards of SPA-RL: Wang et al. 2025,
+    """Another estimator, for rewards that are `outcome_coef` times the reward of each turn plus `coef` times the sum
+    over the turn's tokens of the process reward in `stream` (fused rewards of SPA-RL: Wang et al. 2025,
     arXiv:2505.20732; intrinsic rewards: Pathak et al. 2017, arXiv:1705.05363).
+
+    The base should use the rewards of turns, not only their sum over the trajectory.
     """
 
-    by: Annotated[str, STREAM] = "progress"
+    stream: Annotated[str, STREAM] = "progress"
     coef: float = 1.0
-    outcome: float = 1.0
+    outcome_coef: float = 1.0
     base: Annotated[Any, Kind("estimator")] = field(default_factory=Reinforce)
 
     @property
     def needs(self) -> frozenset[str]:
-        return self.base.needs | {self.by}
+        return self.base.needs | {self.stream}
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        paid = [
-            [self._paid(*of) for of in zip(judged, known, strict=True)]
-            for judged, known in zip(scores, streams[self.by], strict=True)
+        fused = [
+            [self._fused(score, rewards) for score, rewards in zip(of_group, stream, strict=True)]
+            for of_group, stream in zip(scores, streams[self.stream], strict=True)
         ]
-        return self.base(groups, paid, streams)
+        return self.base(groups, fused, streams)
 
-    def _paid(self, score: Score, known: Sequence[FloatArray]) -> Score:
-        more = np.array([float(turn.sum()) for turn in known], dtype=np.float32)
-        return replace(score, turns=(self.outcome * score.turns + self.coef * more).astype(np.float32))
+    def _fused(self, score: Score, process_rewards: Sequence[FloatArray]) -> Score:
+        sums = np.array([float(turn.sum()) for turn in process_rewards], dtype=np.float32)
+        return replace(score, turns=(self.outcome_coef * score.turns + self.coef * sums).astype(np.float32))

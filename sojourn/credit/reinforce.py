@@ -1,4 +1,4 @@
-"""REINFORCE with a baseline for each turn."""
+"""The policy gradient with a baseline per turn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import centred, joined, returns, spread_turns, within
+from sojourn.credit.relative import centred, concatenated, credit_turns, per_label, returns_to_go
 from sojourn.types import Credit, Group, Score, Streams
 
 
@@ -19,10 +19,10 @@ class Reinforce:
     trajectories, the same seat and the same world (Williams 1992, sections 4-6; a baseline that depends on time, as in
     Peters and Schaal 2008, "Reinforcement learning of motor skills with policy gradients").
 
-    The mean is over the whole step, or with `baseline = "group"` over the turn's group; a turn with no other to compare
-    it with has its return-to-go less itself, which is 0. With `discount = 1` and `baseline = "none"` it is the bare
-    policy gradient. Deviations: the mean contains the turn itself, which scales its gradient by (M - 1) / M for M;
-    the baseline is the plain mean, not that of least variance, which weighs returns by squared gradients.
+    The mean is over the whole step, or with `baseline = "group"` over the turn's group; a turn without others to
+    compare with gets its return-to-go minus itself, which is 0. With `discount = 1` and `baseline = "none"` this is the
+    plain policy gradient. Deviations: the mean contains the turn itself, which scales its gradient by (M - 1) / M for M
+    turns; the baseline is the plain mean, not the one of minimum variance, which weighs returns by squared gradients.
     """
 
     discount: Annotated[float, Range(0, 1)] = 1.0
@@ -33,14 +33,15 @@ class Reinforce:
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        found = [joined(returns(score, self.discount) for score in judged) for judged in scores]
+        advantages = [concatenated(returns_to_go(s, self.discount) for s in group_scores) for group_scores in scores]
         if self.baseline != "none":
             labels = [label for number, group in enumerate(groups) for label in self._labels(number, group)]
-            gain = within(labels, joined(found), centred)
-            found = np.split(gain, np.cumsum([len(turns) for turns in found])[:-1]) if groups else []
-        return [spread_turns(group, turns) for group, turns in zip(groups, found, strict=True)]
+            gain = per_label(labels, concatenated(advantages), centred)
+            ends = np.cumsum([len(turns) for turns in advantages])
+            advantages = np.split(gain, ends[:-1]) if groups else []
+        return [credit_turns(group, turns) for group, turns in zip(groups, advantages, strict=True)]
 
     def _labels(self, number: int, group: Group) -> list[Hashable]:
-        """For each turn of the group, what the turns that it is compared with have in common."""
-        where = group.task.env if self.baseline == "step" else number
-        return [(where, t.agent, turn) for t in group.trajectories for turn in range(len(t.turns))]
+        """Returns a label for each turn of the group: turns with the same label share a baseline."""
+        scope = group.task.env if self.baseline == "step" else number
+        return [(scope, t.agent, turn) for t in group.trajectories for turn in range(len(t.turns))]

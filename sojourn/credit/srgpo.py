@@ -1,4 +1,4 @@
-"""Rewards of single turns beside those of others drawn at random."""
+"""Episode advantages plus step advantages relative to randomly drawn turns."""
 
 from __future__ import annotations
 
@@ -11,22 +11,31 @@ from zlib import crc32
 import numpy as np
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import Values, joined, seats, spread_turns, standardised, totals, within
+from sojourn.credit.relative import (
+    Values,
+    concatenated,
+    credit_turns,
+    per_label,
+    seats,
+    standardised,
+    trajectory_returns,
+)
 from sojourn.types import Credit, Group, Score, Streams
 
 
 @dataclass(frozen=True, kw_only=True)
 class SRGPO:
-    """The episode's standardised return plus `step_weight` times each turn's own reward, standardised among `size`
-    turns drawn at random from the whole step (SRGPO of SeeNav-Agent: Wang et al. 2025, arXiv:2512.02631, by its code).
+    """Episode return standardised over the group, plus `step_weight` times the reward of each turn standardised among
+    `step_group_size` turns drawn at random from the whole step (SRGPO of SeeNav-Agent: Wang et al. 2025,
+    arXiv:2512.02631, by its code).
 
-    For rewards of progress that mean the same in any state. With `by`, they are that number of `Turn.info`, else the
-    turn's reward. Which turns are drawn together follows from the episodes' names. Deviations are the sample's, as in
-    the code.
+    It is meant for progress rewards that mean the same in any state. With `info_key`, the step rewards are this number
+    of `Turn.info`, else the turns' rewards. Which turns form a step group follows from the episodes' ids. Standard
+    deviations are the sample's, as in the code.
     """
 
-    by: str = ""
-    size: Annotated[int, Range(2)] = 16
+    info_key: str = ""
+    step_group_size: Annotated[int, Range(2)] = 16
     step_weight: float = 0.5
     epsilon: Annotated[float, Range(0)] = 1e-6
 
@@ -35,33 +44,34 @@ class SRGPO:
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        gain = partial(standardised, epsilon=self.epsilon, ddof=1)
-        episode = [within(seats(g), totals(judged), gain) for g, judged in zip(groups, scores, strict=True)]
-        paid = [self._paid(*of) for of in zip(groups, scores, strict=True)]
-        names = [f"{name}/{turn}" for group in groups for name, turns in _named(group) for turn in range(turns)]
-        step = within(self._draw(names), joined(paid), gain)
-        parts = np.split(step, np.cumsum([len(turns) for turns in paid])[:-1]) if groups else []
+        normalise = partial(standardised, epsilon=self.epsilon, ddof=1)
+        episode = [per_label(seats(g), trajectory_returns(s), normalise) for g, s in zip(groups, scores, strict=True)]
+        rewards = [self._step_rewards(g, s) for g, s in zip(groups, scores, strict=True)]
+        names = [f"{name}/{turn}" for group in groups for name, turns in _names(group) for turn in range(turns)]
+        step = per_label(self._step_groups(names), concatenated(rewards), normalise)
+        by_group = np.split(step, np.cumsum([len(turns) for turns in rewards])[:-1]) if groups else []
         return [
-            spread_turns(group, np.repeat(whole, [len(t.turns) for t in group.trajectories]) + self.step_weight * part)
-            for group, whole, part in zip(groups, episode, parts, strict=True)
+            credit_turns(group, np.repeat(whole, [len(t.turns) for t in group.trajectories]) + self.step_weight * turns)
+            for group, whole, turns in zip(groups, episode, by_group, strict=True)
         ]
 
-    def _paid(self, group: Group, judged: Sequence[Score]) -> Values:
-        """For each turn of the group."""
-        if not self.by:
-            return joined(score.turns.astype(np.float64) for score in judged)
-        return np.array([turn.info.get(self.by, 0.0) for t in group.trajectories for turn in t.turns], dtype=np.float64)
+    def _step_rewards(self, group: Group, scores: Sequence[Score]) -> Values:
+        """Returns the step reward of each turn of the group."""
+        if not self.info_key:
+            return concatenated(score.turns.astype(np.float64) for score in scores)
+        turns = [turn for trajectory in group.trajectories for turn in trajectory.turns]
+        return np.array([turn.info.get(self.info_key, 0.0) for turn in turns], dtype=np.float64)
 
-    def _draw(self, names: Sequence[str]) -> list[int]:
-        """The number of each turn's lot, whatever their order."""
+    def _step_groups(self, names: Sequence[str]) -> list[int]:
+        """Returns the number of each turn's step group, which does not depend on the order of the turns."""
         order = sorted(range(len(names)), key=lambda n: crc32(names[n].encode()))
-        lots = np.zeros(len(names), dtype=np.int64)
-        lots[order] = np.arange(len(names)) // self.size
-        return lots.tolist()
+        numbers = np.zeros(len(names), dtype=np.int64)
+        numbers[order] = np.arange(len(names)) // self.step_group_size
+        return numbers.tolist()
 
 
-def _named(group: Group) -> list[tuple[str, int]]:
-    """A name that no other trajectory has, and the turns, of each."""
+def _names(group: Group) -> list[tuple[str, int]]:
+    """Returns for each trajectory a name that no other one has, and its number of turns."""
     return [
         (f"{episode.id}/{seat}", len(t.turns))
         for episode in group.episodes

@@ -9,30 +9,32 @@ from sojourn.config.registry import Range
 from sojourn.credit import temporal
 from sojourn.types import Credit, Score, Trajectory
 
-Share = Annotated[float, Range(0, 1)]
+Fraction = Annotated[float, Range(0, 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TurnGAE(temporal.ByCritic):
-    """The generalised advantage of each turn, for all of its tokens; the critic is asked once a turn, before its first
-    token, and learns the advantage with `critic_lam` plus its value (turn-level GAE of ERA: Chen et al. 2025,
-    arXiv:2510.12693; step-level value of VL-DAC: Bredis et al. 2025, arXiv:2508.04280, eq. 3-4).
+class TurnGAE(temporal.CriticEstimator):
+    """Generalised advantage estimate of each turn, for all of its tokens, from the critic's value before the turn's
+    first token (turn-level GAE of ERA: Chen et al. 2025, arXiv:2510.12693; step-level value of VL-DAC: Bredis et al.
+    2025, arXiv:2508.04280, eq. 3-4).
 
-    With `lam = 1` it is the return less the critic's value, as in Odysseus (2026, arXiv:2605.00347, section C.1). A
-    trajectory that was cut off goes on with the critic's value after its last token; in the authors' codes it does not,
-    as without `bootstrap`. Their advantages are brought to mean 0 and deviation 1 over the step: that is the estimator
-    `whitened`, with `by = "turn"` in VL-DAC.
+    The critic's target, at that token, is the advantage computed with `critic_lam` plus its value. With `lam = 1` the
+    advantage is the return minus the critic's value, as in Odysseus (2026, arXiv:2605.00347, section C.1). A truncated
+    trajectory continues with the critic's value after its last token; in the authors' codes it does not, which is
+    `bootstrap = false`. They bring the advantages to mean 0 and standard deviation 1 over the step: that is the
+    estimator `whitened`, with `level = "turn"` for VL-DAC.
     """
 
-    discount: Share = 0.99
-    lam: Share = 0.95
-    critic_lam: Share | None = None
+    discount: Fraction = 0.99
+    lam: Fraction = 0.95
+    critic_lam: Fraction | None = None  # None: `lam`
     bootstrap: bool = True
 
-    def _one(self, trajectory: Trajectory, score: Score, values: temporal.PerTurn, ahead: temporal.PerTurn) -> Credit:
-        left = temporal.after(trajectory, ahead) if self.bootstrap else 0.0
-        path = temporal.by_turn(score, values, left, self.discount)
-        advantages = path.advantages(self.lam)
-        learnt = path.advantages(self.lam if self.critic_lam is None else self.critic_lam)
-        targets = temporal.at_first(trajectory, learnt + path.values)
-        return Credit(Credit.per_turn(trajectory, advantages).tokens, targets)
+    def _credit(
+        self, trajectory: Trajectory, score: Score, values: temporal.PerTurn, next_values: temporal.PerTurn
+    ) -> Credit:
+        bootstrap = temporal.bootstrap_value(trajectory, next_values) if self.bootstrap else 0.0
+        steps = temporal.turn_steps(score, values, bootstrap, self.discount)
+        advantages = steps.advantages(self.lam)
+        targets = steps.advantages(self.lam if self.critic_lam is None else self.critic_lam) + steps.values
+        return Credit(Credit.per_turn(trajectory, advantages).tokens, temporal.at_first_token(trajectory, targets))

@@ -1,4 +1,4 @@
-"""Another estimator's advantages, with mean 0 and deviation 1 over the step."""
+"""Advantages whitened over the step."""
 
 from __future__ import annotations
 
@@ -10,43 +10,44 @@ import numpy as np
 
 from sojourn.config.registry import Kind, Range
 from sojourn.credit.grpo import GRPO
-from sojourn.credit.relative import joined
+from sojourn.credit.relative import concatenated
 from sojourn.credit.wrapped import Wrapped
 from sojourn.types import Credit, Group, Score, Streams
 
 
 @dataclass(frozen=True, kw_only=True)
 class Whitened(Wrapped):
-    """Another estimator's advantages, less their mean over all tokens of the step (with `shift`), over their deviation
-    + `epsilon`, then bounded by `clip` on both sides (advantage normalisation and clipping of PPO-max: Zheng et al.
-    2023, arXiv:2307.04964, appendix B.1).
+    """Another estimator's advantages, minus their mean over all tokens of the step (with `shift_mean`), divided by
+    their standard deviation + `epsilon`, then clipped to [-`clip`, `clip`] (advantage normalisation and clipping of
+    PPO-max: Zheng et al. 2023, arXiv:2307.04964, appendix B.1).
 
-    With `by = "turn"` mean and deviation are of turns, each of which counts once, however many tokens it has: for
-    estimators with one advantage for each step of the world, as in the authors' code of VL-DAC (Bredis et al. 2025,
-    arXiv:2508.04280). A turn whose tokens differ counts with their mean, and one without tokens does not count. The
-    deviation is the population's; that code takes the sample's.
+    With `level = "turn"` mean and standard deviation are over turns, each of which counts once, however many tokens it
+    has: this is for estimators with one advantage per environment step, as in the authors' code of VL-DAC (Bredis et
+    al. 2025, arXiv:2508.04280). A turn whose tokens differ counts with their mean, and a turn without tokens does not
+    count. The standard deviation is the population's; that code takes the sample's.
     """
 
     base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
-    by: Literal["token", "turn"] = "token"
-    shift: bool = True
+    level: Literal["token", "turn"] = "token"
+    shift_mean: bool = True
     clip: Annotated[float, Range(above=0)] | None = None
     epsilon: Annotated[float, Range(above=0)] = 1e-6
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]:
-        found = self.base(groups, scores, streams)
-        turns = [turn for some in found for c in some for turn in c.tokens if len(turn)]
-        if self.by == "turn":
+        credits = self.base(groups, scores, streams)
+        turns = [turn for group in credits for c in group for turn in c.tokens if len(turn)]
+        if self.level == "turn":
             turns = [turn.mean(keepdims=True, dtype=np.float64) for turn in turns]
-        every = joined(turns)
+        every = concatenated(turns)
         if not len(every):
-            return found
-        mean, scale = float(every.mean()) if self.shift else 0.0, 1 / (float(every.std()) + self.epsilon)
-        return [[self._moved(c, mean, scale) for c in some] for some in found]
+            return credits
+        mean = float(every.mean()) if self.shift_mean else 0.0
+        scale = 1 / (float(every.std()) + self.epsilon)
+        return [[self._whitened(c, mean, scale) for c in group] for group in credits]
 
-    def _moved(self, credit: Credit, mean: float, scale: float) -> Credit:
+    def _whitened(self, credit: Credit, mean: float, scale: float) -> Credit:
         bound = np.inf if self.clip is None else self.clip
-        moved = (np.clip((turn - mean) * scale, -bound, bound).astype(np.float32) for turn in credit.tokens)
-        return replace(credit, tokens=tuple(moved))
+        turns = (np.clip((turn - mean) * scale, -bound, bound).astype(np.float32) for turn in credit.tokens)
+        return replace(credit, tokens=tuple(turns))

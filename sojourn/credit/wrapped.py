@@ -1,4 +1,4 @@
-"""What estimators have in common that change another estimator's credit."""
+"""What estimators share that change another estimator's rewards or credit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sojourn.abilities import env_needs, least_size, provided
+from sojourn.abilities import env_needs, min_group_size, provided
 from sojourn.composite import HasBases
 from sojourn.credit.relative import Values
 from sojourn.types import Credit, FloatArray
@@ -17,17 +17,18 @@ PerTurn = Sequence[Sequence[tuple[FloatArray, ...]]]
 
 
 class Wrapped(HasBases):
-    """With another estimator as `base`: what that one asks for is asked for, what it remembers is remembered."""
+    """Base of estimators that have another estimator as their `base`: what the base needs, provides and remembers is
+    passed on, and `extra_streams` are needed besides."""
 
-    also: ClassVar[frozenset[str]] = frozenset()
+    extra_streams: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def needs(self) -> frozenset[str]:
-        return self.base.needs | self.also
+        return self.base.needs | self.extra_streams
 
     @property
-    def least_size(self) -> int:
-        return least_size(self.base)
+    def min_group_size(self) -> int:
+        return min_group_size(self.base)
 
     @property
     def env_needs(self) -> frozenset[str]:
@@ -38,15 +39,15 @@ class Wrapped(HasBases):
         return provided(self.base)
 
 
-def means(streams: PerTurn) -> list[list[Values]]:
-    """The mean over the tokens of each turn: (T,) for each trajectory; 0 for a turn without any."""
+def turn_means(stream: PerTurn) -> list[list[Values]]:
+    """Returns the mean of a stream over the tokens of each turn: (T,) per trajectory; 0 for a turn without tokens."""
     return [
         [np.array([turn.mean() if len(turn) else 0.0 for turn in turns], dtype=np.float64) for turns in group]
-        for group in streams
+        for group in stream
     ]
 
 
-def scaled(credit: Credit, factors: Values, shift: Values | float = 0.0) -> Credit:
-    """Each turn's advantages times its factor, plus its shift: (T,)."""
-    moved = zip(credit.tokens, factors, np.broadcast_to(shift, np.shape(factors)), strict=True)
-    return replace(credit, tokens=tuple((turn * factor + more).astype(np.float32) for turn, factor, more in moved))
+def scale_turns(credit: Credit, factors: Values, shift: Values | float = 0.0) -> Credit:
+    """Multiplies the advantages of each turn by its factor (T,) and then adds its shift (T,)."""
+    turns = zip(credit.tokens, factors, np.broadcast_to(shift, np.shape(factors)), strict=True)
+    return replace(credit, tokens=tuple((turn * factor + offset).astype(np.float32) for turn, factor, offset in turns))

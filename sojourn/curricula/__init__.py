@@ -1,1 +1,1 @@
-"""Curricula: which task each group plays."""
+"""Curricula decide which task each group plays."""

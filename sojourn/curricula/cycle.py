@@ -1,4 +1,4 @@
-"""The tasks in their own order, over and over."""
+"""The tasks in their own order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sojourn.types import Group, Score, Task
 
 @dataclass(frozen=True, kw_only=True)
 class Cycle:
-    """Slot k plays task k of the split, over and over; a redraw plays one from far ahead."""
+    """Slot k plays task k of the split, cycling through it; a redraw plays a task half of the split further on."""
 
     split: Annotated[str, SOME] = "train"
 
@@ -28,4 +28,4 @@ class BoundCycle:
         return self.tasks[(slot + redraw * (len(self.tasks) // 2 + 1)) % len(self.tasks)]
 
     def observe(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> None:
-        """Nothing is learned from scores."""
+        """Does nothing: the order does not depend on scores."""

@@ -1,4 +1,4 @@
-"""Every task once per pass, in an order that the seed decides."""
+"""The tasks in random order, each once per pass."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from sojourn.types import Group, Score, Task
 
 @dataclass(frozen=True, kw_only=True)
 class Shuffle:
-    """Passes over the first `tasks` tasks of the split (all when 0), each pass in another order.
+    """Slots play the first `max_tasks` tasks of the split (0: all), each once per pass, in an order that the seed and
+    the pass decide.
 
-    A redraw in slot k plays what slot k + `tasks` / 2 would.
+    A redraw in slot k plays the task of slot k + n / 2 + 1, where n is the number of tasks.
     """
 
     split: Annotated[str, SOME] = "train"
-    tasks: Annotated[int, Range(0)] = 0
+    max_tasks: Annotated[int, Range(0)] = 0
 
     def bind(self, tasks: Sequence[Task], seed: int) -> BoundShuffle:
-        count = min(self.tasks or len(tasks), len(tasks), 1 << 20)
+        count = min(self.max_tasks or len(tasks), len(tasks), 1 << 20)
         return BoundShuffle(tasks, count, seed)
 
 
@@ -34,9 +35,9 @@ class BoundShuffle:
     seed: int
 
     def draw(self, slot: int, redraw: int = 0) -> Task:
-        turn, place = divmod(slot + redraw * (self.count // 2 + 1), self.count)
-        order = np.random.default_rng([self.seed, turn]).permutation(self.count)
+        pass_number, place = divmod(slot + redraw * (self.count // 2 + 1), self.count)
+        order = np.random.default_rng([self.seed, pass_number]).permutation(self.count)
         return self.tasks[int(order[place])]
 
     def observe(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> None:
-        """Nothing is learned from scores."""
+        """Does nothing: the order does not depend on scores."""

@@ -1,1 +1,1 @@
-"""Losses: a per-token loss from a forward pass and a batch, never a mean. One file each; torch."""
+"""Losses compute a per-token loss, never a mean, from a forward pass and a batch. One file each; torch."""

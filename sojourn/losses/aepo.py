@@ -1,4 +1,4 @@
-"""The clipped surrogate that goes on teaching above its clip."""
+"""The clipped surrogate that keeps a gradient above its clip."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from sojourn.protocols import Output, Selected
 
 @dataclass(frozen=True, kw_only=True)
 class AEPO:
-    """PPO whose upper bound is (1 + clip_high) r / sg(r), so that a token beyond it keeps a gradient of that size
-    (AEPO: Dong et al. 2025, arXiv:2510.14545, "Entropy Clipping-Balanced Mechanism"). The advantage that belongs to it
-    is the estimator `aepo`."""
+    """PPO whose upper bound is (1 + clip_high) r / sg(r), where sg stops the gradient, so that a token above the clip
+    keeps a gradient of that size (AEPO: Dong et al. 2025, arXiv:2510.14545, "Entropy Clipping-Balanced Mechanism").
+
+    The paper's advantage is the estimator `aepo`.
+    """
 
     clip_low: Annotated[float, Range(0, 1)] = 0.2
     clip_high: Annotated[float, Range(0)] = 0.2
@@ -27,10 +29,10 @@ class AEPO:
     zero_at_zero_advantage: ClassVar[bool] = True
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        gap = log_ratio(out, batch)
-        ratio = gap.exp()
-        above = (1 + self.clip_high) * (1 + gap - gap.detach())  # r / sg(r) to first order, finite for any r
-        bounded = torch.where(ratio > 1 + self.clip_high, above, ratio.clamp(min=1 - self.clip_low))
-        plain, clipped = ratio * batch.advantages, bounded * batch.advantages
-        metrics = {"clip_fraction": (clipped < plain).float(), "kl": sampler_kl(gap)}
-        return -self.coef * torch.minimum(plain, clipped), metrics
+        log_r = log_ratio(out, batch)
+        ratio = log_r.exp()
+        above = (1 + self.clip_high) * (1 + log_r - log_r.detach())  # r / sg(r) to first order, finite for any r
+        clipped_ratio = torch.where(ratio > 1 + self.clip_high, above, ratio.clamp(min=1 - self.clip_low))
+        unclipped, clipped = ratio * batch.advantages, clipped_ratio * batch.advantages
+        metrics = {"clip_fraction": (clipped < unclipped).float(), "kl": sampler_kl(log_r)}
+        return -self.coef * torch.minimum(unclipped, clipped), metrics

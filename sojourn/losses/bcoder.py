@@ -1,4 +1,4 @@
-"""The error of a policy that is also the value of what it says."""
+"""The temporal-difference error of a policy whose logits are Q-values."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from sojourn.protocols import Output, Selected
 
 @dataclass(frozen=True, kw_only=True)
 class BCoder:
-    """(Q - target)^2 per token, where Q = log p - max log p + V and V is the critic's, plus `advantage` |A| and
-    `likelihood` -log p where there is credit, A being Q - V (B-Coder: Yu et al. 2023, arXiv:2310.03173, eq. 1, 8 and
-    15-17, with the weights of appendix H).
+    """(Q - target)^2 per token, where Q = log p - max log p + V with the critic's V, plus, where there is credit,
+    `advantage` times |A| with A = Q - V and `likelihood` times -log p (B-Coder: Yu et al. 2023, arXiv:2310.03173, eq.
+    1, 8 and 15-17, with the weights of appendix H).
 
-    The policy is the softmax of Q (the paper's alpha is 1), so it follows what Q learns: there is no policy gradient,
-    and no ratio. The paper averages the error over a program's tokens and adds up the other two; here all three are
-    averaged alike. The critic is trained with it, where the paper trains one before, freezes it, and adds another that
-    begins at 0: a stage of this loss with `advantage` and `likelihood` 0 and the policy's learning rate 0 comes near
-    that.
+    The policy is the softmax of Q (the paper's alpha is 1), so it follows what Q learns: there is no policy gradient
+    and no ratio. The paper averages the error over a program's tokens and sums the other two terms; here all three are
+    averaged alike. The critic is trained together with the policy, where the paper trains one before, freezes it, and
+    adds another that begins at 0: a stage of this loss with `advantage` and `likelihood` 0 and the policy's learning
+    rate 0 comes near that.
     """
 
     advantage: Annotated[float, Range(0)] = 0.1

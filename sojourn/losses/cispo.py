@@ -1,4 +1,4 @@
-"""Clipped importance weights on a plain policy gradient."""
+"""Clipped importance weights on the policy gradient."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from sojourn.protocols import Output, Selected
 
 @dataclass(frozen=True, kw_only=True)
 class CISPO:
-    """-sg(clip(r, 1 - clip_low, 1 + clip_high)) A log p per token (MiniMax 2025, arXiv:2506.13585, eq. 4-5).
+    """-sg(clip(r, 1 - clip_low, 1 + clip_high)) A log p per token, where sg stops the gradient (MiniMax 2025,
+    arXiv:2506.13585, eq. 4-5).
 
-    sg stops the gradient: clipping bounds a token's weight and silences none, so that rare words at which a policy
-    turns are learnt from. As in the paper there is no lower bound by default.
+    Clipping bounds the weight of a token and removes the gradient of none, so that the policy also learns from rare
+    words that start a reflection. As in the paper there is no lower bound by default.
     """
 
     clip_low: Annotated[float, Range(0, 1)] = 1.0
@@ -29,8 +30,8 @@ class CISPO:
     zero_at_zero_advantage: ClassVar[bool] = True
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        gap = log_ratio(out, batch)
-        ratio = gap.detach().exp()
+        log_r = log_ratio(out, batch)
+        ratio = log_r.detach().exp()
         weight = ratio.clamp(1 - self.clip_low, 1 + self.clip_high)
-        metrics = {"clip_fraction": (weight != ratio).float(), "kl": sampler_kl(gap)}
+        metrics = {"clip_fraction": (weight != ratio).float(), "kl": sampler_kl(log_r)}
         return -self.coef * weight * batch.advantages * out.logprobs, metrics

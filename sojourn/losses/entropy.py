@@ -13,7 +13,7 @@ from sojourn.protocols import Output, Selected
 
 @dataclass(frozen=True, kw_only=True)
 class Entropy:
-    """-`coef` times the entropy in nats of each token's distribution (Mnih et al. 2016, arXiv:1602.01783, sec. 4)."""
+    """-`coef` times the entropy, in nats, of each token's distribution (Mnih et al. 2016, arXiv:1602.01783, sec. 4)."""
 
     coef: float = 0.01
 

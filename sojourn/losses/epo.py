@@ -1,4 +1,4 @@
-"""Entropy, kept within what it has been so far."""
+"""The entropy bonus with a penalty for leaving the range of past entropies."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from sojourn.types import Batch, FloatArray, IntArray
 
 @dataclass(frozen=True, kw_only=True)
 class EPO:
-    """-coef (H - b P) per token: an entropy bonus, and a penalty P for an entropy H beyond `low` to `high` times the
-    mean entropy M of turns of the same number in all earlier steps (Xu et al. 2025, arXiv:2509.22576, eq. 2-6; version
-    2).
+    """-coef (H - b P) per token: an entropy bonus H and a smoothing penalty P for an entropy below `min_ratio` M or
+    above `max_ratio` M, where M is the mean entropy, in all earlier steps, of turns with the same number in their
+    trajectory (Xu et al. 2025, arXiv:2509.22576, eq. 2-6; version 2).
 
-    P = penalty (max(0, low M - H) + max(0, H - high M)), and b = 1 + exp(-decay k / m) in step k, where m is half of
-    `steps`. It averages as the paper does under `aggregate.by = "turn"`, but for trajectories of different numbers of
-    turns, which the paper weighs alike. M is of each turn's number in its trajectory, as in the authors' code: the
-    first turn of an episode is compared with first turns. Where no earlier step had a turn of that number, as in the
-    first step, there is no penalty. M is made from -log p of what was sampled, whose mean is the entropy. The authors'
-    code also counts the present step, fills up short steps with zeros before their first turn, leaves the early turns
-    of an episode without penalty, and penalises by a constant, which has no gradient.
+    P = penalty_coef (max(0, min_ratio M - H) + max(0, H - max_ratio M)), and b = 1 + exp(-decay k / m) in step k, where
+    m is half of `steps`. The average is the paper's under `aggregate.by = "turn"`, except for trajectories of different
+    numbers of turns, which the paper weighs alike. M is per turn number, as in the authors' code: the first turn of an
+    episode is compared with first turns. Where no earlier step had a turn of that number, as in the first step, there
+    is no penalty. M is computed from -log p of the sampled tokens, whose mean is the entropy. The authors' code also
+    includes the present step, pads short steps with zeros before their first turn, leaves the early turns of an episode
+    without penalty, and penalises by a constant, which has no gradient.
     """
 
     coef: Annotated[float, Range(0)] = 0.001
-    low: Annotated[float, Range(0)] = 0.0
-    high: Annotated[float, Range(0)] = 2.0
-    penalty: Annotated[float, Range(0)] = 0.1
+    min_ratio: Annotated[float, Range(0)] = 0.0
+    max_ratio: Annotated[float, Range(0)] = 2.0
+    penalty_coef: Annotated[float, Range(0)] = 0.1
     decay: Annotated[float, Range(0)] = 3.0
     steps: Annotated[int, Range(1)] = 150
     _past: list[list[float]] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -42,34 +42,37 @@ class EPO:
     zero_at_zero_advantage: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.low > self.high:
-            raise ValueError(f"low = {self.low:g} with high = {self.high:g}: expected a low of at most that")
+        if self.min_ratio > self.max_ratio:
+            raise ValueError(
+                f"min_ratio = {self.min_ratio:g} with max_ratio = {self.max_ratio:g}: expected min_ratio <= max_ratio"
+            )
 
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
-        """Returns M and the weight of the penalty for each token; then this step's entropies are part of the past."""
-        where = np.flatnonzero(batch.weight)
+        """Returns M and the weight b of the penalty for each token, and then adds this step's entropies to the past."""
+        places = np.flatnonzero(batch.weight)
         mean, weight = (np.zeros(len(batch), dtype=np.float32) for _ in range(2))
-        number = _numbers(batch.turn[where], batch.trajectory[where])
-        known = self._means()
-        seen = number < len(known)
-        mean[where[seen]] = known[number[seen]]
-        weight[where[seen]] = 1 + math.exp(-self.decay * len(self._past) / max(self.steps // 2, 1))
-        if len(where):
-            entropies = np.bincount(number, weights=-batch.logprobs[where].astype(np.float64)) / np.bincount(number)
-            self._past.append(entropies.tolist())
+        number = _turn_numbers(batch.turn[places], batch.trajectory[places])
+        past_means = self._past_means()
+        seen = number < len(past_means)
+        mean[places[seen]] = past_means[number[seen]]
+        weight[places[seen]] = 1 + math.exp(-self.decay * len(self._past) / max(self.steps // 2, 1))
+        if len(places):
+            sums = np.bincount(number, weights=-batch.logprobs[places].astype(np.float64))
+            self._past.append((sums / np.bincount(number)).tolist())
         return {"epo_mean": mean, "epo_weight": weight}
 
-    def _means(self) -> FloatArray:
-        """Returns, for each number of a turn, the mean entropy of such turns over the earlier steps that had them."""
+    def _past_means(self) -> FloatArray:
+        """Returns, for each turn number, the mean entropy of such turns over the earlier steps that had them."""
         longest = max(map(len, self._past), default=0)
         means = [np.mean([step[n] for step in self._past if n < len(step)]) for n in range(longest)]
         return np.array(means, dtype=np.float32)
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         mean, weight = batch.streams["epo_mean"], batch.streams["epo_weight"]
-        beyond = (self.low * mean - out.entropy).clamp(min=0) + (out.entropy - self.high * mean).clamp(min=0)
-        loss = -self.coef * (out.entropy - weight * self.penalty * beyond)
-        return loss, {"beyond": (beyond.detach() > 0).float() * (weight > 0)}
+        below, above = self.min_ratio * mean - out.entropy, out.entropy - self.max_ratio * mean
+        excess = below.clamp(min=0) + above.clamp(min=0)
+        loss = -self.coef * (out.entropy - weight * self.penalty_coef * excess)
+        return loss, {"beyond": (excess.detach() > 0).float() * (weight > 0)}
 
     def state(self) -> Mapping[str, Any]:
         return {"past": [list(step) for step in self._past]}
@@ -78,9 +81,8 @@ class EPO:
         self._past[:] = [list(step) for step in state["past"]]
 
 
-def _numbers(turn: IntArray, trajectory: IntArray) -> IntArray:
-    """Returns, for each token, which turn of its trajectory it is of, from 0 on, in the order in which they stand in
-    the batch: (n,)."""
+def _turn_numbers(turn: IntArray, trajectory: IntArray) -> IntArray:
+    """Returns for each token the number, from 0 on, of its turn in its trajectory, in the order of the batch: (n,)."""
     _, first, place = np.unique(turn, return_index=True, return_inverse=True)
     owner = trajectory[first]  # of each turn, in ascending order, as the batch is laid out by trajectory
     return (np.arange(len(owner)) - np.searchsorted(owner, owner))[place]

@@ -1,4 +1,4 @@
-"""The clipped surrogate of whole sequences."""
+"""The clipped surrogate with sequence-level ratios."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from sojourn.protocols import Output, Selected
 
 @dataclass(frozen=True, kw_only=True)
 class GSPO:
-    """-min(s A, clip(s, 1 - clip_low, 1 + clip_high) A), where s is the geometric mean of a sequence's ratios
-    (Zheng et al. 2025, arXiv:2507.18071, eq. 5-7).
+    """-min(s A, clip(s, 1 - clip_low, 1 + clip_high) A), where s is the geometric mean of the token ratios of a
+    sequence (Zheng et al. 2025, arXiv:2507.18071, eq. 5-7).
 
-    Meant for `aggregate.by = "sequence"`. `token_form` lets the gradient of each token's own probability alone pass
-    (GSPO-token, eq. 13-14): the same where a sequence has one advantage, and meant for turn-level credit. A sequence is
-    a path of turns; `by = "turn"` takes each turn for itself, which is the paper's case of one answer.
+    It is meant for `aggregate.by = "sequence"`. `token_form` is GSPO-token (eq. 13-14), in which the gradient goes
+    through each token's own probability only: it is the same where a sequence has one advantage, and meant for
+    turn-level credit. A sequence is a path of turns; `level = "turn"` takes the ratio of each turn, which is the
+    paper's case of a single answer.
     """
 
     clip_low: Annotated[float, Range(0, 1)] = 3e-4
     clip_high: Annotated[float, Range(0)] = 4e-4
-    by: Literal["sequence", "turn"] = "sequence"
+    level: Literal["sequence", "turn"] = "sequence"
     token_form: bool = False
     coef: float = 1.0
 
@@ -33,12 +34,12 @@ class GSPO:
     zero_at_zero_advantage: ClassVar[bool] = True
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        gap = log_ratio(out, batch)
-        mean = mean_by(gap, batch.sequence if self.by == "sequence" else batch.turn)
+        log_r = log_ratio(out, batch)
+        log_s = mean_by(log_r, batch.sequence if self.level == "sequence" else batch.turn)
         if self.token_form:
-            mean = mean.detach() + out.logprobs - out.logprobs.detach()
-        ratio = mean.exp()
-        plain = ratio * batch.advantages
+            log_s = log_s.detach() + out.logprobs - out.logprobs.detach()
+        ratio = log_s.exp()
+        unclipped = ratio * batch.advantages
         clipped = ratio.clamp(1 - self.clip_low, 1 + self.clip_high) * batch.advantages
-        metrics = {"clip_fraction": (clipped < plain).float(), "kl": sampler_kl(gap)}
-        return -self.coef * torch.minimum(plain, clipped), metrics
+        metrics = {"clip_fraction": (clipped < unclipped).float(), "kl": sampler_kl(log_r)}
+        return -self.coef * torch.minimum(unclipped, clipped), metrics

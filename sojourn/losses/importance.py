@@ -1,4 +1,4 @@
-"""Another loss, corrected for what was sampled by other weights."""
+"""Importance sampling correction for another loss."""
 
 from __future__ import annotations
 
@@ -19,26 +19,31 @@ from sojourn.types import Batch, FloatArray
 
 @dataclass(frozen=True, kw_only=True)
 class Importance(HasBases):
-    """w times another loss, whose ratio is then to the trainer's weights at the beginning of the step (decoupled PPO:
-    Hilton et al. 2022, arXiv:2110.00641, eq. 4). w is the ratio of those weights to the sampler's, without gradient.
+    """Another loss multiplied by the importance weight w, the ratio, without gradient, of the trainer's weights at the
+    beginning of the step (the proximal policy) to the sampler's (decoupled PPO: Hilton et al. 2022, arXiv:2110.00641,
+    eq. 4).
 
-    It is a token's own ("token"), or the product ("product") or geometric mean ("mean") of those of its turn or
-    sequence. `outside` decides what becomes of a w beyond `low` to `high`: "truncate" bounds it from above (truncated
+    The ratio of the base is then to the proximal policy. w is the ratio of the token (`level` = "token"), or of its
+    turn or sequence: the product (`combine` = "product") or the geometric mean ("mean") of the tokens' ratios. `mode`
+    says what happens to a w outside of [`min_weight`, `max_weight`]: "truncate" bounds it from above (truncated
     importance sampling: Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training"),
-    "mask" leaves the token out (masked: Liu et al. 2025, "When speed kills stability"). What is left out still counts
-    where tokens are averaged.
+    "mask" sets it to 0 (masked: Liu et al. 2025, "When speed kills stability"). A masked token still counts where
+    tokens are averaged.
     """
 
     base: Annotated[Any, Kind("loss")] = field(default_factory=PPO)
-    over: Literal["token", "turn", "sequence"] = "token"
+    level: Literal["token", "turn", "sequence"] = "token"
     combine: Literal["product", "mean"] = "product"
-    outside: Literal["truncate", "mask"] = "truncate"
-    low: Annotated[float, Range(0)] = 0.0
-    high: Annotated[float, Range(above=0)] = 2.0
+    mode: Literal["truncate", "mask"] = "truncate"
+    min_weight: Annotated[float, Range(0)] = 0.0
+    max_weight: Annotated[float, Range(above=0)] = 2.0
 
     def __post_init__(self) -> None:
-        if self.low > self.high:
-            raise ValueError(f"low = {self.low:g} with high = {self.high:g}: expected a low of at most that")
+        if self.min_weight > self.max_weight:
+            raise ValueError(
+                f"min_weight = {self.min_weight:g} with max_weight = {self.max_weight:g}: expected "
+                "min_weight <= max_weight"
+            )
         if isinstance(self.base, DividesGradient):
             raise ValueError(
                 f"base: {type(self.base).__name__} divides its gradient by that of another objective, which a weight "
@@ -65,20 +70,20 @@ class Importance(HasBases):
         return isinstance(self.base, Chooses) and self.base.chooses
 
     def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]:
-        """Returns what the base chooses in a minibatch, by the ratio that it has here."""
+        """Returns what the base chooses in a minibatch, where its ratio is to the proximal policy."""
         return self.base.choose(replace(batch, logprobs=batch.streams["policy_logprobs"]), logprobs)
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         proximal = batch.streams["policy_logprobs"]
         weight = self._weight(proximal - batch.logprobs, batch)
-        within = (weight >= self.low) & (weight <= self.high)
-        bounded = weight.clamp(max=self.high) if self.outside == "truncate" else weight.where(within, 0.0)
+        inside = (weight >= self.min_weight) & (weight <= self.max_weight)
+        bounded = weight.clamp(max=self.max_weight) if self.mode == "truncate" else weight.where(inside, 0.0)
         per_token, metrics = self.base(out, replace(cast(Any, batch), logprobs=proximal))
-        return bounded * per_token, {**metrics, "off_policy": (~within).float(), "importance": bounded}
+        return bounded * per_token, {**metrics, "off_policy": (~inside).float(), "importance": bounded}
 
-    def _weight(self, gap: torch.Tensor, batch: Selected) -> torch.Tensor:
-        if self.over == "token":
-            return gap.exp()
-        numbers = batch.turn if self.over == "turn" else batch.sequence
-        mean = mean_by(gap, numbers)
+    def _weight(self, log_w: torch.Tensor, batch: Selected) -> torch.Tensor:
+        if self.level == "token":
+            return log_w.exp()
+        numbers = batch.turn if self.level == "turn" else batch.sequence
+        mean = mean_by(log_w, numbers)
         return (mean if self.combine == "mean" else mean * torch.bincount(numbers)[numbers]).exp()

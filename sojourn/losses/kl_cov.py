@@ -1,4 +1,4 @@
-"""The policy gradient, held back at the tokens at which entropy is lost."""
+"""The policy gradient with a KL penalty at tokens of high covariance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from sojourn.config.registry import Range
-from sojourn.losses.covariance import covariances, marked
+from sojourn.losses.covariance import covariances, token_mask
 from sojourn.losses.ratios import log_ratio, sampler_kl
 from sojourn.protocols import Output, Selected
 from sojourn.types import Batch, FloatArray
@@ -18,16 +18,18 @@ from sojourn.types import Batch, FloatArray
 
 @dataclass(frozen=True, kw_only=True)
 class KLCov:
-    """-r A per token and, for the `share` of tokens (one, at the least) of greatest covariance, `penalty` times
-    (log r)^2 / 2, an estimate of KL(sampler || policy) (KL-Cov: Cui et al. 2025, arXiv:2505.22617, eq. 13-14).
+    """-r A per token, plus, for the `fraction` of tokens (at least one) with the largest covariance of log-probability
+    and advantage, `kl_coef` times (log r)^2 / 2, an estimate of KL(sampler || policy) (KL-Cov: Cui et al. 2025,
+    arXiv:2505.22617, eq. 13-14).
 
-    The penalty has no gradient where policy and sampler agree, so it holds a step's later updates back, and those that
-    lag. The authors' code takes |log r|, whose gradient where they agree is the sign of a rounding error. The
-    covariance and the choice are of each minibatch, by the weights that it updates (see `clip_cov`).
+    The penalty has no gradient where policy and sampler agree, so it restrains the later updates of a step, and those
+    on lagging samples. The authors' code takes |log r|, whose gradient where they agree is the sign of a rounding
+    error. Covariance and choice are those of each minibatch, under the weights that are about to be updated (see
+    `clip_cov`).
     """
 
-    share: Annotated[float, Range(above=0, max=1)] = 2e-4
-    penalty: Annotated[float, Range(0)] = 1.0
+    fraction: Annotated[float, Range(above=0, max=1)] = 2e-4
+    kl_coef: Annotated[float, Range(0)] = 1.0
     coef: float = 1.0
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -35,11 +37,11 @@ class KLCov:
     chooses: ClassVar[bool] = True
 
     def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]:
-        where, found = covariances(batch, logprobs)
-        count = max(1, int(self.share * len(where)))
-        return {"kl_cov": marked(batch, where[np.argsort(-found, kind="stable")[:count]])}
+        places, values = covariances(batch, logprobs)
+        count = max(1, int(self.fraction * len(places)))
+        return {"kl_cov": token_mask(batch, places[np.argsort(-values, kind="stable")[:count]])}
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        gap, held = log_ratio(out, batch), batch.streams["kl_cov"]
-        loss = -gap.exp() * batch.advantages + self.penalty * held * gap.square() / 2
-        return self.coef * loss, {"held_back": held, "kl": sampler_kl(gap)}
+        log_r, penalised = log_ratio(out, batch), batch.streams["kl_cov"]
+        loss = -log_r.exp() * batch.advantages + self.kl_coef * penalised * log_r.square() / 2
+        return self.coef * loss, {"held_back": penalised, "kl": sampler_kl(log_r)}

@@ -1,4 +1,4 @@
-"""Negative log-likelihood: imitation."""
+"""Negative log-likelihood, for imitation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sojourn.protocols import Output, Selected
 
 @dataclass(frozen=True, kw_only=True)
 class NLL:
-    """-A log p per token: behaviour cloning when the credit is constant 1."""
+    """-A log p per token: behaviour cloning where the advantage is 1 for every token, as with `constant`."""
 
     coef: float = 1.0
 

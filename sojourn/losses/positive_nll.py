@@ -1,4 +1,4 @@
-"""Imitation of what succeeded."""
+"""Imitation of successful trajectories beside the policy loss."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sojourn.types import Batch, FloatArray
 
 @dataclass(frozen=True, kw_only=True)
 class PositiveNLL:
-    """`coef` times -log p of each token whose trajectory succeeded, averaged over such tokens alone (the loss on
+    """`coef` times -log p of each token of a successful trajectory, averaged over such tokens alone (the loss on
     positive examples of VAPO: Yue et al. 2025, arXiv:2504.05118, whose mu of 0.1 is `coef`).
 
-    It stands beside the loss of the policy. Its mean is over the tokens of the step that succeeded, under the step's
-    weights, so that it does not shrink where few of them do; the paper's is over all such tokens alike, which is
-    `aggregate.by = "token"`.
+    It is used together with a policy loss. Its mean is over the step's tokens in successful trajectories, under the
+    step's weights, so that it does not shrink where few succeed; the paper's mean is over all such tokens alike, which
+    is `aggregate.by = "token"`.
     """
 
     coef: Annotated[float, Range(0)] = 0.1
@@ -32,10 +32,10 @@ class PositiveNLL:
     valid_for: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
 
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
-        """What one token of a success counts beside one of a mean over all tokens."""
+        """Returns the factor that turns the mean over all tokens into the mean over those of successes."""
         success = batch.streams["success"]
-        shared = float((batch.weight * success).sum())
-        scale = float(batch.weight.sum()) / shared if shared > 0 else 0.0
+        successful_weight = float((batch.weight * success).sum())
+        scale = float(batch.weight.sum()) / successful_weight if successful_weight > 0 else 0.0
         return {"positive": (success * scale).astype(np.float32)}
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:

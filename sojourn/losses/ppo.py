@@ -1,4 +1,4 @@
-"""The clipped surrogate."""
+"""The clipped surrogate objective."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sojourn.protocols import Output, Selected
 class PPO:
     """-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) per token (Schulman et al. 2017, arXiv:1707.06347, eq. 7).
 
-    r is the ratio of the trained to the sampler's probability. `clip_high` above `clip_low` is the clip-higher of DAPO
-    (Yu et al. 2025, arXiv:2503.14476, eq. 10). With `dual_clip` c, a token of negative advantage costs at most -c A,
-    however likely it has become (Ye et al. 2019, arXiv:1912.09729, eq. 5).
+    r is the ratio of the trained policy's probability to the sampler's, and A the advantage. `clip_high` above
+    `clip_low` is the clip-higher of DAPO (Yu et al. 2025, arXiv:2503.14476, eq. 10). With `dual_clip` c, the loss of a
+    token with negative advantage is at most -c A, however large r is (Ye et al. 2019, arXiv:1912.09729, eq. 5).
     """
 
     clip_low: Annotated[float, Range(0, 1)] = 0.2
@@ -31,13 +31,13 @@ class PPO:
     zero_at_zero_advantage: ClassVar[bool] = True
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        gap = log_ratio(out, batch)
-        ratio = gap.exp()
-        plain = ratio * batch.advantages
+        log_r = log_ratio(out, batch)
+        ratio = log_r.exp()
+        unclipped = ratio * batch.advantages
         clipped = ratio.clamp(1 - self.clip_low, 1 + self.clip_high) * batch.advantages
-        metrics = {"clip_fraction": (clipped < plain).float(), "kl": sampler_kl(gap)}
-        gain = torch.minimum(plain, clipped)
+        metrics = {"clip_fraction": (clipped < unclipped).float(), "kl": sampler_kl(log_r)}
+        objective = torch.minimum(unclipped, clipped)
         if self.dual_clip is not None:
-            bounded = torch.maximum(gain, self.dual_clip * batch.advantages)
-            gain = torch.where(batch.advantages < 0, bounded, gain)
-        return -self.coef * gain, metrics
+            bounded = torch.maximum(objective, self.dual_clip * batch.advantages)
+            objective = torch.where(batch.advantages < 0, bounded, objective)
+        return -self.coef * objective, metrics

@@ -1,4 +1,4 @@
-"""What losses have in common that compare the policy with the sampler."""
+"""What losses share that use the ratio of the policy's probability to the sampler's."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from sojourn.protocols import Output, Selected
 
 
 def log_ratio(out: Output, batch: Selected) -> torch.Tensor:
-    """The logarithm of the policy's probability over the sampler's: (n,), with gradient."""
+    """Returns log r per token, where r is the policy's probability over the sampler's: (n,), with gradient."""
     return out.logprobs - batch.logprobs
 
 
-def sampler_kl(gap: torch.Tensor) -> torch.Tensor:
-    """The k3 estimate of KL(sampler || policy) from log-ratios, for metrics: (n,), without gradient."""
-    gap = gap.detach()
-    return gap.exp() - 1 - gap
+def sampler_kl(log_r: torch.Tensor) -> torch.Tensor:
+    """Returns the k3 estimate of KL(sampler || policy) from log-ratios, for metrics: (n,), without gradient."""
+    log_r = log_r.detach()
+    return log_r.exp() - 1 - log_r
 
 
 def mean_by(values: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Each value replaced by the mean of those of its number: (n,), with gradient."""
+    """Returns for each token the mean of the values with the same number, such as its turn: (n,), with gradient."""
     count = int(numbers.max()) + 1 if len(numbers) else 0
     zeros = values.new_zeros(count)
     return (zeros.index_add(0, numbers, values) / zeros.index_add(0, numbers, torch.ones_like(values)))[numbers]

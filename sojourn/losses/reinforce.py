@@ -1,4 +1,4 @@
-"""The plain policy gradient."""
+"""The policy gradient without a ratio."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from sojourn.protocols import Output, Selected
 
 @dataclass(frozen=True, kw_only=True)
 class Reinforce:
-    """-A log p per token (Williams 1992, section 4): no ratio, so only for samples of the current weights."""
+    """-A log p per token (Williams 1992, section 4): it has no ratio, so it is right only for samples of the current
+    weights."""
 
     coef: float = 1.0
 

@@ -1,4 +1,4 @@
-"""A soft gate in the place of the clip."""
+"""A soft gate instead of the clip."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from sojourn.protocols import Output, Selected
 
 @dataclass(frozen=True, kw_only=True)
 class SAPO:
-    """-(4 / t) sigmoid(t (r - 1)) A per token, t by the advantage's sign (Gao et al. 2025, arXiv:2511.20347).
+    """-(4 / t) sigmoid(t (r - 1)) A per token, where t is `temperature` for positive advantages and
+    `temperature_negative` for others (Gao et al. 2025, arXiv:2511.20347).
 
-    At ratio 1 the gradient is that of REINFORCE, and it fades away from there, faster for negative advantages.
+    At r = 1 the gradient is that of REINFORCE; away from there it fades, faster for negative advantages.
     """
 
     temperature: Annotated[float, Range(above=0)] = 1.0
@@ -28,8 +29,8 @@ class SAPO:
     zero_at_zero_advantage: ClassVar[bool] = True
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        gap = log_ratio(out, batch)
-        heat = torch.where(batch.advantages > 0, self.temperature, self.temperature_negative)
-        gate = torch.sigmoid(heat * (gap.exp() - 1))
-        metrics = {"gate": (4 * gate * (1 - gate)).detach(), "kl": sampler_kl(gap)}
-        return -self.coef * 4 / heat * gate * batch.advantages, metrics
+        log_r = log_ratio(out, batch)
+        temperature = torch.where(batch.advantages > 0, self.temperature, self.temperature_negative)
+        gate = torch.sigmoid(temperature * (log_r.exp() - 1))
+        metrics = {"gate": (4 * gate * (1 - gate)).detach(), "kl": sampler_kl(log_r)}
+        return -self.coef * 4 / temperature * gate * batch.advantages, metrics

@@ -1,4 +1,4 @@
-"""The clipped surrogate of turns, whose gradient is held back by what the clip leaves out."""
+"""The clipped surrogate with turn-level ratios, whose gradient is divided by the norm of what the clip removes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sojourn.protocols import Output, Selected
 
 @dataclass(frozen=True, kw_only=True)
 class STPPO:
-    """-min(w A, clip(w, 1 - clip_low, 1 + clip_high) A), where w is the geometric mean of a turn's ratios, with its
-    gradient over the norm of the gradient of w A at what was clipped (Li et al. 2025, arXiv:2511.20718).
+    """-min(w A, clip(w, 1 - clip_low, 1 + clip_high) A), where w is the geometric mean of a turn's token ratios; its
+    gradient is divided by the norm of the gradient of w A at the clipped tokens (Li et al. 2025, arXiv:2511.20718).
 
-    `by = "token"` has each token's own ratio (S-PPO); without a `floor` the gradient stays as it is (Turn-PPO, the loss
-    `gspo` by turn). The norm is at least `floor`, so that a clip that leaves out little does not make the step larger:
-    what the authors do there is not known to us. The source is the abstract, reviews and notes, and some notes take the
-    mean of a turn's ratios for its ratio, not the geometric one.
-    Both gradients are of the whole update, and come before the optimiser's own clip.
+    `by = "token"` takes each token's own ratio (S-PPO); without a `floor` the gradient is not divided (Turn-PPO, the
+    loss `gspo` with `level = "turn"`). The norm is at least `floor`, so that a clip that removes little does not make
+    the step larger: we do not know what the authors do there. The source is the abstract, reviews and notes, and some
+    notes take the arithmetic mean of a turn's ratios, not the geometric one. Both gradients are those of the whole
+    update, before the optimiser's own gradient clipping.
     """
 
     clip_low: Annotated[float, Range(0, 1)] = 0.2
@@ -46,7 +46,7 @@ class STPPO:
         return () if self.floor is None else ("left_out",)
 
     def objective(self, name: str, out: Output, batch: Selected) -> torch.Tensor:
-        """Returns what the clip took from each token's loss: (n,), with gradient; 0 where it did not act."""
+        """Returns what the clip removed from each token's loss: (n,), with gradient; 0 where it removed nothing."""
         plain, clipped = self._both(log_ratio(out, batch), batch)
         return torch.where(clipped < plain, -self.coef * plain, 0.0)
 

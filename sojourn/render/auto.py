@@ -1,4 +1,4 @@
-"""The renderer that fits the model's own chat template."""
+"""Chooses the renderer that fits the model's chat template."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from sojourn.protocols import Renderer, RendererConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Auto:
-    """ChatML or Gemma where the model's template is one of them, else the generic fallback over the template itself.
+    """The renderer `chatml` or `gemma` where the model's template is one of them, else `template`, which runs
+    the model's own.
 
-    `thinking` opens every turn of the assistant with a thinking section (ChatML).
+    `thinking` starts every assistant turn with a thinking section (ChatML).
     """
 
     thinking: bool = False
 
     def bind(self, tokenizer: Any, template: str) -> Renderer:
-        """Returns the renderer for a format's name, as the backend read it off the tokenizer."""
+        """Returns the renderer of the format whose name the backend found in the tokenizer."""
         cls = find("renderer", template)
         chosen: RendererConfig = cls(thinking=True) if self.thinking else cls()
         return chosen.bind(tokenizer, template)

@@ -1,4 +1,4 @@
-"""ChatML, the format of `<|im_start|>role ... <|im_end|>`: SmolLM2, Qwen and many others, and our `tiny`."""
+"""ChatML, the chat format `<|im_start|>role ... <|im_end|>` of SmolLM2, Qwen and many others, and of our `tiny`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ MARKS = Marks(
 
 @dataclass(frozen=True, kw_only=True)
 class ChatML:
-    """Turns in ChatML. `thinking` opens the assistant's turn with `<think>`: it samples a thought, then its answer.
+    """Renders messages as ChatML. `thinking` starts the assistant's turn with `<think>`: the model samples a thought,
+    then its answer.
 
-    Differs from the templates that models bring: no system message is made up where there is none (SmolLM2's template
-    inserts "You are a helpful AI assistant named SmolLM ..."); earlier thoughts are kept (Qwen3's template strips them,
-    which would rewrite what was sampled); tools are declared in our words (see `hermes`). Tool answers are
-    `<tool_response>` in a user turn, those that follow each other in the same turn.
+    Deviations from the models' own templates: no system message is inserted where there is none (SmolLM2's template
+    inserts "You are a helpful AI assistant named SmolLM ..."); earlier thoughts are kept (Qwen3's template removes
+    them, which would change sampled tokens); tools are declared in our words (see `hermes`). Tool answers are
+    `<tool_response>` in a user turn; consecutive ones share a turn.
     """
 
     thinking: bool = False

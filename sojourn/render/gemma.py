@@ -1,4 +1,4 @@
-"""Gemma's format of `<start_of_turn>user ... <end_of_turn>` (Gemma 2 and 3)."""
+"""Gemma's chat format `<start_of_turn>user ... <end_of_turn>` (Gemma 2 and 3)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ MARKS = Marks(
 
 @dataclass(frozen=True, kw_only=True)
 class Gemma:
-    """Turns between user and model. There is no system role: what is not the model's is the user's, and messages that
-    follow each other share a turn, parted by a blank line; so a system message stands before the first user message.
+    """Renders messages as turns of "user" and "model".
 
-    Gemma was trained on no tool format: tools are declared, called and answered as in `chatml`, in plain text. Differs
-    from the model's own template: text is not trimmed; `thinking` is ours.
+    There is no system role: all messages that are not the model's are the user's, and consecutive ones share a turn,
+    separated by a blank line; so a system message comes before the first user message in its turn. Gemma was not
+    trained on a tool format: tools are declared, called and answered in plain text as in `chatml`. Deviations from the
+    model's own template: text is not trimmed; `thinking` is ours.
     """
 
     thinking: bool = False

@@ -20,27 +20,27 @@ FORM = '<tool_call>{"name": "...", "arguments": {...}}</tool_call>'
 CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
 
-def declare(tools: Sequence[Tool]) -> list[Piece]:
-    """The tools, and how to call them, for the head of a conversation."""
+def render_tools(tools: Sequence[Tool]) -> list[Piece]:
+    """Returns the declaration of the tools and how to call them, for the first message of a conversation."""
     pieces = [Piece("# Tools\n\nYou can call functions. Their signatures are:\n<tools>\n", control=True)]
     for tool in tools:
         function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
         pieces.append(Piece(_json({"type": "function", "function": function}) + "\n"))
-    how = "</tools>\n\nTo call one, answer with its name and its arguments as JSON:\n<tool_call>\n"
-    how += '{"name": <name>, "arguments": <arguments>}\n</tool_call>'
-    return [*pieces, Piece(how, control=True)]
+    usage = "</tools>\n\nTo call one, answer with its name and its arguments as JSON:\n<tool_call>\n"
+    usage += '{"name": <name>, "arguments": <arguments>}\n</tool_call>'
+    return [*pieces, Piece(usage, control=True)]
 
 
-def respond(text: str) -> list[Piece]:
-    """What a tool answered."""
+def render_answer(text: str) -> list[Piece]:
+    """Returns a tool's answer."""
     return [Piece("<tool_response>\n", control=True), Piece(text), Piece("\n</tool_response>", control=True)]
 
 
-def say(message: Message, thinking: bool) -> list[Piece]:
-    """What the assistant says in one turn, after its header (and after `<think>` where it thinks)."""
+def render_reply(message: Message, thinking: bool) -> list[Piece]:
+    """Returns the assistant's message after the header of its turn (and after `<think>` where it thinks)."""
     if message.thought and not thinking:
         raise RenderError(
-            f"the assistant's message has the thought {message.thought[:40]!r}, but this renderer shows none: "
+            f"the assistant's message has the thought {message.thought[:40]!r}, but this renderer renders none: "
             "set thinking = true"
         )
     pieces = [Piece(message.thought), Piece("\n</think>\n\n", control=True)] if thinking else []
@@ -52,8 +52,8 @@ def say(message: Message, thinking: bool) -> list[Piece]:
     return pieces
 
 
-def sayable(message: Message) -> None:
-    """Raises `RenderError` for a message that `read` would understand as another."""
+def require_parseable(message: Message) -> None:
+    """Raises `RenderError` for a reply that `parse_reply` would parse as a different message."""
     if message.role is not Role.ASSISTANT:
         raise RenderError(f"a {message.role} message cannot be a reply: expected role assistant")
     for text, tag in ((message.text, "<tool_call>"), (message.thought, "</think>")):
@@ -70,11 +70,11 @@ def sayable(message: Message) -> None:
             )
 
 
-def read(text: str, thinking: bool) -> Message:
-    """The message behind what the assistant said.
+def parse_reply(text: str, thinking: bool) -> Message:
+    """Parses the assistant's text into a message with thought and tool calls.
 
-    Text without calls and thoughts is kept exactly; around them, blank space is dropped. Calls have no id. Raises
-    `ActionError`, worded for the model.
+    Text without calls and thoughts is kept exactly; around them, white space is removed. Calls have no id. Raises
+    `ActionError` with a message for the model.
     """
     thought = ""
     if thinking:

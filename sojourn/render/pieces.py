@@ -15,9 +15,9 @@ BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 def vocabulary(codec: Codec) -> Vocabulary:
-    """By what the tokenizer's decoder says of its pieces: bytes spelled as letters, or text with bytes to fall back on.
+    """Returns the bytes of each token, by the kind of the tokenizer's decoder: byte-level letters or byte fallback.
 
-    Pieces of other kinds are what the tokenizer decodes them to one by one.
+    With other decoders, a token's bytes are those of the text that it decodes to by itself.
     """
     tokenizer = codec.tokenizer
     kinds = _decoders(tokenizer)
@@ -36,7 +36,7 @@ def vocabulary(codec: Codec) -> Vocabulary:
 
 
 def of(renderer: Any) -> Vocabulary | None:
-    """The vocabulary of a renderer, where it has a tokenizer that gives one."""
+    """Returns the vocabulary of a renderer that has a `Codec`, else None."""
     codec = getattr(renderer, "codec", None)
     return vocabulary(codec) if isinstance(codec, Codec) else None
 
@@ -45,13 +45,13 @@ def _decoders(tokenizer: Any) -> set[str]:
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     if decoder is None:
         return set()
-    said = json.loads(decoder.__getstate__())
-    return {said["type"], *(part["type"] for part in said.get("decoders", ()))}
+    config = json.loads(decoder.__getstate__())
+    return {config["type"], *(part["type"] for part in config.get("decoders", ()))}
 
 
 @cache
 def _letters() -> dict[str, int]:
-    """The byte of each letter, as GPT-2's tokenizer spells them: printable bytes are themselves, others follow."""
+    """Returns the byte of each letter of GPT-2's tokenizer: printable bytes stand for themselves, others follow."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(0x100 + n): byte for n, byte in enumerate(others)}

@@ -1,10 +1,10 @@
-"""Text to tokens, such that what people and models wrote can never become a control token.
+"""Tokenises text such that text of people and models can never become a control token.
 
-A rendering is a list of pieces, each tokenised by itself: token boundaries are then the same whether a conversation
-grew turn by turn or is rendered afresh. Only pieces marked `control` may give the tokens that structure a chat. In
-others, every spelling of such a token is cut after its first character, so that the tokenizer cannot see it; decoded,
-the text is still the same, unless the tokenizer itself loses it: SmolLM2's has no token for six control characters, nor
-for the planes of Unicode from 4 on, and drops them.
+A rendering is a list of pieces, each tokenised by itself: so token boundaries are the same whether a conversation grew
+turn by turn or is rendered at once. Only pieces marked `control` may contain the tokens that structure a chat. In other
+pieces, every spelling of such a token is cut after its first character, so that the tokenizer cannot recognise it. The
+decoded text is the same, unless the tokenizer itself loses characters: SmolLM2's has no token for six control
+characters, nor for the planes of Unicode from 4 on, and drops them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import numpy as np
 from sojourn.errors import RenderError
 from sojourn.types import IntArray, Role
 
-LOOKS = re.compile(r"<\|.*\|>|<(start|end)_of_\w+>")  # control tokens that some tokenizers do not call special
+CONTROL_FORM = re.compile(r"<\|.*\|>|<(start|end)_of_\w+>")  # control tokens that some tokenizers do not call special
 
 
-KEPT, SHORT = 1024, 2000  # pieces whose tokens are remembered, and their characters: what formats and groups repeat
+CACHED_PIECES, CACHED_CHARS = 1024, 2000  # the cache holds pieces up to this length, as formats and groups repeat them
 
 
 class Piece(NamedTuple):
@@ -34,8 +34,8 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Codec:
-    """A tokenizer, and which of its tokens structure a chat: those it calls special or spells alike, and those of
-    `markers` that it has."""
+    """A tokenizer with its control tokens, which structure a chat: its special tokens, added tokens of a similar form,
+    and those of `markers` that it has."""
 
     tokenizer: Any
     markers: tuple[str, ...] = ()
@@ -53,15 +53,15 @@ class Codec:
         added: dict[str, int] = self.tokenizer.get_added_vocab()
         wanted = {*self.tokenizer.all_special_tokens, *self.markers}
         wanted |= {token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special}
-        controls = {text: number for text, number in added.items() if text in wanted or LOOKS.fullmatch(text)}
+        controls = {text: number for text, number in added.items() if text in wanted or CONTROL_FORM.fullmatch(text)}
         # A lookahead finds spellings that overlap, too.
         spellings = "|".join(re.escape(text) for text in sorted(controls, key=len, reverse=True) if len(text) > 1)
         object.__setattr__(self, "controls", controls)
         object.__setattr__(self, "spelled", re.compile(f"(?={spellings})") if spellings else None)
-        object.__setattr__(self, "_tokens", lru_cache(KEPT)(self._encode))
+        object.__setattr__(self, "_tokens", lru_cache(CACHED_PIECES)(self._encode))
 
     def token(self, text: str) -> int:
-        """The id of a token that the format cannot do without."""
+        """Returns the id of a token that the format requires; raises `RenderError` if the tokenizer lacks it."""
         number = self.tokenizer.convert_tokens_to_ids(text)
         if number is None or self.tokenizer.convert_ids_to_tokens(number) != text:
             raise RenderError(
@@ -73,7 +73,7 @@ class Codec:
     def encode(self, pieces: Iterable[Piece]) -> IntArray:
         tokens: list[int] = []
         for piece in pieces:
-            tokens += (self._tokens if len(piece.text) <= SHORT else self._encode)(piece)
+            tokens += (self._tokens if len(piece.text) <= CACHED_CHARS else self._encode)(piece)
         return np.asarray(tokens, dtype=np.int64)
 
     def _encode(self, piece: Piece) -> tuple[int, ...]:
@@ -99,14 +99,14 @@ class Codec:
         return tokens
 
     def cut(self, text: str) -> list[str]:
-        """The text in parts that spell no control token."""
+        """Splits the text into parts that spell no control token."""
         if self.spelled is None:
             return [text]
         edges = [0, *(match.start() + 1 for match in self.spelled.finditer(text)), len(text)]
         return [text[start:end] for start, end in pairwise(edges)]
 
     def decode(self, tokens: Sequence[int] | IntArray) -> str:
-        """The text of tokens, control tokens included."""
+        """Returns the text of tokens, control tokens included."""
         numbers = [int(token) for token in tokens]
         return self.tokenizer.decode(numbers, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 

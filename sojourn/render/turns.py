@@ -1,4 +1,4 @@
-"""A chat format of turns between markers, bound to a tokenizer: what ChatML and Gemma have in common."""
+"""Chat formats whose turns stand between markers, bound to a tokenizer: what ChatML and Gemma share."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sojourn.types import IntArray, Message, Prompt, Role, Sample, Tool
 
 @dataclass(frozen=True)
 class Marks:
-    """How a format marks turns. `names` maps a role to what the header calls it; `merged` roles that follow each other
-    share a turn, parted by `between`."""
+    """The markers of a format. `names` maps a role to its name in the header; consecutive messages of `merged` roles
+    share a turn, separated by `between`."""
 
     beginning: str  # of every conversation
     start: str  # of a turn: then its name and a newline
@@ -28,8 +28,8 @@ class Marks:
 class Turns:
     """A renderer (see `sojourn.protocols.Renderer`).
 
-    The newline after a turn's end is not sampled, so it belongs to what follows. A sample that has no end marker (it
-    was cut, or was a choice) is closed by the context that extends it.
+    The newline after a turn's end is not sampled, so it belongs to the context of the next sample. A sample without an
+    end marker (it was cut off, or was a choice) is closed by the context that extends it.
     """
 
     marks: Marks
@@ -48,27 +48,27 @@ class Turns:
         return Prompt(self.codec.encode([*pieces, *self._turns(messages, ()), *self._header()]))
 
     def parse(self, tokens: Sequence[int]) -> Message:
-        said = [int(token) for token in tokens]
-        if said and said[-1] in self.stops:
-            said.pop()
-        return hermes.read(self.decode(said), self.thinking)
+        reply = [int(token) for token in tokens]
+        if reply and reply[-1] in self.stops:
+            reply.pop()
+        return hermes.parse_reply(self.decode(reply), self.thinking)
 
     def encode_reply(self, message: Message) -> list[int]:
-        hermes.sayable(message)
+        hermes.require_parseable(message)
         refuse_images(message.images, message.role)
-        pieces = [*hermes.say(message, self.thinking), Piece(self.marks.end, control=True)]
+        pieces = [*hermes.render_reply(message, self.thinking), Piece(self.marks.end, control=True)]
         return self.codec.encode(pieces).tolist()
 
     def decode(self, tokens: Sequence[int] | IntArray) -> str:
         return self.codec.decode(tokens)
 
     def _header(self) -> list[Piece]:
-        """Where the assistant is to speak."""
+        """Returns the header of the assistant's turn, after which the model samples."""
         opening = [Piece("<think>\n", control=True)] if self.thinking else []
         return [Piece(f"{self.marks.start}{self.marks.names[Role.ASSISTANT]}\n", control=True), *opening]
 
     def _turns(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[Piece]:
-        """Whole turns, each with the newline after it. Tools are declared in a first system message."""
+        """Returns whole turns, each with the newline after it. Tools are declared in the first, a system message."""
         if tools and not (messages and messages[0].role is Role.SYSTEM):
             messages = [Message(Role.SYSTEM), *messages]
         pieces: list[Piece] = []
@@ -84,7 +84,7 @@ class Turns:
         return Piece(self.marks.between, control=True)
 
     def _turn_key(self, number: int, message: Message) -> tuple[Role, str, int]:
-        """Equal for neighbours that share a turn."""
+        """Returns a key that is equal for consecutive messages that share a turn."""
         merged = message.role in self.marks.merged
         role = self.marks.merged[0] if merged else message.role
         return role, self.marks.names[message.role], -1 if merged else number
@@ -92,9 +92,13 @@ class Turns:
     def _body(self, message: Message, tools: Sequence[Tool]) -> list[Piece]:
         refuse_images(message.images, message.role)
         if message.role is Role.ASSISTANT:
-            return hermes.say(message, self.thinking)
+            return hermes.render_reply(message, self.thinking)
         if message.role is Role.TOOL:
-            return hermes.respond(message.text)
+            return hermes.render_answer(message.text)
         if not tools:
             return [Piece(message.text)]
-        return [Piece(message.text), *([Piece("\n\n", control=True)] if message.text else []), *hermes.declare(tools)]
+        return [
+            Piece(message.text),
+            *([Piece("\n\n", control=True)] if message.text else []),
+            *hermes.render_tools(tools),
+        ]

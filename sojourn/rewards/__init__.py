@@ -1,1 +1,1 @@
-"""Rewards: judgements of groups. One file each."""
+"""Rewards score the trajectories of a group. One file each."""

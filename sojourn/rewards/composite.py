@@ -1,4 +1,4 @@
-"""Several numbers that the world tells, as one reward."""
+"""A weighted sum of the world's numbers as the reward."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from sojourn.types import Group, Score, Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class Composite:
-    """At the last turn, the weighted sum of numbers of `Turn.info`, each the last that was told, behind a gate (after
-    the reward of Deep-DxSearch: Zheng et al. 2025, arXiv:2508.15746, by its code, whose gate is the format and whose
-    weights are 0.8 for what was found on the way, 0.05 for the search and 0.15 for the answer).
+    """Weighted sum, at the last turn, of numbers in `Turn.info`, each with its last value in the trajectory, behind a
+    gate (after the reward of Deep-DxSearch: Zheng et al. 2025, arXiv:2508.15746, by its code, whose gate is the format
+    and whose weights are 0.8 for what was found on the way, 0.05 for the search and 0.15 for the answer).
 
-    A trajectory whose number `gate` is 0, or was never told, gets `closed` instead. A number that was never told counts
-    0.
+    A trajectory whose number `gate_key` is 0 or missing gets `closed_reward` instead. A missing number of `weights`
+    counts as 0.
     """
 
     weights: Mapping[str, float] = field(default_factory=lambda: {"success": 1.0})
-    gate: str = ""
-    closed: float = 0.0
+    gate_key: str = ""
+    closed_reward: float = 0.0
 
     def __post_init__(self) -> None:
         for name, weight in self.weights.items():
@@ -32,13 +32,13 @@ class Composite:
             raise ValueError("weights = {}: name at least one number of Turn.info")
 
     async def __call__(self, group: Group) -> list[Score]:
-        return [self._one(trajectory) for trajectory in group.trajectories]
+        return [self._score(trajectory) for trajectory in group.trajectories]
 
-    def _one(self, trajectory: Trajectory) -> Score:
-        told = {name: value for turn in trajectory.turns for name, value in turn.info.items()}
-        parts = {name: float(told.get(name, 0.0)) for name in self.weights}
-        open_ = not self.gate or bool(told.get(self.gate, 0.0))
-        total = sum(self.weights[name] * value for name, value in parts.items()) if open_ else self.closed
+    def _score(self, trajectory: Trajectory) -> Score:
+        last_values = {name: value for turn in trajectory.turns for name, value in turn.info.items()}
+        parts = {name: float(last_values.get(name, 0.0)) for name in self.weights}
+        is_open = not self.gate_key or bool(last_values.get(self.gate_key, 0.0))
+        total = sum(self.weights[name] * value for name, value in parts.items()) if is_open else self.closed_reward
         turns = np.zeros(len(trajectory.turns), dtype=np.float32)
         turns[-1:] = total
-        return Score(turns, {"success": float(trajectory.success), "gate": float(open_), **parts})
+        return Score(turns, {"success": float(trajectory.success), "gate": float(is_open), **parts})

@@ -1,4 +1,4 @@
-"""What the world itself paid."""
+"""The world's own reward."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from sojourn.types import Group, Score, Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class Native:
-    """`scale` times the world's reward of each turn; `malformed` is added for each turn whose action could not be
-    carried out."""
+    """`scale` times the world's reward of each turn, plus `malformed` for each turn whose action could not be carried
+    out, plus `truncated` at the last turn of a truncated trajectory."""
 
     scale: float = 1.0
     malformed: float = 0.0
-    truncated: float = 0.0  # added at the last turn of a truncated trajectory
+    truncated: float = 0.0
 
     async def __call__(self, group: Group) -> list[Score]:
-        return [self._one(trajectory) for trajectory in group.trajectories]
+        return [self._score(trajectory) for trajectory in group.trajectories]
 
-    def _one(self, trajectory: Trajectory) -> Score:
+    def _score(self, trajectory: Trajectory) -> Score:
         turns = np.array([self.scale * turn.reward for turn in trajectory.turns], dtype=np.float32)
         outcome = float(turns.sum()) if self.malformed or self.truncated else None
-        refused = np.array([turn.info.get("malformed", 0.0) for turn in trajectory.turns], dtype=np.float32)
-        turns = (turns + self.malformed * refused).astype(np.float32)
+        malformed = np.array([turn.info.get("malformed", 0.0) for turn in trajectory.turns], dtype=np.float32)
+        turns = (turns + self.malformed * malformed).astype(np.float32)
         if len(turns) and trajectory.ending.truncated:
             turns[-1] += self.truncated
         return Score(
             turns,
             {
                 "success": float(trajectory.success),
-                "malformed": float(refused.sum()),
+                "malformed": float(malformed.sum()),
                 "truncated": float(trajectory.ending.truncated),
             },
             outcome=outcome,

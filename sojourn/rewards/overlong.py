@@ -1,4 +1,4 @@
-"""Another reward, less a penalty for saying too much."""
+"""Another reward with a penalty for long trajectories."""
 
 from __future__ import annotations
 
@@ -15,26 +15,33 @@ from sojourn.types import Group, Score, Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class Overlong(HasBases):
-    """Another reward, less up to `penalty` at the last turn of a trajectory that samples more than `most` - `margin`
-    tokens: in proportion within the margin, all of it beyond `most` (soft overlong punishment of DAPO: Yu et al. 2025,
-    arXiv:2503.14476, eq. 13, whose answers have one turn)."""
+    """Another reward, minus a penalty at the last turn of a trajectory with more than `max_tokens` - `buffer_tokens`
+    sampled tokens, which grows linearly over the buffer up to `penalty` at `max_tokens` and beyond (soft overlong
+    punishment of DAPO: Yu et al. 2025, arXiv:2503.14476, eq. 13, whose answers have one turn).
+
+    `max_tokens` is the paper's L_max and `buffer_tokens` its L_cache.
+    """
 
     base: Annotated[Any, Kind("reward")] = field(default_factory=Native)
-    most: Annotated[int, Range(1)] = 256
-    margin: Annotated[int, Range(1)] = 64
+    max_tokens: Annotated[int, Range(1)] = 256
+    buffer_tokens: Annotated[int, Range(1)] = 64
     penalty: Annotated[float, Range(0)] = 1.0
 
     def __post_init__(self) -> None:
-        if self.margin > self.most:
-            raise ValueError(f"margin = {self.margin} with most = {self.most}: expected a margin of at most that")
+        if self.buffer_tokens > self.max_tokens:
+            raise ValueError(
+                f"buffer_tokens = {self.buffer_tokens} with max_tokens = {self.max_tokens}: expected "
+                "buffer_tokens <= max_tokens"
+            )
 
     async def __call__(self, group: Group) -> list[Score]:
-        judged = await self.base(group)
-        return [self._less(t, score) for t, score in zip(group.trajectories, judged, strict=True)]
+        scores = await self.base(group)
+        return [self._penalised(t, score) for t, score in zip(group.trajectories, scores, strict=True)]
 
-    def _less(self, trajectory: Trajectory, score: Score) -> Score:
-        said = sum(len(turn.sample.tokens) for turn in trajectory.turns)
-        cost = self.penalty * float(np.clip((said - self.most + self.margin) / self.margin, 0, 1))
+    def _penalised(self, trajectory: Trajectory, score: Score) -> Score:
+        length = sum(len(turn.sample.tokens) for turn in trajectory.turns)
+        excess = (length - self.max_tokens + self.buffer_tokens) / self.buffer_tokens
+        penalty = self.penalty * float(np.clip(excess, 0, 1))
         turns = score.turns.copy()
-        turns[-1:] -= np.float32(cost)
-        return replace(score, turns=turns, parts={**score.parts, "overlong": cost}, outcome=score.result)
+        turns[-1:] -= np.float32(penalty)
+        return replace(score, turns=turns, parts={**score.parts, "overlong": penalty}, outcome=score.result)

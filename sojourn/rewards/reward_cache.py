@@ -1,4 +1,4 @@
-"""Judges every group once, and remembers what it judged until the step is recorded."""
+"""Scores every group once, and keeps the scores until the step is recorded."""
 
 from __future__ import annotations
 
@@ -14,49 +14,52 @@ from sojourn.protocols import Reward
 from sojourn.types import Group, Score
 
 
-class Judged(NamedTuple):
+class ScoredGroup(NamedTuple):
     group: Group
     scores: list[Score]
 
-    def only(self, numbers: Collection[int]) -> Judged:
-        """With those of the group's episodes alone."""
+    def select(self, numbers: Collection[int]) -> ScoredGroup:
+        """Returns the group with the episodes of these numbers alone, and their scores."""
         kept = [score for score, owner in zip(self.scores, self.group.owners, strict=True) if owner in numbers]
         episodes = tuple(episode for number, episode in enumerate(self.group.episodes) if number in numbers)
-        return Judged(replace(self.group, episodes=episodes), kept)
+        return ScoredGroup(replace(self.group, episodes=episodes), kept)
 
 
 @dataclass
 class RewardCache:
-    """A reward with a memory: a group that was judged in its slot is not judged again by the loop."""
+    """A reward that remembers: a group that was scored in its slot is not scored again by the loop."""
 
     reward: Reward
-    _known: dict[tuple[str, ...], tuple[int, Judged]] = field(default_factory=dict)  # with when it was asked about
-    _asked: int = 0
+    _known: dict[tuple[str, ...], tuple[int, ScoredGroup]] = field(default_factory=dict)  # with the number of its call
+    _calls: int = 0
 
     async def __call__(self, groups: Sequence[Group]) -> list[list[Score]]:
-        return await asyncio.gather(*(self.one(group) for group in groups))
+        return await asyncio.gather(*(self.score(group) for group in groups))
 
-    async def one(self, group: Group) -> list[Score]:
+    async def score(self, group: Group) -> list[Score]:
         key = tuple(episode.id for episode in group.episodes)
         if key not in self._known:
-            self._asked += 1
-            asked = self._asked
-            self._known[key] = asked, Judged(group, await judged(self.reward, group))
+            self._calls += 1
+            call = self._calls
+            self._known[key] = call, ScoredGroup(group, await score_group(self.reward, group))
         return self._known[key][1].scores
 
-    def forget(self, before: int) -> list[Judged]:
-        """Everything judged in slots below `before`, redrawn and dropped groups included; it is then forgotten.
+    def pop_before(self, slot: int) -> list[ScoredGroup]:
+        """Removes and returns everything that was scored in slots below `slot`, redrawn and dropped groups included.
 
-        It comes by slot, and of one slot in the order of play, whichever of its slots was done first.
+        They are ordered by slot, and within one slot by the order of play, whichever of its groups was scored first.
         """
-        done = {key: known for key, known in self._known.items() if known[1].group.slot < before}
-        for key in done:
+        popped = {key: known for key, known in self._known.items() if known[1].group.slot < slot}
+        for key in popped:
             del self._known[key]
-        return [judged for _, judged in sorted(done.values(), key=lambda known: (known[1].group.slot, known[0]))]
+        return [scored for _, scored in sorted(popped.values(), key=lambda known: (known[1].group.slot, known[0]))]
 
 
-async def judged(reward: Reward, group: Group) -> list[Score]:
-    """What a reward says of a group, checked: one score for each trajectory, and a finite number for each turn."""
+async def score_group(reward: Reward, group: Group) -> list[Score]:
+    """Returns a reward's scores of a group.
+
+    Raises `ConfigError` unless there is one score for each trajectory, with a finite number for each turn.
+    """
     scores = await reward(group)
     if len(scores) != len(group.trajectories):
         raise ConfigError(
@@ -70,7 +73,7 @@ async def judged(reward: Reward, group: Group) -> list[Score]:
                 f"the reward gave {len(score.turns)} numbers for the {len(trajectory.turns)} turns of episode {name}: "
                 "a score has one for each turn"
             )
-        if wrong := [turn for turn, paid in enumerate(score.turns) if not np.isfinite(paid)]:
+        if wrong := [turn for turn, value in enumerate(score.turns) if not np.isfinite(value)]:
             raise ConfigError(
                 f"the reward of turn {wrong[0]} of episode {name} is {score.turns[wrong[0]]}: expected a "
                 "finite number for each turn: look at what the world or the reward divides by"

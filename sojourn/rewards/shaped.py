@@ -1,4 +1,4 @@
-"""Another reward, shaped by a potential."""
+"""Potential-based reward shaping."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from sojourn.types import Group, Score, Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class Shaped(HasBases):
-    """Another reward plus discount Phi(s') - Phi(s) for each turn, which leaves the best policy what it is (Ng, Harada
-    and Russell 1999, "Policy invariance under reward transformations", theorem 1).
+    """Another reward plus the potential-based shaping discount Phi(s') - Phi(s) for each turn, which leaves the optimal
+    policy unchanged (Ng, Harada and Russell 1999, "Policy invariance under reward transformations", theorem 1).
 
-    Phi is `scale` times the number `by` that a turn leaves in `Turn.info`, where it leaves none the last that was left,
-    and `start` before the first. It is 0 where the world has ended, so that a return is what it was, less Phi(s); a
-    truncated trajectory keeps its own. `discount` must be the estimator's. Under one return for a whole trajectory,
-    with discount 1, nothing is gained: it is for estimators that look at turns.
+    Phi is `scale` times the number `info_key` of a turn's `Turn.info`; a turn without it keeps the last value, and
+    before the first one the value is `start`. Phi is 0 where the episode has ended, so that the return changes by
+    -Phi(s) alone; a truncated trajectory keeps its last Phi. `discount` must be the estimator's. With one return for a
+    whole trajectory and discount 1 shaping has no use: it is for estimators that use the rewards of turns.
     """
 
     base: Annotated[Any, Kind("reward")] = field(default_factory=Native)
-    by: Annotated[str, SOME] = "progress"
+    info_key: Annotated[str, SOME] = "progress"
     scale: float = 1.0
     start: float = 0.0
     discount: Annotated[float, Range(0, 1)] = 1.0
 
     async def __call__(self, group: Group) -> list[Score]:
-        judged = await self.base(group)
-        return [self._plus(t, score) for t, score in zip(group.trajectories, judged, strict=True)]
+        scores = await self.base(group)
+        return [self._shaped(t, score) for t, score in zip(group.trajectories, scores, strict=True)]
 
-    def _plus(self, trajectory: Trajectory, score: Score) -> Score:
-        known = [self.start]
+    def _shaped(self, trajectory: Trajectory, score: Score) -> Score:
+        values = [self.start]
         for turn in trajectory.turns:
-            known.append(turn.info.get(self.by, known[-1]))
+            values.append(turn.info.get(self.info_key, values[-1]))
         if not trajectory.ending.truncated:
-            known[-1] = 0.0
-        potential = self.scale * np.array(known)
-        gain = self.discount * potential[1:] - potential[:-1]
-        shaped = (score.turns + gain).astype(np.float32)
-        parts = {**score.parts, "shaping": float(gain.sum())}
-        return replace(score, turns=shaped, parts=parts, outcome=score.result)
+            values[-1] = 0.0
+        potential = self.scale * np.array(values)
+        shaping = self.discount * potential[1:] - potential[:-1]
+        turns = (score.turns + shaping).astype(np.float32)
+        parts = {**score.parts, "shaping": float(shaping.sum())}
+        return replace(score, turns=turns, parts=parts, outcome=score.result)

@@ -1,4 +1,4 @@
-"""What a group source works with: the parts of a run that it draws on, and the stage that it is asked about."""
+"""What a group source is given: the parts of a run that it uses, and the stage that it serves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sojourn.types import SamplingParams
 
 
 class SourceContext(Protocol):
-    """The parts of a run that a group source may draw on; `params` is how a stage samples."""
+    """The parts of a run that a group source may use; `params` are the stage's sampling parameters."""
 
     @property
     def runner(self) -> Runner: ...
@@ -30,7 +30,7 @@ class SourceContext(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StageContext:
-    """What a group source is told of a stage before a run begins, when the world is open."""
+    """What `check` of a group source gets about a stage before the run begins, when the world is open."""
 
     name: str
     env: EnvFamily

@@ -21,21 +21,22 @@ from sojourn.types import FloatArray, Group, Message, Prompt, Role, Sample, Samp
 
 @dataclass(frozen=True, kw_only=True)
 class Experts:
-    """`width` demonstrations a step, over and over from the curriculum's next `distinct` tasks.
+    """`width` demonstrations per step by the world's scripted expert, cycling through the curriculum's next
+    `distinct_tasks` tasks.
 
-    An expert plays through the same environment, agent and renderer as the model, so a demonstration has exactly the
-    tokens that the model would have sampled. Only successful ones are kept when `success_only`.
+    The expert plays through the same environment, agent and renderer as the model, so a demonstration has exactly the
+    tokens that the model would have sampled. With `success_only`, only successful demonstrations are kept.
     """
 
     width: Annotated[int, Range(1)] = 16
-    distinct: Annotated[int, Range(1)] = 128
+    distinct_tasks: Annotated[int, Range(1)] = 128
     success_only: bool = True
 
     live = False
     size = 1
 
     def tasks(self, steps: int) -> int:
-        return min(self.distinct, self.width * steps)
+        return min(self.distinct_tasks, self.width * steps)
 
     async def check(self, stage: StageContext) -> None:
         if not await offers(stage.env, "expert", stage.limits):
@@ -57,10 +58,10 @@ class LiveExperts:
     played: dict[int, Group] = field(default_factory=dict)
 
     async def take(self, step: int) -> list[Group]:
-        width, distinct = self.config.width, self.config.distinct
-        numbers = [(step * width + n) % distinct for n in range(width)]
+        width = self.config.width
+        numbers = [(step * width + n) % self.config.distinct_tasks for n in range(width)]
         groups = await asyncio.gather(*(self._play(number) for number in dict.fromkeys(numbers)))
-        played = [g for g in groups if g.trajectories]  # those of a world that failed are empty
+        played = [g for g in groups if g.trajectories]  # a failed world gives an empty group
         kept = [g for g in played if not self.config.success_only or all(t.success for t in g.trajectories)]
         if not kept:
             errors = [e.error for g in groups for e in g.episodes if e.error]
@@ -83,13 +84,13 @@ class LiveExperts:
 
 
 def expert_sampler(renderer: Renderer) -> SamplerFor:
-    """Returns what has each play's own expert act in it."""
+    """Returns, for each episode, a sampler that gives the actions of its environment's expert."""
     return lambda env, label: ExpertSampler(env, renderer)
 
 
 @dataclass(frozen=True)
 class ExpertSampler:
-    """Samples what the expert of a play would do, as tokens, in the place of the engine."""
+    """Returns the expert's next action as tokens, in place of the engine."""
 
     env: Env
     renderer: Renderer
@@ -114,7 +115,7 @@ class ExpertSampler:
 
 
 async def expert_action(env: HasExpert) -> str:
-    """Returns the next action of a play's scripted expert."""
+    """Returns the next action of the environment's scripted expert."""
     action = env.expert()
     action = await action if isinstance(action, Awaitable) else action
     if not isinstance(action, str):

@@ -1,4 +1,4 @@
-"""Groups that were recorded earlier: imitation, or training again, from a run folder on disk."""
+"""Groups of a recorded run, from its folder on disk, to imitate or to train on again."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sojourn.types import Group
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """`width` groups a step from the stage of a recorded run, over and over, in their recorded order.
+    """`width` groups per step from one stage of a recorded run, cycling through them in their recorded order.
 
-    `success_only` leaves out groups without any successful episode.
+    With `success_only`, groups without a successful episode are left out.
     """
 
     path: Annotated[str, FOLDER]
@@ -51,7 +51,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class RecordedGroups:
-    """So many of them a step, over and over."""
+    """Returns `width` recorded groups per step, cycling through the groups."""
 
     width: int
     groups: list[Group]
@@ -61,4 +61,4 @@ class RecordedGroups:
         return [self.groups[(step * width + number) % len(self.groups)] for number in range(width)]
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: nothing is open."""

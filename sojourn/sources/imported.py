@@ -1,4 +1,4 @@
-"""Groups from files: what `sojourn export` wrote, and conversations of other programs, to be cloned."""
+"""Groups from files: exported episodes of Sojourn, and conversations of other programs to imitate."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ from sojourn.types import (
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """`width` groups a step from `files`, over and over, in their order: Parquet, chat or Agent Data Protocol lines.
+    """`width` groups per step from `files`, cycling through them in order: Parquet, chat or Agent Data Protocol lines.
 
-    Files of ours that hold tokens train exactly these. Other conversations are rendered in the model's format, as if it
-    had said what they say; those that begin alike are a group. Nobody sampled them, so what needs the logprobs of the
-    sampler is refused. `render` takes files of ours in the same way: for another model than the one that played.
-    `success_only` leaves out groups without any successful episode.
+    Files that `sojourn export` wrote with tokens are trained on exactly these tokens. Other conversations are rendered
+    in the model's format, as if the model had written them; conversations with the same beginning form a group. They
+    were not sampled, so losses and estimators that need the sampler's log-probabilities are refused. `render` treats
+    exported files in the same way, for another model than the one that played. With `success_only`, groups without a
+    successful episode are left out.
     """
 
     files: tuple[Annotated[str, SOME], ...]
@@ -57,12 +58,12 @@ class Imported:
         return 0
 
     async def check(self, stage: StageContext) -> None:
-        """Reads every file once: what cannot be used is said before anything is trained."""
+        """Reads every file once, so that what cannot be used is refused before anything is trained."""
         count = Counter(_unsampled(found) for _, found in self._read(stage.name))
         if not count:
-            raise ConfigError(f"stage '{stage.name}': {self._named} holds nothing to learn from")
+            raise ConfigError(f"stage '{stage.name}': {self._files_setting} holds nothing to learn from")
         if count[True]:
-            _require_cloning(stage, self._named)
+            _require_cloning(stage, self._files_setting)
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> RecordedGroups:
         groups = _Groups(context.renderer, context.runner.max_context)
@@ -71,19 +72,19 @@ class Imported:
         kept = [
             g for g in groups if g.trajectories and (not self.success_only or any(t.success for t in g.trajectories))
         ]
-        if groups.long:
+        if groups.too_long:
             warnings.warn(
-                f"stage '{stage}': {groups.long} conversations are longer than backend.max_context = "
+                f"stage '{stage}': {groups.too_long} conversations are longer than backend.max_context = "
                 f"{context.runner.max_context} tokens, and are left out",
                 RuntimeWarning,
                 stacklevel=2,
             )
         if not kept:
-            raise ConfigError(f"stage '{stage}': {self._named} holds no usable groups")
+            raise ConfigError(f"stage '{stage}': {self._files_setting} holds no usable groups")
         return RecordedGroups(self.width, kept)
 
     @property
-    def _named(self) -> str:
+    def _files_setting(self) -> str:
         return f"groups.files = {list(self.files)}"
 
     def _read(self, stage: str) -> Iterator[tuple[Path, Group | Conversation]]:
@@ -103,58 +104,60 @@ def _unsampled(found: Group | Conversation) -> bool:
 
 
 def _require_cloning(stage: StageContext, files: str) -> None:
-    """Refuses a stage that asks how likely the tokens were to those who sampled them."""
+    """Raises `ConfigError` if the stage needs log-probabilities of the sampler, which the files do not have."""
     asks = [type(loss).__name__ for loss in stage.losses if "unsampled" not in valid_for(loss)]
     asks += [type(stage.estimator).__name__] * ("ref_logprobs" in stage.estimator.needs)
     if asks:
         raise ConfigError(
-            f"stage '{stage.name}': {asks[0]} reads the logprobs of whoever sampled, which {files} does not have for "
-            "all its turns: clone them, with losses = [{name = 'nll'}] and estimator = {name = 'constant'}"
+            f"stage '{stage.name}': {asks[0]} needs the sampler's log-probabilities, which {files} does not have for "
+            "all its turns: imitate them instead, with losses = [{name = 'nll'}] and estimator = {name = 'constant'}"
         )
 
 
 @dataclass
 class _Groups:
-    """The groups of all files, in order; each play has a name of its own, as the judge and the record know it by."""
+    """The groups of all files, in order. Every episode gets a unique id, by which rewards and records know it."""
 
     renderer: Renderer
     max_context: int
-    long: int = 0
-    whole: list[Group] = field(default_factory=list)
-    made: dict[tuple[Path, str], list[Episode]] = field(default_factory=dict)  # of conversations, by task
+    too_long: int = 0
+    recorded: list[Group] = field(default_factory=list)
+    conversations: dict[tuple[Path, str], list[Episode]] = field(default_factory=dict)  # by file and task
 
     def add(self, path: Path, found: Group | Conversation) -> None:
         if isinstance(found, Group):
             self._require_readable(path, found)
-            self.whole.append(found)
+            self.recorded.append(found)
             return
         trajectory = rendered(found, self.renderer)
         last = len(trajectory.turns) - 1
         if len(trajectory.prompt(last)) + len(trajectory.turns[last].sample.tokens) > self.max_context:
-            self.long += 1
+            self.too_long += 1
             return
         name = f"{found.where}-{found.task.id}"
-        self.made.setdefault((path, found.task.id), []).append(Episode(name, found.task, (trajectory,)))
+        self.conversations.setdefault((path, found.task.id), []).append(Episode(name, found.task, (trajectory,)))
 
     def __iter__(self) -> Iterator[Group]:
-        made = [Group(slot, plays[0].task, tuple(plays)) for slot, plays in enumerate(self.made.values())]
+        rendered_groups = [
+            Group(slot, plays[0].task, tuple(plays)) for slot, plays in enumerate(self.conversations.values())
+        ]
         seen: Counter[str] = Counter()
-        for group in (*self.whole, *made):
+        for group in (*self.recorded, *rendered_groups):
             episodes = []
             for episode in group.episodes:
                 seen[episode.id] += 1
-                again = seen[episode.id] > 1
-                episodes.append(replace(episode, id=f"{episode.id}#{seen[episode.id]}") if again else episode)
+                repeated = seen[episode.id] > 1
+                episodes.append(replace(episode, id=f"{episode.id}#{seen[episode.id]}") if repeated else episode)
             yield replace(group, episodes=tuple(episodes))
 
     def _require_readable(self, path: Path, group: Group) -> None:
-        """Refuses tokens of another vocabulary or format: this model would learn to say something else."""
+        """Raises `ConfigError` for tokens of another vocabulary or format, which mean something else to this model."""
         turns = [turn for t in group.trajectories for turn in t.turns if turn.message is not None]
         if turns and (read := _read(self.renderer, turns[0])) != turns[0].message:
             raise ConfigError(
-                f"groups.files: {path}: the model reads the tokens of an episode as {_short(read)}, but what was said "
-                f"is {_short(turns[0].message)}, so another model sampled them: add render = true to clone "
-                "what was said"
+                f"groups.files: {path}: the model reads the tokens of an episode as {_short(read)}, but its message "
+                f"is {_short(turns[0].message)}, so another model sampled them: add render = true to imitate "
+                "the messages"
             )
 
 
@@ -170,7 +173,7 @@ def _short(message: Message | None) -> str:
 
 
 def rendered(conversation: Conversation, renderer: Renderer) -> Trajectory:
-    """The trajectory of a model that said what is learnt of a conversation, in one context where its format allows."""
+    """Returns the trajectory of a model that wrote the messages to be learned, in one context if its format allows."""
     try:
         turns = _turns(conversation, renderer)
     except RenderError as error:
@@ -183,18 +186,18 @@ def rendered(conversation: Conversation, renderer: Renderer) -> Trajectory:
 
 def _turns(conversation: Conversation, renderer: Renderer) -> list[Turn]:
     turns: list[Turn] = []
-    told: list[Message] = []
+    earlier: list[Message] = []
     new: list[Message] = []
-    owed = 0.0
+    pending_reward = 0.0
     for place, message in enumerate(conversation.messages):
-        owed += conversation.rewards.get(place, 0.0)
+        pending_reward += conversation.rewards.get(place, 0.0)
         if place not in conversation.learnt:
             new.append(message)
             continue
-        turns.append(replace(_turn(conversation, renderer, turns, told, new, message), reward=owed))
-        told += [*new, message]
-        new, owed = [], 0.0
-    turns[-1] = replace(turns[-1], reward=turns[-1].reward + owed)
+        turns.append(replace(_turn(conversation, renderer, turns, earlier, new, message), reward=pending_reward))
+        earlier += [*new, message]
+        new, pending_reward = [], 0.0
+    turns[-1] = replace(turns[-1], reward=turns[-1].reward + pending_reward)
     return turns
 
 
@@ -202,16 +205,16 @@ def _turn(
     conversation: Conversation,
     renderer: Renderer,
     turns: Sequence[Turn],
-    told: Sequence[Message],
+    earlier: Sequence[Message],
     new: Sequence[Message],
     message: Message,
 ) -> Turn:
     tokens = np.asarray(renderer.encode_reply(message), dtype=np.int64)
     sample = Sample(tokens, np.zeros(len(tokens), dtype=np.float32), Versions(-1, -1), Stop.END)
-    more = renderer.extend(turns[-1].sample, new) if turns else None
-    if more is not None:
-        return Turn(len(turns) - 1, more.tokens, sample, message, observed=tuple(new))
-    context = renderer.open((*told, *new), conversation.tools).tokens
+    extension = renderer.extend(turns[-1].sample, new) if turns else None
+    if extension is not None:
+        return Turn(len(turns) - 1, extension.tokens, sample, message, observed=tuple(new))
+    context = renderer.open((*earlier, *new), conversation.tools).tokens
     return Turn(
-        -1, context, sample, message, observed=tuple(new), context_messages=tuple(told), tools=conversation.tools
+        -1, context, sample, message, observed=tuple(new), context_messages=tuple(earlier), tools=conversation.tools
     )

@@ -1,4 +1,4 @@
-"""Live groups, admitted by slot: lag is bounded exactly, and a step's composition does not depend on timing."""
+"""Live groups, started by slot: the lag is bounded exactly, and which groups a step trains never depends on timing."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from sojourn.types import Group, Score
 
 @dataclass(frozen=True, kw_only=True)
 class Slots:
-    """`width` groups of `size` episodes a step.
+    """`width` groups of `size` episodes per step, played by the policy.
 
     Group k may start once training has reached step floor(k / width) - max_lag; step s trains the groups s * width to
     (s + 1) * width - 1. So `max_lag = 0` is strictly on-policy, and n lets rollout run ahead by at most n steps.
-    `zero_signal` says what becomes of a group without a signal: "keep" trains it, "drop" leaves it out, and "redraw"
+    `zero_signal` says what happens to a group without a signal: "keep" trains it, "drop" leaves it out, and "redraw"
     plays another task in the same slot until a group has a signal (dynamic sampling of DAPO: Yu et al. 2025,
     arXiv:2503.14476, section 3.2, eq. 11), so that a step trains `width` groups that have one. Which tasks a slot plays
     follows from its own groups alone, never from timing.
 
-    `signal` says what a group's trajectories are compared by. "success" is the paper's rule: some of them succeed and
-    some do not; where the world never says whether one did, their outcomes differ. "outcome" compares what the reward
-    pays for the result, penalties and shaping left out; "score" compares all that it pays.
+    A group has a signal if its trajectories differ by `signal`. "success" is the paper's rule, by which some of them
+    succeed and some do not; where the world never reports success, their outcomes are compared. "outcome" compares the
+    reward for the result, without penalties and shaping; "score" compares the whole reward.
 
-    `redraws` bounds how often a slot plays again, as some worlds never give a signal; the default is 30 groups for each
-    that is trained, as in the authors' script. `exhausted` says what becomes of the last group then: "drop" leaves it
-    out, so that the step trains fewer groups; "keep" trains it; "stop" ends the run, which is what the authors' code
-    does. The metrics `redrawn` and `exhausted` count both, step by step.
+    `max_redraws` bounds how often a slot plays another task, as some worlds never give a signal; the default is 30
+    groups for each that is trained, as in the authors' script. `exhausted` says what happens to the last group then:
+    "drop" leaves it out, so that the step trains fewer groups; "keep" trains it; "stop" ends the run, as the authors'
+    code does. The metrics `redrawn` and `exhausted` count the two per step.
     """
 
     width: Annotated[int, Range(1)] = 8
@@ -44,7 +44,7 @@ class Slots:
     max_lag: Annotated[int, Range(0)] = 0
     zero_signal: Literal["keep", "drop", "redraw"] = "keep"
     signal: Literal["success", "outcome", "score"] = "success"
-    redraws: Annotated[int, Range(0)] = 29
+    max_redraws: Annotated[int, Range(0)] = 29
     exhausted: Literal["drop", "keep", "stop"] = "drop"
 
     live = True
@@ -57,7 +57,7 @@ class Slots:
             )
 
     def tasks(self, steps: int) -> int:
-        """How many tasks of the curriculum so many steps take (redraws aside)."""
+        """Returns how many tasks of the curriculum `steps` steps take, without redraws."""
         return self.width * steps
 
     async def check(self, stage: StageContext) -> None:
@@ -68,26 +68,28 @@ class Slots:
             )
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> LiveSlots:
-        """Slot k plays what the curriculum draws for `first` + k: the tasks before it are those of earlier stages."""
+        """Returns the source of a stage: slot k plays the task that the curriculum draws for `first` + k, as the tasks
+        before `first` belong to earlier stages."""
         return LiveSlots(self, context, stage, steps, first)
 
 
-def flat(group: Group, scores: Sequence[Score], signal: str = "score") -> bool:
-    """Whether a group's trajectories are all alike by `Slots.signal`, so that it has nothing to teach."""
-    told = any("success" in turn.info for trajectory in group.trajectories for turn in trajectory.turns)
-    if signal == "success" and told:
+def has_zero_signal(group: Group, scores: Sequence[Score], signal: str = "score") -> bool:
+    """Returns whether a group's trajectories are all equal by `Slots.signal`, so that it has no signal."""
+    reports_success = any("success" in turn.info for trajectory in group.trajectories for turn in trajectory.turns)
+    if signal == "success" and reports_success:
         return len({trajectory.success for trajectory in group.trajectories}) <= 1
-    paid = [score.total if signal == "score" else score.result for score in scores]
-    return len({float(np.float32(value)) for value in paid}) <= 1
+    values = [score.total if signal == "score" else score.result for score in scores]
+    return len({float(np.float32(value)) for value in values}) <= 1
 
 
 @dataclass
 class LiveSlots:
-    """The slots of one stage at work.
+    """The slots of one stage while it runs.
 
-    Its state is what was drawn for groups that are not trained yet: after a restart their episodes go on from there,
-    and what the engine had not finished is drawn with the weights of the restart. On-policy there is never any, and a
-    resumed run is the same to the bit; with `max_lag` above 0, which weights a token is drawn with is a matter of time.
+    Its state holds the samples of groups that are not trained yet: after a restart their episodes continue from there,
+    and samples that the engine had not finished are drawn with the weights of the restart. With `max_lag = 0` there are
+    none, and a resumed run is the same bit for bit; with `max_lag` above 0, the weights that a token is drawn with
+    depend on timing.
     """
 
     config: Slots
@@ -129,19 +131,19 @@ class LiveSlots:
             del self._running[slot], self._tapes[slot]
         if self.config.zero_signal == "keep":
             return done
-        telling = [group for group in done if not await self._flat(group)]
+        with_signal = [group for group in done if not await self._has_zero_signal(group)]
         if self.config.zero_signal == "drop":
-            return telling
-        self._counts.update(redrawn=redrawn, exhausted=len(done) - len(telling))
-        return done if self.config.exhausted == "keep" else telling
+            return with_signal
+        self._counts.update(redrawn=redrawn, exhausted=len(done) - len(with_signal))
+        return done if self.config.exhausted == "keep" else with_signal
 
     def metrics(self) -> Mapping[str, float]:
-        """How many groups were redrawn, and how many slots found none with a signal, since this was last called."""
+        """Returns, since the last call, how many groups were redrawn and how many slots ended without a signal."""
         counts, self._counts = self._counts, Counter()
         return {name: float(count) for name, count in counts.items()}
 
     async def close(self) -> None:
-        """Cancels what is still running."""
+        """Cancels the episodes that are still running."""
         for task in self._running.values():
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
@@ -156,24 +158,24 @@ class LiveSlots:
             group = await self.context.runner.group(
                 tape.tasks[redraw], slot, self.config.size, params, label, sampler_for=self._taped(tape)
             )
-            if self.config.zero_signal != "redraw" or not await self._flat(group):
+            if self.config.zero_signal != "redraw" or not await self._has_zero_signal(group):
                 return group
-            if redraw == self.config.redraws:
-                return self._last(group, redraw + 1)
+            if redraw == self.config.max_redraws:
+                return self._exhausted(group, redraw + 1)
             redraw += 1
 
     def _taped(self, tape: Tape) -> SamplerFor:
         return lambda env, label: tape.sampler(self.context.runner.sampler, label)
 
-    async def _flat(self, group: Group) -> bool:
-        return flat(group, await self.context.rewards.one(group), self.config.signal)
+    async def _has_zero_signal(self, group: Group) -> bool:
+        return has_zero_signal(group, await self.context.rewards.score(group), self.config.signal)
 
-    def _last(self, group: Group, played: int) -> Group:
-        """The last group of a slot that found none with a signal; ConfigError where that is to end the run."""
+    def _exhausted(self, group: Group, played: int) -> Group:
+        """Returns the last group of a slot without a signal; raises `ConfigError` where that ends the run."""
         if self.config.exhausted == "stop":
             raise ConfigError(
-                f"slot {group.slot} of stage '{self.stage}' played {played} tasks, and the plays of each are all alike "
-                f'by signal = "{self.config.signal}": give it tasks that are solved sometimes, more plays of each '
+                f"slot {group.slot} of stage '{self.stage}' played {played} tasks, and all episodes of each are equal "
+                f'by signal = "{self.config.signal}": give it tasks that are solved sometimes, more episodes per task '
                 '(size), or exhausted = "drop"'
             )
         return group

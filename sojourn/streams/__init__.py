@@ -1,1 +1,1 @@
-"""Streams: side information per token or per turn that estimators and losses may ask for. One file each."""
+"""Streams are per-token inputs of estimators and losses, such as entropies or process rewards. One file each."""

@@ -1,4 +1,4 @@
-"""What the world answered that was not foreseen."""
+"""Intrinsic curiosity: the prediction error of a forward model."""
 
 from __future__ import annotations
 
@@ -12,45 +12,47 @@ import torch
 
 from sojourn.config.registry import Range
 from sojourn.protocols import PerTurn, StepContext
-from sojourn.streams.learner import Learning, hashed, layers
+from sojourn.streams.learner import LearnedStream, hashed_counts, layers
 from sojourn.streams.trainer_passes import at_last
 from sojourn.types import Trajectory, Turn
 
 
-class Moves(NamedTuple):
-    """What was seen before and after some actions, and the actions, as numbers."""
+class Transitions(NamedTuple):
+    """Actions with what was observed before and after them, as hashed features."""
 
     before: torch.Tensor  # (n, features)
     action: torch.Tensor  # (n, features)
     after: torch.Tensor  # (n, features)
-    label: torch.Tensor  # (n,) which of `actions` classes the action is of
+    label: torch.Tensor  # (n,) the action's class
 
 
-class Foresight(torch.nn.Module):
-    def __init__(self, features: int, width: int, actions: int) -> None:
+class CuriosityModel(torch.nn.Module):
+    def __init__(self, features: int, hidden_size: int, action_classes: int) -> None:
         super().__init__()
-        self.encode = layers(features, width)
-        self.forward_model = layers(width + features, width, width)
-        self.inverse_model = layers(2 * width, width, actions)
+        self.encode = layers(features, hidden_size)
+        self.forward_model = layers(hidden_size + features, hidden_size, hidden_size)
+        self.inverse_model = layers(2 * hidden_size, hidden_size, action_classes)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curiosity(Learning):
-    """eta / 2 times the squared error of a forward model in the features of what each turn's action led to, at the
-    turn's last token; the features are learnt by an inverse model that tells the action from what came before and after
-    (intrinsic curiosity: Pathak et al. 2017, arXiv:1705.05363, eq. 2-7), on text.
+class Curiosity(LearnedStream):
+    """`eta` / 2 times the squared error of a forward model that predicts the features of the observation after each
+    turn's action, at the turn's last token (intrinsic curiosity: Pathak et al. 2017, arXiv:1705.05363, eq. 2-7), on
+    text.
 
-    What is seen and done is read as hashed counts of words, or tokens, and pairs of them, an action's class is a hash
-    of its tokens. A turn without an answer, as the last, gets 0. The features do not follow the forward error, which
-    the paper lets pull at them: with few different observations it made them shrink. It learns once from each step,
-    after the step was read.
+    The features are learned by an inverse model, which predicts the action from the observations before and after it;
+    `beta` is the forward model's part of the loss. Observations and actions are read as hashed counts of words, or of
+    tokens, and of pairs of them (`features` columns); the class of an action is a hash of its tokens, one of
+    `action_classes`. A turn without a later observation, such as the last, gets 0. The forward error has no gradient
+    into the features, where the paper lets it have one: with few different observations it made them shrink. The
+    networks learn once from each step, after the stream was read.
     """
 
     eta: Annotated[float, Range(0)] = 0.01
-    beta: Annotated[float, Range(0, 1)] = 0.2  # how much of the learning is the forward model's
-    width: Annotated[int, Range(1)] = 64
+    beta: Annotated[float, Range(0, 1)] = 0.2
+    hidden_size: Annotated[int, Range(1)] = 64
     features: Annotated[int, Range(1)] = 512
-    actions: Annotated[int, Range(2)] = 64
+    action_classes: Annotated[int, Range(2)] = 64
     lr: Annotated[float, Range(above=0)] = 1e-3
     seed: Annotated[int, Range(0)] = 0
 
@@ -58,44 +60,49 @@ class Curiosity(Learning):
     reference: ClassVar[bool] = False
 
     def build(self, size: int) -> torch.nn.Module:
-        return Foresight(size, self.width, self.actions)
+        return CuriosityModel(size, self.hidden_size, self.action_classes)
 
     async def __call__(self, context: StepContext) -> PerTurn:
-        return [at_last(group, [self._said(t) for t in group.trajectories]) for group in context.groups]
+        return [at_last(group, [self._rewards(t) for t in group.trajectories]) for group in context.groups]
 
     async def learn(self, context: StepContext) -> Mapping[str, float]:
-        """`error` is the forward model's on the step, before it has learnt from it; `inverse` the other's, in nats."""
+        """Learns from the step; returns the losses before the update: `error` of the forward model, and `inverse`,
+        the cross-entropy of the inverse model in nats."""
         trajectories = [t for group in context.groups for t in group.trajectories if len(t.turns) > 1]
         if not trajectories:
             return {}
-        moves = Moves(*(torch.cat(parts) for parts in zip(*map(self._moves, trajectories), strict=True)))
-        net, (error, before, after) = self.learner.net(self.features), self._errors(moves)
-        told = torch.nn.functional.cross_entropy(net.inverse_model(torch.cat([before, after], 1)), moves.label)
-        self.learner.descend((1 - self.beta) * told + self.beta * error.mean())
-        return {"error": float(error.detach().mean()), "inverse": float(told.detach())}
+        parts = zip(*map(self._transitions, trajectories), strict=True)
+        transitions = Transitions(*(torch.cat(part) for part in parts))
+        net, (error, before, after) = self.learner.net(self.features), self._errors(transitions)
+        logits = net.inverse_model(torch.cat([before, after], 1))
+        inverse = torch.nn.functional.cross_entropy(logits, transitions.label)
+        self.learner.update((1 - self.beta) * inverse + self.beta * error.mean())
+        return {"error": float(error.detach().mean()), "inverse": float(inverse.detach())}
 
     @torch.no_grad()
-    def _said(self, trajectory: Trajectory) -> list[float]:
+    def _rewards(self, trajectory: Trajectory) -> list[float]:
+        """Returns the intrinsic reward of each turn: (T,)."""
         if len(trajectory.turns) < 2:
             return [0.0] * len(trajectory.turns)
-        error, *_ = self._errors(self._moves(trajectory))
+        error, *_ = self._errors(self._transitions(trajectory))
         return [*(self.eta * error).tolist(), 0.0]
 
-    def _errors(self, moves: Moves) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Half the squared error of each foreseen answer, and the features of what came before and after."""
+    def _errors(self, transitions: Transitions) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Returns half the squared error of each prediction, and the features before and after the actions."""
         net = self.learner.net(self.features)
-        before, after = net.encode(moves.before), net.encode(moves.after)
-        foreseen = net.forward_model(torch.cat([before.detach(), moves.action], 1))
-        return (foreseen - after.detach()).square().sum(1) / 2, before, after
+        before, after = net.encode(transitions.before), net.encode(transitions.after)
+        predicted = net.forward_model(torch.cat([before.detach(), transitions.action], 1))
+        return (predicted - after.detach()).square().sum(1) / 2, before, after
 
-    def _moves(self, trajectory: Trajectory) -> Moves:
-        seen = torch.from_numpy(hashed([seen_at(turn) for turn in trajectory.turns], self.features))
-        said = [turn.sample.tokens for turn in trajectory.turns[:-1]]
-        action = torch.from_numpy(hashed([tokens.tolist() for tokens in said], self.features))
-        label = torch.tensor([crc32(np.asarray(t, dtype=np.int64).tobytes()) % self.actions for t in said])
-        return Moves(seen[:-1], action, seen[1:], label)
+    def _transitions(self, trajectory: Trajectory) -> Transitions:
+        observed = torch.from_numpy(hashed_counts([text_before(turn) for turn in trajectory.turns], self.features))
+        actions = [turn.sample.tokens for turn in trajectory.turns[:-1]]
+        action = torch.from_numpy(hashed_counts([tokens.tolist() for tokens in actions], self.features))
+        hashes = [crc32(np.asarray(tokens, dtype=np.int64).tobytes()) for tokens in actions]
+        label = torch.tensor([number % self.action_classes for number in hashes])
+        return Transitions(observed[:-1], action, observed[1:], label)
 
 
-def seen_at(turn: Turn) -> str | list[int]:
-    """What the world had to say before a turn; where nobody kept the messages, the tokens that were new."""
+def text_before(turn: Turn) -> str | list[int]:
+    """Returns what the world said before a turn; where the messages were not kept, the new tokens of the context."""
     return "\n".join(message.text for message in turn.observed) if turn.observed else turn.context.tolist()

@@ -1,4 +1,4 @@
-"""The present policy's entropy."""
+"""The entropy of the present policy."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from sojourn.protocols import PerTurn, StepContext
 @dataclass(frozen=True, kw_only=True)
 class Entropy:
     """Entropy, in nats, of the distribution from which each token was drawn, under the trainer's weights at the
-    beginning of the step; over the tokens that were allowed, at the temperature of the draw, without top-k, top-p or
-    min-p. The same pass gives `policy_logprobs`."""
+    beginning of the step.
+
+    It is over the allowed tokens, at the sampling temperature, without top-k, top-p or min-p. The stream
+    `policy_logprobs` comes from the same forward pass.
+    """
 
     provides: ClassVar[str] = "entropy"
     reference: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""What a language model thinks of what the world said, learnt by something cheaper than asking it each time."""
+"""Intrinsic rewards distilled from a language model's feedback on the world's messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from sojourn.config.registry import Range
 from sojourn.protocols import PerTurn, StepContext
-from sojourn.streams.learner import Learning, hashed, layers
+from sojourn.streams.learner import LearnedStream, hashed_counts, layers
 from sojourn.streams.replies import question_tokens, reply_tokens, score_replies
 from sojourn.streams.trainer_passes import at_last
 from sojourn.types import Trajectory
@@ -24,36 +24,37 @@ BETTER = (
 )
 
 
-Asked = tuple[str, ...]  # a message, or two that were compared
+Asked = tuple[str, ...]  # the message of a question, or the two messages that it compares
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feedback(Learning):
-    """An intrinsic reward for what each turn's action led to, at the turn's last token: what a language model's
-    feedback says of the message, over the cube of how often it was seen in the episode (ONI: Zheng et al. 2024,
-    arXiv:2410.23022, section 3).
+class Feedback(LearnedStream):
+    """Intrinsic reward of each turn, at its last token: the value of the message that the action led to, by a language
+    model's feedback, divided by the number of times the message was seen in the episode to the power `count_exponent`,
+    3 by default (ONI: Zheng et al. 2024, arXiv:2410.23022, section 3).
 
-    `form`: "hash" pays 1 for messages that were found helpful, known by their text; "classification" learns to tell
-    them and pays 1 above `threshold`; "ranking" learns a score from which of two messages helps more (Bradley-Terry),
-    and pays it, standardised over the step, where it is above `floor`. New messages wait, `rate` of them, the newest
-    first, are asked about after each step, so feedback comes late, as from the paper's model beside the run. Asked is
-    the present policy itself, by which of two answers it finds likelier; the paper's is larger and another. A message
-    is all that the world said after the action.
+    `reward_model` "hash" gives 1 to messages labelled helpful, which are looked up by their text; "classification"
+    learns to predict the label and gives 1 above `threshold`; "ranking" learns a score from which of two messages helps
+    more (Bradley-Terry), and gives it, standardised over the step, where it is above `min_score`. New messages wait;
+    after each step the model labels the newest `messages_per_step` of them, so that feedback comes late, as from the
+    paper's model, which runs beside the training. The model that labels is the present policy itself, by which of two
+    answers it finds likelier; the paper's is another and larger model. A message is all that the world said after the
+    action.
     """
 
-    form: Literal["hash", "classification", "ranking"] = "classification"
-    rate: Annotated[int, Range(2)] = 32
-    exponent: Annotated[float, Range(0)] = 3.0
+    reward_model: Literal["hash", "classification", "ranking"] = "classification"
+    messages_per_step: Annotated[int, Range(2)] = 32
+    count_exponent: Annotated[float, Range(0)] = 3.0
     threshold: Annotated[float, Range(0, 1)] = 0.5
-    floor: float = -0.5
-    question: str = ""  # with {message}, or {first} and {second}; ours where empty
-    longest: Annotated[int, Range(1)] = 2000  # characters of a message that are asked about
-    capacity: Annotated[int, Range(2)] = 10_000  # labels, and messages that wait; the oldest are forgotten
+    min_score: float = -0.5
+    question: str = ""  # a template with {message}, or {first} and {second}; empty: the built-in one
+    max_chars: Annotated[int, Range(1)] = 2000  # of a message in a question; the rest is cut off
+    capacity: Annotated[int, Range(2)] = 10_000  # of labels and of waiting messages; the oldest are dropped
     features: Annotated[int, Range(1)] = 512
-    width: Annotated[int, Range(1)] = 128
+    hidden_size: Annotated[int, Range(1)] = 128
     lr: Annotated[float, Range(above=0)] = 1e-3
     updates: Annotated[int, Range(1)] = 32
-    batch: Annotated[int, Range(1)] = 256
+    batch_size: Annotated[int, Range(1)] = 256
     seed: Annotated[int, Range(0)] = 0
     _labels: dict[Asked, float] = field(default_factory=dict, init=False, repr=False, compare=False)
     _waiting: dict[str, None] = field(default_factory=dict, init=False, repr=False, compare=False)  # oldest first
@@ -64,24 +65,26 @@ class Feedback(Learning):
 
     def __post_init__(self) -> None:
         if self.question:
-            asked = ("first", "second") if self.form == "ranking" else ("message",)
+            asked = ("first", "second") if self.reward_model == "ranking" else ("message",)
             try:
                 whole = self.question.format(**{name: f"<{name}>" for name in asked})
             except (KeyError, IndexError, ValueError) as error:
-                raise ValueError(f"question = {self.question!r}: {error}: its gaps are {', '.join(asked)}") from None
+                raise ValueError(
+                    f"question = {self.question!r}: {error}: its placeholders are {', '.join(asked)}"
+                ) from None
             if missing := [name for name in asked if f"<{name}>" not in whole]:
-                raise ValueError(f"question = {self.question!r}: it leaves no gap {{{missing[0]}}}")
+                raise ValueError(f"question = {self.question!r}: expected the placeholder {{{missing[0]}}} in it")
 
     def build(self, size: int) -> torch.nn.Module:
-        return layers(size, self.width, self.width, 1)
+        return layers(size, self.hidden_size, self.hidden_size, 1)
 
     async def __call__(self, context: StepContext) -> PerTurn:
-        worth = self._worth(list(dict.fromkeys(m for g in context.groups for t in g.trajectories for m in led_to(t))))
-        return [at_last(group, [self._paid(t, worth) for t in group.trajectories]) for group in context.groups]
+        values = self._values(list(dict.fromkeys(m for g in context.groups for t in g.trajectories for m in led_to(t))))
+        return [at_last(group, [self._rewards(t, values) for t in group.trajectories]) for group in context.groups]
 
     async def learn(self, context: StepContext) -> Mapping[str, float]:
-        """`labels` is how many are known, `waiting` how many messages wait, `helpful` the share of labels that are 1,
-        and `error` the cross-entropy, in nats, on the step's own labels before they were learnt from."""
+        """Labels new messages and learns from all labels. Returns the number of `labels`, that of messages `waiting`,
+        the fraction of `helpful` labels, and as `error` the cross-entropy, in nats, on the new labels before that."""
         for message in (m for g in context.groups for t in g.trajectories for m in led_to(t)):
             if message not in self._known:
                 self._waiting[message] = None
@@ -92,7 +95,7 @@ class Feedback(Learning):
         found = {"labels": float(len(self._labels)), "waiting": float(len(self._waiting))}
         if self._labels:
             found["helpful"] = sum(self._labels.values()) / len(self._labels)
-        if self.form != "hash" and self._labels:
+        if self.reward_model != "hash" and self._labels:
             with torch.no_grad():
                 found |= {"error": float(self._error(list(new.items())))} if new else {}
             self._distil(len(self._known))
@@ -101,8 +104,8 @@ class Feedback(Learning):
     def _distil(self, seed: int) -> None:
         known, rng = list(self._labels.items()), np.random.default_rng((self.seed, seed))
         for _ in range(self.updates):
-            drawn = rng.choice(len(known), min(self.batch, len(known)), replace=False)
-            self.learner.descend(self._error([known[n] for n in drawn]))
+            drawn = rng.choice(len(known), min(self.batch_size, len(known)), replace=False)
+            self.learner.update(self._error([known[n] for n in drawn]))
 
     def state(self) -> Mapping[str, Any]:
         known = [[list(asked), label] for asked, label in self._labels.items()]
@@ -118,11 +121,11 @@ class Feedback(Learning):
         self.learner.restore(state["learner"])
 
     async def _ask(self, context: StepContext) -> dict[Asked, float]:
-        """About the newest; for a ranking, about neighbours among them, so a single one waits for another."""
-        newest = list(self._waiting)[-self.rate :][::-1]
-        ranked = self.form == "ranking"
+        """Labels the newest waiting messages, or, for a ranking, pairs of neighbours among them (one alone waits)."""
+        newest = list(self._waiting)[-self.messages_per_step :][::-1]
+        ranked = self.reward_model == "ranking"
         about: list[Asked] = list(pairwise(newest)) if ranked else [(message,) for message in newest]
-        questions = [question_tokens(context, self._worded(one)) for one in about]
+        questions = [question_tokens(context, self._question_text(one)) for one in about]
         answers = [reply_tokens(context, text) for text in (("A", "B") if ranked else ("yes", "no"))]
         scored = await score_replies(context.trainer, [q for q in questions for _ in answers], answers * len(questions))
         means = [float(logprobs.mean()) for logprobs in scored]
@@ -131,49 +134,50 @@ class Feedback(Learning):
             self._known[message] = None
         return {one: float(means[2 * n] > means[2 * n + 1]) for n, one in enumerate(about)}
 
-    def _worded(self, about: Asked) -> str:
-        cut = [message[: self.longest] for message in about]
-        if self.form == "ranking":
+    def _question_text(self, about: Asked) -> str:
+        cut = [message[: self.max_chars] for message in about]
+        if self.reward_model == "ranking":
             return (self.question or BETTER).format(first=cut[0], second=cut[1])
         return (self.question or HELPFUL).format(message=cut[0])
 
     def _scores(self, messages: Sequence[str]) -> torch.Tensor:
-        return self.learner.net(self.features)(torch.from_numpy(hashed(messages, self.features)))[:, 0]
+        return self.learner.net(self.features)(torch.from_numpy(hashed_counts(messages, self.features)))[:, 0]
 
     def _error(self, known: Sequence[tuple[Asked, float]]) -> torch.Tensor:
         first, *others = (self._scores(messages) for messages in zip(*(asked for asked, _ in known), strict=True))
         logits = first - others[0] if others else first
-        wanted = torch.tensor([label for _, label in known])
-        return torch.nn.functional.binary_cross_entropy_with_logits(logits, wanted)
+        labels = torch.tensor([label for _, label in known])
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
 
     @torch.no_grad()
-    def _worth(self, messages: Sequence[str]) -> dict[str, float]:
-        if self.form == "hash":
+    def _values(self, messages: Sequence[str]) -> dict[str, float]:
+        if self.reward_model == "hash":
             return {message: self._labels.get((message,), 0.0) for message in messages}
         if not self._labels or not messages:
             return dict.fromkeys(messages, 0.0)
         scores = self._scores(messages)
-        if self.form == "classification":
+        if self.reward_model == "classification":
             return dict(zip(messages, (torch.sigmoid(scores) > self.threshold).float().tolist(), strict=True))
-        spread = scores.std(correction=0)
-        standard = (scores - scores.mean()) / spread if spread > 0 else torch.zeros_like(scores)
-        return dict(zip(messages, torch.where(standard > self.floor, standard, 0.0).tolist(), strict=True))
+        std = scores.std(correction=0)
+        standardised = (scores - scores.mean()) / std if std > 0 else torch.zeros_like(scores)
+        kept = torch.where(standardised > self.min_score, standardised, 0.0)
+        return dict(zip(messages, kept.tolist(), strict=True))
 
-    def _paid(self, trajectory: Trajectory, worth: Mapping[str, float]) -> list[float]:
+    def _rewards(self, trajectory: Trajectory, values: Mapping[str, float]) -> list[float]:
         seen: Counter[str] = Counter()
         out = [0.0] * len(trajectory.turns)
         for turn, message in enumerate(led_to(trajectory)):
             seen[message] += 1
-            out[turn] = worth[message] / seen[message] ** self.exponent
+            out[turn] = values[message] / seen[message] ** self.count_exponent
         return out
 
 
 def _forget(kept: dict[Any, Any], count: int) -> None:
-    """The oldest."""
+    """Removes the oldest `count` entries."""
     for oldest in list(kept)[: max(0, count)]:
         del kept[oldest]
 
 
 def led_to(trajectory: Trajectory) -> list[str]:
-    """What the world said after each turn but the last."""
+    """Returns what the world said after each turn but the last: (T - 1,)."""
     return ["\n".join(message.text for message in turn.observed) for turn in trajectory.turns[1:]]

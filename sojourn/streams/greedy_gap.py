@@ -1,4 +1,4 @@
-"""How much less likely the first policy's choice is than the present one's."""
+"""How much less likely the reference policy's greedy token is under the present policy than its own."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from sojourn.protocols import PerTurn, StepContext
 
 @dataclass(frozen=True, kw_only=True)
 class GreedyGap:
-    """For each sampled token, log p(a) - max log p under the present weights, in nats, where a is the likeliest token
-    in its place under the weights that the stage began with: 0 where both would say the same, else below."""
+    """Log-ratio log p(a) - max log p at each sampled token under the present weights, in nats, where a is the likeliest
+    token there under the reference policy: the weights at the beginning of the stage.
+
+    It is 0 where both policies have the same greedy token, and negative elsewhere.
+    """
 
     provides: ClassVar[str] = "greedy_gap"
     reference: ClassVar[bool] = True

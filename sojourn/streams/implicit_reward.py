@@ -1,4 +1,4 @@
-"""A reward for each token, by a model of the policy's own kind that tells good trajectories from bad ones."""
+"""Implicit process rewards of tokens, by a copy of the policy that learns to prefer rewarded trajectories."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _gentle() -> Optim:
 
 
 class Gradient:
-    """The loss whose gradient by a token's log-probability is the negative of its advantage."""
+    """The loss whose gradient with respect to a token's log-probability is minus its advantage."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
     zero_at_zero_advantage: ClassVar[bool] = True
@@ -38,15 +38,16 @@ class Gradient:
 
 @dataclass(frozen=True, kw_only=True)
 class ImplicitReward:
-    """`beta` times the log-ratio of each token under a process reward model, a copy of the policy that learns from
-    which trajectories were rewarded, to the policy of the step's beginning (`against` = "policy", OPRL: Liu et al.
-    2025, arXiv:2509.19199, version 1, eq. 1) or to the weights that it began with ("start", PRIME: Cui et al. 2025,
-    arXiv:2502.01456).
+    """`beta` times the log-ratio of each token between an implicit process reward model, a policy copy that
+    learns from which trajectories were rewarded, and a reference: the policy at the beginning of the step (`against` =
+    "policy", OPRL: Liu et al. 2025, arXiv:2509.19199, version 1, eq. 1) or the weights that the copy began with
+    ("start", PRIME: Cui et al. 2025, arXiv:2502.01456).
 
-    With Q a trajectory's sum of them, the model learns by `loss`: "dpo", -log sigmoid(Q+ - Q-), over all pairs of a
+    With Q the sum over a trajectory, the model learns by `loss`: "dpo", -log sigmoid(Q+ - Q-), over all pairs of a
     rewarded and an unrewarded trajectory of a group (OPRL's eq. 2), or "ce", the cross-entropy of sigmoid(Q) with
-    whether it was rewarded (PRIME). One update a step, after the step was read; OPRL's text says both orders, PRIME
-    updates first. Rewarded means a return above 0. It takes the memory of a second policy and its optimiser.
+    whether the trajectory was rewarded (PRIME). There is one update per step, after the stream was read; OPRL's text
+    has both orders, PRIME updates first. Rewarded means a return above 0. The stream takes the memory of a second
+    policy and its optimiser.
     """
 
     beta: Annotated[float, Range(above=0)] = 0.05

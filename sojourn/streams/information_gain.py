@@ -1,4 +1,4 @@
-"""What each turn adds to the policy's belief in the task's right answer."""
+"""The information gain of each turn about the task's right answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sojourn.types import IntArray, Task, Trajectory
 
 
 class Reply(NamedTuple):
-    """What the policy would say if it answered now; the answer's own tokens are `start` to `stop`."""
+    """The tokens of a reply with the right answer, of which `start` to `stop` hold the answer itself."""
 
     tokens: IntArray
     start: int
@@ -26,29 +26,30 @@ class Reply(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class InformationGain:
-    """The policy's belief in the task's right answer after each turn, what the world answered included, less that
-    before it: at the turn's last token; 0 for the last turn (Wang et al. 2025, arXiv:2510.14967).
+    """Increase of the policy's belief in the task's right answer over each turn and the world's reply to it, at the
+    turn's last token; 0 for the last turn (Wang et al. 2025, arXiv:2510.14967).
 
-    The belief is how probable the right answer is if the policy gives it at once, as `before` + answer + `after`: the
-    geometric mean over the tokens that hold any of the answer, or its logarithm (DR-Venus: Venus Team 2026,
-    arXiv:2604.19859). `answer` is its key in `Task.data`: a text, a number, or a list of which the first counts.
+    The belief is the policy's probability of the right answer, were it to answer now with `answer_prefix` + answer +
+    `answer_suffix`: the geometric mean over the tokens that hold any part of the answer (`belief` = "prob"), or its
+    logarithm ("logprob"; DR-Venus: Venus Team 2026, arXiv:2604.19859). `task_key` is the answer's key in `Task.data`: a
+    text, a number, or a list, of which the first entry counts.
 
-    The authors close the thought, where the policy thinks, after "Now there's enough information to answer"; here the
-    renderer does, and `before` is what follows. Turns are compared in the order in which they were taken, also where a
-    prompt forgets or forks. DR-Venus asks after some tools' turns alone, here every turn has its gain.
+    Where the policy thinks, the authors close the thought after "Now there's enough information to answer"; here the
+    renderer closes it, and `answer_prefix` follows. Turns are compared in the order in which they were taken, also
+    where a prompt forgets or forks. DR-Venus computes gains for the turns of some tools only, here every turn has one.
     """
 
-    answer: Annotated[str, SOME] = "answer"
-    before: str = "<answer>\n"
-    after: str = "\n</answer>"
-    form: Literal["prob", "logprob"] = "prob"
+    task_key: Annotated[str, SOME] = "answer"
+    answer_prefix: str = "<answer>\n"
+    answer_suffix: str = "\n</answer>"
+    belief: Literal["prob", "logprob"] = "prob"
 
     provides: ClassVar[str] = "information_gain"
     reference: ClassVar[bool] = False
 
     @property
     def task_data(self) -> frozenset[str]:
-        return frozenset({self.answer})
+        return frozenset({self.task_key})
 
     async def __call__(self, context: StepContext) -> PerTurn:
         replies = [self._reply(context, group.task) for group in context.groups]
@@ -61,35 +62,36 @@ class InformationGain:
         prompts, answers = [prompt for prompt, _ in asked], [reply.tokens for _, reply in asked]
         scored = await score_replies(context.trainer, prompts, answers) if asked else []
         means = [row[r.start : r.stop].mean(dtype=np.float64) for row, (_, r) in zip(scored, asked, strict=True)]
-        beliefs = iter(np.exp(means) if self.form == "prob" else means)
+        beliefs = iter(np.exp(means) if self.belief == "prob" else means)
         return [
             at_last(group, [_gains(t, [next(beliefs) for _ in _compared(t)]) for t in group.trajectories])
             for group in context.groups
         ]
 
     def _reply(self, context: StepContext, task: Task) -> Reply:
-        """Where the reply is as `before` alone begins it and as `after` alone ends it, it is not the answer's."""
+        """Returns the reply with the task's answer: the tokens that it shares with the prefix alone or the suffix alone
+        are not the answer's."""
         text = self._answer(task)
-        tokens = reply_tokens(context, self.before + text + self.after)
-        start = _alike(tokens, reply_tokens(context, self.before))
-        stop = len(tokens) - _alike(tokens[::-1], reply_tokens(context, self.after)[::-1])
+        tokens = reply_tokens(context, self.answer_prefix + text + self.answer_suffix)
+        start = _common_prefix(tokens, reply_tokens(context, self.answer_prefix))
+        stop = len(tokens) - _common_prefix(tokens[::-1], reply_tokens(context, self.answer_suffix)[::-1])
         if start >= stop:
             raise ConfigError(f"information_gain: {text!r}, a right answer of '{task.env}', has no token: give it one")
         return Reply(tokens, start, stop)
 
     def _answer(self, task: Task) -> str:
-        found = task.data.get(self.answer)
+        found = task.data.get(self.task_key)
         found = found[0] if isinstance(found, list | tuple) and found else found
         if isinstance(found, str | int | float):
             return str(found)
         raise ConfigError(
-            f"information_gain: a task of '{task.env}' has data['{self.answer}'] = {found!r}: expected its right "
-            "answer, a text, a number or a list of them: name its key, information_gain.answer, or another world"
+            f"information_gain: a task of '{task.env}' has data['{self.task_key}'] = {found!r}: expected its right "
+            "answer, a text, a number or a list of them: name its key, information_gain.task_key, or another world"
         )
 
 
 def _compared(trajectory: Trajectory) -> range:
-    """The turns whose beliefs are asked for: of a single one there is nothing to compare it with."""
+    """Returns the turns whose beliefs are needed: none of a single turn, which has nothing to compare with."""
     return range(len(trajectory.turns) if len(trajectory.turns) > 1 else 0)
 
 
@@ -97,7 +99,7 @@ def _gains(trajectory: Trajectory, beliefs: Sequence[float]) -> list[float]:
     return [*map(float, np.diff(beliefs)), 0.0][: len(trajectory.turns)]
 
 
-def _alike(one: IntArray, other: IntArray) -> int:
-    """How many tokens both begin with."""
+def _common_prefix(one: IntArray, other: IntArray) -> int:
+    """Returns the length of the common prefix."""
     length = min(len(one), len(other))
     return int(np.cumprod(one[:length] == other[:length]).sum())

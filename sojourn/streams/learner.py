@@ -1,4 +1,4 @@
-"""What streams that learn have in common: a small network with its optimiser, and text as numbers."""
+"""What streams that learn share: a small network with its optimiser, and features of text."""
 
 from __future__ import annotations
 
@@ -18,27 +18,30 @@ Build = Callable[[int], torch.nn.Module]
 
 
 class Learner:
-    """A network that learns beside the policy, on the CPU. It is made when the first step says how wide what it reads
-    is; its weights and its optimiser's moments are its state. `seed` decides the weights that it starts from."""
+    """A small network, on the CPU, that learns beside the policy.
+
+    `build` makes it when its input size is first known; `seed` decides its initial weights. Its state is its weights
+    and the moments of its optimiser, AdamW.
+    """
 
     def __init__(self, build: Build, lr: float, *, seed: int = 0) -> None:
         self._build, self._lr, self._seed = build, lr, seed
         self._net: torch.nn.Module | None = None
         self._adam: Any = None
-        self._kept: Mapping[str, Any] = {}
+        self._restored: Mapping[str, Any] = {}
 
     def net(self, size: int) -> Any:
-        """The network, for inputs of so many numbers."""
+        """Returns the network for inputs with `size` features, and builds it at the first call."""
         if self._net is None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self._seed)
                 self._net = self._build(size)
             self._adam = torch.optim.AdamW(self._net.parameters(), lr=self._lr, weight_decay=0.0)
-            self._fill()
+            self._load_restored()
         return self._net
 
-    def descend(self, loss: torch.Tensor) -> float:
-        """One step down; gives the loss as it was."""
+    def update(self, loss: torch.Tensor) -> float:
+        """Takes one optimiser step on the loss and returns the loss before it."""
         assert self._net is not None, "net() makes what the loss comes from"
         self._adam.zero_grad()
         loss.backward()
@@ -48,7 +51,7 @@ class Learner:
 
     def state(self) -> Mapping[str, Any]:
         if self._net is None:
-            return self._kept
+            return self._restored
         weights = {name: p.detach().numpy().copy() for name, p in self._net.state_dict().items()}
         moments = {
             f"{name}/{key}": value.numpy().copy()
@@ -58,23 +61,23 @@ class Learner:
         return {"weights": weights, "moments": moments}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._kept = state
+        self._restored = state
         if self._net is not None:
-            self._fill()
+            self._load_restored()
 
-    def _fill(self) -> None:
-        """Takes what was kept, where anything was."""
-        if not self._kept or self._net is None:
+    def _load_restored(self) -> None:
+        """Loads the restored state into the network, if there is one."""
+        if not self._restored or self._net is None:
             return
-        self._net.load_state_dict({name: torch.as_tensor(value) for name, value in self._kept["weights"].items()})
+        self._net.load_state_dict({name: torch.as_tensor(value) for name, value in self._restored["weights"].items()})
         named = dict(self._net.named_parameters())
-        for path, value in self._kept["moments"].items():
+        for path, value in self._restored["moments"].items():
             name, _, key = path.rpartition("/")
             self._adam.state[named[name]][key] = torch.as_tensor(value)
 
 
-class Learning:
-    """A stream with one network of its own, which `build` makes; its state is the network's where it has no other."""
+class LearnedStream:
+    """Base of streams with one network of their own, which `build` makes; its state is theirs."""
 
     lr: float
     seed: int
@@ -93,22 +96,24 @@ class Learning:
         self.learner.restore(state)
 
 
-def scaled(rows: torch.Tensor) -> torch.Tensor:
-    """Hidden states (n, H) with mean 0 and variance 1: how large a model's are says nothing."""
+def normalised(rows: torch.Tensor) -> torch.Tensor:
+    """Normalises hidden states (n, H) to mean 0 and variance 1, as their scale differs between models."""
     return torch.nn.functional.layer_norm(rows, rows.shape[-1:])
 
 
 def layers(*sizes: int) -> torch.nn.Sequential:
-    """Linear layers of these sizes, ReLU between."""
-    made: list[torch.nn.Module] = []
+    """Returns linear layers of these sizes with ReLU between them."""
+    modules: list[torch.nn.Module] = []
     for before, after in pairwise(sizes):
-        made += [torch.nn.Linear(before, after), torch.nn.ReLU()]
-    return torch.nn.Sequential(*made[:-1])
+        modules += [torch.nn.Linear(before, after), torch.nn.ReLU()]
+    return torch.nn.Sequential(*modules[:-1])
 
 
-def hashed(texts: Sequence[str | Sequence[int]], size: int) -> FloatArray:
-    """How often each word and pair of words, or token and pair of tokens, occurs, in `size` columns by a hash, each row
-    of length 1: (n, size)."""
+def hashed_counts(texts: Sequence[str | Sequence[int]], size: int) -> FloatArray:
+    """Returns hashed counts of the words and pairs of words, or tokens and pairs of tokens, of each text: (n, size).
+
+    Each row has length 1.
+    """
     out = np.zeros((len(texts), size), dtype=np.float32)
     for row, text in enumerate(texts):
         words = re.findall(r"\w+", text.lower()) if isinstance(text, str) else [str(int(token)) for token in text]

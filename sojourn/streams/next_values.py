@@ -10,8 +10,8 @@ from sojourn.protocols import PerTurn, StepContext
 
 @dataclass(frozen=True, kw_only=True)
 class NextValues:
-    """What the critic says after each sampled token: inside a turn the next one's value, and after the last that of
-    having said it, before the world answers."""
+    """Value of the state after each sampled token, under the critic's weights at the beginning of the step: within a
+    turn it is the next token's value, and at the last token that of the finished action, before the world answers."""
 
     provides: ClassVar[str] = "next_values"
     reference: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""The present policy's logprobs."""
+"""Log-probabilities under the present policy."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sojourn.protocols import PerTurn, StepContext
 class PolicyLogprobs:
     """Log-probability of every sampled token under the trainer's weights at the beginning of the step.
 
-    They differ from the sampler's where that lags behind or computes otherwise: the proximal policy of decoupled
-    PPO (Hilton et al. 2022, arXiv:2110.00641, section 3).
+    It differs from the sampler's where the sampler's weights lag behind or its arithmetic differs. It is the proximal
+    policy of decoupled PPO (Hilton et al. 2022, arXiv:2110.00641, section 3).
     """
 
     provides: ClassVar[str] = "policy_logprobs"

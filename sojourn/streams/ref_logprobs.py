@@ -1,4 +1,4 @@
-"""The reference policy's logprobs."""
+"""Log-probabilities under the reference policy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sojourn.protocols import PerTurn, StepContext
 
 @dataclass(frozen=True, kw_only=True)
 class RefLogprobs:
-    """Log-probability of every sampled token under the weights that the stage began with."""
+    """Log-probability of every sampled token under the reference policy: the weights at the beginning of the stage."""
 
     provides: ClassVar[str] = "ref_logprobs"
     reference: ClassVar[bool] = True

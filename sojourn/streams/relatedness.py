@@ -1,4 +1,4 @@
-"""Shaping by how much what was done looks like what was asked for."""
+"""Shaping by how well the actions match the words of the task."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ import torch
 
 from sojourn.config.registry import Range
 from sojourn.protocols import PerTurn, StepContext
-from sojourn.streams.learner import Learning, hashed, layers
+from sojourn.streams.learner import LearnedStream, hashed_counts, layers
 from sojourn.streams.trainer_passes import at_last
 from sojourn.types import FloatArray, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relatedness(Learning):
-    """discount phi_t - phi_(t-1) for each turn but the first, at its last token, where phi is how much more likely than
-    not the actions so far go with the words of the task, by a classifier (LEARN: Goyal, Niekum and Mooney 2019,
-    arXiv:1903.02020, section 4).
+class Relatedness(LearnedStream):
+    """Shaping reward discount phi_t - phi_(t-1) for each turn but the first, at its last token, where phi is a
+    classifier's probability that the actions so far match the words of the task, minus the probability that they do not
+    (LEARN: Goyal, Niekum and Mooney 2019, arXiv:1903.02020, section 4).
 
-    Actions are read as how often each of their tokens, and pairs of them, was said since the beginning, words likewise,
-    by hashes. The classifier learns from the step's trajectories that were rewarded, after the step was read: a stretch
-    of one goes with its task's words; with those of another task, or with the actions of another, it does not. In the
-    paper it learns before RL, from videos that people described. As there, phi is not a function of the state, and is
-    not 0 at the end: what is best may change.
+    Actions are read as hashed counts of their tokens and of pairs of them since the beginning, and so are the words.
+    The classifier learns from the step's trajectories with a return above 0, after the stream was read: a stretch of
+    one matches its own task's words, and does not match those of another task, nor do another's actions match them. In
+    the paper it learns before RL, from videos that people described. As there, phi is not a function of the state, and
+    is not 0 at the end: the optimal policy may change.
     """
 
     discount: Annotated[float, Range(0, 1)] = 0.99
     features: Annotated[int, Range(1)] = 512
-    width: Annotated[int, Range(1)] = 128
+    hidden_size: Annotated[int, Range(1)] = 128
     lr: Annotated[float, Range(above=0)] = 1e-3
     epochs: Annotated[int, Range(1)] = 4
     seed: Annotated[int, Range(0)] = 0
@@ -43,27 +43,27 @@ class Relatedness(Learning):
     reference: ClassVar[bool] = False
 
     def build(self, size: int) -> torch.nn.Module:
-        return layers(size, self.width, self.width, 1)
+        return layers(size, self.hidden_size, self.hidden_size, 1)
 
     async def __call__(self, context: StepContext) -> PerTurn:
-        return [at_last(group, [self._shaped(t) for t in group.trajectories]) for group in context.groups]
+        return [at_last(group, [self._shaping(t) for t in group.trajectories]) for group in context.groups]
 
     async def learn(self, context: StepContext) -> Mapping[str, float]:
-        """`error` is the cross-entropy on the step in nats, before it was learnt from; a guess has 0.69."""
-        good = [
+        """Learns from the step; `error` is the cross-entropy in nats before the first update (chance has 0.69)."""
+        rewarded = [
             trajectory
-            for group, judged in zip(context.groups, context.scores, strict=True)
-            for trajectory, score in zip(group.trajectories, judged, strict=True)
+            for group, scores in zip(context.groups, context.scores, strict=True)
+            for trajectory, score in zip(group.trajectories, scores, strict=True)
             if score.total > 0 and trajectory.turns
         ]
         rng = np.random.default_rng((self.seed, self._held["steps"]))
         self._held["steps"] += 1
-        rows, labels = self._examples(good, rng)
+        rows, labels = self._examples(rewarded, rng)
         if not len(rows):
             return {}
-        wanted = torch.tensor(labels)
+        targets = torch.tensor(labels)
         errors = [
-            self.learner.descend(torch.nn.functional.binary_cross_entropy_with_logits(self._logits(rows), wanted))
+            self.learner.update(torch.nn.functional.binary_cross_entropy_with_logits(self._logits(rows), targets))
             for _ in range(self.epochs)
         ]
         return {"error": errors[0]}
@@ -75,44 +75,45 @@ class Relatedness(Learning):
         self.learner.restore(state["classifier"])
         self._held["steps"] = state["steps"]
 
-    def _examples(self, good: Sequence[Trajectory], rng: Any) -> tuple[FloatArray, list[float]]:
-        """A stretch of each with its own words, and with another's words or another's actions; where all words are the
-        same there is nothing to tell apart."""
-        words = [_words(t) for t in good]
+    def _examples(self, trajectories: Sequence[Trajectory], rng: Any) -> tuple[FloatArray, list[float]]:
+        """Returns rows and labels: a stretch of each trajectory with its own words, and one with another's words or
+        another's actions. Trajectories are left out where all words are the same, as nothing can be told apart."""
+        words = [_words(t) for t in trajectories]
         pairs: list[tuple[list[int], list[int], float]] = []
-        for number, trajectory in enumerate(good):
+        for number, trajectory in enumerate(trajectories):
             others = [n for n, other in enumerate(words) if other != words[number]]
             if not others:
                 continue
-            one, other = _stretch(trajectory, rng), int(rng.choice(others))
-            pairs.append((one, words[number], 1.0))
-            wrong = (one, words[other]) if rng.random() < 0.5 else (_stretch(good[other], rng), words[number])
+            actions, other = _stretch(trajectory, rng), int(rng.choice(others))
+            pairs.append((actions, words[number], 1.0))
+            swap_words = rng.random() < 0.5
+            wrong = (actions, words[other]) if swap_words else (_stretch(trajectories[other], rng), words[number])
             pairs.append((*wrong, 0.0))
         return self._rows([a for a, _, _ in pairs], [w for _, w, _ in pairs]), [label for *_, label in pairs]
 
     def _rows(self, actions: Sequence[list[int]], words: Sequence[list[int]]) -> FloatArray:
-        return np.concatenate([hashed(actions, self.features), hashed(words, self.features)], 1)
+        return np.concatenate([hashed_counts(actions, self.features), hashed_counts(words, self.features)], 1)
 
     def _logits(self, rows: FloatArray) -> torch.Tensor:
         return self.learner.net(rows.shape[1])(torch.from_numpy(rows))[:, 0]
 
     @torch.no_grad()
-    def _shaped(self, trajectory: Trajectory) -> list[float]:
+    def _shaping(self, trajectory: Trajectory) -> list[float]:
         if not trajectory.turns:
             return []
-        said = [turn.sample.tokens.tolist() for turn in trajectory.turns]
-        actions = list(accumulate(said, add))
-        logits = self._logits(self._rows(actions, [_words(trajectory)] * len(said)))
-        phi = torch.tanh(logits / 2).tolist()  # how much more likely than not
+        per_turn = [turn.sample.tokens.tolist() for turn in trajectory.turns]
+        actions = list(accumulate(per_turn, add))
+        logits = self._logits(self._rows(actions, [_words(trajectory)] * len(per_turn)))
+        phi = torch.tanh(logits / 2).tolist()  # p - (1 - p), where p is the sigmoid of the logit
         return [0.0, *(self.discount * now - before for before, now in pairwise(phi))]
 
 
 def _words(trajectory: Trajectory) -> list[int]:
-    """What the seat was told before its first action, the task among it."""
+    """Returns the tokens that the seat saw before its first action, which include the task."""
     return trajectory.turns[0].context.tolist()
 
 
 def _stretch(trajectory: Trajectory, rng: Any) -> list[int]:
-    """The actions of some turns in a row, at random."""
+    """Returns the tokens of a random run of consecutive actions."""
     first, last = sorted(rng.integers(0, len(trajectory.turns), 2).tolist())
     return [token for turn in trajectory.turns[first : last + 1] for token in turn.sample.tokens.tolist()]

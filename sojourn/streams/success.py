@@ -1,4 +1,4 @@
-"""Which tokens are of trajectories that succeeded."""
+"""Which tokens are of successful trajectories."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from sojourn.protocols import PerTurn, StepContext
 
 @dataclass(frozen=True, kw_only=True)
 class Success:
-    """1 for each sampled token of a trajectory that succeeded, 0 for those of the others. Where the world does not say
-    whether it did, a reward above 0 is a success."""
+    """1 for each sampled token of a successful trajectory, and 0 for those of the others.
+
+    Where the world does not say whether a trajectory succeeded, a reward above 0 counts as success.
+    """
 
     provides: ClassVar[str] = "success"
     reference: ClassVar[bool] = False

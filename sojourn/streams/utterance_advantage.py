@@ -1,4 +1,4 @@
-"""What saying something is worth beside what the policy says there, by an off-policy critic of whole utterances."""
+"""Utterance-level advantages by an off-policy critic."""
 
 from __future__ import annotations
 
@@ -12,60 +12,64 @@ import torch
 
 from sojourn.config.registry import Range
 from sojourn.protocols import PerTurn, StepContext, TurnStates
-from sojourn.streams.learner import Learning, layers, scaled
+from sojourn.streams.learner import LearnedStream, layers, normalised
 from sojourn.streams.trainer_passes import at_last
 from sojourn.types import FloatArray, Score, Trajectory
 
-Share = Annotated[float, Range(0, 1)]
+Fraction = Annotated[float, Range(0, 1)]
 
 
-class Moves(NamedTuple):
-    """What turns led from and to: hidden states before each, after it, and before the next; rewards; whether the world
-    ended."""
+class Transitions(NamedTuple):
+    """Turns as transitions: hidden states before and after each turn and before the next one, rewards, and ends.
+
+    Checkpoints hold the names of these fields.
+    """
 
     before: FloatArray  # (n, H)
     after: FloatArray  # (n, H)
-    ahead: FloatArray  # (n, H), 0 where nothing follows
+    ahead: FloatArray  # (n, H) before the next turn, 0 where nothing follows
     reward: FloatArray  # (n,)
     done: FloatArray  # (n,)
 
 
-class Heads(torch.nn.Module):
-    """Two critics of states and of utterances, and copies of them that follow slowly."""
+class Critics(torch.nn.Module):
+    """Two critics of states (V) and two of utterances (Q), with slow copies of them as target networks."""
 
-    def __init__(self, size: int, width: int) -> None:
+    def __init__(self, size: int, hidden_size: int) -> None:
         super().__init__()
-        self.v = torch.nn.ModuleList(layers(size, width, 1) for _ in range(2))
-        self.q = torch.nn.ModuleList(layers(size, width, 1) for _ in range(2))
+        self.v = torch.nn.ModuleList(layers(size, hidden_size, 1) for _ in range(2))
+        self.q = torch.nn.ModuleList(layers(size, hidden_size, 1) for _ in range(2))
         self.slow_v, self.slow_q = deepcopy(self.v).requires_grad_(False), deepcopy(self.q).requires_grad_(False)
 
     @torch.no_grad()
-    def follow(self, share: float) -> None:
+    def update_targets(self, rate: float) -> None:
         for slow, fast in ((self.slow_v, self.v), (self.slow_q, self.q)):
             for one, other in zip(slow.parameters(), fast.parameters(), strict=True):
-                one.lerp_(other, share)
+                one.lerp_(other, rate)
 
 
 @dataclass(frozen=True, kw_only=True)
-class UtteranceAdvantage(Learning):
-    """min(Q1, Q2) of each turn less min(V1, V2) of the state before it, at its last token, by critics that learn from
-    all turns that are remembered, without drawing utterances anew (ArCHer: Zhou et al. 2024, arXiv:2402.19446).
+class UtteranceAdvantage(LearnedStream):
+    """Advantage of each turn, min(Q1, Q2) of the utterance minus min(V1, V2) of the state before it, at the turn's last
+    token, by critics that learn from a replay buffer, without sampling new utterances (ArCHer: Zhou et al. 2024,
+    arXiv:2402.19446).
 
-    Q_k learns r + `discount` V_k(s') by slow copies of the critics, which move by `follow` at each update, and V_k the
-    slow Q_k of the utterance that was played, by expectile regression (0.5: its mean). The paper draws a new utterance
-    for each update of V; its offline code has the expectile form, with 0.9. Critics read the policy's last hidden
-    states as they were when the turn was played, where the paper trains an encoder of text. `updates` on `batch`
-    remembered turns follow each step, once the step was read; for the first `warmup` steps the advantage is 0.
+    The target of Q_k is r + `discount` V_k(s') by target networks, which move towards the critics by
+    `target_update_rate` at each update; that of V_k is the target network's Q_k of the utterance that was played, by
+    expectile regression (0.5: the mean). The paper samples a new utterance for each update of V; its offline code has
+    the expectile form, with 0.9. The critics read the policy's last hidden states from when the turn was played, where
+    the paper trains a text encoder. After each step, once the stream was read, come `updates` updates on `batch_size`
+    turns from the buffer, which holds the last `capacity` turns; in the first `warmup` steps the advantage is 0.
     """
 
-    discount: Share = 0.95
-    follow: Annotated[float, Range(above=0, max=1)] = 0.1
+    discount: Fraction = 0.95
+    target_update_rate: Annotated[float, Range(above=0, max=1)] = 0.1
     expectile: Annotated[float, Range(above=0, below=1)] = 0.5
     capacity: Annotated[int, Range(1)] = 10_000
     updates: Annotated[int, Range(1)] = 50
-    batch: Annotated[int, Range(1)] = 256
+    batch_size: Annotated[int, Range(1)] = 256
     warmup: Annotated[int, Range(0)] = 5
-    width: Annotated[int, Range(1)] = 128
+    hidden_size: Annotated[int, Range(1)] = 128
     lr: Annotated[float, Range(above=0)] = 1e-3
     seed: Annotated[int, Range(0)] = 0
     _held: dict[str, Any] = field(default_factory=lambda: {"steps": 0}, init=False, repr=False, compare=False)
@@ -74,23 +78,23 @@ class UtteranceAdvantage(Learning):
     reference: ClassVar[bool] = False
 
     def build(self, size: int) -> torch.nn.Module:
-        return Heads(size, self.width)
+        return Critics(size, self.hidden_size)
 
     async def __call__(self, context: StepContext) -> PerTurn:
         return [
-            at_last(group, [self._said(len(t.turns), s) for t, s in zip(group.trajectories, some, strict=True)])
-            for group, some in zip(context.groups, await context.states(), strict=True)
+            at_last(group, [self._advantages(len(t.turns), s) for t, s in zip(group.trajectories, states, strict=True)])
+            for group, states in zip(context.groups, await context.states(), strict=True)
         ]
 
     async def learn(self, context: StepContext) -> Mapping[str, float]:
-        """`error` is the mean squared error of both Q on the step's turns, before they were learnt from."""
+        """Learns from the buffer; `error` is the mean squared error of Q1 and Q2 on the step before the updates."""
         new = [
-            _moves(trajectory, states, score)
+            _transitions(trajectory, states, score)
             for group, some, judged in zip(context.groups, await context.states(), context.scores, strict=True)
             for trajectory, states, score in zip(group.trajectories, some, judged, strict=True)
             if states.turns
         ]
-        played = _joined(new) if new else None
+        played = _concatenated(new) if new else None
         if played is None or not len(played.reward):
             return {}
         self._remember(played)
@@ -98,28 +102,28 @@ class UtteranceAdvantage(Learning):
             error = float(self._errors(played)[0]) / 2
         rng = np.random.default_rng((self.seed, self._held["steps"]))
         for _ in range(self.updates):
-            drawn = rng.integers(0, len(self._held["moves"].reward), self.batch)
-            q, v = self._errors(Moves(*(column[drawn] for column in self._held["moves"])))
-            self.learner.descend(q + v)
-            self.learner.net(played.before.shape[1]).follow(self.follow)
+            drawn = rng.integers(0, len(self._held["moves"].reward), self.batch_size)
+            q, v = self._errors(Transitions(*(column[drawn] for column in self._held["moves"])))
+            self.learner.update(q + v)
+            self.learner.net(played.before.shape[1]).update_targets(self.target_update_rate)
         self._held["steps"] += 1
         return {"error": error}
 
     def state(self) -> Mapping[str, Any]:
-        moves = self._held.get("moves")
-        kept = {} if moves is None else {"moves": dict(moves._asdict())}
+        transitions = self._held.get("moves")
+        kept = {} if transitions is None else {"moves": dict(transitions._asdict())}
         return {"critics": self.learner.state(), "steps": self._held["steps"], **kept}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.learner.restore(state["critics"])
         self._held["steps"] = state["steps"]
         if "moves" in state:
-            self._held["moves"] = Moves(**state["moves"])
+            self._held["moves"] = Transitions(**state["moves"])
 
-    def _errors(self, moves: Moves) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of Q and of V, each the sum over both critics of its mean."""
-        before, after, ahead, reward, done = (torch.as_tensor(column) for column in moves)
-        before, after, ahead = (scaled(rows) for rows in (before, after, ahead))
+    def _errors(self, transitions: Transitions) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the mean losses of Q and of V, each summed over both critics."""
+        before, after, ahead, reward, done = (torch.as_tensor(column) for column in transitions)
+        before, after, ahead = (normalised(rows) for rows in (before, after, ahead))
         net = self.learner.net(before.shape[1])
         q = v = torch.zeros(())
         for fast_q, fast_v, slow_q, slow_v in zip(net.q, net.v, net.slow_q, net.slow_v, strict=True):
@@ -129,18 +133,18 @@ class UtteranceAdvantage(Learning):
             v = v + (2 * torch.where(gap > 0, self.expectile, 1 - self.expectile) * gap.square()).mean()
         return q, v
 
-    def _remember(self, new: Moves) -> None:
+    def _remember(self, new: Transitions) -> None:
         known = self._held.get("moves")
-        both = new if known is None else _joined([known, new])
-        self._held["moves"] = Moves(*(column[-self.capacity :] for column in both))
+        both = new if known is None else _concatenated([known, new])
+        self._held["moves"] = Transitions(*(column[-self.capacity :] for column in both))
 
     @torch.no_grad()
-    def _said(self, turns: int, states: TurnStates) -> list[float]:
+    def _advantages(self, turns: int, states: TurnStates) -> list[float]:
         out = [0.0] * turns
         if not states.turns or self._held["steps"] < self.warmup:
             return out
         net = self.learner.net(states.after.shape[1])
-        before, after = (scaled(torch.from_numpy(rows)) for rows in (states.before, states.after))
+        before, after = (normalised(torch.from_numpy(rows)) for rows in (states.before, states.after))
         q = torch.minimum(*(head(after)[:, 0] for head in net.q))
         v = torch.minimum(*(head(before)[:, 0] for head in net.v))
         for turn, gain in zip(states.turns, (q - v).tolist(), strict=True):
@@ -148,9 +152,12 @@ class UtteranceAdvantage(Learning):
         return out
 
 
-def _moves(trajectory: Trajectory, states: TurnStates, score: Score) -> Moves:
-    """The turns of a trajectory; one that was cut off at its last turn leads nowhere that is known, so that is left
-    out, and what a turn without tokens was paid goes to the one before it."""
+def _transitions(trajectory: Trajectory, states: TurnStates, score: Score) -> Transitions:
+    """Returns the turns of a trajectory that have tokens as transitions.
+
+    The last turn of a truncated trajectory is left out, as the state after it is unknown; the reward of a turn without
+    tokens goes to the turn before it.
+    """
     reward, at = (
         np.zeros(len(states.turns), dtype=np.float32),
         np.searchsorted(states.turns, range(len(score.turns)), "right"),
@@ -161,8 +168,8 @@ def _moves(trajectory: Trajectory, states: TurnStates, score: Score) -> Moves:
     done[-1] = 1
     ahead = np.concatenate([states.before[1:], np.zeros_like(states.before[:1])])
     kept = slice(0, len(reward) - trajectory.ending.truncated)
-    return Moves(*(column[kept] for column in (states.before, states.after, ahead, reward, done)))
+    return Transitions(*(column[kept] for column in (states.before, states.after, ahead, reward, done)))
 
 
-def _joined(moves: list[Moves]) -> Moves:
-    return Moves(*(np.concatenate(columns) for columns in zip(*moves, strict=True)))
+def _concatenated(transitions: list[Transitions]) -> Transitions:
+    return Transitions(*(np.concatenate(columns) for columns in zip(*transitions, strict=True)))

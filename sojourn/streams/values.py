@@ -1,4 +1,4 @@
-"""The critic's values."""
+"""The critic's values before each token."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sojourn.protocols import PerTurn, StepContext
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """What the critic says of the state before each sampled token, under its weights at the beginning of the step: the
-    return that it expects from there on."""
+    """Value of the state before each sampled token, the return that the critic expects from there on, under the
+    critic's weights at the beginning of the step."""
 
     provides: ClassVar[str] = "values"
     reference: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Where work comes from: lazy sequences of tasks, and the curricula that draw from them."""
+"""Sequences of tasks, which worlds offer by split and curricula draw from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sojourn.types import Task
 
 @dataclass(frozen=True)
 class Generated(Sequence[Task]):
-    """A sequence of tasks made on demand: `make(index)` for 0 <= index < length."""
+    """A lazy sequence of tasks: `make(index)` makes a task when it is asked for, for 0 <= index < length."""
 
     make: Callable[[int], Task]
     length: int

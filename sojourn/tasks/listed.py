@@ -1,4 +1,4 @@
-"""Checks the tasks of a world where they come from: its author is told what is wrong with them."""
+"""Checks the tasks that a world gives, so that its author learns what is wrong with them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from sojourn.types import Task
 
 
 def listed(family: Any, split: str) -> Sequence[Task]:
-    """The tasks of a split; ConfigError where the world gives no sequence, or the first of them cannot be used."""
-    found = family.tasks(split)
-    sequence = hasattr(found, "__len__") and hasattr(found, "__getitem__")
-    if not sequence or isinstance(found, str | bytes | Mapping):
+    """Returns the tasks of a split; raises `ConfigError` if they are no sequence or the first of them is unusable."""
+    tasks = family.tasks(split)
+    is_sequence = hasattr(tasks, "__len__") and hasattr(tasks, "__getitem__")
+    if not is_sequence or isinstance(tasks, str | bytes | Mapping):
         raise ConfigError(
-            f"{type(family).__name__}.tasks('{split}') gives a {type(found).__name__}: expected a sequence of tasks, "
+            f"{type(family).__name__}.tasks('{split}') gives a {type(tasks).__name__}: expected a sequence of tasks, "
             "such as a list"
         )
-    if len(found):
-        check_task(found[0])
-    return found
+    if len(tasks):
+        check_task(tasks[0])
+    return tasks
 
 
 def check_task(task: Any) -> None:
-    """Raises ConfigError for what is no task, or one that no record can hold."""
+    """Raises `ConfigError` for anything but a task that can be recorded as JSON."""
     if not isinstance(task, Task):
         raise ConfigError(f"a world lists {task!r:.100} as a task: expected a sojourn.types.Task")
     if odd := [tag for tag in task.tags if not isinstance(tag, str)]:

@@ -1,4 +1,4 @@
-"""How a world lists its tasks: by split, and by seeds that the splits do not share."""
+"""Helps worlds to make their tasks by split, from seeds that the splits do not share."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 
 def first_seed(world: str, split: str) -> int:
-    """The seed of the split's first task."""
+    """Returns the seed of the split's first task."""
     if split not in SPLITS:
-        raise ConfigError(f'{world}: there is no split "{split}", use "train" or "test"')
+        raise ConfigError(f'{world}: unknown split "{split}": expected "train" or "test"')
     return 0 if split == "train" else FIRST_TEST
 
 
 def by_seed(world: str, family: Any, split: str, make: Callable[[int], Task]) -> Sequence[Task]:
-    """`family.train` or `family.test` tasks, each made from its seed."""
+    """Returns the tasks of a split, each made from its seed; `family.train` and `family.test` say how many."""
     first = first_seed(world, split)
     return Generated(lambda index: make(first + index), getattr(family, split))
 
@@ -35,7 +35,7 @@ def by_seed(world: str, family: Any, split: str, make: Callable[[int], Task]) ->
 def seeded(
     world: str, family: Any, split: str, data: Mapping[str, Any] | Callable[[int], Mapping[str, Any]]
 ) -> Sequence[Task]:
-    """The same, where tasks differ by their seed alone, or by data that follow from it."""
+    """Returns the tasks of a split whose data are constant, or follow from their seed."""
     of_seed = data if callable(data) else lambda seed: data
     return by_seed(world, family, split, lambda seed: Task(world, dict(of_seed(seed)), seed, split))
 
@@ -43,7 +43,7 @@ def seeded(
 def in_turns(
     world: str, family: Any, split: str, kinds: Sequence[str], data: Callable[[str], Mapping[str, Any]]
 ) -> Sequence[Task]:
-    """The same, where tasks are of several kinds, which take turns; each is tagged with its own."""
+    """Returns the tasks of a split whose kinds alternate; each task is tagged with its kind."""
 
     def make(seed: int) -> Task:
         kind = kinds[seed % FIRST_TEST % len(kinds)]
@@ -53,26 +53,28 @@ def in_turns(
 
 
 def tasks_of(world: str, family: Any, split: str) -> Sequence[Task]:
-    """The same, where each carries all fields of its family, but those that say how many tasks there are."""
+    """Returns the tasks of a split whose data are all fields of the family, except the sizes of its splits."""
     names = [field.name for field in fields(family) if field.name not in SPLITS]
     return seeded(world, family, split, {name: getattr(family, name) for name in names})
 
 
 def of_task(family: F, task: Task) -> F:
-    """The family with the fields that the task carries, so that a task file can mix them."""
+    """Returns the family with the fields from the task's data, so that a task file can mix families' settings."""
     known = {field.name for field in fields(family)}  # type: ignore[arg-type]
     if unknown := sorted(task.data.keys() - known):
-        raise ConfigError(f"{task.env}: a task has the field {unknown[0]!r}, but there are {', '.join(sorted(known))}")
+        known_names = ", ".join(sorted(known))
+        raise ConfigError(f"{task.env}: a task has the unknown field {unknown[0]!r}: expected some of {known_names}")
     return replace(family, **task.data)  # type: ignore[type-var]
 
 
 def of_its_split(task: Task, key: str, draw: Callable[[Random], T], content: Callable[[T], bytes]) -> T:
-    """The first of what is drawn for a task whose own hash falls to the task's split, so that nothing is in both.
+    """Draws until the hash of the drawn content belongs to the task's split, so that no content is in both splits.
 
-    A quarter of all falls to the test split. `key` names what chance follows from beside seed and attempt.
+    A quarter of all contents belongs to the test split. The random numbers follow from `key`, the task's seed and the
+    number of the attempt.
     """
     for attempt in count():
-        found = draw(Random(f"{key} {task.seed} {attempt}"))
-        if (sha256(content(found)).digest()[0] % 4 == 0) == (task.split == "test"):
-            return found
+        drawn = draw(Random(f"{key} {task.seed} {attempt}"))
+        if (sha256(content(drawn)).digest()[0] % 4 == 0) == (task.split == "test"):
+            return drawn
     raise AssertionError("unreachable: count() does not end")

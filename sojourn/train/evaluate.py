@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sojourn.abilities import Forgets
 from sojourn.errors import InfrastructureError
-from sojourn.rewards.reward_cache import judged
+from sojourn.rewards.reward_cache import score_group
 from sojourn.sources.experts import expert_sampler
 from sojourn.tasks.listed import listed
 from sojourn.types import Group, Score, Task
@@ -43,7 +43,7 @@ async def evaluate(rig: Components, label: str, expert: bool = False) -> Evaluat
     if isinstance(rig.sampler, Forgets):
         await rig.sampler.forget()  # training goes on as if nothing had been played, and as it would after a restart
     require_plays(groups)
-    scores = await asyncio.gather(*(judged(rig.rewards.reward, group) for group in groups))
+    scores = await asyncio.gather(*(score_group(rig.rewards.reward, group) for group in groups))
     return Evaluated(list(groups), list(scores))
 
 

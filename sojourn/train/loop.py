@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from sojourn.abilities import Learns, reads_critic
 from sojourn.batch import Aggregate, choose, to_batch
-from sojourn.filters import sift
+from sojourn.filters import apply_filters
 from sojourn.protocols import Curriculum, Estimator, Filter, Loss, Renderer, Source, Stream, Trainer
-from sojourn.rewards.reward_cache import Judged, RewardCache
+from sojourn.rewards.reward_cache import RewardCache, ScoredGroup
 from sojourn.streams.trainer_passes import TrainerPasses
 from sojourn.types import Credit, Group, Score, Streams
 
@@ -26,7 +26,7 @@ class StepResult:
     credit: Sequence[Sequence[Credit]]
     streams: Streams
     metrics: Mapping[str, float]
-    played: Sequence[Judged]
+    played: Sequence[ScoredGroup]
 
 
 @dataclass
@@ -65,7 +65,7 @@ async def train(run: StageLoop) -> None:
         updates: list[Mapping[str, float]] = []
         groups = await run.groups.take(step)
         scores = await run.rewards(groups)
-        kept, judged = sift(run.filters, groups, scores)
+        kept, judged = apply_filters(run.filters, groups, scores)
         streams, learnt = await run.streams(kept, judged)
         credit = run.estimator(kept, judged, streams)
         batch = to_batch(kept, credit, streams, aggregate=run.aggregate, losses=run.losses)
@@ -74,7 +74,7 @@ async def train(run: StageLoop) -> None:
             observed = await run.trainer.forward_backward(chosen, run.losses)
             updates.append({**observed, **await run.trainer.optim_step()})
         metrics = {**_together(updates), **learnt, "version": await run.trainer.publish()}
-        played = run.rewards.forget(run.slots(step))
+        played = run.rewards.pop_before(run.slots(step))
         run.curriculum.observe([of.group for of in played], [of.scores for of in played])
         await run.after(step, StepResult(kept, judged, credit, streams, metrics, played))
 

@@ -11,8 +11,8 @@ from sojourn.abilities import (
     HasPassColumns,
     Learns,
     group_size,
-    least_size,
     max_lag,
+    min_group_size,
     provided,
     reads_critic,
     valid_for,
@@ -118,7 +118,7 @@ def _check_size(stage: Stage, env: Any) -> None:
     """Refuses groups whose credit would be 0, as there is nothing in them to compare an episode with, and more
     minibatches than there are trajectories."""
     size = group_size(stage.groups)
-    least = least_size(stage.estimator)
+    least = min_group_size(stage.estimator)
     if size is not None and size < least:
         raise ConfigError(
             f"stage '{stage.name}': {type(stage.estimator).__name__} compares the episodes of a group, and of groups "

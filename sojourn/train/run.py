@@ -27,7 +27,7 @@ from sojourn.record.intervals import Summary, summarise
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import PASSED_OVER
 from sojourn.render import pieces
-from sojourn.rewards.reward_cache import Judged
+from sojourn.rewards.reward_cache import ScoredGroup
 from sojourn.rollout.world import offers, worlds_of
 from sojourn.sources.context import StageContext
 from sojourn.train.assemble import Components, assemble
@@ -151,7 +151,7 @@ class Run:
         live = stage.groups.live
         judged = result.played
         trained = {episode.id for group in result.groups for episode in group.episodes}
-        rest = [j.only([n for n, e in enumerate(j.group.episodes) if e.id not in trained]) for j in judged]
+        rest = [j.select([n for n, e in enumerate(j.group.episodes) if e.id not in trained]) for j in judged]
         others = [j for j in rest if j.group.episodes]
         new = [n for n, group in enumerate(result.groups) if live or group.episodes[0].id not in self.recorded]
         learned: list[Any] = [[of[n] for n in new] for of in (result.groups, result.scores, result.credit)]
@@ -184,7 +184,7 @@ class Run:
         gap = ((await self.rig.trainer.forward(batch, reference=True)).logprobs - batch.logprobs)[batch.weight > 0]
         return float(np.mean(np.expm1(gap) - gap)) if len(gap) else math.nan
 
-    def _values(self, stage: Stage, result: StepResult, judged: Sequence[Judged]) -> dict[str, float]:
+    def _values(self, stage: Stage, result: StepResult, judged: Sequence[ScoredGroup]) -> dict[str, float]:
         """The step's metrics: over everything played for it, what was redrawn, dropped or left out included."""
         groups = [j.group for j in judged]
         scores = [score for j in judged for score in j.scores]

@@ -80,7 +80,7 @@ async def nowhere(weights, version):
 
 
 async def test_kl_cov_holds_tokens_back_in_each_minibatch():
-    for part, logprobs in await updates(KLCov(share=1e-9)):
+    for part, logprobs in await updates(KLCov(fraction=1e-9)):
         [held] = np.flatnonzero(part.streams["kl_cov"])
         where = np.flatnonzero(part.weight)
         gaps = [column[where] - column[where].mean() for column in (logprobs, part.advantages)]
@@ -89,7 +89,7 @@ async def test_kl_cov_holds_tokens_back_in_each_minibatch():
 
 async def test_clip_cov_silences_tokens_of_each_minibatch_that_the_clip_lets_through():
     silenced = 0
-    for part, logprobs in await updates(ClipCov(low=0.0, high=1e9, share=1.0)):
+    for part, logprobs in await updates(ClipCov(min_covariance=0.0, max_covariance=1e9, fraction=1.0)):
         where = np.flatnonzero(part.weight)
         gaps = [column[where] - column[where].mean() for column in (logprobs, part.advantages)]
         ratio, advantages = np.exp(logprobs - part.logprobs)[where], part.advantages[where]

@@ -29,7 +29,7 @@ def check(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_name_is_enough_where_it_is_of_one_kind(tmp_path):
-    done = check(tmp_path, "grpo", "deviation=false")
+    done = check(tmp_path, "grpo", "scale_by_std=false")
     assert done.returncode == 0, done.stderr
     assert "GRPO" in done.stdout
     assert "permuting episodes permutes credit" in done.stdout

@@ -111,11 +111,11 @@ def test_return_less_value():
 
 
 def test_positive_by_hand():
-    filtered = credited(Positive(least=1e-6), [[2.0], [2.5], [1.0]], [1, 0, 2])
+    filtered = credited(Positive(min_std=1e-6), [[2.0], [2.5], [1.0]], [1, 0, 2])
     deviation = np.std([0.805, 1.0])
     assert by_turn([filtered]) == [pytest.approx([0.805 / deviation, 0.0, 1.0 / deviation], rel=1e-4)]
     assert learnt(filtered) == approx([2.805], [1.9], [2.0])
-    floored = credited(Positive(least=0.5), [[2.0], [2.5], [1.0]], [1, 0, 2])
+    floored = credited(Positive(min_std=0.5), [[2.0], [2.5], [1.0]], [1, 0, 2])
     assert by_turn([floored]) == [pytest.approx([1.61, 0.0, 2.0])]
     nothing = credited(Positive(), [[2.0]], [1.0])
     assert by_turn([nothing]) == [[0.0]]

@@ -33,7 +33,7 @@ def test_grpo_by_hand():
     assert firsts(GRPO(epsilon=0.0)(groups, scores, {})[0]) == pytest.approx([1, -1, -1, 1])
     groups, scores = one_group([3.0, 0.0, 0.0])  # mean 1, variance (4 + 1 + 1) / 3 = 2
     assert firsts(GRPO(epsilon=0.0)(groups, scores, {})[0]) == pytest.approx([2 / 2**0.5, -1 / 2**0.5, -1 / 2**0.5])
-    assert firsts(GRPO(deviation=False)(groups, scores, {})[0]) == pytest.approx([2, -1, -1])
+    assert firsts(GRPO(scale_by_std=False)(groups, scores, {})[0]) == pytest.approx([2, -1, -1])
 
 
 def test_rloo_by_hand():
@@ -44,7 +44,7 @@ def test_rloo_by_hand():
 def test_a_group_of_one_or_of_equals_teaches_nothing():
     for totals in ([5.0], [2.0, 2.0, 2.0]):
         groups, scores = one_group(totals)
-        for estimator in (GRPO(), GRPO(deviation=False), RLOO()):
+        for estimator in (GRPO(), GRPO(scale_by_std=False), RLOO()):
             assert firsts(estimator(groups, scores, {})[0]) == pytest.approx([0.0] * len(totals))
 
 

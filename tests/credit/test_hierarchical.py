@@ -18,12 +18,12 @@ def test_a_planner_is_paid_for_what_was_carried_out():
     """In s the planner has 0.5 + 2 (1), 0.5 + 2 (0) and 0 + 2 (1), of mean 5/3 and deviation sqrt(13 / 18)."""
     made = of_episodes([pair(1, 1, "s") for _ in range(3)])
     scores = paid([0.5], [1], [0.5], [0], [0], [1])
-    [credit] = Foresight(share=2.0, epsilon=0.0)([made], [scores], {})
+    [credit] = Foresight(execution_coef=2.0, epsilon=0.0)([made], [scores], {})
     first, second, third = (by_turn(credit)[n][0] for n in (0, 2, 4))
     assert (first, second, third) == pytest.approx((0.9806, -1.3728, 0.3922), abs=1e-4)
     done = [by_turn(credit)[n][0] for n in (1, 3, 5)]
     assert done == pytest.approx([0.5**0.5, -(2**0.5), 0.5**0.5])
-    [credit] = Foresight(share=0.0, epsilon=0.0)([made], [scores], {})
+    [credit] = Foresight(execution_coef=0.0, epsilon=0.0)([made], [scores], {})
     assert by_turn(credit)[0][0] == pytest.approx(0.5**0.5)
 
 
@@ -85,4 +85,4 @@ def test_without_refined_ones_it_is_grpo():
     scores = [paid([0, 1], [0.25], [0])]
     assert by_turn(DynaGRPO()([made], scores, {})[0]) == by_turn(GRPO()([made], scores, {})[0])
     marked = group(*(trajectory([1], infos=[{"tried": 1.0, "success": 1.0}]) for _ in range(2)))
-    assert by_turn(DynaGRPO(refined="tried")([marked], [paid([1], [0])], {})[0]) == [[1], [0]]
+    assert by_turn(DynaGRPO(info_key="tried")([marked], [paid([1], [0])], {})[0]) == [[1], [0]]

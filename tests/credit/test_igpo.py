@@ -29,7 +29,7 @@ def test_joint_by_hand():
 
 def test_separate_by_hand():
     """Gains 0.1733, 0.5177, 0.0323: mean 0.2411, deviation 0.2039. Returns 1 and 0."""
-    [credit] = IGPO(pool="separate", epsilon=0.0)(*step())
+    [credit] = IGPO(normalisation="separate", epsilon=0.0)(*step())
     assert by_turn(credit)[0] == pytest.approx([-0.3324 + 1.3566 + 1, 1.3566 + 1, 1], abs=1e-4)
     assert by_turn(credit)[1] == pytest.approx([-1.0242 - 1, -1], abs=1e-4)
 
@@ -42,7 +42,7 @@ def malformed_step():
 
 def test_scaled_by_hand():
     """Gains 1.5, 1.2, 0.5, and -1 for the malformed turn: of mean size 0.8284 once standardised, that of returns 1."""
-    [credit] = IGPO(pool="scaled", discount=0.95, malformed=1.0, epsilon=0.0)(*malformed_step())
+    [credit] = IGPO(normalisation="scaled", discount=0.95, malformed_penalty=1.0, epsilon=0.0)(*malformed_step())
     assert by_turn(credit)[0] == pytest.approx([2.8619, 1.7625, 1.0], abs=1e-4)
     assert by_turn(credit)[1] == pytest.approx([-2.8056, -2.8875, -1.0], abs=1e-4)
 
@@ -57,7 +57,7 @@ def test_a_malformed_last_turn_costs_its_return():
     """Of single turns that are paid 1, 1 and 0, the second is worth -2: a mean of -1/3, a deviation of 1.2472."""
     infos = [[{}], [{"malformed": 1.0}], [{}]]
     made = group(*(trajectory([2], infos=one) for one in infos))
-    [credit] = IGPO(malformed=2.0, epsilon=0.0)([made], [paid([1], [1], [0])], gained([0], [0], [0]))
+    [credit] = IGPO(malformed_penalty=2.0, epsilon=0.0)([made], [paid([1], [1], [0])], gained([0], [0], [0]))
     assert [turns[0] for turns in by_turn(credit)] == pytest.approx([1.0690, -1.3363, 0.2673], abs=1e-4)
 
 
@@ -79,7 +79,7 @@ def lot(*, gaining=1, still=0, success=True):
     ],
 )
 def test_the_scale_of_gains_is_that_of_the_step(step, scale):
-    first, *rest = IGPO(pool="scaled", discount=0.0, epsilon=0.0)(*step)
+    first, *rest = IGPO(normalisation="scaled", discount=0.0, epsilon=0.0)(*step)
     assert [turns[0] for turns in by_turn(first)] == pytest.approx([scale, -scale])
     assert all(by_turn(other)[0][0] == 0 for other in rest)
     size = float(step[1][0][0].total)
@@ -90,20 +90,22 @@ def test_plays_of_one_turn_have_their_returns_beside_each_other():
     groups, scores = [group(*(trajectory([2]) for _ in range(3)))], [paid([1], [0], [0])]
     expected = by_turn(GRPO()(groups, scores, {})[0])
     for pool in ("joint", "separate", "scaled"):
-        assert by_turn(IGPO(pool=pool)(groups, scores, gained([0], [0], [0]))[0]) == expected
+        assert by_turn(IGPO(normalisation=pool)(groups, scores, gained([0], [0], [0]))[0]) == expected
 
 
 def test_seats_are_compared_with_their_own_kind():
     main, called = trajectory([2, 2]), trajectory([2, 2], agent="searcher")
     made, streams = of_episodes([[main, called], [main, called]]), gained([1, 0], [50, 0], [0, 0], [40, 0])
     for pool in ("separate", "scaled"):
-        [credit] = IGPO(pool=pool, epsilon=0.0)([made], [paid([0, 1], [0, 7], [0, 0], [0, 9])], streams)
+        [credit] = IGPO(normalisation=pool, epsilon=0.0)([made], [paid([0, 1], [0, 7], [0, 0], [0, 9])], streams)
         assert by_turn(credit) == [[2, 1], [0, -1], [-2, -1], [0, 1]]
 
 
 @pytest.mark.parametrize("pool", ["joint", "separate", "scaled"])
 @pytest.mark.parametrize("malformed", [None, 1.0])
 def test_it_keeps_its_promises(pool, malformed):
-    report = check_estimator(IGPO(pool=pool, malformed=malformed, discount=0.95))
+    report = check_estimator(IGPO(normalisation=pool, malformed_penalty=malformed, discount=0.95))
     assert report.passed, report
-    assert IGPO(pool=pool, malformed=malformed).group_relative == (pool != "joint" and malformed is None)
+    assert IGPO(normalisation=pool, malformed_penalty=malformed).group_relative == (
+        pool != "joint" and malformed is None
+    )

@@ -9,7 +9,7 @@ from cases import by_token, by_turn, group, of_episodes, paid, stream, trajector
 from sojourn.batch.weigh import weigh
 from sojourn.credit.cosearch import CoSearch
 from sojourn.credit.eapo import EAPO
-from sojourn.credit.gigpo import GiGPO, alike
+from sojourn.credit.gigpo import GiGPO, similar_observations
 from sojourn.credit.mars import MARS
 from sojourn.credit.mgrpo import MGRPO
 from sojourn.credit.opo import OPO
@@ -42,13 +42,13 @@ def visits():
 
 def test_gigpo_by_hand():
     made, scores = visits()
-    [credit] = GiGPO(deviation=False)([made], [scores], {})
+    [credit] = GiGPO(scale_by_std=False)([made], [scores], {})
     assert by_turn(credit)[0] == pytest.approx([11.016667, 9.75, 5])
     assert by_turn(credit)[1] == pytest.approx([-8.008333, -9.75, -8.008333])
     [credit] = GiGPO(epsilon=0.0)([made], [scores], {})  # state a: 9.025, 0, 0, of deviation 9.025 sqrt(2) / 3
     assert by_turn(credit)[0] == pytest.approx([1 + 2**0.5, 2, 1])
     assert by_turn(credit)[1] == pytest.approx([-1 - 0.5**0.5, -2, -1 - 0.5**0.5])
-    [credit] = GiGPO(deviation=False, step_weight=0.0)([made], [scores], {})
+    [credit] = GiGPO(scale_by_std=False, step_weight=0.0)([made], [scores], {})
     assert by_turn(credit)[0] == pytest.approx([5, 5, 5])
 
 
@@ -56,9 +56,9 @@ def test_gigpo_by_likeness():
     texts = [["abcd", "x"], ["bcde", "y"]]
     made = group(*(trajectory([1, 1], observed=shown) for shown in texts))
     scores = paid([0, 1], [0, 0])
-    [near] = GiGPO(deviation=False, similarity=0.75, discount=1.0)([made], [scores], {})
+    [near] = GiGPO(scale_by_std=False, similarity=0.75, discount=1.0)([made], [scores], {})
     assert by_turn(near) == [pytest.approx([1, 0.5]), pytest.approx([-1, -0.5])]
-    [far] = GiGPO(deviation=False, similarity=0.9, discount=1.0)([made], [scores], {})
+    [far] = GiGPO(scale_by_std=False, similarity=0.9, discount=1.0)([made], [scores], {})
     assert by_turn(far) == [pytest.approx([0.5, 0.5]), pytest.approx([-0.5, -0.5])]
     assert GiGPO().env_needs == {"state_key"}
     assert not GiGPO(similarity=0.9).env_needs
@@ -66,9 +66,9 @@ def test_gigpo_by_likeness():
 
 def test_a_chain_of_like_observations_is_one_state():
     chain = trajectory([1] * 4, observed=["aaaa", "aabb", "zzzz", "bbbb"]).turns
-    one, two, other, three = alike(chain, 0.5)  # the first and the last have nothing in common
+    one, two, other, three = similar_observations(chain, 0.5)  # the first and the last have nothing in common
     assert one == two == three != other
-    assert alike(chain[::-1], 0.5)[0] == alike(chain[::-1], 0.5)[-1]
+    assert similar_observations(chain[::-1], 0.5)[0] == similar_observations(chain[::-1], 0.5)[-1]
 
 
 def test_a_stratum_has_its_own_baseline():
@@ -81,7 +81,7 @@ def test_a_stratum_has_its_own_baseline():
     assert [turns[0] for turns in by_turn(credit)] == pytest.approx(expected, abs=1e-4)
     searches = [[{"searches": 1.0}] + [{}] * (n - 1) if n < 3 else [{}] * n for n in turns]  # 1, 1, 1, 1, 1, none
     made = group(*(trajectory([1] * n, infos=infos) for n, infos in zip(turns, searches, strict=True)))
-    [credit] = Stratified(by="searches", blend=1.0, epsilon=0.0)([made], [scores], {})
+    [credit] = Stratified(info_key="searches", blend=1.0, epsilon=0.0)([made], [scores], {})
     first = np.array(rewards[:5])
     assert [t[0] for t in by_turn(credit)] == pytest.approx([*(first - first.mean()) / first.std(), 0], abs=1e-5)
 
@@ -129,7 +129,7 @@ def test_mars_by_hand():
     first, second = (by_turn(credit) for credit in MARS()(groups, scores, {}))  # 1.1, 1, 1, -1, -1 and -1, 1, 1
     assert first == [pytest.approx([0.7333, 0.6333, 0.6333], abs=1e-4), [-1]]
     assert second == [pytest.approx([-1.3667] * 2, abs=1e-4), [1, 1]]
-    alone = [by_turn(credit) for credit in MARS(over="group")(groups, scores, {})]
+    alone = [by_turn(credit) for credit in MARS(baseline="group")(groups, scores, {})]
     assert alone[0] == [pytest.approx([0.05, -0.05, -0.05]), [0]]
 
 
@@ -180,16 +180,16 @@ def test_srgpo_by_hand():
     assert by_turn(credit) == [pytest.approx([-0.4571, -1.4571], abs=1e-4), pytest.approx([0.9571, 0.9571], abs=1e-4)]
     infos = [{"nearer": 1.0}, {"nearer": 0.0}]
     made = group(trajectory([1, 1], infos=infos), trajectory([1, 1], infos=[{"nearer": 1.0}] * 2))
-    [credit] = SRGPO(by="nearer", epsilon=0.0)([made], [paid([0, 1], [1, 0])], {})
+    [credit] = SRGPO(info_key="nearer", epsilon=0.0)([made], [paid([0, 1], [1, 0])], {})
     assert flat(by_turn(credit)) == pytest.approx([0.25, -0.75, 0.25, 0.25])
 
 
 def test_turns_are_drawn_across_groups_in_lots():
     groups = [group(*(trajectory([1] * 4) for _ in range(3)), slot=slot) for slot in range(2)]
     scores = [paid(*([1, 0, 0, 1], [0, 1, 0, 1], [0, 0, 1, 1])) for _ in groups]
-    alone = [by_turn(c) for c in SRGPO(size=24, epsilon=0.0)(groups, scores, {})]
+    alone = [by_turn(c) for c in SRGPO(step_group_size=24, epsilon=0.0)(groups, scores, {})]
     assert set(np.round(flat(flat(alone)), 4)) == set(np.round(0.5 * np.array([1, -1]) * np.sqrt(23 / 24), 4))
-    lots = [by_turn(c) for c in SRGPO(size=5, epsilon=0.0)(groups, scores, {})]
+    lots = [by_turn(c) for c in SRGPO(step_group_size=5, epsilon=0.0)(groups, scores, {})]
     assert sum(flat(flat(lots))) == pytest.approx(0, abs=1e-5)
     assert lots != alone
 

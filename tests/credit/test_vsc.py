@@ -51,10 +51,10 @@ def test_the_margin_is_exclusive():
 
 def test_the_return_less_the_value_by_hand():
     """.25 - .1, .5 - .46, 1 - .9, 0 - 0, 0 + .1, over .05."""
-    gain, learnt = credited(VSC(ahead=False), [0.1, 0.46, 0.9, 0.0, -0.1], SUBGOAL)
+    gain, learnt = credited(VSC(use_next_value=False), [0.1, 0.46, 0.9, 0.0, -0.1], SUBGOAL)
     assert gain == [1, 0, 1, 0, 1]
     assert learnt == [0.25, 0.5, 1, 0, 0]
-    assert credited(VSC(ahead=False, discount=0.9), [0.0, 0.0], [0, 1])[1] == pytest.approx([0.9, 1])
+    assert credited(VSC(use_next_value=False, discount=0.9), [0.0, 0.0], [0, 1])[1] == pytest.approx([0.9, 1])
 
 
 @pytest.mark.parametrize(
@@ -68,17 +68,17 @@ def test_the_return_less_the_value_by_hand():
     ],
 )
 def test_segments_by_hand(told, counted, returns):
-    assert credited(VSC(ahead=False, counted=counted), [0] * 5, told)[1] == returns
-    assert credited(VSC(ahead=False, counted=counted, by="x"), [0] * 5, told, by="x")[1] == returns
-    assert credited(VSC(ahead=False, counted=counted), [0] * 5, told, by="x")[1] == [0] * 5
+    assert credited(VSC(use_next_value=False, cumulative=counted), [0] * 5, told)[1] == returns
+    assert credited(VSC(use_next_value=False, cumulative=counted, info_key="x"), [0] * 5, told, by="x")[1] == returns
+    assert credited(VSC(use_next_value=False, cumulative=counted), [0] * 5, told, by="x")[1] == [0] * 5
 
 
 def test_a_paid_end_is_one():
     quiet = [None] * 3
-    assert credited(VSC(ahead=False), [0] * 3, quiet, [0, 0, 0.5])[1] == [0.25, 0.5, 1]
-    assert credited(VSC(ahead=False), [0] * 3, [1, None, None], [0, 0, 0.5])[1] == [1, 0.5, 1]
-    assert credited(VSC(ahead=False), [0] * 3, quiet, [0.5, 0, 0])[1] == [0] * 3
-    assert credited(VSC(ahead=False), [0] * 3, quiet, [0, 0, -1])[1] == [0] * 3
+    assert credited(VSC(use_next_value=False), [0] * 3, quiet, [0, 0, 0.5])[1] == [0.25, 0.5, 1]
+    assert credited(VSC(use_next_value=False), [0] * 3, [1, None, None], [0, 0, 0.5])[1] == [1, 0.5, 1]
+    assert credited(VSC(use_next_value=False), [0] * 3, quiet, [0.5, 0, 0])[1] == [0] * 3
+    assert credited(VSC(use_next_value=False), [0] * 3, quiet, [0, 0, -1])[1] == [0] * 3
     assert credited(VSC(), [0.5, 1.0], quiet[:2], [0, 1])[0] == [1, 1]  # 0 - 1 - .05 + 1 + 1
 
 

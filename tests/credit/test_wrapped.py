@@ -34,13 +34,13 @@ PLAIN = GRPO(epsilon=0.0)
 
 
 def test_empg_by_hand():
-    [credit] = EMPG(base=PLAIN, bonus=0.1)(*step())
+    [credit] = EMPG(base=PLAIN, clarity_coef=0.1)(*step())
     assert by_turn(credit) == [pytest.approx([0.932524, 0.274017], abs=1e-5), pytest.approx([-1.206541])]
 
 
 def test_empg_keeps_what_tokens_of_a_turn_differ_by():
-    base = AEPO(base=PLAIN, strength=0.2)
-    plain, moved = (estimator(*step())[0] for estimator in (base, EMPG(base=base, bonus=0.0)))
+    base = AEPO(base=PLAIN, entropy_coef=0.2)
+    plain, moved = (estimator(*step())[0] for estimator in (base, EMPG(base=base, clarity_coef=0.0)))
     gaps = [float(np.ptp(credit[0].tokens[0])) for credit in (plain, moved)]
     assert gaps[0] > 0
     assert gaps[1] == pytest.approx(1.519441 * gaps[0], rel=1e-5)
@@ -60,7 +60,7 @@ def test_aepo_by_hand():
     streams = {"entropy": stream([[[0.5, 1.0], [1.5]]])}
     [credit] = AEPO(base=Constant())(made, [paid([0, 1])], streams)
     assert by_token(credit) == [pytest.approx([0.8, 1.0, 1.2])]
-    [credit] = AEPO(base=Constant(), strength=2.0)(made, [paid([0, 1])], streams)
+    [credit] = AEPO(base=Constant(), entropy_coef=2.0)(made, [paid([0, 1])], streams)
     assert by_token(credit) == [pytest.approx([0, 1.0, 3.0])]
 
 
@@ -69,7 +69,7 @@ def test_kl_reward_by_hand():
     streams = {"ref_logprobs": stream([[[-1.5, -1.0], [-0.5]]])}
     base = Reinforce(baseline="none", discount=0.0)  # each turn's own reward
     for form, costs in (("k1", [0.5, -0.5]), ("k2", [0.125, 0.125]), ("k3", [0.106531, 0.148721])):
-        [credit] = KLReward(base=base, coef=2.0, form=form)(made, [paid([1, 3])], streams)
+        [credit] = KLReward(base=base, coef=2.0, kl_estimator=form)(made, [paid([1, 3])], streams)
         assert by_turn(credit) == [pytest.approx([1 - 2 * costs[0], 3 - 2 * costs[1]], rel=1e-5)]
 
 
@@ -79,14 +79,14 @@ def test_whitened_by_hand():
     base = Reinforce(baseline="none")
     [credit] = Whitened(base=base, epsilon=1e-12)(made, scores, {})  # mean 0.5, variance 0.75
     assert [t[0] for t in by_turn(credit)] == pytest.approx([0.5 / 0.75**0.5, -1.5 / 0.75**0.5])
-    [credit] = Whitened(base=base, shift=False, clip=1.0, epsilon=1e-12)(made, scores, {})
+    [credit] = Whitened(base=base, shift_mean=False, clip=1.0, epsilon=1e-12)(made, scores, {})
     assert [t[0] for t in by_turn(credit)] == pytest.approx([1, -1])
 
 
 def test_whitening_by_turn_counts_each_turn_once():
     """Turns of 3, 1 and no tokens, worth 1, -1 and 9: of mean 0 and deviation 1 without the last."""
     made, base = [group(trajectory([3]), trajectory([1, 0]))], Reinforce(baseline="none", discount=0.0)
-    [credit] = Whitened(base=base, by="turn", epsilon=1e-12)(made, [paid([1], [-1, 9])], {})
+    [credit] = Whitened(base=base, level="turn", epsilon=1e-12)(made, [paid([1], [-1, 9])], {})
     assert [t[0] for t in (credit[0].tokens[0].tolist(), credit[1].tokens[0].tolist())] == pytest.approx([1, -1])
     [credit] = Whitened(base=base, epsilon=1e-12)(made, [paid([1], [-1, 9])], {})
     assert credit[0].tokens[0][0] == pytest.approx(0.5 / 0.75**0.5)
@@ -109,7 +109,7 @@ def test_difficulty_by_hand():
         [-0.375, -0.375, -0.375, 1.125, -0.375, 0.125, 0.125, 0.125]
     )
     groups = [group(hard, easy, data={"size": 3}), group(hard, easy, slot=1, data={"size": 1})]
-    found = Difficulty(by="size")(groups, [paid([0], [1])] * 2, {})
+    found = Difficulty(task_key="size")(groups, [paid([0], [1])] * 2, {})
     assert [t[0] for credit in found for t in by_turn(credit)] == pytest.approx([-0.75, 0.75, -0.25, 0.25])
 
 
@@ -117,13 +117,13 @@ def test_a_difficulty_can_be_told_by_turns_and_what_was_never_judged_has_none():
     lost = replace(trajectory([1]), ending=Ending.TURNS)
     hard, easy = (trajectory([1, 1], infos=[{}, {"size": size}]) for size in (3.0, 1.0))
     groups = [group(hard, lost), group(easy, easy, slot=1), group(lost, lost, slot=2)]
-    found = Difficulty(by="size")(groups, [paid([0, 0], [1]), paid([0, 0], [0, 1]), paid([0], [1])], {})
+    found = Difficulty(task_key="size")(groups, [paid([0, 0], [1]), paid([0, 0], [0, 1]), paid([0], [1])], {})
     assert [t[0] for credit in found for t in by_turn(credit)] == pytest.approx([-0.75, 0.75, -0.25, 0.25, -0.5, 0.5])
 
 
 def test_a_difficulty_that_a_task_does_not_have_is_named():
     with pytest.raises(ValueError, match="size"):
-        Difficulty(by="size")([group(trajectory([1]))], [paid([0])], {})
+        Difficulty(task_key="size")([group(trajectory([1]))], [paid([0])], {})
 
 
 def test_what_a_base_needs_and_remembers_is_passed_on():

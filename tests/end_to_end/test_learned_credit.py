@@ -20,14 +20,15 @@ optim = { lr = 1e-3 }
 """
 LEARNING = ("progress", "curiosity", "implicit_reward", "utterance_advantage", "feedback")
 FUSED = """
-estimator = { name = "process", by = "progress", base = { name = "process", by = "curiosity", base = { name = "process",
-    by = "feedback", base = { name = "process", by = "utterance_advantage", base = { name = "oprl", base = {
+estimator = { name = "process", stream = "progress", base = { name = "process",
+    stream = "curiosity", base = { name = "process", stream = "feedback", base = { name = "process",
+    stream = "utterance_advantage", base = { name = "oprl", base = {
     name = "normalised", base = { name = "gae" } } } } } } }
 losses = [{ name = "ppo" }, { name = "value" }]
 streams = [{ name = "values" }, { name = "next_values" }, { name = "progress" }, { name = "curiosity", eta = 1.0 },
     { name = "implicit_reward", loss = "ce", optim = { lr = 1e-2 } },
     { name = "utterance_advantage", warmup = 0, updates = 3 },
-    { name = "feedback", rate = 4, updates = 3 }]
+    { name = "feedback", messages_per_step = 4, updates = 3 }]
 """
 
 
@@ -61,7 +62,7 @@ TWICE = """
 name = "again"
 steps = 2
 groups = { name = "slots", width = 2, size = 3 }
-estimator = { name = "process", by = "progress" }
+estimator = { name = "process", stream = "progress" }
 losses = [{ name = "ppo" }]
 streams = [{ name = "progress" }]
 """

@@ -57,7 +57,7 @@ class Shuffled:
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(self, groups, scores, streams) -> list[list[Credit]]:
-        honest = GRPO(deviation=False)(groups, scores, streams)
+        honest = GRPO(scale_by_std=False)(groups, scores, streams)
         gains = np.array([credit.tokens[0][0] for judged in honest for credit in judged])
         given = iter(np.random.default_rng(len(groups)).permutation(gains))
         return [[Credit.uniform(t, float(next(given))) for t in group.trajectories] for group in groups]
@@ -74,7 +74,7 @@ def learn(folder: Path, estimator: str) -> Sequence[Summary]:
 
 
 @pytest.mark.parametrize(
-    ("estimator", "learns"), [("{name='grpo', deviation=false}", True), ("{name='test_learning:Shuffled'}", False)]
+    ("estimator", "learns"), [("{name='grpo', scale_by_std=false}", True), ("{name='test_learning:Shuffled'}", False)]
 )
 def test_it_learns_unless_the_credit_is_shuffled(tmp_path, estimator, learns):
     before, after = (evaluation.overall.success for evaluation in learn(tmp_path, estimator))

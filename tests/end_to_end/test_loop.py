@@ -44,7 +44,7 @@ checkpoint_every = 1
 [[stages]]
 name = "warmup"
 steps = 2
-groups = { name = "experts", width = 4, distinct = 8, success_only = false }
+groups = { name = "experts", width = 4, distinct_tasks = 8, success_only = false }
 estimator = { name = "constant" }
 losses = [{ name = "nll" }]
 optim = { lr = 1e-3 }
@@ -136,7 +136,7 @@ def test_streams_that_cannot_only_be_recorded_are_refused(tmp_path, streams, mes
 
 
 def test_what_a_filter_leaves_out_is_recorded_and_counted_but_not_trained(tmp_path):
-    resolved = recipe(tmp_path, "stages.rl.filters=[{name='roc', share=0.6}]", "stages.rl.groups.size=5")
+    resolved = recipe(tmp_path, "stages.rl.filters=[{name='roc', fraction=0.6}]", "stages.rl.groups.size=5")
     path = run(resolved, tmp_path / "run")
     with EpisodeStore(path) as store:
         groups = list(store.groups("rl"))

@@ -80,7 +80,7 @@ def plain(groups, batch):
 
 PAIRS = [
     (GRPO(epsilon=1e-6), "grpo", {}, bessel),
-    (GRPO(deviation=False), "grpo", {"norm_adv_by_std_in_grpo": False}, plain),
+    (GRPO(scale_by_std=False), "grpo", {"norm_adv_by_std_in_grpo": False}, plain),
     (RLOO(), "rloo_vectorized", {}, plain),
     (OPO(), "opo", {}, plain),
     (ReinforcePP(), "reinforce_plus_plus", {"config": "algorithm"}, tokens),
@@ -232,7 +232,9 @@ def test_clip_cov_where_all_that_may_be_chosen_is():
 
     groups, scores = played(0)
     batch = batch_of(groups, RLOO()(groups, scores, {}))
-    value, gradient = own_loss(ClipCov(share=1.0, low=0.1, high=1e9), batch, np.zeros(len(batch), dtype=np.float32))
+    value, gradient = own_loss(
+        ClipCov(fraction=1.0, min_covariance=0.1, max_covariance=1e9), batch, np.zeros(len(batch), dtype=np.float32)
+    )
     now = padded(batch, batch.logprobs).requires_grad_()
     chosen = PolicyLossConfig(clip_cov_ratio=1.0, clip_cov_lb=0.1, clip_cov_ub=1e9)
     given, _ = core.get_policy_loss_fn("clip_cov")(
@@ -253,7 +255,7 @@ def test_kl(form):
     groups, scores = played(1)
     batch = batch_of(groups, RLOO()(groups, scores, {}))
     gap = np.random.default_rng(1).normal(0, 0.4, len(batch)).astype(np.float32)
-    value, _ = own_loss(KL(coef=1.0, form=form), batch, gap, ref_logprobs=batch.logprobs)
+    value, _ = own_loss(KL(coef=1.0, kl_estimator=form), batch, gap, ref_logprobs=batch.logprobs)
     estimate = core.kl_penalty(padded(batch, batch.logprobs + gap), padded(batch, batch.logprobs), form)
     mask = padded(batch, (batch.weight > 0).astype(np.float32))
     torch.testing.assert_close(value, core.agg_loss(estimate, mask, "token-mean"), atol=1e-5, rtol=1e-4)
@@ -263,8 +265,8 @@ def test_kl(form):
     ("settings", "level", "threshold"),
     [
         ({}, "token", 2.0),
-        ({"outside": "mask", "low": 0.5}, "token", "0.5_2.0"),
-        ({"over": "sequence"}, "sequence", 2.0),
+        ({"mode": "mask", "min_weight": 0.5}, "token", "0.5_2.0"),
+        ({"level": "sequence"}, "sequence", 2.0),
     ],
 )
 def test_importance_weights(settings, level, threshold):

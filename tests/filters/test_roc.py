@@ -6,7 +6,7 @@ import pytest
 from cases import group, paid, trajectory
 
 from sojourn.filters.roc import ROC
-from sojourn.rewards.reward_cache import Judged
+from sojourn.rewards.reward_cache import ScoredGroup
 from sojourn.types import Ending
 
 
@@ -43,10 +43,10 @@ def test_failed_episodes_are_left_out_and_scores_stay_with_their_episodes():
     made = replace(made, episodes=(broken, *made.episodes[1:]))
     kept = ROC()(made, [])
     assert kept == [1, 2]
-    left = Judged(made, paid([1] * 4, [2] * 4, [3] * 4)).only([1, 3])
+    left = ScoredGroup(made, paid([1] * 4, [2] * 4, [3] * 4)).select([1, 3])
     assert [e.id for e in left.group.episodes] == ["0-1", "0-3"]
     assert [score.total for score in left.scores] == [4, 12]
-    assert not Judged(made, paid([1] * 4, [2] * 4, [3] * 4)).only([]).scores
+    assert not ScoredGroup(made, paid([1] * 4, [2] * 4, [3] * 4)).select([]).scores
 
 
 def played(won, *errors, malformed=0, ending=Ending.DONE):
@@ -78,11 +78,11 @@ def test_tool_errors_and_format_add_up_by_hand():
 @pytest.mark.parametrize("kept", range(1, len(BY_PENALTY)))
 def test_of_what_succeeded_the_smallest_penalty_stays(kept):
     made = group(*(trajectory for trajectory, _ in reversed(BY_PENALTY)))
-    found = ROC(share=kept / len(BY_PENALTY))(made, [])
+    found = ROC(fraction=kept / len(BY_PENALTY))(made, [])
     if kept != 6:  # the sixth and the seventh are equals
         assert sorted(len(BY_PENALTY) - 1 - n for n in found) == list(range(kept))
 
 
 def test_the_number_of_tool_errors_can_have_another_name():
     infos = [{"failed_calls": 1.0}, {"failed_calls": 0.0, "success": 1.0}]
-    assert ROC(by="failed_calls")._penalty(group(trajectory([1, 1], infos=infos)).episodes[0]) == 0.5
+    assert ROC(info_key="failed_calls")._penalty(group(trajectory([1, 1], infos=infos)).episodes[0]) == 0.5

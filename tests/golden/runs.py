@@ -55,7 +55,7 @@ WARMUP = """
 [[stages]]
 name = "warmup"
 steps = 2
-groups = { name = "experts", width = 4, distinct = 8, success_only = false }
+groups = { name = "experts", width = 4, distinct_tasks = 8, success_only = false }
 estimator = { name = "constant" }
 losses = [{ name = "nll" }]
 optim = { lr = 1e-3 }
@@ -81,9 +81,8 @@ streams = [{ name = "values" }, { name = "next_values" }]
 model = "tiny:layers=1,hidden=64"
 optim = { lr = 1e-3 }
 """
-PROCESS = (
-    '{ name = "process", by = "curiosity", base = { name = "process", by = "progress", base = { name = "oprl" } } }'
-)
+PROGRESS = '{ name = "process", stream = "progress", base = { name = "oprl" } }'
+PROCESS = f'{{ name = "process", stream = "curiosity", base = {PROGRESS} }}'
 LEARNING = f"""estimator = {PROCESS}
 losses = [{{ name = "ppo" }}, {{ name = "entropy" }}]
 streams = [
@@ -95,7 +94,7 @@ streams = [
 MALFORMED = '[reward]\nname = "native"\nmalformed = -0.5\n'  # a model that says anything is judged differently for it
 PARTS = [
     "stages.rl.minibatches=2",
-    "stages.rl.filters=[{name='roc', share=0.6}]",
+    "stages.rl.filters=[{name='roc', fraction=0.6}]",
     "stages.rl.groups.size=5",
     "stages.rl.groups.zero_signal='redraw'",
     "curriculum.name='shuffle'",

@@ -10,7 +10,7 @@ from sojourn.credit.grpo import GRPO
 from sojourn.credit.reinforce import Reinforce
 from sojourn.credit.rloo import RLOO
 
-ESTIMATORS = [GRPO(), GRPO(deviation=False), RLOO(), Reinforce()]
+ESTIMATORS = [GRPO(), GRPO(scale_by_std=False), RLOO(), Reinforce()]
 totals = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 1.0]), min_size=2, max_size=6)
 
 
@@ -33,7 +33,7 @@ def test_permuting_episodes_permutes_credit(estimator, rewards, order):
         np.testing.assert_allclose(moved[place], plain[i], atol=1e-5)
 
 
-@pytest.mark.parametrize("estimator", [GRPO(), GRPO(deviation=False), RLOO()])
+@pytest.mark.parametrize("estimator", [GRPO(), GRPO(scale_by_std=False), RLOO()])
 @given(rewards=totals, constant=st.sampled_from([-2.0, 0.5, 8.0]))
 def test_a_constant_added_to_rewards_changes_nothing(estimator, rewards, constant):
     rng = np.random.default_rng(0)

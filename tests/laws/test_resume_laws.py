@@ -106,7 +106,7 @@ async def test_a_world_that_answers_differently_is_sampled_afresh_from_there(tmp
 
 async def test_a_slot_keeps_the_tasks_it_was_given_redrawn_ones_included(tmp_path):
     """Whatever the curriculum would draw by now."""
-    slots = Slots(width=2, size=2, max_lag=0, zero_signal="redraw", redraws=3, exhausted="keep")
+    slots = Slots(width=2, size=2, max_lag=0, zero_signal="redraw", max_redraws=3, exhausted="keep")
     world = Odd(paying=False)
     first = slots.bind(rig(world), "rl", 1)
     for slot in (0, 1):

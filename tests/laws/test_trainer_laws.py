@@ -192,9 +192,9 @@ async def test_sharing_a_turn_between_paths_trains_it_once():
 
 AT_ONE = [
     *(PPO(), PPO(clip_low=0.01, clip_high=0.5), PPO(dual_clip=3.0), CISPO(), SAPO(), AEPO()),
-    ClipCov(low=1e9, high=1e9),
+    ClipCov(min_covariance=1e9, max_covariance=1e9),
 ]
-AT_ONE += [M2PO(), Importance(), Importance(base=Reinforce(), over="sequence"), GSPO(), GSPO(token_form=True), KLCov()]
+AT_ONE += [M2PO(), Importance(), Importance(base=Reinforce(), level="sequence"), GSPO(), GSPO(token_form=True), KLCov()]
 
 
 @pytest.mark.parametrize("loss", AT_ONE, ids=str)

@@ -106,7 +106,7 @@ def test_gspo_in_token_form_keeps_advantages_apart():
 
 def test_gspo_by_turns_and_by_sequences():
     turns, sequences = [0, 0, 1, 1], [0, 0, 0, 0]
-    by_turn = at_ratios(GSPO(by="turn"), RATIOS, [-1] * 4, turns=turns, sequences=sequences)[0]
+    by_turn = at_ratios(GSPO(level="turn"), RATIOS, [-1] * 4, turns=turns, sequences=sequences)[0]
     assert by_turn == pytest.approx([math.sqrt(1.10 * 0.95)] * 2 + [math.sqrt(1.30 * 0.90)] * 2)
     assert at_ratios(GSPO(), RATIOS, [-1] * 4, turns=turns, sequences=sequences)[0] == pytest.approx([1.051539] * 4)
 
@@ -133,9 +133,9 @@ def test_clip_cov_by_hand():
         assert silent in (0, 3)
         assert value == pytest.approx([-a * (n != silent) for n, a in enumerate(COVARYING["advantages"])])
         assert gradient[silent] == 0
-    both = called(ClipCov(share=0.5), batch_of(**COVARYING), COVARYING["logprobs"])[-1]["silenced"]
+    both = called(ClipCov(fraction=0.5), batch_of(**COVARYING), COVARYING["logprobs"])[-1]["silenced"]
     assert both.tolist() == [1, 0, 0, 1]
-    nobody = called(ClipCov(low=2.0), batch_of(**COVARYING), COVARYING["logprobs"])[-1]["silenced"]
+    nobody = called(ClipCov(min_covariance=2.0), batch_of(**COVARYING), COVARYING["logprobs"])[-1]["silenced"]
     assert not nobody.any()
 
 
@@ -160,7 +160,7 @@ def test_m2po_by_hand():
 def test_kl_by_hand():
     batch = batch_of([-1.0], [0], ref_logprobs=[-1.5])
     for form, value, slope in (("k1", 0.5, 1), ("k2", 0.125, 0.5), ("k3", 0.106531, 0.393469)):
-        found = called(KL(coef=1.0, form=form), batch, [-1.0])
+        found = called(KL(coef=1.0, kl_estimator=form), batch, [-1.0])
         assert found[0] == pytest.approx([value], rel=1e-5)
         assert found[1] == pytest.approx([slope], rel=1e-5)
 
@@ -170,7 +170,7 @@ def test_what_the_gradients_of_kl_are_on_average(form):
     """Two actions, by the logit between them: that of the KL for k2, of the KL the other way round for k3, 0 for k1."""
     policy, reference = np.array([0.7, 0.3]), np.array([0.4, 0.6])
     batch = batch_of(np.log(policy), [0, 0], ref_logprobs=np.log(reference))
-    slopes = called(KL(coef=1.0, form=form), batch, np.log(policy))[1]
+    slopes = called(KL(coef=1.0, kl_estimator=form), batch, np.log(policy))[1]
     by_logit = np.array([0.3, -0.7])  # of log p, by the logit of the first
     found = float((policy * slopes * by_logit).sum())
     expected = {"k1": 0.0, "k2": 0.7 * 0.3 * math.log((0.7 / 0.3) / (0.4 / 0.6)), "k3": 0.7 - 0.4}[form]
@@ -179,7 +179,7 @@ def test_what_the_gradients_of_kl_are_on_average(form):
 
 def test_decoupled_ppo_by_hand():
     batch = batch_of([-1.0, -1.0], [1, 1], policy_logprobs=[-0.8, -0.8])
-    value, gradient, *_ = called(Importance(high=10), batch, [-0.5, -0.75])
+    value, gradient, *_ = called(Importance(max_weight=10), batch, [-0.5, -0.75])
     assert value == pytest.approx([-1.465683, -1.284025], rel=1e-5)
     assert gradient == pytest.approx([0, -1.284025], rel=1e-5)
 
@@ -191,12 +191,12 @@ GAPS = [0.1, -0.3, 1.2, 0.05]
     ("settings", "weights"),
     [
         ({}, [1.105171, 0.740818, 2, 1.051271]),
-        ({"outside": "mask"}, [1.105171, 0.740818, 0, 1.051271]),
-        ({"outside": "mask", "low": 0.8}, [1.105171, 0, 0, 1.051271]),
-        ({"over": "turn"}, [math.exp(-0.2)] * 2 + [2] * 2),
-        ({"over": "turn", "combine": "mean"}, [math.exp(-0.1)] * 2 + [math.exp(0.625)] * 2),
-        ({"over": "sequence", "high": 3}, [math.exp(1.05)] * 4),
-        ({"over": "sequence", "outside": "mask"}, [0] * 4),
+        ({"mode": "mask"}, [1.105171, 0.740818, 0, 1.051271]),
+        ({"mode": "mask", "min_weight": 0.8}, [1.105171, 0, 0, 1.051271]),
+        ({"level": "turn"}, [math.exp(-0.2)] * 2 + [2] * 2),
+        ({"level": "turn", "combine": "mean"}, [math.exp(-0.1)] * 2 + [math.exp(0.625)] * 2),
+        ({"level": "sequence", "max_weight": 3}, [math.exp(1.05)] * 4),
+        ({"level": "sequence", "mode": "mask"}, [0] * 4),
     ],
 )
 def test_importance_weights_by_hand(settings, weights):
@@ -224,12 +224,12 @@ def test_importance_is_as_its_base_is():
 
 def test_epo_by_hand():
     """Entropies before: 1.2, then 0.8; bounds 0.6 and 2 times their mean; step 2 of 8."""
-    loss = EPO(low=0.6, high=2.0, penalty=0.1, coef=0.001, decay=3.0, steps=8)
+    loss = EPO(min_ratio=0.6, max_ratio=2.0, penalty_coef=0.1, coef=0.001, decay=3.0, steps=8)
     batch = batch_of([-1.0] * 3, [0] * 3)
     first = called(loss, batch_of([-1.2] * 3, [0] * 3), [-1.0] * 3, entropy=[1.0, 3.0, 0.5])
     assert first[0] == pytest.approx([-0.001, -0.003, -0.0005])  # no past, no penalty
     loss.columns(batch_of([-0.8] * 3, [0] * 3))
-    resumed = EPO(low=0.6, high=2.0, penalty=0.1, coef=0.001, decay=3.0, steps=8)
+    resumed = EPO(min_ratio=0.6, max_ratio=2.0, penalty_coef=0.1, coef=0.001, decay=3.0, steps=8)
     resumed.restore(loss.state())
     for one in (loss, resumed):
         value, _, by_entropy, _ = called(one, batch, [-1.0] * 3, entropy=[1.0, 3.0, 0.5])
@@ -240,7 +240,7 @@ def test_epo_by_hand():
 
 def test_epo_remembers_the_entropy_of_each_turn_of_an_episode():
     """First turns had 1 and then 2 (3 and 1), second turns 3; now two plays of one turn, and one of three."""
-    loss = EPO(low=0.5, high=2.0)
+    loss = EPO(min_ratio=0.5, max_ratio=2.0)
     first = replace(batch_of([-1.0, -3.0, -3.0], [0] * 3, turns=[0, 1, 1]), trajectory=np.array([0, 0, 0]))
     second = replace(batch_of([-3.0, -1.0], [0] * 2, turns=[0, 1]), trajectory=np.array([0, 1]))
     for batch in (first, second):
@@ -291,7 +291,7 @@ def test_a_critic_asked_once_a_turn_weighs_as_much_as_one_asked_at_every_token()
 
 
 def test_huber_by_hand():
-    per_token, gradient, _ = criticised(Value(huber=1.0), [0.5, 3.0], [0.0, 0.0], turns=[0, 1])
+    per_token, gradient, _ = criticised(Value(huber_delta=1.0), [0.5, 3.0], [0.0, 0.0], turns=[0, 1])
     assert per_token == pytest.approx([0.125, 2.5])
     assert gradient == pytest.approx([0.5, 1.0])
 

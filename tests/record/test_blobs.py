@@ -113,7 +113,7 @@ evaluation = {{ tasks = 2 }}
 [[stages]]
 name = "warmup"
 steps = 2
-groups = {{ name = "experts", width = 2, distinct = 2 }}
+groups = {{ name = "experts", width = 2, distinct_tasks = 2 }}
 estimator = {{ name = "constant" }}
 losses = [{{ name = "nll" }}]
 [[stages]]

@@ -100,7 +100,7 @@ def test_calls_in_the_template_of_the_model():
 
 
 def test_what_a_template_cannot_write_is_refused():
-    with pytest.raises(RenderError, match="reads back as"):
+    with pytest.raises(RenderError, match="is parsed as"):
         bound().encode_reply(Message(Role.ASSISTANT, "go", "A thought that this template drops."))
     with pytest.raises(RenderError, match="no chat template"):
         Template().bind(tokenizer("gemma3-270m"))

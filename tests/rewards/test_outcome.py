@@ -24,10 +24,10 @@ async def test_no_penalty_and_no_shaping_is_in_the_outcome():
     for reward in (
         Native(malformed=-0.5),
         Native(truncated=-0.5),
-        Overlong(most=20, margin=10),
-        Overlong(base=Native(malformed=-0.5), most=20, margin=10),
+        Overlong(max_tokens=20, buffer_tokens=10),
+        Overlong(base=Native(malformed=-0.5), max_tokens=20, buffer_tokens=10),
         Shaped(),
-        Shaped(base=Overlong(most=20, margin=10)),
+        Shaped(base=Overlong(max_tokens=20, buffer_tokens=10)),
         ToolUse(),
     ):
         judged = await reward(made)

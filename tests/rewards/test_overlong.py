@@ -20,18 +20,18 @@ def said(*lengths, reward=1.0, ending=Ending.DONE):
 
 async def test_it_grows_within_the_margin_and_counts_all_turns():
     made = group([said(40, 40), said(30, 70), said(100, 25), said(100, 50), said(500)])
-    judged = await Overlong(most=150, margin=50, penalty=0.5)(made)
+    judged = await Overlong(max_tokens=150, buffer_tokens=50, penalty=0.5)(made)
     assert [score.turns.tolist() for score in judged] == [[0, 1], [0, 1], [0, 0.75], [0, 0.5], [0.5]]
     assert [score.parts["overlong"] for score in judged] == [0, 0, 0.25, 0.5, 0.5]
 
 
 async def test_it_stands_on_another_reward():
     made = group([said(10, ending=Ending.TURNS)])
-    [judged] = await Overlong(base=Native(truncated=-2.0), most=5, margin=5)(made)
+    [judged] = await Overlong(base=Native(truncated=-2.0), max_tokens=5, buffer_tokens=5)(made)
     assert judged.total == -2
     assert judged.parts["truncated"] == 1
 
 
 def test_a_margin_beyond_the_bound_is_refused():
-    with pytest.raises(ConfigError, match="margin = 64 with most = 10"):
-        build("reward", {"name": "overlong", "most": 10})
+    with pytest.raises(ConfigError, match="buffer_tokens = 64 with max_tokens = 10"):
+        build("reward", {"name": "overlong", "max_tokens": 10})

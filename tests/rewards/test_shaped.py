@@ -7,7 +7,7 @@ import pytest
 from cases import group, trajectory
 
 from sojourn.config.registry import build
-from sojourn.credit.relative import returns
+from sojourn.credit.relative import returns_to_go
 from sojourn.errors import ConfigError
 from sojourn.rewards.composite import Composite
 from sojourn.rewards.native import Native
@@ -28,8 +28,8 @@ async def test_shaping_by_hand():
     [judged] = await Shaped(discount=0.9)(group(line([0, 0, 1], INFOS)))
     assert judged.turns.tolist() == pytest.approx([0.45, 0.22, 0.2])
     assert judged.parts["shaping"] == pytest.approx(-0.13)
-    plain = returns((await Native()(group(line([0, 0, 1], INFOS))))[0], 0.9)
-    assert returns(judged, 0.9) == pytest.approx(plain - [0, 0.5, 0.8])
+    plain = returns_to_go((await Native()(group(line([0, 0, 1], INFOS))))[0], 0.9)
+    assert returns_to_go(judged, 0.9) == pytest.approx(plain - [0, 0.5, 0.8])
 
 
 async def test_a_cut_trajectory_keeps_its_potential_and_a_silent_turn_the_last():
@@ -44,7 +44,7 @@ async def test_several_numbers_by_hand():
     infos = [{"found": 0.5, "formatted": 1.0}, {"found": 1.0, "answer": 0.5, "success": 1.0}]
     weights = {"found": 0.8, "search": 0.05, "answer": 0.15}
     made = group(line([9, 9], infos), line([9, 9], [{}, {"found": 1.0, "formatted": 0.0}]))
-    one, other = await Composite(weights=weights, gate="formatted", closed=-1.0)(made)
+    one, other = await Composite(weights=weights, gate_key="formatted", closed_reward=-1.0)(made)
     assert one.turns.tolist() == pytest.approx([0, 0.875])
     assert one.parts == {"success": 1.0, "gate": 1.0, "found": 1.0, "search": 0.0, "answer": 0.5}
     assert other.turns.tolist() == [0, -1]

@@ -80,15 +80,17 @@ async def test_a_text_of_which_the_parser_warns_is_a_call():
 async def test_the_penalty_and_what_is_no_tool():
     said = [call("look", at=1), call("look", at=1), call("submit", answer=4)]
     assert (await only(ToolUse(penalty=-0.5), line(said))).parts["tool_use"] == pytest.approx(0.5)
-    assert (await only(ToolUse(ignore=("submit",)), line(said))).parts["tool_use"] == 0
-    assert (await only(ToolUse(repeats=False), line(said))).parts["tool_use"] == 1
-    alone = await only(ToolUse(ignore=("submit",)), line(said[2:], 1.0))
+    assert (await only(ToolUse(ignored_tools=("submit",)), line(said))).parts["tool_use"] == 0
+    assert (await only(ToolUse(penalise_repeats=False), line(said))).parts["tool_use"] == 1
+    alone = await only(ToolUse(ignored_tools=("submit",)), line(said[2:], 1.0))
     assert (alone.total, alone.parts["tool_turns"]) == (1.0, 0.0)
 
 
 async def test_a_judges_score_goes_before_the_rule():
     said = [call("look", at=1), call("look", at=1), "so 4"]
-    judged = await only(ToolUse(by="seen"), line(said, infos=[{"seen": 0.25}, {"seen": 0.75, "malformed": 1.0}, {}]))
+    judged = await only(
+        ToolUse(info_key="seen"), line(said, infos=[{"seen": 0.25}, {"seen": 0.75, "malformed": 1.0}, {}])
+    )
     assert judged.parts["tool_use"] == pytest.approx(0.5)
 
 

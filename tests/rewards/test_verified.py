@@ -73,7 +73,7 @@ async def test_the_threshold_is_not_enough():
 async def test_a_number_that_is_0_fails_its_turn_and_none_does_not():
     made = group(line(1, 1, verified=0.0), line(1, 1, verified=1.0), line(1, 1), line(1, 1, seen=0.0))
     assert [score.total for score in await both()(made)] == [0, 1, 1, 1]
-    assert [score.total for score in await both(by="seen")(made)] == [1, 1, 1, 0]
+    assert [score.total for score in await both(info_key="seen")(made)] == [1, 1, 1, 0]
 
 
 async def test_seats_and_failed_episodes_keep_their_places():

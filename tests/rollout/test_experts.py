@@ -10,7 +10,7 @@ from sojourn.types import Message, Role
 
 async def test_distinct_demonstrations_are_played_once_and_come_round_again():
     world = Odd()
-    experts = Experts(width=2, distinct=3, success_only=False)
+    experts = Experts(width=2, distinct_tasks=3, success_only=False)
     source = experts.bind(rig(world), "warmup", 3)
     taken = [await source.take(step) for step in range(3)]
     assert [seeds(groups) for groups in taken] == [[0, 1], [2, 0], [1, 2]]
@@ -20,12 +20,12 @@ async def test_distinct_demonstrations_are_played_once_and_come_round_again():
 
 
 async def test_a_step_wider_than_the_distinct_ones_has_each_once():
-    source = Experts(width=8, distinct=3, success_only=False).bind(rig(Odd()), "warmup", 1)
+    source = Experts(width=8, distinct_tasks=3, success_only=False).bind(rig(Odd()), "warmup", 1)
     assert seeds(await source.take(0)) == [0, 1, 2]
 
 
 async def test_a_later_stage_has_other_tasks():
-    source = Experts(width=2, distinct=3, success_only=False).bind(rig(Odd()), "warmup", 2, first=40)
+    source = Experts(width=2, distinct_tasks=3, success_only=False).bind(rig(Odd()), "warmup", 2, first=40)
     assert [seeds(await source.take(step)) for step in range(2)] == [[40, 41], [42, 40]]
 
 

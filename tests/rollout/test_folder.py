@@ -32,7 +32,7 @@ RECORDED = f"""{HEAD}
 [[stages]]
 name = "warmup"
 steps = 2
-groups = {{ name = "experts", width = 4, distinct = 6 }}
+groups = {{ name = "experts", width = 4, distinct_tasks = 6 }}
 estimator = {{ name = "constant" }}
 losses = [{{ name = "nll" }}]
 [[stages]]

@@ -248,17 +248,20 @@ def test_long_conversations_are_left_out_and_nothing_left_is_an_error(tmp_path: 
 @pytest.mark.parametrize(
     ("learning", "sentence"),
     [
-        ('estimator = { name = "constant" }\nlosses = [{ name = "ppo" }]', "'rl': PPO reads the logprobs"),
-        (CLONE.replace("[{", '[{ name = "reinforce" }, {'), "'rl': Reinforce reads the logprobs"),
+        (
+            'estimator = { name = "constant" }\nlosses = [{ name = "ppo" }]',
+            "'rl': PPO needs the sampler's log-probabilities",
+        ),
+        (CLONE.replace("[{", '[{ name = "reinforce" }, {'), "'rl': Reinforce needs the sampler's log-probabilities"),
         (
             'losses = [{ name = "nll" }]\nstreams = [{ name = "ref_logprobs" }]\n'
             'estimator = { name = "kl_reward", base = { name = "grpo" } }',
-            "'rl': KLReward reads the logprobs",
+            "'rl': KLReward needs the sampler's log-probabilities",
         ),
         (
             'losses = [{ name = "importance", base = { name = "nll" } }]\nstreams = [{ name = "policy_logprobs" }]\n'
             'estimator = { name = "constant" }',
-            "'rl': Importance reads the logprobs",
+            "'rl': Importance needs the sampler's log-probabilities",
         ),
     ],
 )

@@ -75,8 +75,8 @@ CASES = {
     "kept": ("zero_signal = 'keep'", [[0, 1, 2], [3, 4, 5]]),
     "dropped": ("zero_signal = 'drop'", [[0, 1, 2], [3, 4, 5]]),
     "dropped, with lag": ("zero_signal = 'drop', max_lag = 1", [[0, 1, 2], [3, 4, 5]]),
-    "redrawn": ("zero_signal = 'redraw', redraws = 1", [[0, 1, 1, 2, 21], [3, 4, 41, 5]]),
-    "redrawn, with lag": ("zero_signal = 'redraw', redraws = 1, max_lag = 1", [[0, 1, 1, 2, 21], [3, 4, 41, 5]]),
+    "redrawn": ("zero_signal = 'redraw', max_redraws = 1", [[0, 1, 1, 2, 21], [3, 4, 41, 5]]),
+    "redrawn, with lag": ("zero_signal = 'redraw', max_redraws = 1, max_lag = 1", [[0, 1, 1, 2, 21], [3, 4, 41, 5]]),
 }
 
 
@@ -114,4 +114,4 @@ async def test_the_order_is_of_the_slots_whichever_is_judged_first():
     judge = RewardCache(Late())
     tasks = [Task("odd", {}, slot, "train") for slot in (2, 0, 1)]
     await judge([Group(task.seed, task, (Episode(f"of-{task.seed}", task, ()),)) for task in tasks])
-    assert [judged.group.slot for judged in judge.forget(10)] == [0, 1, 2]
+    assert [judged.group.slot for judged in judge.pop_before(10)] == [0, 1, 2]

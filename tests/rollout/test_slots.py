@@ -27,7 +27,7 @@ async def steps(slots: Slots, world: Odd, count: int, first: int = 0, **options)
         taken.append(groups)
         await made.rewards(groups)
     await source.close()
-    return taken, made.rewards.forget(10**9)
+    return taken, made.rewards.pop_before(10**9)
 
 
 async def test_keep_gives_every_slot_its_task_in_order():
@@ -60,7 +60,7 @@ async def test_redraw_plays_another_task_in_the_same_slot():
 @pytest.mark.parametrize("redraws", [0, 1, 3])
 async def test_redraws_are_limited_and_the_last_can_be_trained(redraws: int):
     world = Odd(paying=False)
-    slots = Slots(width=1, size=2, zero_signal="redraw", redraws=redraws, exhausted="keep")
+    slots = Slots(width=1, size=2, zero_signal="redraw", max_redraws=redraws, exhausted="keep")
     taken, judged = await steps(slots, world, 1)
     drawn = [redraw * 51 % 100 for redraw in range(redraws + 1)]
     assert seeds(taken[0]) == [drawn[-1]]
@@ -71,7 +71,7 @@ async def test_redraws_are_limited_and_the_last_can_be_trained(redraws: int):
 async def test_every_play_of_every_redraw_has_a_seed_of_its_own_which_a_second_run_repeats():
     first, second = Says(), Says()
     for sampler in (first, second):
-        await steps(Slots(width=2, size=3, zero_signal="redraw", redraws=1), Odd(paying=False), 2, sampler=sampler)
+        await steps(Slots(width=2, size=3, zero_signal="redraw", max_redraws=1), Odd(paying=False), 2, sampler=sampler)
     asked = [params.seed for params in first.asked]
     assert len(set(asked)) == len(asked) == 2 * 2 * 3 * 2
     assert set(asked) == {params.seed for params in second.asked}
@@ -156,7 +156,7 @@ class Longer(Says):
 async def played(slots: Slots, world: Wins, count: int = 1, reward: Any = None):
     """The tasks of each step's groups, and the source's metrics."""
     made = rig(world, Longer())
-    made.rewards.reward = reward or Overlong(most=200, margin=200, penalty=0.5)
+    made.rewards.reward = reward or Overlong(max_tokens=200, buffer_tokens=200, penalty=0.5)
     source = slots.bind(made, "rl", count)
     taken = [seeds(await source.take(step)) for step in range(count)]
     await source.close()
@@ -190,10 +190,10 @@ async def test_a_slot_plays_on_until_a_group_has_a_signal():
 
 async def test_a_world_without_a_signal_ends_in_what_was_chosen_and_is_counted():
     for exhausted, expected in (("drop", [[], []]), ("keep", [[2, 0], [1, 2]])):
-        slots = Slots(width=2, size=2, zero_signal="redraw", redraws=4, exhausted=exhausted)
+        slots = Slots(width=2, size=2, zero_signal="redraw", max_redraws=4, exhausted=exhausted)
         taken, metrics = await played(slots, Wins(wins=(0, 0, 0)), 2)
         assert taken == expected
         assert metrics == {"redrawn": 16, "exhausted": 4}
-    slots = Slots(width=2, size=2, zero_signal="redraw", redraws=4, exhausted="stop")
+    slots = Slots(width=2, size=2, zero_signal="redraw", max_redraws=4, exhausted="stop")
     with pytest.raises(ConfigError, match=r"slot 0 of stage 'rl' played 5 tasks, .* exhausted = \"drop\""):
         await played(slots, Wins(wins=(0, 0, 0)))

@@ -75,7 +75,7 @@ async def test_gains_are_differences_of_what_a_plain_pass_believes(form):
         group({"answer": ["forty two", "42"], "size": 3}, 1),
         group({"answer": 42}, 2),
     ]
-    found = by_turn(await gains(groups, form=form))
+    found = by_turn(await gains(groups, belief=form))
     for some, right, of in zip(groups, ("red door", "forty two", "42"), found, strict=True):
         for trajectory, given in zip(some.trajectories, of, strict=True):
             means = beliefs(trajectory, "<answer>\n", right, "\n</answer>")
@@ -105,7 +105,9 @@ async def test_a_gain_stands_at_the_last_token_of_its_turn():
 )
 async def test_the_answer_is_its_own_tokens(before, answer, after, parts):
     made = group({"right": answer}, parents=((-1, 0, 1),))
-    [[found]] = by_turn(await gains([made], answer="right", before=before, after=after, form="logprob"))
+    [[found]] = by_turn(
+        await gains([made], task_key="right", answer_prefix=before, answer_suffix=after, belief="logprob")
+    )
     means = beliefs(made.trajectories[0], *parts)
     assert found == pytest.approx([*np.diff(means), 0.0], rel=1e-3, abs=1e-5)
 

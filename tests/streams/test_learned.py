@@ -24,13 +24,13 @@ from sojourn.schedules import Linear
 from sojourn.streams.curiosity import Curiosity
 from sojourn.streams.feedback import Feedback, led_to
 from sojourn.streams.implicit_reward import ImplicitReward, _each, _pairs
-from sojourn.streams.learner import hashed
-from sojourn.streams.milestones import Milestones, progressed
+from sojourn.streams.learner import hashed_counts
+from sojourn.streams.milestones import Milestones, progress_before
 from sojourn.streams.progress import Progress
 from sojourn.streams.relatedness import Relatedness
 from sojourn.streams.replies import score_replies
 from sojourn.streams.trainer_passes import TrainerPasses
-from sojourn.streams.utterance_advantage import UtteranceAdvantage, _moves
+from sojourn.streams.utterance_advantage import UtteranceAdvantage, _transitions
 from sojourn.types import Ending, Message, Role, Score
 
 NAME = "tiny:layers=1,hidden=64"
@@ -148,13 +148,17 @@ async def test_what_it_learnt_is_kept(tmp_path, name):
 
 
 def test_text_as_numbers():
-    rows = hashed(["Go north, go", "", "go north"], 64)
+    rows = hashed_counts(["Go north, go", "", "go north"], 64)
     assert rows.shape == (3, 64)
     assert np.linalg.norm(rows, axis=1).tolist() == pytest.approx([1, 0, 1])
     assert sorted(rows[0][rows[0] > 0].tolist()) == pytest.approx(
         sorted(np.array([2, 1, 1, 1]) / math.sqrt(7)), abs=1e-6
     )
-    assert hashed([[1, 2]], 64).tolist() == hashed([[1, 2]], 64).tolist() != hashed([[2, 1]], 64).tolist()
+    assert (
+        hashed_counts([[1, 2]], 64).tolist()
+        == hashed_counts([[1, 2]], 64).tolist()
+        != hashed_counts([[2, 1]], 64).tolist()
+    )
 
 
 async def test_contributions_are_to_add_up_to_the_return():
@@ -182,9 +186,9 @@ def test_progress_in_hindsight_by_hand():
     """Of four milestones two are reached, at the second turn and the sixth: 0, 1/8, 2/8, then 1/16 a turn."""
     far = [0, 0.25, 0.25, 0.25, 0.25, 0.5, 0.5, 0.5]
     made = told(trajectory(np.random.default_rng(0), turns=8), ["x"] * 8, far)
-    assert progressed(made, "progress") == pytest.approx([0, 0.125, 0.25, 0.3125, 0.375, 0.4375, 0.5, 0.5])
+    assert progress_before(made, "progress") == pytest.approx([0, 0.125, 0.25, 0.3125, 0.375, 0.4375, 0.5, 0.5])
     nothing = told(trajectory(np.random.default_rng(0), turns=2), ["x"] * 2, [0, 0])
-    assert progressed(nothing, "progress") == [0, 0]
+    assert progress_before(nothing, "progress") == [0, 0]
 
 
 async def test_shaping_by_milestones_adds_up_to_what_the_end_is_worth_less_the_beginning():
@@ -204,7 +208,7 @@ async def test_shaping_by_milestones_adds_up_to_what_the_end_is_worth_less_the_b
         strict=True,
     ):
         with torch.no_grad():
-            begin, end = (float(stream._far(torch.from_numpy(rows))[0]) for rows in (s.before[:1], s.after[-1:]))
+            begin, end = (float(stream._potential(torch.from_numpy(rows))[0]) for rows in (s.before[:1], s.after[-1:]))
         assert sum(turns) == pytest.approx(end * t.ending.truncated - begin, abs=1e-5)
 
 
@@ -300,7 +304,7 @@ async def test_turns_lead_to_the_next_and_pay_what_they_were_paid():
     of = passes(made.groups, made.scores)
     [[ended, cut]] = await of.states()
     paid = Score(np.array([1.0, 2.0, 3.0], dtype=np.float32))
-    whole, part = (_moves(t, s, paid) for t, s in zip(made.groups[0].trajectories, (ended, cut), strict=True))
+    whole, part = (_transitions(t, s, paid) for t, s in zip(made.groups[0].trajectories, (ended, cut), strict=True))
     assert whole.reward.tolist() == [1, 2, 3]
     assert whole.done.tolist() == [0, 0, 1]
     assert np.array_equal(whole.ahead[:2], ended.before[1:])
@@ -358,7 +362,7 @@ async def test_feedback_comes_late_the_newest_first_and_pays_less_each_time():
     rng = np.random.default_rng(0)
     t = told(trajectory(rng, turns=5), ["begin", "one", "two", "one", "three"])
     of = passes([group([t])], [[scored(t, 1.0)]])
-    stream = Feedback(form="hash", rate=2)
+    stream = Feedback(reward_model="hash", messages_per_step=2)
     assert led_to(t) == ["one", "two", "one", "three"]
     assert by_turn(await stream(of)) == [[0.0] * 5]
     assert (await stream.learn(of))["waiting"] == 1
@@ -381,7 +385,7 @@ async def test_what_is_asked_decides_by_the_likelier_answer(monkeypatch):
     monkeypatch.setattr("sojourn.streams.feedback.score_replies", score)
     for yes in (True, False):
         answers["yes"] = yes
-        stream = Feedback(form="hash")
+        stream = Feedback(reward_model="hash")
         await stream.learn(of)
         assert stream._labels == {("one",): float(yes)}
         assert answers["asked"] == 2
@@ -392,7 +396,7 @@ async def test_feedback_is_distilled(form):
     """Labels by a rule: what is learnt says the same of messages that were never asked about."""
     rng = np.random.default_rng(0)
     words = [f"{'gold' if n % 2 else 'mud'} number {n}" for n in range(40)]
-    stream = Feedback(form=form, updates=200, exponent=0.0)
+    stream = Feedback(reward_model=form, updates=200, count_exponent=0.0)
     if form == "ranking":
         pairs = [(a, b) for a in words[:12] for b in words[:12] if ("gold" in a) != ("gold" in b)]
         stream._labels.update({pair: float("gold" in pair[0]) for pair in pairs})
@@ -400,20 +404,20 @@ async def test_feedback_is_distilled(form):
         stream._labels.update({(word,): float("gold" in word) for word in words[:12]})
     t = told(trajectory(rng, turns=1), ["begin"])
     await stream.learn(passes([group([t])], [[scored(t, 1.0)]]))
-    worth = stream._worth(words[12:])
+    worth = stream._values(words[12:])
     assert min(v for w, v in worth.items() if "gold" in w) > max(v for w, v in worth.items() if "mud" in w)
 
 
 @pytest.mark.parametrize(("form", "question"), [("hash", "Is it good?"), ("ranking", "{message}?"), ("hash", "{a}")])
 def test_a_question_without_its_gaps_is_refused(form, question):
     with pytest.raises(ValueError, match="question = "):
-        Feedback(form=form, question=question)
+        Feedback(reward_model=form, question=question)
 
 
 async def test_feedback_forgets_the_oldest_and_a_single_message_waits_to_be_compared():
     t = told(trajectory(np.random.default_rng(0), turns=4), ["begin", "one", "a\0b", "three"])
     of = passes([group([t])], [[scored(t, 1.0)]])
-    stream = Feedback(form="ranking", rate=2, capacity=2, updates=1)
+    stream = Feedback(reward_model="ranking", messages_per_step=2, capacity=2, updates=1)
     await stream.learn(of)
     assert list(stream._labels) == [("three", "a\0b")]
     assert list(stream._waiting) == ["one"]

@@ -32,7 +32,7 @@ def test_shuffle_draws_every_task_once_per_pass_in_an_order_of_the_seed():
     assert first != second
     assert first == [Shuffle().bind(TASKS, seed=1).draw(s).seed for s in range(10)]
     assert first != [Shuffle().bind(TASKS, seed=2).draw(s).seed for s in range(10)]
-    assert {Shuffle(tasks=3).bind(TASKS, seed=1).draw(s).seed for s in range(9)} == {0, 1, 2}
+    assert {Shuffle(max_tasks=3).bind(TASKS, seed=1).draw(s).seed for s in range(9)} == {0, 1, 2}
 
 
 def test_schedules():

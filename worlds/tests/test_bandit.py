@@ -126,5 +126,5 @@ def test_an_unknown_kind_is_refused() -> None:
 def test_a_task_carries_its_fields_and_no_others() -> None:
     task = Bandit(arms=7).tasks("train")[3]
     assert len(Bandit().make(task).game.means) == 7
-    with pytest.raises(ConfigError, match="a task has the field 'levers', but there are arms"):
+    with pytest.raises(ConfigError, match="a task has the unknown field 'levers': expected some of arms"):
         Bandit().make(replace(task, data={"levers": 3}))

@@ -50,7 +50,7 @@ def named(family) -> str:
 
 @pytest.mark.parametrize("family", WORLDS, ids=named)
 async def test_the_expert_s_calls_are_worth_more_than_others(family) -> None:
-    reward = ToolUse(ignore=("say", "finish"))
+    reward = ToolUse(ignored_tools=("say", "finish"))
     parts = [judged.parts["tool_use"] for judged in await reward(await group_of(family))]
     wrong = {
         "clarify": tuple(f'ask("{n}")' for n in ("size", "milk", "colour", "cut", "payment", "bed", "ink", "frame")),

@@ -32,7 +32,7 @@ def can_be_made(cls: Any) -> bool:
 KNOWN = {name: find("env", name) for name in names("env")}
 WORLDS = [name for name, cls in KNOWN.items() if hasattr(cls, "about") and can_be_made(cls)]
 WARMUP = {
-    "name": "warmup", "steps": 1, "groups": {"name": "experts", "width": 1, "distinct": 1, "success_only": False},
+    "name": "warmup", "steps": 1, "groups": {"name": "experts", "width": 1, "distinct_tasks": 1, "success_only": False},
     "estimator": {"name": "constant"}, "losses": [{"name": "nll"}],
 }  # fmt: skip
 RL = {
