@@ -11,6 +11,7 @@ from sojourn.backends.torch.backend import Torch
 from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.trainer.critic import Critic, Head
 from sojourn.backends.torch.trainer.decoder import Decoder
+from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.pass_columns import COLUMNS
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.config.toml import Tables
@@ -49,7 +50,7 @@ def trainer(detach: bool = False, own: bool = False, token_budget: int = 100_000
     other = loading.load(NAME, "fp32", 1).model if own else None
     decoder = Decoder(other, bf16=False) if own else None
     found = Critic(head(8), PLAIN, detach=detach, model=other, decoder=decoder) if critic else None
-    made = TorchTrainer(model, nowhere, bf16=False, token_budget=token_budget, critic=found)
+    made = TorchTrainer(ModelPasses(model, bf16=False, token_budget=token_budget, critic=found), nowhere)
     made.begin(PLAIN, 10, reference=True)
     return made
 
@@ -189,7 +190,9 @@ async def test_what_is_published_has_no_critic():
         sent.extend(name for name, _ in weights)
 
     model = loading.load(NAME, "fp32", 0).model
-    made = TorchTrainer(model, keep, bf16=False, token_budget=999, critic=Critic(head(), PLAIN, detach=True))
+    made = TorchTrainer(
+        ModelPasses(model, bf16=False, token_budget=999, critic=Critic(head(), PLAIN, detach=True)), keep
+    )
     await made.publish()
     assert sorted(sent) == sorted(name for name, _ in model.named_parameters())
 

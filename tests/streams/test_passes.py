@@ -6,6 +6,7 @@ import torch
 from made import batch, group, trajectory
 
 from sojourn.backends.torch.models import loading
+from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.batch.flatten import flatten, scatter
 from sojourn.config.components import COMPONENTS
@@ -41,7 +42,7 @@ class Counted:
 
 async def stepped():
     """A trainer whose weights are no longer those that its stage began with, and a step's groups."""
-    trainer = TorchTrainer(loading.load("tiny").model, nowhere, bf16=False, token_budget=1000)
+    trainer = TorchTrainer(ModelPasses(loading.load("tiny").model, bf16=False, token_budget=1000), nowhere)
     trainer.begin(Optim(lr=1e-2), 10, reference=True)
     rng = np.random.default_rng(0)
     forked = trajectory(rng, parents=[-1, 0, 0, 1])
