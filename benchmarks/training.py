@@ -143,7 +143,7 @@ class Rows(Decoder):
         tokens = torch.zeros(len(tree.runs), longest, dtype=torch.long, device=self.device)
         tokens[places, columns] = torch.from_numpy(tree.tokens).to(self.device)
         self.base.set_attn_implementation("sdpa")
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._cast):
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._autocast):
             hidden = self.base.get_decoder()(input_ids=tokens, use_cache=False).last_hidden_state
         return hidden[places, columns].index_select(0, rows)
 
