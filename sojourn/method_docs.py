@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
+from sojourn.abilities import Learns, Unverified, env_needs, provided, reads_critic, task_data, valid_for
 from sojourn.config.components import COMPONENTS
 from sojourn.config.registry import build, find, names, nearest
 from sojourn.errors import ConfigError
-from sojourn.protocols import Learns, Unverified, env_needs, provided, reads_critic, task_data, valid_for
 
 KINDS = ("estimator", "loss", "stream", "filter", "reward")
 SOURCE = re.compile(r"\(((?:[^()]|\([^()]*\))*(?:arXiv:\d{4}\.\d{4,5}|\b(?:19|20)\d\d\b)(?:[^()]|\([^()]*\))*)\)")

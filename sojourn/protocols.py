@@ -8,7 +8,7 @@ the part at work. What has memory is `Stateful` (JSON, or arrays), and a checkpo
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -58,39 +58,6 @@ class Env(Protocol):
     async def close(self) -> None: ...
 
 
-@runtime_checkable
-class Forkable(Protocol):
-    """A play that can be copied: `fork` returns an independent play in the same state."""
-
-    async def fork(self) -> Env: ...
-
-
-@runtime_checkable
-class HasStateKey(Protocol):
-    """A play that says what counts as the same state: equal states have equal keys."""
-
-    def state_key(self) -> str: ...
-
-
-@runtime_checkable
-class HasExpert(Protocol):
-    """A play with a scripted expert.
-
-    `expert` returns the expert's next action as the agent would say it, or a coroutine of it. Every such action has an
-    effect, and following the expert from any state reaches success where that is still possible.
-    """
-
-    def expert(self) -> str | Awaitable[str]: ...
-
-
-@runtime_checkable
-class HasBlobs(Protocol):
-    """A play whose messages show images: `blobs` has them by SHA-256 in hexadecimal, and a run keeps them."""
-
-    @property
-    def blobs(self) -> Mapping[str, bytes]: ...
-
-
 class EnvFamily(Protocol):
     """A world: its tasks and how to enter them.
 
@@ -103,69 +70,6 @@ class EnvFamily(Protocol):
 
     def tasks(self, split: str) -> Sequence[Task]: ...
     def make(self, task: Task) -> Env: ...
-
-
-@runtime_checkable
-class Opens(Protocol):
-    """A world with resources that its plays share: `open` is awaited before the first play."""
-
-    async def open(self) -> None: ...
-
-
-@runtime_checkable
-class Closes(Protocol):
-    """A world that is closed after its last play."""
-
-    async def close(self) -> None: ...
-
-
-@runtime_checkable
-class HasCapacity(Protocol):
-    """A world that can hold at most `capacity` plays at once; others have no limit."""
-
-    @property
-    def capacity(self) -> int: ...
-
-
-@runtime_checkable
-class HasSeats(Protocol):
-    """A world for several: the names of those who play. The policy sits in each, and learns from each."""
-
-    @property
-    def seats(self) -> Sequence[str]: ...
-
-
-@runtime_checkable
-class HasLowestReward(Protocol):
-    """A world that says what a play pays that its agent broke; -1 in others."""
-
-    @property
-    def lowest_reward(self) -> float: ...
-
-
-@runtime_checkable
-class HasWorlds(Protocol):
-    """A world that is made of several: `world_of` returns the one that a task is of."""
-
-    @property
-    def worlds(self) -> tuple[EnvFamily, ...]: ...
-    def world_of(self, task: Task) -> EnvFamily: ...
-
-
-@runtime_checkable
-class HasRisks(Protocol):
-    """A world that knows which of its protections this machine does not give, in whole sentences; none where all hold.
-    Commands print them before they play."""
-
-    def risks(self) -> Sequence[str]: ...
-
-
-@runtime_checkable
-class Unverified(Protocol):
-    """A component whose source nobody has read. `unverified` says what could be read instead, for the menu of methods
-    and for whoever trains with it."""
-
-    unverified: ClassVar[str]
 
 
 class Renderer(Protocol):
@@ -204,23 +108,6 @@ class Sampler(Protocol):
     async def close(self) -> None: ...
 
 
-@runtime_checkable
-class Forgets(Protocol):
-    """A sampler that can drop whatever it keeps between samples.
-
-    After `forget` the next samples do not depend, not even in their last bits, on what was sampled before.
-    """
-
-    async def forget(self) -> None: ...
-
-
-@runtime_checkable
-class Measured(Protocol):
-    """A part with figures of its own: `metrics` returns them by name, of what was done since it was last called."""
-
-    def metrics(self) -> Mapping[str, float]: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class AgentContext:
     """What an agent is given for one seat: its name, the model's format, the engine, and how to sample."""
@@ -254,13 +141,6 @@ class Seat(Protocol):
     def add_reward(self, reward: float, info: Mapping[str, float]) -> None: ...
     def refuse(self, error: ActionError, observation: Observation) -> Observation: ...
     def finish(self, ending: Ending) -> Trajectory: ...
-
-
-@runtime_checkable
-class ForkableSeat(Protocol):
-    """A seat that can be copied: `fork` returns one that goes on by itself from the same turns."""
-
-    def fork(self) -> Seat: ...
 
 
 class Reward(Protocol):
@@ -332,48 +212,6 @@ class Stream(Protocol):
     async def __call__(self, context: StepContext) -> PerTurn: ...
 
 
-@runtime_checkable
-class ReadsCritic(Protocol):
-    """A stream that says whether it reads the critic's values."""
-
-    critic: ClassVar[bool]
-
-
-@runtime_checkable
-class Learns(Protocol):
-    """A stream that learns from each step, after every stream has said what it has to say of it.
-
-    `learn` returns how well it learns, for the metrics. What it learnt goes on in the next stage, in a stream that is
-    set up alike.
-    """
-
-    async def learn(self, context: StepContext) -> Mapping[str, float]: ...
-
-
-@runtime_checkable
-class Ends(Protocol):
-    """A stream that gives its resources back when its last stage has ended."""
-
-    def close(self) -> None: ...
-
-
-@runtime_checkable
-class ReadsTaskData(Protocol):
-    """A stream that reads keys of `Task.data`, which the first task of each world must have."""
-
-    task_data: ClassVar[frozenset[str]]
-
-
-def reads_critic(stream: object) -> bool:
-    """Returns whether a stream reads the critic's values."""
-    return isinstance(stream, ReadsCritic) and stream.critic
-
-
-def task_data(stream: object) -> frozenset[str]:
-    """Returns the keys of `Task.data` that a stream reads; mostly none."""
-    return stream.task_data if isinstance(stream, ReadsTaskData) else frozenset()
-
-
 class Estimator(Protocol):
     """Turns scores into advantages; pure numpy; sees the whole step. One list of credits per group.
 
@@ -386,45 +224,6 @@ class Estimator(Protocol):
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
     ) -> list[list[Credit]]: ...
-
-
-@runtime_checkable
-class NeedsOfEnv(Protocol):
-    """An estimator that names what the plays of a world must offer, such as "state_key"."""
-
-    @property
-    def env_needs(self) -> frozenset[str]: ...
-
-
-@runtime_checkable
-class ProvidesTargets(Protocol):
-    """An estimator that names what its credit holds besides: "targets" where it says what a critic should have said."""
-
-    @property
-    def provides(self) -> frozenset[str]: ...
-
-
-@runtime_checkable
-class HasLeastSize(Protocol):
-    """An estimator that says how many episodes a group must have for its credit not to be zero."""
-
-    @property
-    def least_size(self) -> int: ...
-
-
-def env_needs(estimator: object) -> frozenset[str]:
-    """Returns what the plays of a world must offer for an estimator; mostly nothing."""
-    return estimator.env_needs if isinstance(estimator, NeedsOfEnv) else frozenset()
-
-
-def provided(estimator: object) -> frozenset[str]:
-    """Returns what the credit of an estimator holds besides advantages; mostly nothing."""
-    return estimator.provides if isinstance(estimator, ProvidesTargets) else frozenset()
-
-
-def least_size(estimator: object) -> int:
-    """Returns how many episodes a group must have for an estimator; mostly one."""
-    return estimator.least_size if isinstance(estimator, HasLeastSize) else 1
 
 
 class Output(Protocol):
@@ -473,72 +272,6 @@ class Loss(Protocol):
 
 
 @runtime_checkable
-class HasColumns(Protocol):
-    """A loss with per-token columns that follow from the step as a whole, such as its extreme tokens.
-
-    They come back as streams.
-    """
-
-    def columns(self, batch: Batch) -> Mapping[str, FloatArray]: ...
-
-
-@runtime_checkable
-class Chooses(Protocol):
-    """A loss that chooses among the tokens of each minibatch, by the weights that are about to be updated.
-
-    `choose` returns per-token columns, which come back as streams; `logprobs` (N,) are those of the present weights.
-    It is asked where `chooses` says so, as it costs a pass without gradients for each minibatch.
-    """
-
-    @property
-    def chooses(self) -> bool: ...
-    def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]: ...
-
-
-VALID_FOR = frozenset({"lag", "updates"})
-
-
-@runtime_checkable
-class HasValidFor(Protocol):
-    """A loss that says what it stays right for; one that does not is right for `VALID_FOR`.
-
-    That may be "lag" (tokens of older weights), "updates" (several of them on one step's tokens) and "unsampled"
-    (tokens that no weights sampled, so without log-probabilities).
-    """
-
-    @property
-    def valid_for(self) -> frozenset[str]: ...
-
-
-def valid_for(loss: object) -> frozenset[str]:
-    """Returns what a loss stays right for: what it says, or `VALID_FOR`."""
-    return loss.valid_for if isinstance(loss, HasValidFor) else VALID_FOR
-
-
-@runtime_checkable
-class DividesGradient(Protocol):
-    """A loss that divides the policy's gradient by a number that follows from gradients of further objectives.
-
-    `further_objectives` names them, none where nothing is divided; `objective` returns one of them per token (n,), with
-    gradient; `divisor` is given the norm of the gradient of each over the whole update.
-    """
-
-    @property
-    def further_objectives(self) -> Sequence[str]: ...
-    def objective(self, name: str, out: Output, batch: Selected) -> torch.Tensor: ...
-    def divisor(self, norms: Mapping[str, float]) -> float: ...
-
-
-@runtime_checkable
-class Identifies(Protocol):
-    """A backend that says exactly which weights it opens."""
-
-    def identities(self, model: Any, critic: Any) -> Mapping[str, str]:
-        """By the role of each model ("policy", "critic"): its commit, version or digest; empty while it is not here."""
-        ...
-
-
-@runtime_checkable
 class Stateful(Protocol):
     def state(self) -> Mapping[str, Any]: ...
     def restore(self, state: Mapping[str, Any]) -> None: ...
@@ -577,17 +310,6 @@ class Trainer(Stateful, Protocol):
     def close(self) -> None: ...
 
 
-@runtime_checkable
-class Copies(Protocol):
-    """A trainer that can be copied, for a model that learns beside the policy.
-
-    The copy trains weights of its own, which begin as the present ones and are its reference if asked for. Its state
-    holds all of them; its `publish` reaches no sampler.
-    """
-
-    def copy(self, optim: Any, *, reference: bool) -> Trainer: ...
-
-
 class CurriculumConfig(Protocol):
     """The config of a curriculum, which is bound to the tasks of its split."""
 
@@ -615,42 +337,6 @@ class SourceConfig(Protocol):
 
     def tasks(self, steps: int) -> int: ...
     def bind(self, context: Any, stage: str, steps: int, first: int = 0) -> Source: ...
-
-
-@runtime_checkable
-class Sized(Protocol):
-    """A group source whose groups all have `size` episodes."""
-
-    @property
-    def size(self) -> int: ...
-
-
-@runtime_checkable
-class Lags(Protocol):
-    """A group source whose groups may be sampled by weights that are up to `max_lag` steps old."""
-
-    @property
-    def max_lag(self) -> int: ...
-
-
-def group_size(source: object) -> int | None:
-    """Returns how many episodes each group of a source has; None where that differs."""
-    return source.size if isinstance(source, Sized) else None
-
-
-def max_lag(source: object) -> int:
-    """Returns how many steps old the weights may be that sampled a source's groups; mostly none."""
-    return source.max_lag if isinstance(source, Lags) else 0
-
-
-@runtime_checkable
-class Checks(Protocol):
-    """A group source that is asked before a run begins, when its world is open.
-
-    `check` raises `ConfigError` where the stage cannot be given such groups.
-    """
-
-    async def check(self, stage: Any) -> None: ...
 
 
 class Source(Protocol):
@@ -692,19 +378,3 @@ class Backend(Protocol):
     def open(
         self, model: Any, renderer: RendererConfig, seed: int, timeline: Timeline | None = None, critic: Any = None
     ) -> Opened: ...
-
-
-@runtime_checkable
-class HasMaxContext(Protocol):
-    """A backend that says the longest context in tokens before it opens a model."""
-
-    @property
-    def max_context(self) -> int: ...
-
-
-@runtime_checkable
-class HasPassColumns(Protocol):
-    """A backend that names what its trainer's passes can give for each token beside log-probabilities and entropy."""
-
-    @property
-    def pass_columns(self) -> frozenset[str]: ...

@@ -19,6 +19,7 @@ from sojourn.record.run import RunFolder
 from sojourn.rewards.native import Native
 from sojourn.rollout.play import Limits
 from sojourn.rollout.runner import Rollout, Runner
+from sojourn.sources.experts import expert_sampler
 from sojourn.types import Credit, Group, Prompt, Sample, SamplingParams, Stop, Versions
 
 
@@ -105,10 +106,8 @@ class Made:
         runner = Runner(rollout, family, self.agent, renderer(), self.script, 4096, 0)
         params = SamplingParams(64)
         listed = family.tasks("train")
-        return [
-            await runner.group(listed[n], n, self.episodes, params, f"rl/{n}", expert=self.script is None)
-            for n in range(self.tasks)
-        ]
+        acting = {"sampler_for": expert_sampler(runner.renderer), "blame": False} if self.script is None else {}
+        return [await runner.group(listed[n], n, self.episodes, params, f"rl/{n}", **acting) for n in range(self.tasks)]
 
 
 TOY = {"name": "toy", "rooms": 2}

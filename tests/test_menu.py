@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from sojourn import method_docs
+from sojourn.abilities import Unverified
 from sojourn.commands.given import tell_unverified
 from sojourn.config.components import COMPONENTS
 from sojourn.errors import ConfigError
-from sojourn.protocols import Unverified
 from sojourn.train.resolve import load
 
 PAGE = Path(__file__).parent.parent / "docs" / "methods.md"

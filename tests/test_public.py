@@ -20,11 +20,11 @@ REGENERATE = "python tests/test_public.py > tests/public.txt"
 
 def public() -> list[str]:
     import sojourn
-    from sojourn import protocols, types
+    from sojourn import abilities, protocols, types
     from sojourn.config.components import COMPONENTS
 
     lines = [f"sojourn.{name} is {getattr(sojourn, name).__module__}.{name}" for name in sojourn.__all__]
-    for module in (types, protocols):
+    for module in (types, protocols, abilities):
         for cls in own_classes(module):
             lines += members(cls, f"{module.__name__.removeprefix('sojourn.')}.{cls.__name__}")
     for kind, names in COMPONENTS.items():

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
+from sojourn.abilities import HasCapacity, HasLowestReward, HasSeats, HasWorlds
 from sojourn.arena.lockstep import PacedSeat, Rounds, Watcher
 from sojourn.arena.operators import Operator
 from sojourn.errors import ConfigError
-from sojourn.protocols import AgentContext, EnvFamily, HasCapacity, HasLowestReward, HasSeats, HasWorlds
+from sojourn.protocols import AgentContext, EnvFamily
 from sojourn.rewards.native import Native
 from sojourn.rewards.reward_cache import judged
 from sojourn.rollout.play import Limits

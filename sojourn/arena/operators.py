@@ -13,8 +13,9 @@ from sojourn.arena.spoken import Spoken, SpokenSeat
 from sojourn.checks.env.play import invent
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.protocols import AgentContext, EnvFamily
-from sojourn.rollout.play import Limits, expert_action
+from sojourn.rollout.play import Limits
 from sojourn.rollout.world import offers
+from sojourn.sources.experts import expert_action
 from sojourn.types import Message, Observation, Role, Tool, ToolCall
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from sojourn.abilities import HasColumns
 from sojourn.batch.choose import choose
 from sojourn.batch.flatten import flatten, gather
 from sojourn.batch.weigh import Aggregate, weigh
-from sojourn.protocols import HasColumns, Loss
+from sojourn.protocols import Loss
 from sojourn.types import Batch, Credit, Group, Streams
 
 __all__ = ["Aggregate", "choose", "to_batch"]

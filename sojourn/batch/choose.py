@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sojourn.protocols import Chooses, Loss, Trainer
+from sojourn.abilities import Chooses
+from sojourn.protocols import Loss, Trainer
 from sojourn.types import Batch
 
 

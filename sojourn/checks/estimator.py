@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from sojourn.abilities import provided
 from sojourn.checks import made
 from sojourn.checks.made import FORKED, FORKED_WINDOWS, UNSTARTED, WINDOWED, Declared, Made, Shape, content
 from sojourn.checks.promise import BrokenError, DoubtfulError, NotOfferedError, Promise, judge_all, require_declared
 from sojourn.checks.report import Report
-from sojourn.protocols import Stateful, provided
+from sojourn.protocols import Stateful
 from sojourn.types import Credit, Ending, FloatArray, Group, Score
 
 TOLERANCE = 1e-4  # of the greatest advantage, or of 1

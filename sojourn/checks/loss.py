@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from sojourn.abilities import Chooses, HasColumns
 from sojourn.backends.torch.trainer.pass_columns import COLUMNS
 from sojourn.backends.torch.trainer.pass_io import PassOutput, SelectedTokens
 from sojourn.batch import Aggregate, to_batch
@@ -21,7 +22,6 @@ from sojourn.checks import made
 from sojourn.checks.made import Declared, Shape
 from sojourn.checks.promise import BrokenError, DoubtfulError, Promise, judge_all, require_declared
 from sojourn.checks.report import Report
-from sojourn.protocols import Chooses, HasColumns
 from sojourn.train.requirements import OWN
 from sojourn.types import Batch, Credit, FloatArray
 

@@ -74,7 +74,7 @@ def build_component(kind: str, name: str, overrides: list[str] | None) -> Any:
 
 def tell_risks(family: EnvFamily) -> None:
     """Prints which protections of a world this machine does not give, a line each, before anything is played."""
-    from sojourn.protocols import HasRisks
+    from sojourn.abilities import HasRisks
     from sojourn.rollout.world import worlds_of
 
     found = [risk for world in worlds_of(family) if isinstance(world, HasRisks) for risk in world.risks()]

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from sojourn.abilities import env_needs, least_size, provided
 from sojourn.composite import HasBases
 from sojourn.credit.relative import Values
-from sojourn.protocols import env_needs, least_size, provided
 from sojourn.types import Credit, FloatArray
 
 PerTurn = Sequence[Sequence[tuple[FloatArray, ...]]]

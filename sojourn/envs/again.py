@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from sojourn.abilities import HasBlobs, HasExpert, HasStateKey
 from sojourn.errors import ActionError, InfrastructureError
-from sojourn.protocols import Env, EnvFamily, HasBlobs, HasExpert, HasStateKey
+from sojourn.protocols import Env, EnvFamily
 from sojourn.types import Message, Observation, Step, Task
 
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from sojourn.protocols import Env, HasBlobs
+from sojourn.abilities import HasBlobs
+from sojourn.protocols import Env
 from sojourn.types import Message, Observation, Step
 
 ALL = frozenset({"start", "step", "fork", "expert"})

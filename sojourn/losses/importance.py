@@ -8,11 +8,12 @@ from typing import Annotated, Any, Literal, cast
 
 import torch
 
+from sojourn.abilities import Chooses, DividesGradient, HasColumns, valid_for
 from sojourn.composite import HasBases
 from sojourn.config.registry import Kind, Range
 from sojourn.losses.ppo import PPO
 from sojourn.losses.ratios import mean_by
-from sojourn.protocols import Chooses, DividesGradient, HasColumns, Output, Selected, valid_for
+from sojourn.protocols import Output, Selected
 from sojourn.types import Batch, FloatArray
 
 

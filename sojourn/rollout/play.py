@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sojourn.abilities import HasStateKey
 from sojourn.errors import ActionError, BudgetError, ConfigError
-from sojourn.protocols import Env, HasExpert, HasStateKey, Seat
+from sojourn.protocols import Env, Seat
 from sojourn.rollout.answers import checked_observation, checked_step
 from sojourn.rollout.blame import Blame, Said
 from sojourn.rollout.limits import Limits, ask, cancelled
 from sojourn.timeline import Timeline
 from sojourn.types import Ending, Message, Step, Trajectory
 
-__all__ = ["LOST", "MOVE", "Limits", "ask", "expert_action", "play"]
+__all__ = ["LOST", "MOVE", "Limits", "ask", "play"]
 MOVE, LOST = "move", "lost"
 
 
@@ -107,12 +108,3 @@ def _pay(seats: Mapping[str, Seat], actor: str, step: Step, order: Mapping[str, 
     seats[actor].add_reward(0.0, info)
     for name, reward in step.rewards.items():
         seats[name].add_reward(reward, {} if step.success is None else {"success": float(step.success)})
-
-
-async def expert_action(env: HasExpert) -> str:
-    """The next action of the world's scripted expert."""
-    said = env.expert()
-    said = await said if isinstance(said, Awaitable) else said
-    if not isinstance(said, str):
-        raise ConfigError(f"the world's expert() gave {said!r}: expected the next action as text")
-    return said

@@ -10,44 +10,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
+from sojourn.abilities import HasBlobs, HasCapacity, HasLowestReward
 from sojourn.config.registry import Range
 from sojourn.errors import ConfigError, InfrastructureError, WorldError
 from sojourn.event_loop import contained
-from sojourn.protocols import (
-    Agent,
-    AgentContext,
-    Env,
-    EnvFamily,
-    HasBlobs,
-    HasCapacity,
-    HasExpert,
-    HasLowestReward,
-    Renderer,
-    Sampler,
-)
+from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Renderer, Sampler
 from sojourn.rollout.blame import LOWEST, Blame, Ends
 from sojourn.rollout.limits import Limits, ask, cancelled
-from sojourn.rollout.play import expert_action, play
-from sojourn.rollout.tape import Tape
+from sojourn.rollout.play import play
 from sojourn.rollout.world import seats_of, world_of
 from sojourn.secrets import masked
 from sojourn.tasks.listed import check_task
 from sojourn.timeline import Timeline
 from sojourn.types import (
     Episode,
-    FloatArray,
     Group,
-    Message,
-    Prompt,
-    Role,
-    Sample,
     SamplingParams,
-    Stop,
     Task,
     Trajectory,
-    Versions,
 )
 
+SamplerFor = Callable[[Env, str], Sampler]  # given a play and its label: what samples the actions there
 LONGEST_FAILURE = 4_000  # characters
 
 
@@ -102,15 +85,18 @@ class Runner:
         params: SamplingParams,
         label: str,
         *,
-        expert: bool = False,
-        tape: Tape | None = None,
+        sampler_for: SamplerFor | None = None,
+        blame: bool = True,
     ) -> Group:
-        """`size` plays of one task; each is seeded by the run's seed, `label`, and its number. With a tape, what is on
-        it is played first, and what is sampled goes on it."""
+        """Plays a task `size` times; each play is seeded by the run's seed, `label`, and its number.
+
+        `sampler_for` says what samples the actions of each play, where that is not the engine. Without `blame`, an
+        action that breaks the world is a failure of the world.
+        """
         check_task(task)
         seeds = [seed_of(self.seed, label, task.id, n) for n in range(size)]
         plays = [
-            self.episode(task, replace(params, seed=seed), f"{label}/{n}", expert=expert, tape=tape)
+            self.episode(task, replace(params, seed=seed), f"{label}/{n}", sampler_for, blame)
             for n, seed in enumerate(seeds)
         ]
         async with asyncio.TaskGroup() as tasks:
@@ -118,16 +104,15 @@ class Runner:
         return Group(slot, task, tuple(t.result() for t in running))
 
     async def episode(
-        self, task: Task, params: SamplingParams, label: str, *, expert: bool = False, tape: Tape | None = None
+        self, task: Task, params: SamplingParams, label: str, sampler_for: SamplerFor | None = None, blame: bool = True
     ) -> Episode:
-        """One play. The only place where any exception of the world becomes data (`Episode.error`)."""
+        """Plays a task once. The only place where any exception of the world becomes data (`Episode.error`)."""
         async with self._room(task), self._places:
             for attempt in range(self.config.retries + 1):
                 began = time.monotonic()
                 failure = None
                 try:
-                    sampler = self.sampler if tape is None else tape.sampler(self.sampler, label)
-                    trajectories = await contained(self._play(task, params, sampler, expert))
+                    trajectories = await contained(self._play(task, params, label, sampler_for, blame))
                 except (ConfigError, WorldError):
                     raise
                 except (Exception, SystemExit, asyncio.CancelledError) as error:  # a world that exits ends its own play
@@ -154,16 +139,18 @@ class Runner:
         lowest = world.lowest_reward if isinstance(world, HasLowestReward) else LOWEST
         return Blame(lambda: self.family.make(task), lowest, ends)
 
-    async def _play(self, task: Task, params: SamplingParams, sampler: Sampler, expert: bool) -> tuple[Trajectory, ...]:
+    async def _play(
+        self, task: Task, params: SamplingParams, label: str, sampler_for: SamplerFor | None, blames: bool
+    ) -> tuple[Trajectory, ...]:
         env = self.family.make(task)
-        says = ExpertSampler(env, self.renderer) if expert else sampler
+        sampler = self.sampler if sampler_for is None else sampler_for(env, label)
         blame = self._blame(task)
         try:
             seats = {
-                name: self.agent.seat(self._agent_context(name, says, params)) for name in seats_of(self.family, task)
+                name: self.agent.seat(self._agent_context(name, sampler, params))
+                for name in seats_of(self.family, task)
             }
-            blamed = None if expert else blame
-            played = await play(env, seats, self.config.limits, self.timeline, task.env, blamed)
+            played = await play(env, seats, self.config.limits, self.timeline, task.env, blame if blames else None)
             if isinstance(env, HasBlobs) and env.blobs:
                 self.on_blobs(env.blobs)
             return played
@@ -197,31 +184,3 @@ def _failure(error: BaseException) -> str:
         return said
     half = LONGEST_FAILURE // 2
     return f"{said[:half]} [... {len(said) - 2 * half} characters left out ...] {said[-half:]}"
-
-
-@dataclass(frozen=True)
-class ExpertSampler:
-    """In the engine's place: says what the world's expert would do, in tokens, for demonstrations."""
-
-    env: Env
-    renderer: Renderer
-
-    async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
-        import numpy as np
-
-        if not isinstance(self.env, HasExpert):
-            raise ConfigError("the world has no expert(): demonstrations need one")
-        text = await expert_action(self.env)
-        tokens = np.asarray(self.renderer.encode_reply(Message(Role.ASSISTANT, text)), dtype=np.int64)
-        if len(tokens) > params.max_tokens:
-            raise ConfigError(
-                f"the expert says {len(tokens)} tokens, {text!r}, where sampling.max_tokens and the context allow "
-                f"{params.max_tokens}: a model that learnt it would be cut off: raise sampling.max_tokens"
-            )
-        return Sample(tokens, np.zeros(len(tokens), dtype=np.float32), Versions(-1, -1), Stop.END)
-
-    async def score(self, prompt: Prompt) -> FloatArray:
-        raise NotImplementedError("an expert has no probabilities")
-
-    async def close(self) -> None:
-        """Nothing is open."""

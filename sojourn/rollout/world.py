@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from sojourn.abilities import Closes, Forkable, HasExpert, HasSeats, HasStateKey, HasWorlds, Opens
 from sojourn.config.registry import nearest
 from sojourn.errors import ConfigError, InfrastructureError, SojournError
 from sojourn.event_loop import contained
-from sojourn.protocols import Closes, EnvFamily, Forkable, HasExpert, HasSeats, HasStateKey, HasWorlds, Opens
+from sojourn.protocols import EnvFamily
 from sojourn.rollout.limits import Limits, ask
 from sojourn.timeline import Timeline
 from sojourn.types import Task

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Annotated
 
+import numpy as np
+
+from sojourn.abilities import HasExpert
 from sojourn.config.registry import Range
 from sojourn.errors import ConfigError
+from sojourn.protocols import Env, Renderer
+from sojourn.rollout.runner import SamplerFor
 from sojourn.rollout.world import offers
 from sojourn.sources.context import SourceContext, StageContext
-from sojourn.types import Group
+from sojourn.types import FloatArray, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +75,48 @@ class LiveExperts:
         if number not in self.played:
             task = self.context.curriculum.draw(self.first + number)
             label = f"{self.stage}/{number}"
-            self.played[number] = await self.context.runner.group(
-                task, number, 1, self.context.params, label, expert=True
+            runner = self.context.runner
+            self.played[number] = await runner.group(
+                task, number, 1, self.context.params, label, sampler_for=expert_sampler(runner.renderer), blame=False
             )
         return self.played[number]
+
+
+def expert_sampler(renderer: Renderer) -> SamplerFor:
+    """Returns what has each play's own expert act in it."""
+    return lambda env, label: ExpertSampler(env, renderer)
+
+
+@dataclass(frozen=True)
+class ExpertSampler:
+    """Samples what the expert of a play would do, as tokens, in the place of the engine."""
+
+    env: Env
+    renderer: Renderer
+
+    async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
+        if not isinstance(self.env, HasExpert):
+            raise ConfigError("the world has no expert(): demonstrations need one")
+        text = await expert_action(self.env)
+        tokens = np.asarray(self.renderer.encode_reply(Message(Role.ASSISTANT, text)), dtype=np.int64)
+        if len(tokens) > params.max_tokens:
+            raise ConfigError(
+                f"the expert says {len(tokens)} tokens, {text!r}, where sampling.max_tokens and the context allow "
+                f"{params.max_tokens}: a model that learnt it would be cut off: raise sampling.max_tokens"
+            )
+        return Sample(tokens, np.zeros(len(tokens), dtype=np.float32), Versions(-1, -1), Stop.END)
+
+    async def score(self, prompt: Prompt) -> FloatArray:
+        raise NotImplementedError("an expert has no probabilities")
+
+    async def close(self) -> None:
+        """Does nothing: nothing is open."""
+
+
+async def expert_action(env: HasExpert) -> str:
+    """Returns the next action of a play's scripted expert."""
+    action = env.expert()
+    action = await action if isinstance(action, Awaitable) else action
+    if not isinstance(action, str):
+        raise ConfigError(f"the world's expert() gave {action!r}: expected the next action as text")
+    return action

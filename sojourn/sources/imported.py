@@ -11,9 +11,10 @@ from typing import Annotated
 
 import numpy as np
 
+from sojourn.abilities import valid_for
 from sojourn.config.registry import SOME, Range
 from sojourn.errors import ActionError, ConfigError, RecordError, RenderError
-from sojourn.protocols import Renderer, valid_for
+from sojourn.protocols import Renderer
 from sojourn.record.export import read
 from sojourn.record.export.reading import Conversation
 from sojourn.sources.context import SourceContext, StageContext

@@ -12,8 +12,9 @@ import numpy as np
 
 from sojourn.config.registry import Range
 from sojourn.errors import ConfigError, InfrastructureError
-from sojourn.rollout.tape import Tape
+from sojourn.rollout.runner import SamplerFor
 from sojourn.sources.context import SourceContext, StageContext
+from sojourn.sources.tape import Tape
 from sojourn.types import Group, Score
 
 
@@ -153,13 +154,16 @@ class LiveSlots:
                 tape.tasks.append(self.context.curriculum.draw(self.first + slot, redraw))
             label = f"{self.stage}/{slot}/{redraw}"
             group = await self.context.runner.group(
-                tape.tasks[redraw], slot, self.config.size, params, label, tape=tape
+                tape.tasks[redraw], slot, self.config.size, params, label, sampler_for=self._taped(tape)
             )
             if self.config.zero_signal != "redraw" or not await self._flat(group):
                 return group
             if redraw == self.config.redraws:
                 return self._last(group, redraw + 1)
             redraw += 1
+
+    def _taped(self, tape: Tape) -> SamplerFor:
+        return lambda env, label: tape.sampler(self.context.runner.sampler, label)
 
     async def _flat(self, group: Group) -> bool:
         return flat(group, await self.context.rewards.one(group), self.config.signal)

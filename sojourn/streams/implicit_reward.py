@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sojourn.abilities import Copies
 from sojourn.batch.flatten import gather, scatter
 from sojourn.config.registry import Range
 from sojourn.errors import ConfigError
 from sojourn.optim import Optim
-from sojourn.protocols import Copies, Output, PerTurn, Selected, StepContext
+from sojourn.protocols import Output, PerTurn, Selected, StepContext
 from sojourn.schedules import Constant
 
 Values = NDArray[np.float64]

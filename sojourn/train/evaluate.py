@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from sojourn.abilities import Forgets
 from sojourn.errors import InfrastructureError
-from sojourn.protocols import Forgets
 from sojourn.rewards.reward_cache import judged
+from sojourn.sources.experts import expert_sampler
 from sojourn.tasks.listed import listed
 from sojourn.types import Group, Score, Task
 
@@ -33,8 +34,9 @@ async def evaluate(rig: Components, label: str, expert: bool = False) -> Evaluat
     """Plays the recipe's panel; `label` begins the ids of its episodes, and seeds their sampling."""
     config = rig.recipe.evaluation
     params = replace(rig.params, temperature=config.temperature, top_p=config.top_p)
+    acting: dict[str, Any] = {"sampler_for": expert_sampler(rig.renderer), "blame": False} if expert else {}
     plays = [
-        rig.runner.group(task, slot, config.samples, params, f"{label}/{slot}", expert=expert)
+        rig.runner.group(task, slot, config.samples, params, f"{label}/{slot}", **acting)
         for slot, task in enumerate(panel(rig))
     ]
     groups = await asyncio.gather(*plays)

@@ -5,20 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from sojourn.abilities import Learns, reads_critic
 from sojourn.batch import Aggregate, choose, to_batch
 from sojourn.filters import sift
-from sojourn.protocols import (
-    Curriculum,
-    Estimator,
-    Filter,
-    Learns,
-    Loss,
-    Renderer,
-    Source,
-    Stream,
-    Trainer,
-    reads_critic,
-)
+from sojourn.protocols import Curriculum, Estimator, Filter, Loss, Renderer, Source, Stream, Trainer
 from sojourn.rewards.reward_cache import Judged, RewardCache
 from sojourn.streams.trainer_passes import TrainerPasses
 from sojourn.types import Credit, Group, Score, Streams

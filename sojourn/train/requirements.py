@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sojourn.errors import ConfigError
-from sojourn.protocols import (
+from sojourn.abilities import (
     Chooses,
     HasColumns,
     HasMaxContext,
@@ -18,6 +17,7 @@ from sojourn.protocols import (
     reads_critic,
     valid_for,
 )
+from sojourn.errors import ConfigError
 from sojourn.rollout.world import seats_in, worlds_of
 from sojourn.train.recipe import Recipe, Stage
 

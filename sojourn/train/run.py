@@ -13,11 +13,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from sojourn.abilities import Checks, Ends, Measured, env_needs, task_data
 from sojourn.batch.flatten import flatten
 from sojourn.batch.weigh import weigh
 from sojourn.display import Display
 from sojourn.errors import ConfigError, RecordError
-from sojourn.protocols import Checks, Ends, Measured, Stateful, Stream, env_needs, task_data
+from sojourn.protocols import Stateful, Stream
 from sojourn.record import checkpoint, metrics
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.episodes import vocabulary

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sojourn.abilities import Identifies
 from sojourn.errors import RecordError
-from sojourn.protocols import Identifies
 from sojourn.record import checkpoint
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.run import RunFolder

@@ -17,7 +17,8 @@ from sojourn.arena.spoken import Spoken, SpokenSeat
 from sojourn.envs.toy import Toy
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.protocols import AgentContext
-from sojourn.rollout.play import Limits, expert_action
+from sojourn.rollout.play import Limits
+from sojourn.sources.experts import expert_action
 from sojourn.types import Message, Role, Task
 from sojourn_worlds.matrix import Matrix
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from made import batch as made_batch
 
+from sojourn.abilities import Copies
 from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.models.lora import adapted
 from sojourn.backends.torch.trainer.copies import CopyableTrainer
@@ -14,7 +15,7 @@ from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.losses.nll import NLL
 from sojourn.models.spec import Lora
 from sojourn.optim import Optim
-from sojourn.protocols import Copies, Stateful
+from sojourn.protocols import Stateful
 
 NAME = "tiny:layers=1,hidden=64"
 sent = []

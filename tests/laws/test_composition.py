@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from sojourn.abilities import provided
 from sojourn.backends.torch.backend import Torch
 from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.trainer.copies import CopyableTrainer
@@ -21,7 +22,6 @@ from sojourn.config.registry import build
 from sojourn.config.toml import Tables
 from sojourn.errors import ConfigError
 from sojourn.optim import Optim
-from sojourn.protocols import provided
 from sojourn.streams.trainer_passes import TrainerPasses
 from sojourn.train.requirements import OWN
 from sojourn.train.resolve import resolve

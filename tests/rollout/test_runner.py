@@ -16,6 +16,7 @@ from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.rewards.native import Native
 from sojourn.rollout.play import Limits
 from sojourn.rollout.runner import Rollout, Runner
+from sojourn.sources.experts import expert_sampler
 from sojourn.types import Ending, Message, Observation, Role, SamplingParams, Step, Task
 
 TASK = Task("made", {}, 0, "train")
@@ -348,7 +349,7 @@ async def test_an_expert_that_breaks_its_world_has_an_error() -> None:
     world = Spoilt(Expert)
     playing = runner(world, retries=0)
     await playing.episode(TASK, SamplingParams(8), "sound")
-    episode = await playing.episode(ODD, SamplingParams(8), "broken", expert=True)
+    episode = await playing.episode(ODD, SamplingParams(8), "broken", expert_sampler(playing.renderer), blame=False)
     assert episode.error == FAILURES[Raises]
 
 

@@ -38,7 +38,7 @@ class TrainerCopy(TorchTrainer):
 
 
 class CopyableTrainer(TorchTrainer):
-    """The trainer of the policy (see `protocols.Copies`)."""
+    """The trainer of the policy (see `abilities.Copies`)."""
 
     def copy(self, optim: Any, *, reference: bool) -> TrainerCopy:
         """Returns a trainer of a copy of the present weights, in a stage that never ends: use a constant schedule."""

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from sojourn.protocols import DividesGradient, Loss, Output, Selected
+from sojourn.abilities import DividesGradient
+from sojourn.protocols import Loss, Output, Selected
 
 Gradients = Sequence[torch.Tensor | None]  # one for each trained parameter, None where nothing flows
 
 
 class GradientDivision:
-    """The further objectives of an update (`protocols.DividesGradient`) and their gradients so far."""
+    """The further objectives of an update (`abilities.DividesGradient`) and their gradients so far."""
 
     def __init__(self) -> None:
         self._losses: list[DividesGradient] = []
