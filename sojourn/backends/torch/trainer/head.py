@@ -108,7 +108,7 @@ class _Head(torch.autograd.Function):
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, query: HeadQuery
     ) -> tuple[torch.Tensor, torch.Tensor]:
         count, table = len(hidden), _table(weight, query)
-        norm, logprobs, entropy = (hidden.new_zeros(count, dtype=torch.float32) for _ in range(3))
+        logsumexp, logprobs, entropy = (hidden.new_zeros(count, dtype=torch.float32) for _ in range(3))
         logits = hidden.new_zeros(0)
         for rows in query.chunks():
             logits = _logits(hidden, table, bias, query, rows)
@@ -116,13 +116,13 @@ class _Head(torch.autograd.Function):
                 part = logits[block.start - rows.start : block.stop - rows.start]
                 top = part.amax(1, keepdim=True)
                 gap = part - top
-                each = gap.exp()
-                total = each.sum(1)
+                exponentials = gap.exp()
+                total = exponentials.sum(1)
                 chosen = gap.gather(1, query.tokens[block, None])[:, 0]
-                norm[block] = top[:, 0] + total.log()
+                logsumexp[block] = top[:, 0] + total.log()
                 logprobs[block] = torch.where(chosen <= IMPOSSIBLE, float("-inf"), chosen - total.log())
-                entropy[block] = total.log() - each.mul_(gap).sum(1) / total
-        ctx.save_for_backward(hidden, weight, bias, norm, entropy)
+                entropy[block] = total.log() - exponentials.mul_(gap).sum(1) / total
+        ctx.save_for_backward(hidden, weight, bias, logsumexp, entropy)
         ctx.set_materialize_grads(False)
         ctx.query = query
         ctx.kept = logits if count <= query.chunk_rows and any(ctx.needs_input_grad) else None
@@ -133,7 +133,7 @@ class _Head(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, bias, norm, entropy = ctx.saved_tensors
+        hidden, weight, bias, logsumexp, entropy = ctx.saved_tensors
         query, table, to_hidden = ctx.query, _table(weight, ctx.query), torch.zeros_like(hidden)
         to_weight = to_bias = None
         for rows in query.chunks():
@@ -141,7 +141,7 @@ class _Head(torch.autograd.Function):
             ctx.kept = None  # overwritten here
             for block in _blocks(rows, logits):
                 part = logits[block.start - rows.start : block.stop - rows.start]
-                _differentiate(part, query, block, norm, entropy, grads)
+                _differentiate(part, query, block, logsumexp, entropy, grads)
             to_hidden[rows] = product.linear(logits, table.T, half=query.half)
             if ctx.needs_input_grad[1]:
                 to_weight = _sum(to_weight, product.linear(logits.T, hidden[rows].T, half=query.half))
@@ -182,7 +182,7 @@ def _differentiate(
     part: torch.Tensor,  # (block, V) logits, replaced by the gradient to the head's products
     query: HeadQuery,
     block: slice,
-    norm: torch.Tensor,
+    logsumexp: torch.Tensor,
     entropy: torch.Tensor,
     grads: tuple[torch.Tensor | None, ...],
 ) -> None:
@@ -190,7 +190,7 @@ def _differentiate(
     temperature = query.temperature[block, None]
     cap_grad = (part * (temperature / query.cap)).square_().neg_().add_(1) if query.cap else None  # of tanh: 1 - tanh^2
     forbidden = query.forbidden(block, part) if cap_grad is not None else None
-    part.sub_(norm[block, None])
+    part.sub_(logsumexp[block, None])
     grad = 0.0 if to_logprobs is None else -to_logprobs
     if to_entropy is not None:
         factor = (part + entropy[block, None]).mul_(-to_entropy).add_(grad)

@@ -92,7 +92,7 @@ class TorchTrainer:
 
         return await self._run(score)
 
-    async def states(self, batch: Batch, places: IntArray) -> FloatArray:
+    async def hidden_states(self, batch: Batch, places: IntArray) -> FloatArray:
         """Returns the last hidden states (P, H), in fp32, after the tokens at these places."""
         return await self._run(lambda: self.passes.hidden_states(batch, places))
 
