@@ -24,6 +24,7 @@ from machine import write
 
 from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.sampler.engine import Engine
+from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.losses.ppo import PPO
 from sojourn.optim import Optim
@@ -51,7 +52,7 @@ async def trained(model: Any, device: str) -> tuple[np.ndarray, torch.Tensor]:
     async def nowhere(weights: Any, version: int) -> None: ...
 
     batch = training.step("shared", 4)
-    trainer = TorchTrainer(copy.deepcopy(model).to(device), nowhere, bf16=False, token_budget=4096)
+    trainer = TorchTrainer(ModelPasses(copy.deepcopy(model).to(device), bf16=False, token_budget=4096), nowhere)
     trainer.begin(Optim(), 1, reference=False)
     logprobs = (await trainer.forward(batch)).logprobs
     await trainer.forward_backward(batch, [PPO()])

@@ -28,6 +28,7 @@ from machine import result, write  # noqa: E402
 
 from sojourn.backends.torch.models import loading  # noqa: E402
 from sojourn.backends.torch.sampler.engine import Engine  # noqa: E402
+from sojourn.backends.torch.trainer.model_passes import ModelPasses  # noqa: E402
 from sojourn.backends.torch.trainer.trainer import TorchTrainer  # noqa: E402
 from sojourn.batch import Aggregate, to_batch  # noqa: E402
 from sojourn.losses.ppo import PPO  # noqa: E402
@@ -79,7 +80,7 @@ class Bench:
         twin = loading.load("tiny").model.to(device)
         longest = SHARED + max(TURNS) * (SHOWN + SAID)
         self.engine = Engine(twin, stops=(), max_context=longest, max_batch=max(GROUPS))
-        self.trainer = TorchTrainer(model, self.engine.publish, bf16=False, token_budget=4096)
+        self.trainer = TorchTrainer(ModelPasses(model, bf16=False, token_budget=4096), self.engine.publish)
         self.trainer.begin(Optim(lr=0.0), 1, reference=False)
         self.vocabulary, self.rng, self.seed = model.config.vocab_size, np.random.default_rng(0), 0
 

@@ -41,8 +41,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sojourn.backends.torch.backend import compute_dtype, device_of
 from sojourn.backends.torch.trainer import tree_attention
-from sojourn.backends.torch.trainer.columns import Part
 from sojourn.backends.torch.trainer.decoder import Decoder
+from sojourn.backends.torch.trainer.model_passes import ModelPasses
+from sojourn.backends.torch.trainer.pass_io import Part
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.batch import Aggregate, share, to_batch
 from sojourn.losses.reinforce import Reinforce
@@ -109,16 +110,16 @@ def step(way: str, turns: int) -> Batch:
     return replace(batch, images=apart)
 
 
-class Padded(TorchTrainer):
+class Padded(ModelPasses):
     """Rows as long as the longest sequence; causal attention needs no mask for what is padded behind."""
 
-    def __init__(self, model: Any, *args: Any, bf16: bool, **options: Any) -> None:
-        super().__init__(model, *args, bf16=bf16, **options)
+    def __init__(self, model: Any, *, bf16: bool, **options: Any) -> None:
+        super().__init__(model, bf16=bf16, **options)
         self.decoder = Rows(model, bf16=bf16, kernel=False)
 
-    def _rounds(self, batch: Batch) -> Iterator[list[Part]]:
+    def rounds(self, batch: Batch) -> Iterator[list[Part]]:
         """Side by side, too: each of the trainer's threads has its share of the budget."""
-        lengths, budget = np.diff(batch.starts), self._token_budget // self._team.count
+        lengths, budget = np.diff(batch.starts), self.token_budget // self.pool.count
         parts: list[list[int]] = [[]]
         for s in np.argsort(lengths, kind="stable"):
             if parts[-1] and (len(parts[-1]) + 1) * lengths[s] > budget:
@@ -126,8 +127,8 @@ class Padded(TorchTrainer):
             parts[-1].append(int(s))
         spans = [np.arange(a, b) for a, b in pairwise(batch.starts)]
         made = [Part.of(batch, np.array(numbers), spans) for numbers in parts]
-        for n in range(0, len(made), self._team.count):
-            yield made[n : n + self._team.count]
+        for n in range(0, len(made), self.pool.count):
+            yield made[n : n + self.pool.count]
 
 
 class Rows(Decoder):
@@ -142,7 +143,7 @@ class Rows(Decoder):
         tokens = torch.zeros(len(tree.runs), longest, dtype=torch.long, device=self.device)
         tokens[places, columns] = torch.from_numpy(tree.tokens).to(self.device)
         self.base.set_attn_implementation("sdpa")
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._cast):
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._autocast):
             hidden = self.base.get_decoder()(input_ids=tokens, use_cache=False).last_hidden_state
         return hidden[places, columns].index_select(0, rows)
 
@@ -156,8 +157,8 @@ def trainer(model: Any, way: str) -> TorchTrainer:
     async def nowhere(weights: Any, version: int) -> None: ...
 
     bf16 = compute_dtype("auto", device_of("auto")) == torch.bfloat16
-    made = Padded if way == "padded" else TorchTrainer
-    return made(model, nowhere, bf16=bf16, token_budget=TOKEN_BUDGET, kernel=way != "padded")
+    passes = Padded if way == "padded" else ModelPasses
+    return TorchTrainer(passes(model, bf16=bf16, token_budget=TOKEN_BUDGET, kernel=way != "padded"), nowhere)
 
 
 def take(model: Any, way: str, batch: Batch) -> float:

@@ -10,11 +10,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from sojourn.protocols import Env, EnvFamily, Output, Seat, Selected, StepContext, Trainer
-from sojourn.types import (
-    Batch,
-    FloatArray,
-    Task,
-)
+from sojourn.types import Batch, FloatArray, IntArray, Task
 
 if TYPE_CHECKING:
     import torch
@@ -296,6 +292,15 @@ class Copies(Protocol):
     """
 
     def copy(self, optim: Any, *, reference: bool) -> Trainer: ...
+
+
+@runtime_checkable
+class HasHiddenStates(Protocol):
+    """A trainer that returns the present weights' last hidden states, which some streams read."""
+
+    async def hidden_states(self, batch: Batch, places: IntArray) -> FloatArray:
+        """Returns those after the tokens of a batch at these places: (P, H), in fp32, without a gradient."""
+        ...
 
 
 @runtime_checkable

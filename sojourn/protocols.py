@@ -278,7 +278,8 @@ class Stateful(Protocol):
 
 
 class Trainer(Stateful, Protocol):
-    """The four verbs, and persistence. Only `publish` changes what samplers draw from. Optional: `Copies`.
+    """The four verbs, and persistence. Only `publish` changes what samplers draw from. Optional: `Copies`,
+    `HasHiddenStates`.
 
     `begin` starts a stage of `steps` updates: a new optimiser, and the present weights as the reference if asked for.
     """
@@ -296,10 +297,6 @@ class Trainer(Stateful, Protocol):
         tokens: IntArray | None = None,
     ) -> Forward:
         """Scores the tokens that carry weight, or other `tokens` (N,) in their places; `columns` are asked for too."""
-        ...
-
-    async def states(self, batch: Batch, places: IntArray) -> FloatArray:
-        """The last hidden states (P, H), in fp32, after the tokens of a batch at these places, without a gradient."""
         ...
 
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]: ...

@@ -1,7 +1,7 @@
 """Does a loss keep its promises? `check_loss` gives it made-up tokens and says, promise by promise.
 
-The tokens come as the trainer's own records (`Out`, `Chosen`), so a loss sees what it sees in a run. What it cannot
-see: whether the loss is that of the paper.
+The tokens come as the trainer's own records (`PassOutput`, `SelectedTokens`), so a loss sees what it sees in a run.
+What it cannot see: whether the loss is that of the paper.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from sojourn.abilities import Chooses, HasColumns
-from sojourn.backends.torch.trainer.columns import Chosen, Out
 from sojourn.backends.torch.trainer.pass_columns import COLUMNS
+from sojourn.backends.torch.trainer.pass_io import PassOutput, SelectedTokens
 from sojourn.batch import Aggregate, to_batch
 from sojourn.checks import made
 from sojourn.checks.made import Declared, Shape
@@ -56,8 +56,8 @@ class Answer(NamedTuple):
 
     per_token: Any
     metrics: Any
-    out: Out
-    chosen: Chosen
+    out: PassOutput
+    chosen: SelectedTokens
     streams: Declared
 
     def gradient(self) -> torch.Tensor:
@@ -104,14 +104,14 @@ class Case:
     def call(self, passed: Passed) -> Answer:
         """As the trainer calls it: the entropy has a gradient only where it is needed, and values are there."""
         where = np.flatnonzero(passed.batch.weight)
-        whole = Chosen.of(passed.batch, where)
+        whole = SelectedTokens.of(passed.batch, where)
         streams = Declared(whole.streams)
         chosen = replace(whole, streams=streams)
         logprobs = torch.from_numpy(passed.logprobs[where]).requires_grad_()
         entropy = torch.from_numpy(passed.entropy[where]).requires_grad_("entropy" in self.loss.needs)
         values = torch.from_numpy(passed.values[where]).requires_grad_() if "critic" in self.loss.needs else None
         columns = {name: torch.from_numpy(column[where]).requires_grad_() for name, column in passed.columns.items()}
-        out = Out(logprobs, entropy, torch.zeros(0) if values is None else values, columns)
+        out = PassOutput(logprobs, entropy, torch.zeros(0) if values is None else values, columns)
         answer = self.loss(out, chosen)
         if not (isinstance(answer, tuple) and len(answer) == 2):
             raise BrokenError(f"it gave a {type(answer).__name__}: expected the per-token losses and the metrics")
@@ -231,7 +231,7 @@ def _weights(case: Case) -> str:
 def _leaves_inputs(case: Case) -> str:
     near = case.near
     first = case.call(near)
-    untouched = Chosen.of(near.batch, np.flatnonzero(near.batch.weight))
+    untouched = SelectedTokens.of(near.batch, np.flatnonzero(near.batch.weight))
     columns = {**vars(first.chosen), **first.chosen.streams}
     for name, column in {**vars(untouched), **untouched.streams}.items():
         if isinstance(column, torch.Tensor) and not torch.equal(column, columns[name]):

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from sojourn.abilities import HasHiddenStates
 from sojourn.batch.flatten import flatten, scatter
+from sojourn.errors import ConfigError
 from sojourn.protocols import PerTurn, Place, Renderer, Trainer, TurnStates
 from sojourn.types import Batch, FloatArray, Forward, Group, Score
 
@@ -42,10 +44,15 @@ class TrainerPasses:
     async def states(self) -> list[list[TurnStates]]:
         """The policy's hidden states around each turn, by group and trajectory."""
         if self._states is None:
+            if not isinstance(self.trainer, HasHiddenStates):
+                raise ConfigError(
+                    f"a stream reads the policy's hidden states, which {type(self.trainer).__name__} does not give: "
+                    "use backend = {name = 'torch'}, or another stream"
+                )
             batch, places = self.flat
             said = sorted(place for place in places if place.stop > place.start)
             around = np.array([(place.start - 1, place.stop - 1) for place in said], dtype=np.int64).reshape(-1, 2)
-            rows = await self.trainer.states(batch, around.ravel())
+            rows = await self.trainer.hidden_states(batch, around.ravel())
             found = rows.reshape(len(said), 2, rows.shape[1])
             of = {(p.group, p.trajectory): [] for p in places}
             for number, place in enumerate(said):

@@ -14,8 +14,9 @@ from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.models.lora import adapted as with_adapters
 from sojourn.backends.torch.trainer import activations
 from sojourn.backends.torch.trainer.activations import Cost
-from sojourn.backends.torch.trainer.columns import Part
 from sojourn.backends.torch.trainer.decoder import base_of
+from sojourn.backends.torch.trainer.model_passes import ModelPasses
+from sojourn.backends.torch.trainer.pass_io import Part
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.losses.ppo import PPO
 from sojourn.models.spec import Lora
@@ -27,7 +28,9 @@ async def nowhere(weights, version):
 
 
 def trainer(model, activation_bytes: float, **options) -> TorchTrainer:
-    made = TorchTrainer(model, nowhere, bf16=False, token_budget=10_000, activation_bytes=activation_bytes, **options)
+    made = TorchTrainer(
+        ModelPasses(model, bf16=False, token_budget=10_000, activation_bytes=activation_bytes, **options), nowhere
+    )
     made.begin(Optim(), 1, reference=False)
     return made
 
@@ -38,7 +41,7 @@ def adapted(name: str):
 
 def cost(model) -> Cost:
     made = trainer(model, 1.0)
-    return activations.measure(activations.layers_of(base_of(model).get_decoder()), made.decoder.probe)
+    return activations.measure(activations.layers_of(base_of(model).get_decoder()), made.passes.decoder.probe)
 
 
 @pytest.mark.parametrize("make", [build, adapted])
@@ -47,8 +50,8 @@ def cost(model) -> Cost:
 async def test_computing_layers_again_changes_nothing(name, make, share):
     batch = made_batch(np.random.default_rng(0), vocabulary=VOCABULARY)
     whole, bounded = trainer(make(name), float("inf")), trainer(make(name), 0.0)
-    bounded.decoder.activation_bytes = share * sum(cost(make(name)).layers) * len(batch)
-    assert 0 < len(bounded.decoder.recomputed(len(batch))) <= 3
+    bounded.passes.decoder.activation_bytes = share * sum(cost(make(name)).layers) * len(batch)
+    assert 0 < len(bounded.passes.decoder.recomputed(len(batch))) <= 3
     metrics = [await made.forward_backward(batch, [PPO()]) for made in (whole, bounded)]
     assert metrics[0] == metrics[1]
     for key, p in whole.trainable.items():
@@ -66,9 +69,9 @@ def kept_bytes(made: TorchTrainer, batch) -> int:
         return tensor
 
     part = Part.of(batch, np.arange(len(batch.starts) - 1), [np.arange(a, b) for a, b in pairwise(batch.starts)])
-    again = activations.checkpointed(made.decoder.recomputed(len(part.tree.tokens)))
+    again = activations.checkpointed(made.passes.decoder.recomputed(len(part.tree.tokens)))
     with again, saved_tensors_hooks(keep, lambda tensor: tensor):
-        out = made._forward(part, np.flatnonzero(batch.weight), frozenset(), batch.tokens[batch.weight > 0])
+        out = made.passes.forward(part, np.flatnonzero(batch.weight), frozenset(), batch.tokens[batch.weight > 0])
     assert out.logprobs.requires_grad
     return sum(storage.nbytes() for storage in held.values())
 
@@ -82,7 +85,7 @@ def test_what_is_kept_falls_to_the_budget(share, kernel):
         return trainer(loading.load("tiny:layers=8,hidden=64", "fp32", 0).model, activation_bytes, kernel=kernel)
 
     free = made(float("inf"))
-    each = activations.measure(activations.layers_of(free.model.get_decoder()), free.decoder.probe)
+    each = activations.measure(activations.layers_of(free.model.get_decoder()), free.passes.decoder.probe)
     layers = sum(each.layers) * len(batch)
     least = each.inputs * len(each.layers) * len(batch)
     rest = kept_bytes(made(1.0), batch) - least  # embeddings, the head
@@ -103,7 +106,7 @@ def test_a_model_is_left_as_it_was():
         model = build(name)
         made = trainer(model, 1.0)
         before = [vars(layer).get("forward") for layer in model.model.layers]
-        with activations.checkpointed(made.decoder.recomputed(10)):
+        with activations.checkpointed(made.passes.decoder.recomputed(10)):
             assert vars(model.model.layers[0])["forward"] is not before[0]
         assert [vars(layer).get("forward") for layer in model.model.layers] == before
         assert all(("forward" in vars(layer)) == (name == "llama") for layer in copy.deepcopy(model).model.layers)

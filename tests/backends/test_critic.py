@@ -11,13 +11,13 @@ from sojourn.backends.torch.backend import Torch
 from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.trainer.critic import Critic, Head
 from sojourn.backends.torch.trainer.decoder import Decoder
+from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.pass_columns import COLUMNS
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.config.toml import Tables
 from sojourn.errors import ConfigError, ModelError, RecordError
 from sojourn.losses.bcoder import BCoder
 from sojourn.losses.ppo import PPO
-from sojourn.losses.st_ppo import STPPO
 from sojourn.losses.value import Value
 from sojourn.models.spec import Critic as Config
 from sojourn.models.spec import Lora, Model
@@ -49,7 +49,7 @@ def trainer(detach: bool = False, own: bool = False, token_budget: int = 100_000
     other = loading.load(NAME, "fp32", 1).model if own else None
     decoder = Decoder(other, bf16=False) if own else None
     found = Critic(head(8), PLAIN, detach=detach, model=other, decoder=decoder) if critic else None
-    made = TorchTrainer(model, nowhere, bf16=False, token_budget=token_budget, critic=found)
+    made = TorchTrainer(ModelPasses(model, bf16=False, token_budget=token_budget, critic=found), nowhere)
     made.begin(PLAIN, 10, reference=True)
     return made
 
@@ -189,7 +189,9 @@ async def test_what_is_published_has_no_critic():
         sent.extend(name for name, _ in weights)
 
     model = loading.load(NAME, "fp32", 0).model
-    made = TorchTrainer(model, keep, bf16=False, token_budget=999, critic=Critic(head(), PLAIN, detach=True))
+    made = TorchTrainer(
+        ModelPasses(model, bf16=False, token_budget=999, critic=Critic(head(), PLAIN, detach=True)), keep
+    )
     await made.publish()
     assert sorted(sent) == sorted(name for name, _ in model.named_parameters())
 
@@ -206,43 +208,6 @@ def test_the_backend_opens_a_critic_of_its_own(lora):
 def test_a_critic_that_reads_other_tokens_is_refused():
     with pytest.raises(ModelError, match="its tokenizer is not that of 'tiny"):
         Torch(device="cpu").open(Model(name=NAME), Auto(), 0, critic=Config(model="smollm2"))
-
-
-async def test_what_clips_leave_out_holds_the_gradient_back():
-    batch = step()
-    batch = Batch(**{**vars(batch), "logprobs": batch.logprobs - 3, "advantages": 40 * batch.advantages})
-
-    async def taken(floor):
-        made = trainer(critic=False)
-        await made.forward_backward(batch, [STPPO(by="token", floor=floor)])
-        missed = {name: g.clone() for name, g in made._division._sums.get("left_out", {}).items()}
-        return await made.optim_step(), missed
-
-    held, missed = await taken(1e-6)
-    free, _ = await taken(None)
-    norm = float(torch.cat([g.flatten() for g in missed.values()]).norm())
-    assert norm > 0.1
-    assert held["left_out_norm"] == pytest.approx(norm, rel=1e-4)
-    assert held["grad_norm"] == pytest.approx(free["grad_norm"] / norm, rel=1e-4)
-    floored, _ = await taken(2 * norm)
-    assert floored["grad_norm"] == pytest.approx(free["grad_norm"] / (2 * norm), rel=1e-4)
-
-
-async def test_of_several_losses_that_divide_the_gradient_the_greatest_divisor_counts():
-    """Objectives of one name are added up, so the norm of what two losses leave out is that of both together."""
-    batch = step()
-    batch = Batch(**{**vars(batch), "logprobs": batch.logprobs - 3, "advantages": 40 * batch.advantages})
-
-    async def taken(*floors):
-        made = trainer(critic=False)
-        await made.forward_backward(batch, [STPPO(by="token", floor=floor) for floor in floors])
-        return await made.optim_step()
-
-    one, both, free = await taken(1e-6), await taken(1e-6, 1e-6), await taken(None, None)
-    assert both["left_out_norm"] == pytest.approx(2 * one["left_out_norm"], rel=1e-4)
-    assert both["grad_norm"] == pytest.approx(free["grad_norm"] / both["left_out_norm"], rel=1e-4)
-    floor = 3 * both["left_out_norm"]
-    assert (await taken(1e-6, floor))["grad_norm"] == pytest.approx(free["grad_norm"] / floor, rel=1e-4)
 
 
 async def test_the_backend_names_the_columns_of_its_passes_and_others_are_refused():

@@ -13,7 +13,7 @@ from sojourn.errors import ModelError
 HIDDEN, VOCABULARY = 16, 300
 
 
-def asked_of(linear, rows: int, cap: float | None = None, bf16: bool = False) -> head.Asked:
+def asked_of(linear, rows: int, cap: float | None = None, bf16: bool = False) -> head.HeadQuery:
     """Every weighed token of a made batch, at several temperatures, some among few tokens."""
     batch = made_batch(np.random.default_rng(0))
     where = np.flatnonzero(batch.weight)
@@ -21,10 +21,10 @@ def asked_of(linear, rows: int, cap: float | None = None, bf16: bool = False) ->
     allowed = {int(i): np.unique([batch.tokens[i], 5, 7, 11]) for i in where[::4]}
     batch = replace(batch, temperature=temperature, allowed=allowed)
     chunk = rows * 4 * VOCABULARY
-    return head.Asked.of(batch, where, linear, cap=cap, bf16=bf16, chunk=chunk)
+    return head.HeadQuery.of(batch, where, batch.tokens[where], linear, cap=cap, bf16=bf16, chunk_bytes=chunk)
 
 
-def plain(hidden, linear, asked) -> head.Read:
+def plain(hidden, linear, asked) -> head.HeadOutput:
     logits = linear(hidden)
     if asked.cap:
         logits = asked.cap * torch.tanh(logits / asked.cap)
@@ -34,7 +34,7 @@ def plain(hidden, linear, asked) -> head.Read:
         mask[row] = True
         mask[row, ids] = False
     logp = logits.masked_fill(mask, -1e9).log_softmax(1)
-    return head.Read(logp.gather(1, asked.tokens[:, None])[:, 0], -(logp.exp() * logp).sum(1))
+    return head.HeadOutput(logp.gather(1, asked.tokens[:, None])[:, 0], -(logp.exp() * logp).sum(1))
 
 
 def gradients(read, hidden, linear, asked, entropy: bool) -> list[torch.Tensor]:
@@ -56,9 +56,9 @@ def test_values_and_gradients_are_those_of_the_plain_formula(rows, cap, entropy)
     linear = torch.nn.Linear(HIDDEN, VOCABULARY)
     asked = asked_of(linear, rows, cap)
     hidden = 3 * torch.randn(len(asked.tokens), HIDDEN)
-    for ours, torchs in zip(head.read(hidden, linear, asked), plain(hidden, linear, asked), strict=True):
+    for ours, torchs in zip(head.score(hidden, linear, asked), plain(hidden, linear, asked), strict=True):
         torch.testing.assert_close(ours, torchs, atol=1e-5, rtol=1e-5)
-    ours, torchs = (gradients(read, hidden, linear, asked, entropy) for read in (head.read, plain))
+    ours, torchs = (gradients(read, hidden, linear, asked, entropy) for read in (head.score, plain))
     for one, other in zip(ours, torchs, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
@@ -68,7 +68,7 @@ def test_matrix_products_in_bf16_are_near():
     linear = torch.nn.Linear(HIDDEN, VOCABULARY, bias=False)
     asked = asked_of(linear, 5, bf16=True)
     hidden = torch.randn(len(asked.tokens), HIDDEN)
-    ours, torchs = (gradients(read, hidden, linear, asked, True) for read in (head.read, plain))
+    ours, torchs = (gradients(read, hidden, linear, asked, True) for read in (head.score, plain))
     for one, other in zip(ours, torchs, strict=True):
         assert one.dtype == torch.float32
         assert (one - other).norm() < 0.02 * other.norm()
@@ -90,7 +90,7 @@ def test_no_more_logits_at_once_than_a_chunk_holds():
 
     asked = asked_of(linear, 4)
     with Counted():
-        gradients(head.read, torch.randn(len(asked.tokens), HIDDEN), linear, asked, True)
+        gradients(head.score, torch.randn(len(asked.tokens), HIDDEN), linear, asked, True)
     weights = {HIDDEN}  # the weight's gradient, transposed, is as wide
     assert max(set(seen) - weights) == 4 < len(asked.tokens)
 
@@ -100,7 +100,7 @@ def test_a_token_that_was_not_allowed_is_impossible():
     asked = asked_of(linear, 1000)
     tokens = asked.tokens.clone()
     tokens[0] = next(t for t in range(VOCABULARY) if t not in asked.allowed[0])
-    found = head.read(torch.randn(len(tokens), HIDDEN), linear, replace(asked, tokens=tokens))
+    found = head.score(torch.randn(len(tokens), HIDDEN), linear, replace(asked, tokens=tokens))
     assert found.logprobs[0] == -float("inf")
     assert torch.isfinite(found.logprobs[1:]).all()
 
@@ -108,4 +108,4 @@ def test_a_token_that_was_not_allowed_is_impossible():
 def test_a_head_that_is_not_linear_is_refused():
     linear = torch.nn.Linear(HIDDEN, VOCABULARY)
     with pytest.raises(ModelError, match="Sequential"):
-        head.read(torch.randn(3, HIDDEN), torch.nn.Sequential(linear), asked_of(linear, 5))
+        head.score(torch.randn(3, HIDDEN), torch.nn.Sequential(linear), asked_of(linear, 5))

@@ -9,6 +9,7 @@ from cases import of_episodes, paid
 from made import trajectory
 
 from sojourn.backends.torch.models import loading
+from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.batch import Aggregate
 from sojourn.batch.flatten import flatten, scatter
@@ -38,7 +39,7 @@ async def updates(loss, seed=0):
     """Returns the minibatches of one step of 12 plays of the present weights, each of which moves them far."""
     rng = np.random.default_rng(seed)
     scores = [paid(*([0, 0, float(n % 2)] for n in range(12)))]
-    made = Recording(loading.load("tiny", "fp32", 0).model, nowhere, bf16=False, token_budget=100_000)
+    made = Recording(ModelPasses(loading.load("tiny", "fp32", 0).model, bf16=False, token_budget=100_000), nowhere)
     made.seen = []
     made.begin(Optim(lr=1e-2), 10, reference=False)
     plays = [trajectory(rng) for _ in range(12)]

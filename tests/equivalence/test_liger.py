@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sojourn.backends.torch.trainer.columns import Chosen, Out
+from sojourn.backends.torch.trainer.pass_io import PassOutput, SelectedTokens
 from sojourn.losses.cispo import CISPO
 from sojourn.losses.gspo import GSPO
 from sojourn.losses.ppo import PPO
@@ -38,8 +38,8 @@ def test_losses_and_their_gradients(loss, settings, mean):
     rows = torch.arange(4)[:, None].expand(4, 5)
     at = mask > 0
     spread = advantages[:, None].expand(4, 5)
-    chosen = Chosen(weight[at], old[at], spread[at], rows[at], rows[at], {})
-    per_token, _ = loss(Out(now[at], torch.zeros(int(at.sum()))), chosen)
+    chosen = SelectedTokens(weight[at], old[at], spread[at], rows[at], rows[at], {})
+    per_token, _ = loss(PassOutput(now[at], torch.zeros(int(at.sum()))), chosen)
     own = (per_token * chosen.weight).sum()
     torch.testing.assert_close(own, given, atol=1e-5, rtol=1e-4)
     both = [torch.autograd.grad(value, [now], retain_graph=True)[0] for value in (own, given)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from cases import group, paid, trajectory
 
-from sojourn.backends.torch.trainer.columns import Chosen, Out
+from sojourn.backends.torch.trainer.pass_io import PassOutput, SelectedTokens
 from sojourn.batch import Aggregate, to_batch
 from sojourn.credit.gae import GAE
 from sojourn.credit.grpo import GRPO
@@ -160,9 +160,9 @@ def test_the_clipped_value_loss(clip, seed):
     batch = to_batch(groups, credit, streams, aggregate=Aggregate(), losses=[loss])
     said = (batch.streams["values"] + np.random.default_rng(seed).normal(0, 0.5, len(batch))).astype(np.float32)
     where = np.flatnonzero(batch.weight)
-    now, chosen = torch.from_numpy(said[where]).requires_grad_(), Chosen.of(batch, where)
+    now, chosen = torch.from_numpy(said[where]).requires_grad_(), SelectedTokens.of(batch, where)
     zeros = torch.zeros(len(where))
-    own = (loss(Out(zeros, zeros, now), chosen)[0] * chosen.weight).sum()
+    own = (loss(PassOutput(zeros, zeros, now), chosen)[0] * chosen.weight).sum()
     theirs, mask = padded(batch, said).requires_grad_(), padded(batch, (batch.weight > 0).astype(np.float32))
     returns, values = (padded(batch, batch.streams[name]) for name in ("targets", "values"))
     given, _ = core.compute_value_loss(theirs, returns, values, mask, clip, "token-mean")
@@ -218,8 +218,8 @@ def own_loss(loss, batch, gap, **streams):
         batch = replace(batch, streams={**streams, **loss.choose(batch, batch.logprobs + gap)})
     where = np.flatnonzero(batch.weight)
     now = torch.from_numpy((batch.logprobs + gap)[where]).requires_grad_()
-    chosen = Chosen.of(batch, where)
-    per_token, _ = loss(Out(now, torch.zeros_like(now)), chosen)
+    chosen = SelectedTokens.of(batch, where)
+    per_token, _ = loss(PassOutput(now, torch.zeros_like(now)), chosen)
     value = (per_token * chosen.weight).sum()
     [gradient] = torch.autograd.grad(value, [now])
     spread = np.zeros(len(batch), dtype=np.float32)

@@ -12,6 +12,7 @@ from sojourn.backends.torch.backend import Torch
 from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.trainer.copies import CopyableTrainer
 from sojourn.backends.torch.trainer.critic import Critic, Head
+from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.batch import Aggregate, choose, to_batch
 from sojourn.batch.flatten import flatten, scatter
 from sojourn.checks import made
@@ -49,7 +50,7 @@ def trainer(token_budget: int) -> CopyableTrainer:
     head = Head(64, 0)
     torch.nn.init.normal_(head.out.weight, generator=torch.Generator().manual_seed(0))
     critic = Critic(head, Optim(), detach=False)
-    made = CopyableTrainer(model, nowhere, bf16=False, token_budget=token_budget, critic=critic)
+    made = CopyableTrainer(ModelPasses(model, bf16=False, token_budget=token_budget, critic=critic), nowhere)
     made.begin(Optim(lr=1e-3), 10, reference=True)
     return made
 

@@ -11,6 +11,7 @@ from made import group, sample, trajectory
 
 from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.models.lora import adapted as with_adapters
+from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.batch import Aggregate, choose, to_batch
 from sojourn.losses.aepo import AEPO
@@ -36,7 +37,7 @@ async def nowhere(weights, version):
 
 def trainer(token_budget: int = 100_000, model=None, **bounds) -> TorchTrainer:
     model = model or loading.load("tiny", "fp32", 0).model
-    made = TorchTrainer(model, nowhere, bf16=False, token_budget=token_budget, **bounds)
+    made = TorchTrainer(ModelPasses(model, bf16=False, token_budget=token_budget, **bounds), nowhere)
     made.begin(Optim(lr=1e-3), 10, reference=False)
     return made
 
@@ -144,9 +145,9 @@ async def test_parts_side_by_side_change_nothing(make, bounds, two_threads):
     """The gradient is that of one part, the same to the bit every time; so are logprobs."""
     batch = sharing(np.random.default_rng(9))
     whole, *twice = [trainer(model=make("llama"), **bounds) for _ in range(3)]
-    whole._team.count = 1
+    whole.passes.pool.count = 1
     for made in twice:
-        assert [len(parts) for parts in made._rounds(batch)] == [2]
+        assert [len(parts) for parts in made.passes.rounds(batch)] == [2]
     metrics = [await made.forward_backward(batch, [PPO(), Entropy()]) for made in (whole, *twice)]
     assert metrics[1] == metrics[2]
     metrics[0]["computed_tokens"] = metrics[1]["computed_tokens"]  # what both have in common counts twice

@@ -10,6 +10,7 @@ from made import chatml, sample
 from made_world import Odd
 
 from sojourn.backends.torch.models import loading
+from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.config.toml import Tables
 from sojourn.errors import ConfigError
@@ -47,7 +48,7 @@ def group(data, slot=0, parents=PARENTS) -> Group:
 
 
 async def gains(groups, **fields):
-    trainer = TorchTrainer(copy.deepcopy(MODEL), nowhere, bf16=False, token_budget=200)
+    trainer = TorchTrainer(ModelPasses(copy.deepcopy(MODEL), bf16=False, token_budget=200), nowhere)
     return await InformationGain(**fields)(TrainerPasses(groups, [], trainer, chatml()))
 
 

@@ -12,6 +12,7 @@ from made import score as scored
 
 from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.trainer.copies import CopyableTrainer
+from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.checks.made import FORKED, UNSTARTED, WINDOWED, Shape
 from sojourn.checks.made import step as made_step
@@ -42,7 +43,7 @@ async def nowhere(weights, version):
 
 
 def policy() -> CopyableTrainer:
-    made = CopyableTrainer(loading.load(NAME, "fp32", 0).model, nowhere, bf16=False, token_budget=10_000)
+    made = CopyableTrainer(ModelPasses(loading.load(NAME, "fp32", 0).model, bf16=False, token_budget=10_000), nowhere)
     made.begin(Optim(lr=1e-2), 10, reference=True)
     return made
 
@@ -294,7 +295,7 @@ async def test_an_implicit_reward_is_nothing_until_something_was_learnt():
 
 
 async def test_an_implicit_reward_needs_a_trainer_that_can_be_copied():
-    trainer = TorchTrainer(loading.load(NAME, "fp32", 0).model, nowhere, bf16=False, token_budget=10_000)
+    trainer = TorchTrainer(ModelPasses(loading.load(NAME, "fp32", 0).model, bf16=False, token_budget=10_000), nowhere)
     with pytest.raises(ConfigError, match="a copy of the policy, which TorchTrainer does not make"):
         await ImplicitReward()(passes(*step(), trainer))
 

@@ -6,10 +6,12 @@ import torch
 from made import batch, group, trajectory
 
 from sojourn.backends.torch.models import loading
+from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.batch.flatten import flatten, scatter
 from sojourn.config.components import COMPONENTS
 from sojourn.config.lookup import find
+from sojourn.errors import ConfigError
 from sojourn.losses.nll import NLL
 from sojourn.optim import Optim
 from sojourn.streams.trainer_passes import TrainerPasses
@@ -41,7 +43,7 @@ class Counted:
 
 async def stepped():
     """A trainer whose weights are no longer those that its stage began with, and a step's groups."""
-    trainer = TorchTrainer(loading.load("tiny").model, nowhere, bf16=False, token_budget=1000)
+    trainer = TorchTrainer(ModelPasses(loading.load("tiny").model, bf16=False, token_budget=1000), nowhere)
     trainer.begin(Optim(lr=1e-2), 10, reference=True)
     rng = np.random.default_rng(0)
     forked = trajectory(rng, parents=[-1, 0, 0, 1])
@@ -92,6 +94,13 @@ async def test_how_far_the_first_policys_choice_is_from_the_present_one():
             for turn, other in zip(turns, others, strict=True):
                 np.testing.assert_allclose(turn, other, atol=1e-4)
     assert min(turn.min() for some in found for turns in some for turn in turns) < -0.1
+
+
+async def test_hidden_states_take_a_trainer_that_gives_them():
+    counted, groups = await stepped()
+    assert await TrainerPasses(groups, [], counted.trainer).states()
+    with pytest.raises(ConfigError, match="hidden states, which Counted does not give"):
+        await TrainerPasses(groups, [], counted).states()
 
 
 async def test_streams_of_the_present_weights_need_no_reference():

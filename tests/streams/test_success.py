@@ -8,6 +8,7 @@ import pytest
 from cases import group, trajectory
 
 from sojourn.backends.torch.models import loading
+from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.batch import Aggregate, to_batch
 from sojourn.losses.positive_nll import PositiveNLL
@@ -38,7 +39,7 @@ async def test_a_step_makes_what_succeeded_likelier_and_says_how_likely_it_was()
     groups = [group(played(False, 3), played(True, 4), played(False, 6))]
     credit = [[Credit.uniform(t, 0.0) for t in groups[0].trajectories]]  # no advantage anywhere
     trainer = TorchTrainer(
-        copy.deepcopy(loading.load("tiny:layers=1,hidden=64").model), nowhere, bf16=False, token_budget=200
+        ModelPasses(copy.deepcopy(loading.load("tiny:layers=1,hidden=64").model), bf16=False, token_budget=200), nowhere
     )
     trainer.begin(Optim(lr=1e-2), 1, reference=False)
     streams = {"success": await Success()(TrainerPasses(groups, [], trainer))}

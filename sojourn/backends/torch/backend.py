@@ -74,6 +74,7 @@ class Torch:
         from sojourn.backends.torch.models import loading, lora
         from sojourn.backends.torch.sampler.engine import Engine
         from sojourn.backends.torch.trainer.copies import CopyableTrainer
+        from sojourn.backends.torch.trainer.model_passes import ModelPasses
 
         torch.manual_seed(seed)
         device = device_of(self.device)
@@ -98,13 +99,15 @@ class Torch:
         frozen = torch.float32 if self.kernel and device.type == "cpu" else dtype  # the kernel rounds fp32 itself
         trained = loaded.model if model.lora is None else lora.adapted(loaded.model, model.lora, frozen)
         trainer = CopyableTrainer(
-            trained,
+            ModelPasses(
+                trained,
+                bf16=dtype == torch.bfloat16,
+                token_budget=self.token_budget,
+                activation_bytes=self.activation_gb * 2**30 / (2 if critic is not None and critic.model else 1),
+                kernel=self.kernel,
+                critic=self._critic(critic, loaded, dtype, frozen, seed) if critic is not None else None,
+            ),
             engine.publish,
-            bf16=dtype == torch.bfloat16,
-            token_budget=self.token_budget,
-            activation_bytes=self.activation_gb * 2**30 / (2 if critic is not None and critic.model else 1),
-            kernel=self.kernel,
-            critic=self._critic(critic, loaded, dtype, frozen, seed) if critic is not None else None,
             timeline=timeline,
         )
         return Opened(trainer, engine, bound, context)

@@ -1,7 +1,7 @@
-"""What the decoder's layers keep for the backward pass, within a budget (Chen et al. 2016, arXiv:1604.06174).
+"""Activation checkpointing within a budget of bytes (Chen et al. 2016, arXiv:1604.06174).
 
-Beyond it, the first layers keep their input alone and are computed again in the backward pass, when what the later
-ones kept is gone: as many as needed, so that a batch that fits costs nothing.
+Beyond the budget, the first layers of the decoder keep their input alone and are computed again in the backward pass,
+when the activations of the later ones are freed. As few layers as needed do so: a batch that fits costs nothing more.
 """
 
 from __future__ import annotations
@@ -16,46 +16,49 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-PROBES = (8, 24)  # tokens
+PROBE_TOKENS = (8, 24)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Bytes per token."""
+    """The bytes per token that layers keep for the backward pass."""
 
-    layers: tuple[int, ...]  # what each layer keeps
-    inputs: int  # of one layer, kept where it is computed again
+    layers: tuple[int, ...]  # the activations of each layer
+    inputs: int  # the input of one layer, kept where the layer is computed again
 
-    def recomputed(self, tokens: int, most_bytes: float) -> int:
-        """The fewest first layers to compute again so that the rest is within the budget, or all."""
+    def recomputed(self, tokens: int, max_bytes: float) -> int:
+        """Returns how many of the first layers to compute again: as few as keep the rest within the budget, or all."""
         for count in range(len(self.layers)):
-            if (count * self.inputs + sum(self.layers[count:])) * tokens <= most_bytes:
+            if (count * self.inputs + sum(self.layers[count:])) * tokens <= max_bytes:
                 return count
         return len(self.layers)
 
 
 def layers_of(decoder: Any) -> Sequence[Any]:
-    """The longest list of modules that the decoder holds."""
+    """Returns the decoder's layers: the longest list of modules that it holds."""
     return list(max((m for m in decoder.children() if isinstance(m, torch.nn.ModuleList)), key=len))
 
 
 def measure(layers: Sequence[Any], run: Callable[[int], Any]) -> Cost:
-    """From two short passes, `run(tokens)`, so that what does not grow with them, as weights, is not counted."""
-    (few, inputs), (more, _) = (_kept(layers, partial(run, tokens)) for tokens in PROBES)
-    each = [(b - a) // (PROBES[1] - PROBES[0]) for a, b in zip(few, more, strict=True)]
-    return Cost(tuple(each), inputs // PROBES[0])
+    """Measures what layers keep per token, from two short passes `run(tokens)` of different lengths.
+
+    The difference leaves out what does not grow with the tokens, such as weights.
+    """
+    (few, inputs), (more, _) = (_kept_bytes(layers, partial(run, tokens)) for tokens in PROBE_TOKENS)
+    each = [(b - a) // (PROBE_TOKENS[1] - PROBE_TOKENS[0]) for a, b in zip(few, more, strict=True)]
+    return Cost(tuple(each), inputs // PROBE_TOKENS[0])
 
 
 @contextmanager
 def checkpointed(layers: Sequence[Any]) -> Iterator[None]:
-    """The layers' passes inside keep only their inputs."""
+    """Lets passes inside keep only the inputs of these layers."""
     with _replaced(layers, partial(checkpoint, use_reentrant=False, preserve_rng_state=False)):
         yield
 
 
-def _kept(layers: Sequence[Any], run: Callable[[], Any]) -> tuple[list[int], int]:
-    """The bytes that each layer keeps, every storage counted once, and those of a layer's input."""
-    held: dict[int, torch.UntypedStorage] = {}  # alive meanwhile, so that no address stands for two
+def _kept_bytes(layers: Sequence[Any], run: Callable[[], Any]) -> tuple[list[int], int]:
+    """Returns the bytes that each layer keeps in a pass, every storage counted once, and those of a layer's input."""
+    held: dict[int, torch.UntypedStorage] = {}  # alive meanwhile, so that no address is used by two storages
     each: list[int] = []
     inputs = 0
 
@@ -80,8 +83,10 @@ def _kept(layers: Sequence[Any], run: Callable[[], Any]) -> tuple[list[int], int
 
 @contextmanager
 def _replaced(layers: Sequence[Any], call: Callable[..., Any]) -> Iterator[None]:
-    """`layer.forward(...)` is `call(forward, ...)` inside. An attribute of the instance, so no model code is touched,
-    hooks stay outside, and what was there before is there again."""
+    """Replaces each layer's `forward(...)` by `call(forward, ...)` inside the context, and restores it afterwards.
+
+    It is set on the instance, so no model code is changed and hooks run outside of it.
+    """
     with ExitStack() as stack:
         for layer in layers:
             stack.callback(_set_forward, layer, vars(layer).get("forward"))

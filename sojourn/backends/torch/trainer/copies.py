@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -31,7 +30,7 @@ class TrainerCopy(TorchTrainer):
     def restore(self, state: Mapping[str, Any]) -> None:
         for name, value in state["weights"].items():
             self.trainable[name].copy_(torch.as_tensor(value))
-        reference = {name: torch.as_tensor(value).to(self.device) for name, value in state["reference"].items()}
+        reference = {name: torch.as_tensor(value).to(self.passes.device) for name, value in state["reference"].items()}
         self._reference = reference or None
         for path, value in state["moments"].items():
             self._optimizers["policy"].restore(path, torch.as_tensor(value))
@@ -39,21 +38,11 @@ class TrainerCopy(TorchTrainer):
 
 
 class CopyableTrainer(TorchTrainer):
-    """The trainer of the policy (see `protocols.Copies`)."""
+    """The trainer of the policy (see `abilities.Copies`)."""
 
     def copy(self, optim: Any, *, reference: bool) -> TrainerCopy:
         """Returns a trainer of a copy of the present weights, in a stage that never ends: use a constant schedule."""
-        frozen = {id(p): p for p in self.model.parameters() if not p.requires_grad}
-        copied = TrainerCopy(
-            copy.deepcopy(self.model, frozen),
-            _send_nowhere,
-            bf16=self._bf16,
-            token_budget=self._token_budget,
-            activation_bytes=self.decoder.activation_bytes,
-            logits_bytes=self._logits_bytes,
-            kernel=self.decoder.kernel,
-            timeline=self._timeline,
-        )
+        copied = TrainerCopy(self.passes.copy(), _send_nowhere, self._timeline)
         copied.begin(optim, 1, reference=reference)
         return copied
 

@@ -1,4 +1,4 @@
-"""What predicts the return from each state: a head on the policy's hidden states, or on those of a model of its own."""
+"""The critic: a value head on the policy's hidden states, or on those of a model of its own."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from sojourn.backends.torch.trainer.decoder import Decoder
 from sojourn.batch import share
 
-PREFIX = "critic."  # of its parameters' names, beside the policy's
+PREFIX = "critic."  # of the names of its parameters
 
 
 class Head(torch.nn.Module):
-    """One value for each hidden state, in fp32; 0 for all until it is trained."""
+    """Maps each hidden state to a value, in fp32; to 0 until it is trained. With a `width`, by a hidden layer."""
 
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
@@ -23,7 +23,8 @@ class Head(torch.nn.Module):
         torch.nn.init.zeros_(self.out.bias)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """(n, H) to (n,). States come with variance 1: how large a model's are says nothing about returns."""
+        """Returns the values (n,) of hidden states (n, H), whose layer norm is taken first: how large a model's states
+        are says nothing about returns."""
         with torch.autocast(states.device.type, enabled=False):
             rows = torch.nn.functional.layer_norm(states.float(), states.shape[-1:])
             if self.hidden is not None:
@@ -32,7 +33,8 @@ class Head(torch.nn.Module):
 
 
 class Critic:
-    """A head, and the model under it where that is not the policy; `detach` keeps its gradient from the policy's."""
+    """A value head, with the model under it where that is not the policy. `detach` keeps the critic's gradient from the
+    policy's weights."""
 
     def __init__(
         self, head: Head, optim: Any, *, detach: bool, model: Any = None, decoder: Decoder | None = None
@@ -41,13 +43,14 @@ class Critic:
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """What is trained, by name."""
+        """The trained parameters by name."""
         own = {} if self.model is None else dict(self.model.named_parameters())
         named = {**{f"head.{name}": p for name, p in self.head.named_parameters()}, **own}
         return {f"{PREFIX}{name}": p for name, p in named.items() if p.requires_grad}
 
     def __call__(self, tree: share.Tree, rows: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        """The values (R,) of nodes whose hidden states in the policy are `states`."""
+        """Returns the values (R,) of the nodes `rows` (R,) of a tree, whose hidden states in the policy are
+        `states`."""
         if self.decoder is not None:
             return self.head(self.decoder(tree, rows))
         return self.head(states.detach() if self._detach else states)

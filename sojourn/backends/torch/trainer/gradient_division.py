@@ -13,7 +13,7 @@ Gradients = Sequence[torch.Tensor | None]  # one for each trained parameter, Non
 
 
 class GradientDivision:
-    """The further objectives of an update (`protocols.DividesGradient`) and their gradients so far."""
+    """The further objectives of an update (`abilities.DividesGradient`) and their gradients so far."""
 
     def __init__(self) -> None:
         self._losses: list[DividesGradient] = []

@@ -1,8 +1,8 @@
-"""The vocabulary head: the logprob of one token a row and the row's entropy, without all logits at once.
+"""The vocabulary head: computes the log-probability of one token per row and the row's entropy in bounded memory.
 
-Rows pass in chunks of bounded size. A single chunk keeps its logits for the backward pass; of several, each is computed
-again there. Both passes are in closed form (d logprob = onehot - p; d entropy = -p (log p + entropy)), and what is
-done to each logit is done in blocks that stay in the processor's cache.
+The rows are divided into chunks. A single chunk keeps its logits for the backward pass; of several, each chunk's logits
+are computed again there. Both passes are in closed form (d logprob = onehot - p; d entropy = -p (log p + entropy)), and
+work on the logits is done in blocks that stay in the processor's cache.
 """
 
 from __future__ import annotations
@@ -23,52 +23,54 @@ BLOCK_BYTES = 2**21
 IMPOSSIBLE = -1e30  # finite, so that probability 0 times its logarithm is 0
 
 
-class Read(NamedTuple):
+class HeadOutput(NamedTuple):
     logprobs: torch.Tensor  # (n,)
     entropy: torch.Tensor  # (n,)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What each of the n rows is asked: the logprob of which token, at which temperature, among which tokens."""
+class HeadQuery:
+    """Which token to score in each of the n rows, at which temperature, and among which allowed tokens."""
 
     tokens: torch.Tensor  # (n,)
     temperature: torch.Tensor  # (n,)
     allowed: Mapping[int, torch.Tensor]  # row -> token ids; rows that are absent may be any token
     cap: float | None  # soft cap of the logits
     half: bool  # whether matrix products are of bf16
-    rows: int  # of a chunk
+    chunk_rows: int
 
     @classmethod
     def of(
         cls,
         batch: Batch,
         where: IntArray,
+        tokens: IntArray,
         head: torch.nn.Linear,
         *,
         cap: float | None,
         bf16: bool,
-        chunk: int,
-        **how: Any,
-    ) -> Asked:
-        """For the tokens of the batch at `where`; a chunk's logits take at most `chunk` bytes, or are one row."""
+        chunk_bytes: int,
+    ) -> HeadQuery:
+        """Asks for `tokens` (n,) in the places `where` (n,) of a batch, as those were sampled.
+
+        The logits of a chunk take at most `chunk_bytes`, or are one row.
+        """
         device = head.weight.device
         allowed = {row: batch.allowed[int(i)] for row, i in enumerate(where) if int(i) in batch.allowed}
         return cls(
-            torch.from_numpy(batch.tokens[where]).to(device),
+            torch.from_numpy(tokens).to(device),
             torch.from_numpy(batch.temperature[where]).to(device),
             {row: torch.from_numpy(np.asarray(ids, dtype=np.int64)).to(device) for row, ids in allowed.items()},
             cap,
             bf16,
-            max(1, chunk // (4 * head.out_features)),
-            **how,
+            max(1, chunk_bytes // (4 * head.out_features)),
         )
 
     def chunks(self) -> Iterator[slice]:
-        return _slices(0, len(self.tokens), self.rows)
+        return _slices(0, len(self.tokens), self.chunk_rows)
 
     def forbidden(self, block: slice, like: torch.Tensor) -> torch.Tensor | None:
-        """True at the tokens that a row of the block may not be; None where all may be."""
+        """Returns a mask, True at the tokens that a row of the block does not allow; None where all are allowed."""
         rows = [row for row in range(block.start, block.stop) if row in self.allowed]
         if not rows:
             return None
@@ -79,48 +81,51 @@ class Asked:
         return mask
 
 
-def read(hidden: torch.Tensor, head: Any, asked: Asked) -> Read:
-    """For hidden states (n, H), with gradients to them and to the head. Raises `ModelError` where it is not linear."""
+def score(hidden: torch.Tensor, head: Any, query: HeadQuery) -> HeadOutput:
+    """Scores tokens from the hidden states that predict them (n, H), with gradients to those and to the head.
+
+    Raises `ModelError` where the head is not linear.
+    """
     if type(head) is not torch.nn.Linear:
         raise ModelError(
             f"the model's output layer is a {type(head).__name__}: expected a plain torch.nn.Linear: the trainer "
             "computes its gradient in closed form"
         )
-    return Read(*_Head.apply(hidden, head.weight, head.bias, asked))
+    return HeadOutput(*_Head.apply(hidden, head.weight, head.bias, query))
 
 
 @torch.no_grad()
-def top_token(hidden: torch.Tensor, head: Any, asked: Asked) -> torch.Tensor:
+def top_token(hidden: torch.Tensor, head: Any, query: HeadQuery) -> torch.Tensor:
     """Returns the most likely of the allowed tokens of each row: (n,)."""
-    table = _table(head.weight, asked)
-    parts = [_logits(hidden, table, head.bias, asked, rows).argmax(1) for rows in asked.chunks()]
-    return torch.cat([asked.tokens[:0], *parts])
+    table = _table(head.weight, query)
+    parts = [_logits(hidden, table, head.bias, query, rows).argmax(1) for rows in query.chunks()]
+    return torch.cat([query.tokens[:0], *parts])
 
 
 class _Head(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, asked: Asked
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, query: HeadQuery
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        count, table = len(hidden), _table(weight, asked)
-        norm, logprobs, entropy = (hidden.new_zeros(count, dtype=torch.float32) for _ in range(3))
+        count, table = len(hidden), _table(weight, query)
+        logsumexp, logprobs, entropy = (hidden.new_zeros(count, dtype=torch.float32) for _ in range(3))
         logits = hidden.new_zeros(0)
-        for rows in asked.chunks():
-            logits = _logits(hidden, table, bias, asked, rows)
+        for rows in query.chunks():
+            logits = _logits(hidden, table, bias, query, rows)
             for block in _blocks(rows, logits):
                 part = logits[block.start - rows.start : block.stop - rows.start]
                 top = part.amax(1, keepdim=True)
                 gap = part - top
-                each = gap.exp()
-                total = each.sum(1)
-                chosen = gap.gather(1, asked.tokens[block, None])[:, 0]
-                norm[block] = top[:, 0] + total.log()
+                exponentials = gap.exp()
+                total = exponentials.sum(1)
+                chosen = gap.gather(1, query.tokens[block, None])[:, 0]
+                logsumexp[block] = top[:, 0] + total.log()
                 logprobs[block] = torch.where(chosen <= IMPOSSIBLE, float("-inf"), chosen - total.log())
-                entropy[block] = total.log() - each.mul_(gap).sum(1) / total
-        ctx.save_for_backward(hidden, weight, bias, norm, entropy)
+                entropy[block] = total.log() - exponentials.mul_(gap).sum(1) / total
+        ctx.save_for_backward(hidden, weight, bias, logsumexp, entropy)
         ctx.set_materialize_grads(False)
-        ctx.asked = asked
-        ctx.kept = logits if count <= asked.rows and any(ctx.needs_input_grad) else None
+        ctx.query = query
+        ctx.kept = logits if count <= query.chunk_rows and any(ctx.needs_input_grad) else None
         return logprobs, entropy
 
     @staticmethod
@@ -128,18 +133,18 @@ class _Head(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, bias, norm, entropy = ctx.saved_tensors
-        asked, table, to_hidden = ctx.asked, _table(weight, ctx.asked), torch.zeros_like(hidden)
+        hidden, weight, bias, logsumexp, entropy = ctx.saved_tensors
+        query, table, to_hidden = ctx.query, _table(weight, ctx.query), torch.zeros_like(hidden)
         to_weight = to_bias = None
-        for rows in asked.chunks():
-            logits = ctx.kept if ctx.kept is not None else _logits(hidden, table, bias, asked, rows)
+        for rows in query.chunks():
+            logits = ctx.kept if ctx.kept is not None else _logits(hidden, table, bias, query, rows)
             ctx.kept = None  # overwritten here
             for block in _blocks(rows, logits):
                 part = logits[block.start - rows.start : block.stop - rows.start]
-                _differentiate(part, asked, block, norm, entropy, grads)
-            to_hidden[rows] = product.linear(logits, table.T, bf16=asked.half)
+                _differentiate(part, query, block, logsumexp, entropy, grads)
+            to_hidden[rows] = product.linear(logits, table.T, bf16=query.half)
             if ctx.needs_input_grad[1]:
-                to_weight = _sum(to_weight, product.linear(logits.T, hidden[rows].T, bf16=asked.half))
+                to_weight = _sum(to_weight, product.linear(logits.T, hidden[rows].T, bf16=query.half))
             if ctx.needs_input_grad[2]:
                 to_bias = _sum(to_bias, logits.sum(0))
         given = (None if to is None else to.to(weight.dtype) for to in (to_weight, to_bias))
@@ -152,50 +157,50 @@ def _slices(start: int, stop: int, size: int) -> Iterator[slice]:
 
 
 def _blocks(rows: slice, logits: torch.Tensor) -> Iterator[slice]:
-    """Rows of a chunk whose logits fit the cache; on an accelerator, all of them."""
+    """Yields runs of a chunk's rows whose logits fit the processor's cache; on an accelerator, all rows at once."""
     size = BLOCK_BYTES // (4 * logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     return _slices(rows.start, rows.stop, max(1, size))
 
 
 def _logits(
-    hidden: torch.Tensor, table: torch.Tensor, bias: torch.Tensor | None, asked: Asked, rows: slice
+    hidden: torch.Tensor, table: torch.Tensor, bias: torch.Tensor | None, query: HeadQuery, rows: slice
 ) -> torch.Tensor:
-    """(rows, V) fp32, capped, tempered and constrained, in memory of its own."""
+    """Returns the logits (rows, V) in fp32, soft-capped, over the temperature and constrained, in new memory."""
     with torch.autocast(hidden.device.type, enabled=False):
-        logits = product.linear(hidden[rows], table, bias, bf16=asked.half)
+        logits = product.linear(hidden[rows], table, bias, bf16=query.half)
     for block in _blocks(rows, logits):
         part = logits[block.start - rows.start : block.stop - rows.start]
-        if asked.cap:
-            part.div_(asked.cap).tanh_().mul_(asked.cap)
-        part.div_(asked.temperature[block, None])
-        if (forbidden := asked.forbidden(block, part)) is not None:
+        if query.cap:
+            part.div_(query.cap).tanh_().mul_(query.cap)
+        part.div_(query.temperature[block, None])
+        if (forbidden := query.forbidden(block, part)) is not None:
             part.masked_fill_(forbidden, IMPOSSIBLE)
     return logits
 
 
 def _differentiate(
-    part: torch.Tensor,  # (block, V) logits, which become the gradient to what the head gave
-    asked: Asked,
+    part: torch.Tensor,  # (block, V) logits, replaced by the gradient to the head's products
+    query: HeadQuery,
     block: slice,
-    norm: torch.Tensor,
+    logsumexp: torch.Tensor,
     entropy: torch.Tensor,
     grads: tuple[torch.Tensor | None, ...],
 ) -> None:
     to_logprobs, to_entropy = (None if g is None else g[block, None] for g in grads)
-    heat = asked.temperature[block, None]
-    bend = (part * (heat / asked.cap)).square_().neg_().add_(1) if asked.cap else None
-    forbidden = asked.forbidden(block, part) if bend is not None else None
-    part.sub_(norm[block, None])
-    slope = 0.0 if to_logprobs is None else -to_logprobs
+    temperature = query.temperature[block, None]
+    cap_grad = (part * (temperature / query.cap)).square_().neg_().add_(1) if query.cap else None  # of tanh: 1 - tanh^2
+    forbidden = query.forbidden(block, part) if cap_grad is not None else None
+    part.sub_(logsumexp[block, None])
+    grad = 0.0 if to_logprobs is None else -to_logprobs
     if to_entropy is not None:
-        factor = (part + entropy[block, None]).mul_(-to_entropy).add_(slope)
-        part.exp_().mul_(factor.div_(heat))
+        factor = (part + entropy[block, None]).mul_(-to_entropy).add_(grad)
+        part.exp_().mul_(factor.div_(temperature))
     else:
-        part.exp_().mul_(slope / heat)
+        part.exp_().mul_(grad / temperature)
     if to_logprobs is not None:
-        part.scatter_add_(1, asked.tokens[block, None], to_logprobs / heat)
-    if bend is not None:
-        part.mul_(bend)
+        part.scatter_add_(1, query.tokens[block, None], to_logprobs / temperature)
+    if cap_grad is not None:
+        part.mul_(cap_grad)
     if forbidden is not None:
         part.masked_fill_(forbidden, 0.0)
 
@@ -204,6 +209,6 @@ def _sum(before: torch.Tensor | None, more: torch.Tensor) -> torch.Tensor:
     return more if before is None else before.add_(more)
 
 
-def _table(weight: torch.Tensor, asked: Asked) -> torch.Tensor:
-    """The weights as all chunks multiply by them; the kernel rounds them itself."""
-    return weight.to(torch.bfloat16) if asked.half and weight.device.type != "cpu" else weight
+def _table(weight: torch.Tensor, query: HeadQuery) -> torch.Tensor:
+    """Returns the weights as every chunk multiplies by them: in bf16 on an accelerator; on a CPU the kernel rounds."""
+    return weight.to(torch.bfloat16) if query.half and weight.device.type != "cpu" else weight

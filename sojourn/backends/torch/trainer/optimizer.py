@@ -1,4 +1,4 @@
-"""AdamW over some of the weights."""
+"""AdamW with a learning rate schedule, over the policy's weights or the critic's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sojourn.errors import ModelError
 
 
 class Optimizer:
-    """One stage's optimiser over parameters by name, its learning rate along its schedule of `steps` updates."""
+    """The optimiser of one stage over parameters by name; its learning rate follows a schedule of `steps` updates."""
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter], optim: Any, steps: int) -> None:
         self.parameters, self._optim, self._steps = parameters, optim, steps
@@ -21,10 +21,10 @@ class Optimizer:
         )
 
     def clip(self, step: int, whose: str) -> float:
-        """Bounds the gradient's norm, and gives what it was; 0 without a gradient. Raises `ModelError` where it is not
+        """Clips the gradient's norm, and returns what it was; 0 without a gradient. Raises `ModelError` where it is not
         finite."""
-        found = [p for p in self.parameters.values() if p.grad is not None]
-        norm = torch.nn.utils.clip_grad_norm_(found, self._optim.clip_norm or float("inf")) if found else torch.zeros(1)
+        trained, limit = [p for p in self.parameters.values() if p.grad is not None], self._optim.clip_norm
+        norm = torch.nn.utils.clip_grad_norm_(trained, limit or float("inf")) if trained else torch.zeros(1)
         if not torch.isfinite(norm):
             raise ModelError(
                 f"the {whose}'s gradient of update {step} of this stage is not finite: lower its lr, or look for huge "
@@ -33,7 +33,7 @@ class Optimizer:
         return float(norm)
 
     def update(self, step: int) -> float:
-        """Update number `step`, from 0 on; gives its learning rate. Parameters without a gradient stay as they are."""
+        """Takes update number `step`, from 0 on, and returns its learning rate; parameters without a gradient stay."""
         lr = self._optim.lr * self._optim.schedule(step, self._steps)
         for group in self._adam.param_groups:
             group["lr"] = lr
@@ -45,13 +45,13 @@ class Optimizer:
         self._adam.zero_grad(set_to_none=True)
 
     def moments(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """What the optimiser remembers, by "parameter/moment"."""
+        """Yields the moments and step counts of AdamW as ("parameter/moment", value)."""
         for name, parameter in self.parameters.items():
             for key, value in self._adam.state.get(parameter, {}).items():
                 yield f"{name}/{key}", value.contiguous()
 
     def restore(self, path: str, value: torch.Tensor) -> None:
-        """One of `moments`, put back."""
+        """Puts back one of `moments`."""
         name, _, key = path.rpartition("/")
         parameter = self.parameters[name]
         self._adam.state[parameter][key] = value.to(parameter.device)

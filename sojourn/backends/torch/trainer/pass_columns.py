@@ -13,19 +13,19 @@ import numpy as np
 import torch
 
 from sojourn.backends.torch.trainer import head
-from sojourn.backends.torch.trainer.head import Asked
+from sojourn.backends.torch.trainer.head import HeadQuery
 
 
 class PassColumn(NamedTuple):
-    """`compute` is given the hidden states that predict n tokens (n, H), the vocabulary head, and what it is asked."""
+    """`compute` is given the hidden states that predict n tokens (n, H), the vocabulary head, and its query."""
 
     dtype: Any
-    compute: Callable[[torch.Tensor, Any, Asked], torch.Tensor]  # returns (n,)
+    compute: Callable[[torch.Tensor, Any, HeadQuery], torch.Tensor]  # returns (n,)
 
 
-def top_logprob(hidden: torch.Tensor, linear: Any, asked: Asked) -> torch.Tensor:
+def top_logprob(hidden: torch.Tensor, linear: Any, query: HeadQuery) -> torch.Tensor:
     """Returns the log-probability of the most likely token in the place of each: (n,), with gradient."""
-    return head.read(hidden, linear, replace(asked, tokens=head.top_token(hidden, linear, asked))).logprobs
+    return head.score(hidden, linear, replace(query, tokens=head.top_token(hidden, linear, query))).logprobs
 
 
 COLUMNS: Mapping[str, PassColumn] = {

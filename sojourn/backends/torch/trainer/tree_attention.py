@@ -1,6 +1,6 @@
 """Attention over a tree of packed sequences, through transformers' own attention interface.
 
-No padding, no forked model code, and a prefix that sequences share passes through the model once.
+Nothing is padded, no model code is forked, and a prefix that sequences share passes through the model once.
 """
 
 from __future__ import annotations
@@ -16,44 +16,47 @@ from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
 from sojourn.backends.torch.kernels import gradients
-from sojourn.backends.torch.trainer import flexible
+from sojourn.backends.torch.trainer import flex_attention
 from sojourn.batch.share import Run, Tree
 
 NAME = "sojourn_packed"
-BLOCK = 128  # queries that share a mask: the fewer, the less is computed only to be hidden
+BLOCK = 128  # queries that share a mask: the fewer, the fewer scores are computed only to be masked
 
 
 class Plan:
-    """Which keys meet which queries, once for all layers of a pass over a tree; and the nodes (R,), ascending, whose
-    last hidden state is asked for. `kernel` allows attention by ours, where it can be had."""
+    """Says which keys each query attends to, once for all layers of a pass over a tree.
+
+    `rows` (R,), ascending, are the nodes whose last hidden state is asked for. `kernel` allows attention by our kernel,
+    where it can be compiled.
+    """
 
     def __init__(self, tree: Tree, device: torch.device, rows: torch.Tensor | None = None, *, kernel: bool) -> None:
         self._tree, self._device, self._kernel, self.rows = tree, device, kernel and device.type == "cpu", rows
         self._block_masks: dict[tuple[int | None, bool], gradients.BlockMask] = {}
 
     @cached_property
-    def flexible(self) -> flexible.Masks | None:
-        return flexible.Masks(self._tree, self._device) if self._device.type == "cuda" else None
+    def block_masks(self) -> flex_attention.BlockMasks | None:
+        return flex_attention.BlockMasks(self._tree, self._device) if self._device.type == "cuda" else None
 
     @cached_property
     def cuts(self) -> Cuts:
         return Cuts(self._tree)
 
     def block_mask(self, own: gradients.Gradients, window: int | None, *, last: bool = False) -> gradients.BlockMask:
-        """Of all nodes, or, in the `last` layer, of those asked for."""
+        """Returns the kernel's mask for all nodes or, in the `last` layer, for those that are asked for."""
         if (window, last) not in self._block_masks:
             self._block_masks[window, last] = own.block_mask(self._tree, window, self.rows if last else None)
         return self._block_masks[window, last]
 
     def own(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> gradients.Gradients | None:
-        """The kernel for such rows (1, heads, M, head), where there is one."""
+        """Returns the kernel for rows of these shapes (1, heads, M, head), or None where there is none."""
         if not self._kernel or {query.dtype, key.dtype, value.dtype} != {torch.float32}:
             return None
         return gradients.load(key.shape[-1], value.shape[-1], query.shape[1] // key.shape[1])
 
 
 class Cuts:
-    """For attention by torch: runs, cut where masks would hide much."""
+    """The runs of a tree for attention by torch, cut into blocks where a mask would hide much."""
 
     def __init__(self, tree: Tree) -> None:
         runs = [part for run in tree.runs for part in _cut(run)]
@@ -66,7 +69,7 @@ class Cuts:
         self._masks: dict[tuple[int, int, int | None, torch.dtype], torch.Tensor | None] = {}
 
     def mask(self, q: torch.Tensor, k: torch.Tensor, window: int | None) -> torch.Tensor | None:
-        """What to add to the scores of queries that are the last positions; None where plain causality says it all."""
+        """Returns what to add to the scores of queries at the last positions; None where plain causality is enough."""
         queries, keys = q.shape[2], k.shape[2]
         key = (queries, keys, window, q.dtype)
         if key not in self._masks:
@@ -88,10 +91,10 @@ def attend(
     softcap: float | None = None,
     **unused: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Each node looks at itself and at the nodes before it on its path. Returns (1, M, heads, head)."""
-    if plan.flexible is not None:
-        mask = plan.flexible.of(sliding_window)
-        return flexible.attend(mask, query, key, value, scaling, softcap), None
+    """Attends from each node to itself and to the nodes before it on its path. Returns (1, M, heads, head)."""
+    if plan.block_masks is not None:
+        mask = plan.block_masks.of(sliding_window)
+        return flex_attention.attend(mask, query, key, value, scaling, softcap), None
     own = plan.own(query, key, value) if softcap is None else None
     if own is None:
         return _by_torch(plan.cuts, query, key, value, scaling, sliding_window, softcap), None
@@ -109,7 +112,8 @@ def _by_torch(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """Split once, at every border of a span: the gradient of a slice would be as long as the row."""
+    """Attends run by run. Keys and values are split once, at every border of a span, as the gradient of a slice would
+    be as long as the whole row."""
     keys, values = (t.split(cuts.keys, dim=2) for t in (key, value))
     parts = []
     for pieces, q in zip(cuts.pieces, query.split(cuts.queries, dim=2), strict=True):
@@ -123,7 +127,7 @@ def _by_torch(
 
 
 def _cut(run: Run) -> Iterator[Run]:
-    """A run with nothing before it stays whole: plain causality computes nothing that it hides."""
+    """Cuts a run into blocks; one with nothing before it stays whole, as plain causality computes nothing in vain."""
     size = BLOCK if run.before else run.stop - run.start
     for start in range(run.start, run.stop, size):
         own = ((run.start, start),) if start > run.start else ()
@@ -135,7 +139,7 @@ def _joined(row: Sequence[torch.Tensor], pieces: Sequence[int]) -> torch.Tensor:
 
 
 def _band(like: torch.Tensor, queries: int, keys: int, window: int | None) -> torch.Tensor:
-    """0 where a query may look, itself and the `window - 1` before it, and minus infinity elsewhere."""
+    """Returns 0 where a query may attend, to itself and the `window - 1` before it, and minus infinity elsewhere."""
     positions = torch.arange(keys, device=like.device)
     gap = positions[keys - queries :, None] - positions
     seen = (gap >= 0) & (gap < (window or keys))

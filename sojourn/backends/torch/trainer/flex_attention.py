@@ -1,7 +1,6 @@
-"""Attention over a tree in one kernel: torch's FlexAttention under a block mask made from the tree.
+"""Attention over a tree of tokens on CUDA devices: torch's FlexAttention, compiled, with a block mask of the tree.
 
-For CUDA devices, where it is compiled. Elsewhere it computes every score, and has no gradient: there `packed` attends
-run by run.
+Elsewhere FlexAttention computes every score and has no gradient, so `tree_attention` attends run by run there.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from sojourn.batch.share import Tree
 
 
-class Masks:
-    """The block masks of a tree, one for each window that its layers have.
+class BlockMasks:
+    """The block masks of a tree, one for each sliding window that the layers have.
 
     Nodes stand in depth-first order, so those below a node follow it without a gap: a node sees what comes before it
     and has not ended.
@@ -25,22 +24,23 @@ class Masks:
     def __init__(self, tree: Tree, device: torch.device) -> None:
         self._end = torch.from_numpy(tree.ends).to(device)
         self._position = torch.from_numpy(tree.positions).to(device)
-        self._made: dict[int | None, BlockMask] = {}
+        self._masks: dict[int | None, BlockMask] = {}
 
     def of(self, window: int | None) -> BlockMask:
-        if window not in self._made:
+        """Returns the mask for this window, or for full attention where it is None."""
+        if window not in self._masks:
             count = len(self._end)
-            self._made[window] = create_block_mask(self._seen(window), None, None, count, count, self._end.device)
-        return self._made[window]
+            self._masks[window] = create_block_mask(self._rule(window), None, None, count, count, self._end.device)
+        return self._masks[window]
 
-    def _seen(self, window: int | None) -> Any:
+    def _rule(self, window: int | None) -> Any:
         end, position = self._end, self._position
 
-        def seen(batch: Any, head: Any, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        def sees(batch: Any, head: Any, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
             path = (k <= q) & (q < end[k])
             return path if window is None else path & (position[q] - position[k] < window)
 
-        return seen
+        return sees
 
 
 def attend(
@@ -51,15 +51,15 @@ def attend(
     scaling: float | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """(1, M, heads, head)."""
+    """Returns what each node attends to: (1, M, heads, head)."""
     kernel = _compiled() if query.is_cuda else flex_attention
     key, value = key.to(query.dtype), value.to(query.dtype)
-    attended = kernel(query, key, value, _cap(softcap), mask, scaling, enable_gqa=True)
+    attended = kernel(query, key, value, _softcap(softcap), mask, scaling, enable_gqa=True)
     return attended.transpose(1, 2)
 
 
 @cache
-def _cap(softcap: float | None) -> Any:
+def _softcap(softcap: float | None) -> Any:
     if softcap is None:
         return None
     return lambda score, batch, head, q, k: softcap * torch.tanh(score / softcap)

@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def team(request):
+def pool(request):
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     made = WorkerPool(CPU)
@@ -23,10 +23,10 @@ def team(request):
 
 
 @pytest.mark.parametrize(
-    ("team", "count"), [(1, 1), (2, 2), (3, 3), (5, 1), (6, 3), (8, 4), (64, 4)], indirect=["team"]
+    ("pool", "count"), [(1, 1), (2, 2), (3, 3), (5, 1), (6, 3), (8, 4), (64, 4)], indirect=["pool"]
 )
-def test_the_cores_are_shared_out(team, count):
-    assert team.count == count
+def test_the_cores_are_shared_out(pool, count):
+    assert pool.count == count
     cores = torch.get_num_threads()
     meet = threading.Barrier(count)
 
@@ -34,13 +34,13 @@ def test_the_cores_are_shared_out(team, count):
         meet.wait(10)  # each on a thread of its own
         return openmp().omp_get_max_threads()
 
-    assert list(team.run([threads] * count)) == [cores // count] * count
+    assert list(pool.run([threads] * count)) == [cores // count] * count
     assert torch.get_num_threads() == cores
 
 
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="torch multiplies without MKL")
-@pytest.mark.parametrize("team", [2, 6], indirect=True)
-def test_products_keep_to_their_share(team):
+@pytest.mark.parametrize("pool", [2, 6], indirect=True)
+def test_products_keep_to_their_share(pool):
     asked = loaded("libtorch_cpu").MKL_Get_Max_Threads
     cores = torch.get_num_threads()  # 2 or 6, and MKL was told so
 
@@ -49,33 +49,33 @@ def test_products_keep_to_their_share(team):
         return asked()
 
     before = asked()
-    assert list(team.run([product] * team.count)) == [cores // team.count] * team.count
+    assert list(pool.run([product] * pool.count)) == [cores // pool.count] * pool.count
     assert asked() == before
 
 
-@pytest.mark.parametrize("team", [2], indirect=True)
-def test_what_each_gives_comes_in_order(team):
+@pytest.mark.parametrize("pool", [2], indirect=True)
+def test_what_each_gives_comes_in_order(pool):
     def late(n: int) -> int:
         time.sleep(0.02 * (3 - n))
         return n
 
-    assert list(team.run([lambda n=n: late(n) for n in range(4)])) == [0, 1, 2, 3]
+    assert list(pool.run([lambda n=n: late(n) for n in range(4)])) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("team", [2], indirect=True)
-def test_a_failure_is_raised_and_the_team_goes_on(team):
+@pytest.mark.parametrize("pool", [2], indirect=True)
+def test_a_failure_is_raised_and_the_team_goes_on(pool):
     def fails() -> int:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        list(team.run([lambda: 1, fails]))
-    assert list(team.run([lambda: 1, lambda: 2])) == [1, 2]
+        list(pool.run([lambda: 1, fails]))
+    assert list(pool.run([lambda: 1, lambda: 2])) == [1, 2]
 
 
-@pytest.mark.parametrize("team", [2], indirect=True)
-def test_what_is_not_taken_holds_up_what_comes_next(team):
+@pytest.mark.parametrize("pool", [2], indirect=True)
+def test_what_is_not_taken_holds_up_what_comes_next(pool):
     begun: list[int] = []
-    given = team.run([lambda n=n: begun.append(n) for n in range(9)])
+    given = pool.run([lambda n=n: begun.append(n) for n in range(9)])
     next(given)
     time.sleep(0.1)
     assert sorted(begun) == [0, 1, 2]

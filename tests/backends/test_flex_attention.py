@@ -4,7 +4,7 @@ import pytest
 import torch
 from made import tree
 
-from sojourn.backends.torch.trainer import flexible, tree_attention
+from sojourn.backends.torch.trainer import flex_attention, tree_attention
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -17,7 +17,7 @@ def test_the_block_mask_of_a_tree_attends_as_its_runs_do(window, softcap):
     cpu = torch.device("cpu")
     plan = tree_attention.Plan(made, cpu, kernel=False)
     runs, _ = tree_attention.attend(None, query, key, value, None, plan=plan, sliding_window=window, softcap=softcap)
-    whole = flexible.attend(flexible.Masks(made, cpu).of(window), query, key, value, None, softcap)
+    whole = flex_attention.attend(flex_attention.BlockMasks(made, cpu).of(window), query, key, value, None, softcap)
     torch.testing.assert_close(whole, runs, atol=1e-5, rtol=1e-4)
 
 

@@ -1,7 +1,7 @@
-"""A decoder layer of Llama's form for the trainer: between its products, the kernel's functions instead of torch's.
+"""Decoder layers of Llama's form for the trainer, with the kernel's functions instead of torch's between products.
 
-The model's own modules multiply, adapters, biases and all, so that gradients reach whatever they are made of. In the
-last layer, all but keys and values is computed only for the nodes whose hidden state is asked for.
+The products are left to the model's own modules, with their adapters and biases, so that gradients reach all of them.
+In the last layer, all but keys and values is computed only for the nodes whose hidden state is asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sojourn.backends.torch.trainer.tree_attention import Plan
 
 
 def fuse(model: Any) -> bool:
-    """Lets the model's layers pass by the kernel, where it does what they do; whether that is so."""
+    """Lets the model's layers compute by the kernel, where it knows their form; returns whether it does."""
     if not _fits(model):
         return False
     layers = activations.layers_of(model.get_decoder())
@@ -45,7 +45,7 @@ def _pass(
     plan: Plan,
     **unused: Any,
 ) -> torch.Tensor:
-    """(1, M, H); of the last layer (1, R, H), for the rows that the plan asks for."""
+    """Returns the layer's hidden states (1, M, H); of the last layer (1, R, H), for the rows that the plan asks for."""
     attention, mlp = layer.self_attn, layer.mlp
     before, between = layer.input_layernorm, layer.post_attention_layernorm
     own = _kernel(attention)
@@ -67,7 +67,7 @@ def _attended(
     plan: Plan,
     asked: torch.Tensor | None,  # (R,) nodes, or all
 ) -> torch.Tensor:
-    """(R, heads * head)."""
+    """Returns what the nodes asked for attend to: (R, heads * head)."""
     looking = normed if asked is None else normed.index_select(0, asked)
     sources = {"q": looking, "k": normed, "v": normed}
     query, key, value = (

@@ -1,0 +1,158 @@
+"""Passes of the policy, and of its critic, over a batch: divided into parts, each prefix computed once per part."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from sojourn.backends.torch.trainer import head, pass_columns
+from sojourn.backends.torch.trainer.critic import Critic
+from sojourn.backends.torch.trainer.decoder import Decoder
+from sojourn.backends.torch.trainer.pass_io import Part, PassOutput
+from sojourn.backends.torch.trainer.worker_pool import WorkerPool
+from sojourn.batch import share
+from sojourn.types import Batch, FloatArray, Forward, IntArray
+
+T = TypeVar("T")
+
+
+class ModelPasses:
+    """A model, its critic if it has one, and the limits within which a batch passes through them.
+
+    At most `token_budget` distinct tokens are computed at once, in one part or in several side by side, as many as the
+    cores allow. What the layers keep for the backward pass stays within `activation_bytes`, and the logits of a chunk
+    within `logits_bytes`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        bf16: bool,
+        token_budget: int,
+        activation_bytes: float = float("inf"),
+        logits_bytes: int = head.CHUNK_BYTES,
+        kernel: bool = True,
+        critic: Critic | None = None,
+    ) -> None:
+        self.model, self.critic, self.token_budget = model, critic, token_budget
+        self.decoder = Decoder(model, bf16=bf16, kernel=kernel, activation_bytes=activation_bytes)
+        self.device = self.decoder.device
+        self.pool = WorkerPool(self.device)
+        self._bf16, self._logits_bytes = bf16, logits_bytes
+
+    def copy(self) -> ModelPasses:
+        """Returns passes of a copy of the model within the same limits, without a critic; frozen weights are shared."""
+        frozen = {id(p): p for p in self.model.parameters() if not p.requires_grad}
+        return ModelPasses(
+            copy.deepcopy(self.model, frozen),
+            bf16=self._bf16,
+            token_budget=self.token_budget,
+            activation_bytes=self.decoder.activation_bytes,
+            logits_bytes=self._logits_bytes,
+            kernel=self.decoder.kernel,
+        )
+
+    def close(self) -> None:
+        self.pool.close()
+
+    def score(self, batch: Batch, needs: frozenset[str], tokens: IntArray) -> Forward:
+        """Scores `tokens` (N,) in the places of those that carry weight. `needs` may name "critic" and pass columns."""
+        logprobs, entropy, values, next_values = np.zeros((4, len(batch)), dtype=np.float32)
+        columns = {name: np.zeros(len(batch), dtype=pass_columns.COLUMNS[name].dtype) for name in needs - {"critic"}}
+        scored = {"logprobs": logprobs, "entropy": entropy, "values": values, "next_values": next_values, **columns}
+
+        @torch.no_grad()
+        def score_part(part: Part) -> None:
+            where = np.flatnonzero(part.batch.weight)
+            out = self.forward(part, where, needs, tokens[part.places[where]], after="critic" in needs)
+            computed = {"logprobs": out.logprobs, "entropy": out.entropy, **out.columns}
+            if "critic" in needs:
+                computed["values"], computed["next_values"] = out.values.split(len(where))
+            for name, tensor in computed.items():
+                scored[name][part.places[where]] = tensor.cpu().numpy()
+
+        for _ in self.run(list(self.rounds(batch)), score_part):
+            pass
+        return Forward(logprobs, entropy, values, next_values, columns)
+
+    def hidden_states(self, batch: Batch, places: IntArray) -> FloatArray:
+        """Returns the last hidden states (P, H), in fp32, after the tokens at these places."""
+        distinct, back = np.unique(places, return_inverse=True)
+        row_of = np.full(len(batch), -1)
+        row_of[distinct] = np.arange(len(distinct))
+        marked = replace(batch, weight=(row_of >= 0).astype(np.float32))
+        size = self.model.config.get_text_config().hidden_size
+        states = np.zeros((len(distinct), size), dtype=np.float32)
+
+        @torch.no_grad()
+        def read_part(part: Part) -> None:
+            where = np.flatnonzero(part.batch.weight)
+            nodes, row = np.unique(part.tree.node[where], return_inverse=True)
+            hidden = self.decoder(part.tree, torch.from_numpy(nodes).to(self.device))
+            states[row_of[part.places[where]]] = hidden.float().cpu().numpy()[row]
+
+        for _ in self.run(list(self.rounds(marked)), read_part):
+            pass
+        return states[back]
+
+    def rounds(self, batch: Batch) -> Iterator[list[Part]]:
+        """Divides the sequences that carry weight, each cut after its last such token, into parts; those of one round
+        pass side by side."""
+        weighed = [np.flatnonzero(batch.weight[a:b]) for a, b in zip(batch.starts, batch.starts[1:], strict=False)]
+        spans = [a + np.arange(w[-1] + 1) for a, w in zip(batch.starts, weighed, strict=False) if len(w)]
+        cut = batch.pick(spans)
+        for parts in share.rounds(cut, self.token_budget, self.pool.count):
+            yield [Part.of(cut, numbers, spans) for numbers in parts]
+
+    def run(self, rounds: Sequence[Sequence[Part]], work: Callable[[Part], T]) -> Iterator[tuple[Part, T]]:
+        """Yields each part and the result of `work` on it, in order; in the pool where any round has several parts."""
+        parts = [part for together in rounds for part in together]
+        works = [partial(work, part) for part in parts]
+        parallel = any(len(together) > 1 for together in rounds)
+        return zip(parts, self.pool.run(works) if parallel else (one() for one in works), strict=True)
+
+    def forward(
+        self, part: Part, where: IntArray, needs: frozenset[str], tokens: IntArray, *, after: bool = False
+    ) -> PassOutput:
+        """Passes a part's tree through the model, and scores `tokens` (n,) in the places `where` (n,) of the part.
+
+        Only hidden states that predict one of them go through the vocabulary head. The critic's values are those before
+        each token; with `after`, those after each follow them: (2 n,).
+        """
+        batch, tree, base = part.batch, part.tree, self.decoder.base
+        if np.isin(where, batch.starts).any():
+            raise ValueError("a sequence begins with a trained token: its context must hold at least one token")
+        read = np.concatenate([tree.node[where - 1], *([tree.node[where]] if after else ())])
+        distinct, back = np.unique(read, return_inverse=True)
+        nodes, row = torch.from_numpy(distinct).to(self.device), torch.from_numpy(back).to(self.device)
+        hidden = self.decoder(tree, nodes)
+        # index_select: its gradient adds up repeated rows in one order, that of indexing does not
+        before = hidden.index_select(0, row[: len(where)])
+        linear, cap = base.get_output_embeddings(), getattr(base.config, "final_logit_softcapping", None)
+        query = head.HeadQuery.of(
+            batch, where, tokens, linear, cap=cap, bf16=self._bf16, chunk_bytes=self._logits_bytes
+        )
+        logprobs, entropy = head.score(before, linear, query)
+        columns = {
+            name: column.compute(before, linear, query)
+            for name, column in pass_columns.COLUMNS.items()
+            if name in needs
+        }
+        values = torch.zeros(0)
+        if "critic" in needs:
+            if self.critic is None:
+                raise ValueError("values are asked for, but there is no critic: give the trainer one")
+            values = self.critic(tree, nodes, hidden).index_select(0, row)
+        return PassOutput(logprobs, entropy if "entropy" in needs else entropy.detach(), values, columns)
+
+    def recomputed(self, tokens: int, needs: frozenset[str]) -> list[Any]:
+        """Returns the layers that would keep too much for the backward pass of so many tokens."""
+        own = self.critic.decoder if self.critic is not None and "critic" in needs else None
+        return [layer for decoder in (self.decoder, own) if decoder for layer in decoder.recomputed(tokens)]

@@ -1,0 +1,56 @@
+"""The trainer's files in a checkpoint: trained weights, the reference's, and the optimisers' moments, as
+safetensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from sojourn.errors import RecordError
+
+Parameters = Mapping[str, torch.nn.Parameter]
+WEIGHTS, CRITIC, REFERENCE, OPTIMIZER = (
+    f"{name}.safetensors" for name in ("weights", "critic", "reference", "optimizer")
+)
+
+
+def save_weights(folder: Path, policy: Parameters, critic: Parameters | None) -> None:
+    """Writes the trained weights of the policy, and those of the critic where there is one."""
+    save_file({name: p.detach().contiguous() for name, p in policy.items()}, folder / WEIGHTS)
+    if critic is not None:
+        save_file({name: p.detach().contiguous() for name, p in critic.items()}, folder / CRITIC)
+
+
+def load_weights(folder: Path, policy: Parameters, critic: Parameters | None, *, weights_only: bool) -> None:
+    """Fills the parameters with what `save_weights` wrote. Raises `RecordError` where it is of another model.
+
+    The critic stays as it is where the folder is of a run without one, which is refused unless `weights_only`.
+    """
+    _fill(policy, load_file(folder / WEIGHTS), folder)
+    if critic is None:
+        return
+    if (folder / CRITIC).exists():
+        _fill(critic, load_file(folder / CRITIC), folder)
+    elif not weights_only:
+        raise RecordError(f"the checkpoint '{folder}' has no critic: resume with the recipe that it was made with")
+
+
+@torch.no_grad()
+def _fill(parameters: Parameters, weights: Mapping[str, torch.Tensor], folder: Path) -> None:
+    if set(weights) != set(parameters):
+        odd = sorted(set(weights) ^ set(parameters))[0]
+        raise RecordError(
+            f"the checkpoint '{folder}' holds {len(weights)} tensors, this model trains {len(parameters)} (the first "
+            f"that differs: {odd}): use the model and lora settings that it was made with"
+        )
+    for name, value in weights.items():
+        if parameters[name].shape != value.shape:
+            raise RecordError(
+                f"the checkpoint '{folder}' has '{name}' of shape {tuple(value.shape)}, this model "
+                f"{tuple(parameters[name].shape)}: use the model that it was made with"
+            )
+    for name, value in weights.items():
+        parameters[name].copy_(value)
