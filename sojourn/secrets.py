@@ -114,7 +114,7 @@ def masked_table(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 def _values() -> Iterator[tuple[str, str]]:
     """The environment variables that hold keys, the longest values first, as one may be a part of another."""
-    held = [(name, value) for name, value in os.environ.items() if name in _named or names_secret(name)]
+    held = [(name, value.strip()) for name, value in os.environ.items() if name in _named or names_secret(name)]
     long = [pair for pair in held if len(pair[1]) >= SHORTEST and not re.fullmatch(r"[a-z]{,15}|/.*", pair[1])]
     yield from sorted(long, key=lambda pair: -len(pair[1]))
 

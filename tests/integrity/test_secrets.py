@@ -24,11 +24,11 @@ from typer.testing import CliRunner
 from sojourn.cli import app
 from sojourn.config import toml
 from sojourn.config.registry import build
-from sojourn.envs.chat import Endpoint
 from sojourn.envs.judged import Judge
 from sojourn.envs.sandbox import Entry, Tree
 from sojourn.envs.variables import inherited
 from sojourn.errors import ActionError, ConfigError, InfrastructureError, cause
+from sojourn.models.endpoint import Endpoint
 from sojourn.record.run import RunFolder
 from sojourn.rollout.play import Limits
 from sojourn.secrets import MASK, masked, masked_table

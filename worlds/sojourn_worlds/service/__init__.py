@@ -17,8 +17,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.config.registry import Range
 from sojourn.envs.about import About
-from sojourn.envs.chat import Endpoint, SpokenUser
 from sojourn.envs.fields import SIZES, require_one_of, require_within
+from sojourn.envs.simulated_user import SimulatedUser
+from sojourn.models.endpoint import Endpoint
 from sojourn.tasks.splits import seeded
 from sojourn.types import Task
 from sojourn_worlds.people import TellingEnv, interface_of
@@ -85,7 +86,7 @@ class Service:
         case = draw(task.seed, task.data["users"], task.data["requests"], task.data["denied"])
         user = Customer(case)
         if self.user == "llm":
-            user = SpokenUser(self._endpoint(), instructions(case), case.wishes[0].said)
+            user = SimulatedUser(self._endpoint(), instructions(case), case.wishes[0].said)
         desk = Desk(case, user, task.data["turns"], copy.deepcopy(case.database))
         return TellingEnv(interface_of(Desk, "service", self.form), desk)
 

@@ -21,10 +21,11 @@ from typing import Annotated, ClassVar, Literal
 from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import method_of
-from sojourn.envs.chat import Endpoint, SpokenUser
 from sojourn.envs.fields import require_one_of, require_within
+from sojourn.envs.simulated_user import SimulatedUser
 from sojourn.envs.tools import Interface
 from sojourn.errors import ConfigError
+from sojourn.models.endpoint import Endpoint
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed
 from sojourn.types import Task
@@ -104,7 +105,7 @@ class Tau:
             )
         user = Caller(problem, solo=self.user == "solo")
         if self.user == "llm":
-            user = SpokenUser(self._endpoint(), problem.notes)
+            user = SimulatedUser(self._endpoint(), problem.notes)
         tables = Tables.of(source.database)
         gold = _gold(self.domain, self.data, problem.id)
         desk = Desk(source, problem, gold, user, task.data["turns"], tables)
