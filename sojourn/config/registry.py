@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union
 
 from sojourn.config import plugins
 from sojourn.config.components import COMPONENTS, MEMBERS, PLAIN_CLASS
+from sojourn.config.old_keys import ANY, new_key
 from sojourn.errors import ConfigError, MissingExtraError, SojournError, raised_at, told
 from sojourn.secrets import masked_value
 
@@ -180,7 +181,11 @@ def build(kind: str, table: Mapping[str, Any], where: str = "") -> Built:
     with own_code(f"{where} = {shown(name)}"):
         cls = find(kind, name)
         fields = {key: value for key, value in table.items() if key != "name"}
-        made = _family(cls, fields, where) if kind == "env" and is_plain(cls) else construct(cls, fields, where)
+        made = (
+            _family(cls, fields, where)
+            if kind == "env" and is_plain(cls)
+            else construct(cls, fields, where, kind, name)
+        )
         _refuse_misfit(kind, made.value)
     return Built(made.value, {"name": name, **made.table})
 
@@ -227,15 +232,17 @@ def _has(value: Any, member: str) -> bool:
     return hasattr(value, name) and (name == member or callable(getattr(value, name)))
 
 
-def construct(cls: Any, table: Mapping[str, Any], where: str) -> Built:
-    """A dataclass from a table, strictly; the table that comes back has the defaults filled in."""
+def construct(cls: Any, table: Mapping[str, Any], where: str, kind: str = "", name: str = ANY) -> Built:
+    """A dataclass from a table, strictly; the table that comes back has the defaults filled in. `kind` and `name` are
+    those of `config.old_keys`; by default, the kind is the last key of the path `where`."""
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         raise ConfigError(f"{where}: {cls!r} is not a dataclass, so it cannot take a config")
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init and not f.name.startswith("_")}
     prefix = f"{where}." if where else ""
+    kind = kind or next((key for key in reversed(where.split(".")) if not key.isdigit()), "")
     for key in table:
         if key not in fields:
-            raise ConfigError(f"unknown key '{prefix}{key}': {nearest(key, fields) if fields else 'it takes none'}")
+            raise unknown_key(key, fields, prefix, kind, name)
     hints = _hints(cls, where)
     values, complete = {}, {}
     for name, f in fields.items():
@@ -255,6 +262,13 @@ def construct(cls: Any, table: Mapping[str, Any], where: str) -> Built:
         return Built(cls(**values), complete)
     except ValueError as error:
         raise ConfigError(f"{where or cls.__name__}: {' '.join(str(error).split())}") from None
+
+
+def unknown_key(key: str, known: Iterable[str], prefix: str = "", kind: str = "", name: str = ANY) -> ConfigError:
+    """The error for a key that a table does not have: it says the new name of an old one, else the nearest match."""
+    if new := new_key(kind, name, key):
+        return ConfigError(f"{prefix}{key} is now {prefix}{new}: rename it")
+    return ConfigError(f"unknown key '{prefix}{key}': {nearest(key, known) if known else 'it takes none'}")
 
 
 def _hints(cls: Any, where: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple
 
 import tomli_w
 
+from sojourn.config.old_keys import upgraded
 from sojourn.config.registry import PATH, Text, convert, nearest, shown
 from sojourn.errors import ConfigError
 from sojourn.files import read_text
@@ -20,6 +21,7 @@ from sojourn.secrets import MASK, looks_secret, masked_table, masked_value
 PARENT = "extends"  # the key of a file that names the file, or the run folder, it is laid over
 OVERRIDE = "command line"  # the origin of what was given there
 COMMAND_LINE = math.inf  # its age: newer than any file
+VERSIONS = "versions.json"  # the file beside a config.toml which tells that a run recorded it
 DEEPEST = 50  # tables and arrays in each other; what is deeper is no config, and would exhaust the stack
 LARGEST = 1 << 20  # characters of a config
 VALUES = 20_000  # of a config, each item of an array counted
@@ -270,7 +272,8 @@ def _parent(value: Any, path: Path) -> str:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        return parsed(read_text(path, 4 * LARGEST, "utf-8-sig"))
+        tables = parsed(read_text(path, 4 * LARGEST, "utf-8-sig"))
+        return upgraded(tables) if path.name == "config.toml" and (path.parent / VERSIONS).is_file() else tables
     except FileNotFoundError:
         raise ConfigError(f"no config file at '{path}'") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -24,6 +24,7 @@ import tomli_w
 
 import sojourn
 from sojourn.config import plugins
+from sojourn.config.old_keys import upgraded
 from sojourn.config.toml import LARGEST, parsed
 from sojourn.errors import RecordError
 from sojourn.files import descriptor as opened
@@ -136,8 +137,8 @@ class RunFolder:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What the run was told, without keys, which older runs may hold."""
-        return masked_table(_parse(self._config_text(), self.path / "config.toml"))
+        """The run's config, with today's names of its keys, and without secrets, which older runs may hold."""
+        return masked_table(upgraded(_parse(self._config_text(), self.path / "config.toml")))
 
     @property
     def config_text(self) -> str:

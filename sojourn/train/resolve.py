@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sojourn.config import toml
-from sojourn.config.registry import construct, nearest, shown
+from sojourn.config.old_keys import STAGES
+from sojourn.config.registry import construct, shown, unknown_key
 from sojourn.errors import ConfigError
 from sojourn.train.recipe import STAGE, Recipe, Stage
 from sojourn.train.requirements import check_needs
@@ -38,7 +39,7 @@ def resolve(tables: toml.Tables) -> Resolved:
     merged = [_merged(shared, own) for own in listed]
     called = [_called(number, stage) for number, stage in enumerate(merged)]
     toml.refuse_unused(shared, merged, called, tables)
-    stages = [construct(Stage, m.data, f"stages.{name}") for name, m in zip(called, merged, strict=True)]
+    stages = [construct(Stage, m.data, f"stages.{name}", STAGES) for name, m in zip(called, merged, strict=True)]
     names = [stage.value.name for stage in stages]
     if len(set(names)) < len(names):
         raise ConfigError(f"stages have the names {', '.join(names)}: give each its own")
@@ -56,7 +57,7 @@ def _known_tables(data: Mapping[str, Any]) -> None:
     known = [f.name for f in fields(Recipe)] + list(STAGE_KEYS) + [toml.PARENT]
     for key in data:
         if key not in known:
-            raise ConfigError(f"unknown key '{key}': {nearest(key, known)}")
+            raise unknown_key(key, known)
 
 
 def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> toml.Tables:
