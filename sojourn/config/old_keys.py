@@ -17,7 +17,9 @@ from sojourn.config.components import COMPONENTS
 
 ANY = "*"
 TOP, STAGES = "", "stages"  # at the top level are also keys for all stages
-OLD_KEYS: dict[tuple[str, str, str], str] = {}
+OLD_KEYS: dict[tuple[str, str, str], str] = {
+    ("env", "*", "brief"): "system",
+}
 KIND_OF_KEY = {"filters": "filter", "losses": "loss", "sinks": "sink", "streams": "stream", "worlds": "env"}
 
 

@@ -134,7 +134,7 @@ class Interface:
     """How the public methods of a plain object are told to an agent, and called by it."""
 
     name: str
-    brief: str
+    system: str
     methods: Mapping[str, Method]
     form: Literal["both", "text", "native"] = "both"
 
@@ -168,8 +168,8 @@ class ToolsEnv:
     async def start(self) -> Observation:
         goal = getattr(self.game, "goal", "Begin.")
         text = await settled(goal()) if callable(goal) else goal
-        brief = (Message(Role.SYSTEM, self.interface.brief),) if self.interface.brief else ()
-        return await self._observe((Message(Role.USER, str(text)),), brief)
+        system = (Message(Role.SYSTEM, self.interface.system),) if self.interface.system else ()
+        return await self._observe((Message(Role.USER, str(text)),), system)
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.over:
@@ -204,10 +204,10 @@ class ToolsEnv:
         twin.over = self.over
         return twin
 
-    async def _observe(self, messages: tuple[Message, ...], brief: tuple[Message, ...] = ()) -> Observation:
+    async def _observe(self, messages: tuple[Message, ...], system: tuple[Message, ...] = ()) -> Observation:
         choices: Any = await settled(self.game.choices()) if hasattr(self.game, "choices") else ()
         methods = () if self.interface.form == "text" else self.interface.methods.values()
-        return Observation(messages, system=brief, tools=tuple(m.tool for m in methods), choices=tuple(choices))
+        return Observation(messages, system=system, tools=tuple(m.tool for m in methods), choices=tuple(choices))
 
     def _method(self, call: ToolCall) -> Method:
         method = self.interface.methods.get(call.name)

@@ -35,7 +35,7 @@ OBJECTS = ["apple", "book", "bottle", "bowl", "candle", "cup", "hammer", "lamp",
 WAYS = {"north": (0, 1), "east": (1, 0), "south": (0, -1), "west": (-1, 0)}
 BACK = {"north": "south", "south": "north", "east": "west", "west": "east"}
 DIFFICULTY = ("rooms", "side_rooms", "doors", "decoys", "objects", "turns", "choices")
-BRIEF = "Take the treasure. A key opens the door of its colour. Say one action: go north, take red key, open red door."
+SYSTEM = "Take the treasure. A key opens the door of its colour. Say one action: go north, take red key, open red door."
 
 
 class Exit(NamedTuple):
@@ -212,7 +212,7 @@ class ToyEnv:
         return TREASURE in self.state.carried or (self.turns > 0 and self.used >= self.turns)
 
     async def start(self) -> Observation:
-        return self._observe(brief=(Message(Role.SYSTEM, BRIEF),))
+        return self._observe(system=(Message(Role.SYSTEM, SYSTEM),))
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.done:
@@ -248,10 +248,10 @@ class ToyEnv:
         """Knows no more than the player: takes every key, opens what it can, and looks into what it has not seen."""
         return self.layout.explore(self.state, self.seen)[0]
 
-    def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
+    def _observe(self, system: tuple[Message, ...] = ()) -> Observation:
         said = Message(Role.USER, self.layout.describe(self.state, self.seen))
         choices = tuple(self.layout.moves(self.state)) if self.choices else ()
-        return Observation((said,), system=brief, choices=choices)
+        return Observation((said,), system=system, choices=choices)
 
 
 def layout(task: Task) -> Layout:

@@ -221,7 +221,7 @@ async def test_two_seats_that_take_turns_keep_every_promise():
     [
         (DuelWorld(TakesAnybody), "it took an action of 'second' when it was the turn of 'first'"),
         (DuelWorld(CountsRefusedTurns), "after 'second' was refused out of turn, after 1 actions observation is"),
-        (DuelWorld(NoBrief), "the first observation of the seat 'second' has no brief"),
+        (DuelWorld(NoBrief), "the first observation of the seat 'second' has no system message"),
         (DuelWorld(ThirdMan), "it asks for the seat 'second ', but its `seats` are first, second"),
         (World(Duel), "it asks for the seat 'first', but its `seats` are agent"),
         (DuelWorld(PaysNobody), "it pays 'loser', who has no seat"),

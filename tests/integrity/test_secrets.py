@@ -47,7 +47,7 @@ KEYS = {  # a value that nobody may write into a config, by where it stands
     "env.url": f"https://host/mcp?api_key={CANARY}",
     "env.base_url": f"https://me:{CANARY}@host/v1",
     "env.options.password": CANARY,
-    "env.brief": f"Use sk-{CANARY}.",
+    "env.system": f"Use sk-{CANARY}.",
     "env.command": ["serve", "--api-key", CANARY],
     "env.judge.api_key": CANARY,
     "record.sinks.0.token": CANARY,
@@ -70,7 +70,7 @@ PLAIN = {  # what looks a little like one
     "env.key": "OPENAI_API_KEY",
     "env.api_key": "OPENAI_API_KEY",
     "env.url": "https://host/mcp?api_key=${MY_TOKEN}",
-    "env.brief": "The password: swordfish. Basic arithmetic; a bearer of news; token=3; task-of-the-scikit-learn-test.",
+    "env.system": "The password: swordfish. Basic arithmetic; a bearer of news; token=3; task-of-the-scikit-learn-test.",
     "sampling.stop_strings": ["<|im_end|>"],
     "env.solution": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
 }

@@ -210,7 +210,7 @@ def _observation(data: Any) -> Observation | None:
         return None
     return Observation(
         messages=tuple(map(_message, data["messages"])),
-        system=tuple(map(_message, data["brief"])),
+        system=tuple(map(_message, data["system"])),
         tools=tuple(Tool(**tool) for tool in data["tools"]),
         choices=tuple(data["choices"]),
         agent=data["agent"],

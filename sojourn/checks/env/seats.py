@@ -36,7 +36,9 @@ def _moved(play: Play, seats: tuple[str, ...]) -> set[str]:
         if seat not in seats:
             raise BrokenError(f"it asks for the seat {short(seat)}, but its `seats` are {', '.join(seats)}")
         if len(seats) > 1 and seat not in moved and not observation.system:
-            raise BrokenError(f"the first observation of the seat '{seat}' has no brief: nothing says what it is")
+            raise BrokenError(
+                f"the first observation of the seat '{seat}' has no system message: nothing says what it is"
+            )
         moved.add(seat)
     return moved
 

@@ -49,7 +49,7 @@ class Aviary:
     instructions: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     splits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    brief: str = ""
+    system: str = ""
     form: Form = "both"
     scale: Annotated[float, Range(above=0)] = 1.0
     solved: float = 0.0
@@ -169,9 +169,9 @@ class AviaryPlay:
         messages, tools = await self.env.reset()
         self.toolbox = Toolbox.of(map(_tool, tools), self.world.form, f"aviary: {self._name()}")
         standing = [message.content for message in messages if message.role == "system" and message.content]
-        brief = self.toolbox.told(self.world.brief, *standing)
+        system = self.toolbox.told(self.world.system, *standing)
         said = tuple(Message(Role.USER, m.content or "") for m in messages if m.role != "system")
-        return Observation(said or (Message(Role.USER, "Begin."),), system=brief, tools=self.toolbox.tools)
+        return Observation(said or (Message(Role.USER, "Begin."),), system=system, tools=self.toolbox.tools)
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.over or self.toolbox is None:

@@ -52,7 +52,7 @@ class OpenEnv:
     options: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
     describe: str = ""
-    brief: str = ""
+    system: str = ""
     form: Form = "both"
     scale: Annotated[float, Range(above=0)] = 1.0
     solved: float = 0.0
@@ -128,10 +128,10 @@ class OpenEnvPlay:
         await self._connect()
         said = await self._say()
         if self.world.text:
-            brief = (Message(Role.SYSTEM, self.world.brief),) if self.world.brief else ()
-            return Observation((Message(Role.USER, said),), system=brief)
-        brief = self.toolbox.told(self.world.brief)
-        return Observation((Message(Role.USER, said),), system=brief, tools=self.toolbox.tools)
+            system = (Message(Role.SYSTEM, self.world.system),) if self.world.system else ()
+            return Observation((Message(Role.USER, said),), system=system)
+        system = self.toolbox.told(self.world.system)
+        return Observation((Message(Role.USER, said),), system=system, tools=self.toolbox.tools)
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.over or self.toolbox is None:

@@ -36,7 +36,7 @@ class PettingZoo:
     """Any game of PettingZoo, by its module or its function: `pettingzoo.classic.tictactoe_v3`, `my.module:env`.
 
     `arguments` are given to its constructor. `opponent`: "self" (the policy sits in every seat), "random" or "expert":
-    the world plays all seats but one, "agent", which is `seat`, or changes with the task's seed (""). `brief` says what
+    the world plays all seats but one, "agent", which is `seat`, or changes with the task's seed (""). `system` says what
     it is about, `actions` names discrete actions in their order, `describe` is "module:function" of (observation, env,
     name of the seat) that says an observation ("": by its space, without the mask of legal actions). `expert` is one of
     the same three that gives an action. `choices` lists the legal actions.
@@ -51,7 +51,7 @@ class PettingZoo:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     opponent: str = "self"
     seat: str = ""
-    brief: str = ""
+    system: str = ""
     actions: tuple[str, ...] = ()
     describe: str = ""
     expert: str = ""
@@ -285,14 +285,14 @@ class PettingZooPlay:
 
     def _observe(self) -> Observation:
         seat, names = self.seat, self.names
-        brief: tuple[Message, ...] = ()
+        system: tuple[Message, ...] = ()
         if seat not in self.told:
             shown = ", ".join(names) if 0 < len(names) <= spaces.MOST_CHOICES else spaces.in_words(self.space)
-            about = self.world.brief or f"You play {self.world.id.rpartition('.')[2]}."
-            brief = (Message(Role.SYSTEM, f"{about} You are {seat}. Say one action: {shown}."),)
+            about = self.world.system or f"You play {self.world.id.rpartition('.')[2]}."
+            system = (Message(Role.SYSTEM, f"{about} You are {seat}. Say one action: {shown}."),)
             self.told |= {seat}
         choices = self._possible() if self.world.choices and len(names) <= spaces.MOST_CHOICES else ()
-        return Observation((Message(Role.USER, self.said),), system=brief, choices=choices, agent=self.mover)
+        return Observation((Message(Role.USER, self.said),), system=system, choices=choices, agent=self.mover)
 
 
 class PettingZooPlayWithExpert(PettingZooPlay):

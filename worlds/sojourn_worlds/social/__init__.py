@@ -195,7 +195,7 @@ class SocialEnv:
         heard = talk.heard or f"You begin. {OTHER[talk.mover].capitalize()} listens."
         brief: tuple[Message, ...] = ()
         if seat not in self.briefed:
-            brief = (Message(Role.SYSTEM, f"{self.interface.brief}\n{player.brief(talk, talk.mover)}"),)
+            brief = (Message(Role.SYSTEM, f"{self.interface.system}\n{player.brief(talk, talk.mover)}"),)
             self.briefed |= {seat}
         tools = () if self.interface.form == "text" else tuple(m.tool for m in self.interface.methods.values())
         choices = tuple(player.choices(talk)) if self.choices else ()
