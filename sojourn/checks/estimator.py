@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from sojourn.checks import made
-from sojourn.checks.made import FORKED, FORKED_WINDOWS, UNSTARTED, WINDOWED, Declared, Made, Shape, content
+from sojourn.checks import synthetic
 from sojourn.checks.promise import BrokenError, DoubtfulError, NotOfferedError, Promise, judge_all, require_declared
 from sojourn.checks.report import Report
+from sojourn.checks.synthetic import FORKED, FORKED_WINDOWS, UNSTARTED, WINDOWED, Declared, Made, Shape, content
 from sojourn.protocols import Stateful, provided
 from sojourn.types import Credit, Ending, FloatArray, Group, Score
 
@@ -38,7 +38,7 @@ class Case:
     estimator: Any
 
     def step(self, shapes: Sequence[Sequence[Shape]] = LINES) -> Made:
-        return made.step(shapes, self.estimator.needs)
+        return synthetic.step(shapes, self.estimator.needs)
 
     def credit(self, step: Made) -> list[list[Credit]]:
         """By a copy, so that what one promise makes it remember does not reach the next."""
@@ -114,8 +114,11 @@ def _forests(case: Case) -> str:
 def _others(case: Case) -> str:
     """Episodes with an error and seats that are not trained stand in the group, but have no score and get no credit."""
     rng = np.random.default_rng(0)
-    plain = made.group(0, [made.trajectory(rng, Shape()) for _ in range(4)])
-    opponent, partner = made.trajectory(rng, Shape(), "opponent", False), made.trajectory(rng, Shape(), "partner")
+    plain = synthetic.group(0, [synthetic.trajectory(rng, Shape()) for _ in range(4)])
+    opponent, partner = (
+        synthetic.trajectory(rng, Shape(), "opponent", False),
+        synthetic.trajectory(rng, Shape(), "partner"),
+    )
     first, second, third, fourth = plain.episodes
     mixed = (
         replace(first, error="the browser died"),
@@ -123,7 +126,7 @@ def _others(case: Case) -> str:
         replace(third, trajectories=(*third.trajectories, partner)),
         fourth,
     )
-    return _sound(case, made.of([replace(plain, episodes=mixed)], case.estimator.needs, rng))
+    return _sound(case, synthetic.of([replace(plain, episodes=mixed)], case.estimator.needs, rng))
 
 
 def _nothing(case: Case) -> str:
@@ -131,7 +134,7 @@ def _nothing(case: Case) -> str:
     step = case.step()
     failed = tuple(replace(e, error="the browser died") for e in step.groups[1].episodes)
     groups: list[Group] = [step.groups[0], replace(step.groups[1], episodes=failed)]
-    _sound(case, made.of(groups, case.estimator.needs, np.random.default_rng(0)))
+    _sound(case, synthetic.of(groups, case.estimator.needs, np.random.default_rng(0)))
     return _sound(case, case.step(()))
 
 

@@ -16,10 +16,10 @@ import torch
 
 from sojourn.backends.torch.trainer.columns import Chosen, Out
 from sojourn.batch import Aggregate, to_batch
-from sojourn.checks import made
-from sojourn.checks.made import Declared, Shape
+from sojourn.checks import synthetic
 from sojourn.checks.promise import BrokenError, DoubtfulError, Promise, judge_all, require_declared
 from sojourn.checks.report import Report
+from sojourn.checks.synthetic import Declared, Shape
 from sojourn.protocols import Chooses, HasColumns
 from sojourn.train.requirements import OWN
 from sojourn.types import Batch, Credit, FloatArray
@@ -76,7 +76,7 @@ class Case:
     def near(self) -> Passed:
         """The policy is almost the sampler's."""
         rng = np.random.default_rng(0)
-        step = made.step(SHAPES, self.loss.needs - OWN)
+        step = synthetic.step(SHAPES, self.loss.needs - OWN)
         credit = [[Credit.per_turn(t, rng.normal(size=len(t.turns))) for t in g.trajectories] for g in step.groups]
         batch = to_batch(step.groups, credit, step.streams, aggregate=Aggregate(), losses=[copy.deepcopy(self.loss)])
         gap = rng.uniform(-NEAR, NEAR, len(batch))

@@ -14,8 +14,8 @@ import tracemalloc
 import pytest
 from bombs import ARCHIVES, HONEST, HURTS, TEXTS
 
-from sojourn.checks.env.holding import processes
-from sojourn.envs.judged import _PROCESS, Judge, Limits
+from sojourn.checks.env.resources import processes
+from sojourn.envs.grader import _PROCESS, Judge, Limits
 from sojourn.envs.sandbox import Entry, Tree
 from sojourn.errors import InfrastructureError
 from sojourn.types import Message, Role

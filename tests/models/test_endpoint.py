@@ -86,7 +86,7 @@ async def test_a_transient_failure_is_tried_again(status: int, pauses: list[floa
 async def test_a_lasting_failure_is_not(status: int, remedy: str, pauses: list[float]) -> None:
     with (
         served(lambda messages: Raw(status, "no\n such thing")) as (url, asked),
-        pytest.raises(InfrastructureError, match=f"answered {status}, 'no such thing'.*{remedy}"),
+        pytest.raises(InfrastructureError, match=rf"answered {status}, 'no such thing'.*{remedy}"),
     ):
         await Endpoint(url, "tiny").complete(HI)
     assert (len(asked), pauses) == (1, [])
@@ -119,7 +119,7 @@ async def test_the_server_says_when_to_come_back(pauses: list[float]) -> None:
 async def test_a_wait_beyond_the_time_limit_fails_at_once(pauses: list[float]) -> None:
     with (
         served(lambda messages: Raw(429, headers={"Retry-After": "3600"})) as (url, asked),
-        pytest.raises(InfrastructureError, match="answered 429.* and asks to wait 3600 s"),
+        pytest.raises(InfrastructureError, match=r"answered 429.* and asks to wait 3600 s"),
     ):
         await Endpoint(url, "tiny").complete(HI)
     assert (len(asked), pauses) == (1, [])

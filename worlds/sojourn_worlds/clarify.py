@@ -18,7 +18,7 @@ from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.tasks.splits import seeded
 from sojourn.types import Task
-from sojourn_worlds.people import TellingEnv, interface_of
+from sojourn_worlds.tool_env_info import TellingEnv, interface_of
 
 
 class Attribute(NamedTuple):

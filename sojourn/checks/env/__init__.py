@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sojourn.checks.env import actions, cancelling, closing, elsewhere, listing, replays, seats
-from sojourn.checks.env.holding import end, scratch
+from sojourn.checks.env import actions, cancelling, closing, other_process, replays, seats, task_lists
 from sojourn.checks.env.play import Case
+from sojourn.checks.env.resources import end, scratch
 from sojourn.checks.promise import Promise, judge_all_awaited, judge_awaited
 from sojourn.checks.report import Report
 
@@ -19,15 +19,15 @@ WORKS = ("it is an environment", "it gives tasks", "it can be played")
 COMPARED = (*WORKS, "it is deterministic")
 REPLAYED = (*COMPARED, "plays are isolated", "a refusal changes nothing")
 PROMISES = (
-    Promise("it is an environment", (), listing.opens),
-    Promise("it says what it is", WORKS[:1], listing.says_what_it_is),
-    Promise("it gives tasks", WORKS[:1], listing.gives_tasks),
-    Promise("its splits share no task", WORKS[:2], listing.splits_disjoint),
-    Promise("its task ids are stable", WORKS[:2], elsewhere.ids_stable),
+    Promise("it is an environment", (), task_lists.opens),
+    Promise("it says what it is", WORKS[:1], task_lists.says_what_it_is),
+    Promise("it gives tasks", WORKS[:1], task_lists.gives_tasks),
+    Promise("its splits share no task", WORKS[:2], task_lists.splits_disjoint),
+    Promise("its task ids are stable", WORKS[:2], other_process.ids_stable),
     Promise("it can be played", WORKS[:2], replays.plays),
     Promise("it is deterministic", WORKS, replays.deterministic),
     Promise("its seats are named", COMPARED, seats.named),
-    Promise("it is the same elsewhere", COMPARED, elsewhere.plays_alike),
+    Promise("it is the same elsewhere", COMPARED, other_process.plays_alike),
     Promise("plays are isolated", COMPARED, replays.isolated),
     Promise("state keys are stable", COMPARED, replays.state_key),
     Promise("its images are there", WORKS, replays.images),
@@ -40,7 +40,7 @@ PROMISES = (
     Promise("success comes with the end", WORKS, actions.success_last),
     Promise("it closes", WORKS, closing.closes),
     Promise("it can be cancelled", (*COMPARED, "it closes"), cancelling.cancellable),
-    Promise("it dies with its process", (*WORKS, "it closes"), elsewhere.dies),
+    Promise("it dies with its process", (*WORKS, "it closes"), other_process.dies),
     Promise("its plays end", WORKS, actions.ends),
 )
 

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import is_dataclass, replace
 from typing import Any
 
-from sojourn.checks.env.holding import PATIENCE_S, grown, held
 from sojourn.checks.env.play import Case, spread
+from sojourn.checks.env.resources import PATIENCE_S, grown, held
 from sojourn.checks.promise import BrokenError
 
 MOST = 5  # turns of a play at which it is left

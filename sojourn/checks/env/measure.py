@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any
 
 from sojourn.checks.env.play import Play, ask_expert, choose
-from sojourn.envs.again import forkable
+from sojourn.envs.replay_fork import forkable
 from sojourn.types import Message, Role, Task
 
 UNLED = 50  # actions of a play by chance, where there is no expert to go by

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 from sojourn.checks.env.play import Case, Play, choose, closing, require_equal, short
 from sojourn.checks.promise import BrokenError, NotOfferedError
-from sojourn.envs.again import PlayedAgain, forkable
+from sojourn.envs.replay_fork import PlayedAgain, forkable
 
 ACTIONS, REPEATS = 30, 5  # plays are repeated for so many actions in all, but not more often than so
 

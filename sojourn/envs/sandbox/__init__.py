@@ -39,8 +39,8 @@ from pathlib import Path
 from typing import Any
 
 from sojourn.envs.sandbox.command import GROUP, PASSWD, python, sandboxed
-from sojourn.envs.sandbox.facts import End, Limits, Result, show
 from sojourn.envs.sandbox.groups import Group
+from sojourn.envs.sandbox.results import End, Limits, Result, show
 from sojourn.envs.sandbox.seccomp import program
 from sojourn.envs.sandbox.tree import Entry, LostError, Reader, Tree
 from sojourn.errors import InfrastructureError
@@ -309,7 +309,7 @@ def _kill(process: Any) -> None:
 def _inside() -> bytes:
     """Returns the program of process 1, with what `inside.py` imports before it: it cannot see our files."""
     lines = ["import sys"]
-    for name in ("look", "pipes"):
+    for name in ("usage", "pipes"):
         text = Path(__file__).with_name(f"{name}.py").read_text()
         lines.append(f"sys.modules['{__name__}.{name}'] = module = type(sys)('{name}')")
         lines.append(f"exec(compile({text!r}, '{name}.py', 'exec'), module.__dict__)")

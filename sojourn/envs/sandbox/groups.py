@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from sojourn.envs.sandbox.facts import Limits
+from sojourn.envs.sandbox.results import Limits
 
 CONTROLLERS = ("memory", "pids")
 OWN_BYTES, OWN_PROCESSES = 2**26, 8  # of process 1 and of bubblewrap

@@ -22,8 +22,8 @@ import signal
 import struct
 import time
 
-from sojourn.envs.sandbox.look import MOST_DESCRIPTORS, MOST_LOCKS, descriptors, held, inodes, locks, standing
 from sojourn.envs.sandbox.pipes import Feed, Output, drained, taken
+from sojourn.envs.sandbox.usage import MOST_DESCRIPTORS, MOST_LOCKS, descriptors, held, inodes, locks, standing
 
 STATE_IN, STATE_OUT, CELL_IN, CELL_OUT = 200, 201, 202, 203  # file descriptors that a shell or session is given
 STATE_BYTES = 60_000  # a longer one does not last

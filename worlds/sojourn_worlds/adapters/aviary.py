@@ -16,8 +16,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.config.registry import Range
 from sojourn.envs.about import About, need
-from sojourn.envs.aside import Aside, Threads, offered
 from sojourn.envs.calls import settled
+from sojourn.envs.env_threads import Aside, Threads, offered
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed

@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.config.registry import Range
 from sojourn.envs.about import About, need
-from sojourn.envs.aside import Aside, Threads, offered
+from sojourn.envs.env_threads import Aside, Threads, offered
 from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import seeded

@@ -22,7 +22,7 @@ import numpy as np
 
 from sojourn.config.registry import Range
 from sojourn.envs.about import About, need
-from sojourn.envs.aside import Aside, Threads, offered
+from sojourn.envs.env_threads import Aside, Threads, offered
 from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import seeded
@@ -36,10 +36,10 @@ class PettingZoo:
     """Any game of PettingZoo, by its module or its function: `pettingzoo.classic.tictactoe_v3`, `my.module:env`.
 
     `arguments` are given to its constructor. `opponent`: "self" (the policy sits in every seat), "random" or "expert":
-    the world plays all seats but one, "agent", which is `seat`, or changes with the task's seed (""). `system` says what
-    it is about, `actions` names discrete actions in their order, `describe` is "module:function" of (observation, env,
-    name of the seat) that says an observation ("": by its space, without the mask of legal actions). `expert` is one of
-    the same three that gives an action. `choices` lists the legal actions.
+    the world plays all seats but one, "agent", which is `seat`, or changes with the task's seed (""). `system` says
+    what it is about, `actions` names discrete actions in their order, `describe` is "module:function" of (observation,
+    env, name of the seat) that says an observation ("": by its space, without the mask of legal actions). `expert` is
+    one of the same three that gives an action. `choices` lists the legal actions.
 
     A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. `turns` ends a play after so many actions
     (0: when the game does). Plays are made and stepped in `threads` of this world's own, each play in one: more than

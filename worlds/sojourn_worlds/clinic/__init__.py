@@ -19,7 +19,7 @@ from sojourn.tasks.splits import seeded
 from sojourn.types import Task
 from sojourn_worlds.clinic.case import BIASES, Case, Doctor, draw, trusts
 from sojourn_worlds.clinic.table import NORMAL, diseases
-from sojourn_worlds.people import TellingEnv, interface_of
+from sojourn_worlds.tool_env_info import TellingEnv, interface_of
 
 MOST = 12  # diseases of a case
 DIFFICULTY = ("diseases", "book", "bias", "noise", "test_turns", "turns", "choices")

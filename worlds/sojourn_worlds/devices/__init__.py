@@ -23,7 +23,7 @@ from sojourn.tasks.splits import seeded
 from sojourn.types import Task, Tool
 from sojourn_worlds.devices.errand import Errand, draw
 from sojourn_worlds.devices.table import Property, State, devices
-from sojourn_worlds.people import TellingEnv
+from sojourn_worlds.tool_env_info import TellingEnv
 
 DIFFICULTY = ("place", "devices", "requests", "relative", "mode", "shown", "turns")
 BRIEF = "Do what the user wants with the devices and change nothing else, then call done. Some settings need others."

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 from sojourn.envs.about import About
-from sojourn.envs.aside import ALL, Aside, Threads
+from sojourn.envs.env_threads import ALL, Aside, Threads
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.errors import ConfigError
 from sojourn.tasks.splits import of_task, tasks_of

@@ -22,10 +22,10 @@ from sojourn.envs.simulated_user import SimulatedUser
 from sojourn.models.endpoint import Endpoint
 from sojourn.tasks.splits import seeded
 from sojourn.types import Task
-from sojourn_worlds.people import TellingEnv, interface_of
 from sojourn_worlds.service.customer import Customer, instructions
 from sojourn_worlds.service.desk import Desk
 from sojourn_worlds.service.shop import FIRST, LAST, Case, draw_case
+from sojourn_worlds.tool_env_info import TellingEnv, interface_of
 
 MOST = min(len(FIRST), len(LAST))
 DIFFICULTY = ("users", "requests", "denied", "turns")

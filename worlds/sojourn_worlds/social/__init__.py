@@ -23,10 +23,10 @@ from sojourn.envs.tools import Interface
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import seeded
 from sojourn.types import Message, Observation, Role, Step, Task
-from sojourn_worlds.people import interface_of
 from sojourn_worlds.social import judge, player
 from sojourn_worlds.social.scene import KINDS, SEATS, draw, written
 from sojourn_worlds.social.talk import OTHER, Talk
+from sojourn_worlds.tool_env_info import interface_of
 
 WEIGHTS = ("goal", "relationship", "knowledge", "material", "secret", "rules")
 DIFFICULTY = ("kind", "turns", "choices", "opponent", *WEIGHTS)

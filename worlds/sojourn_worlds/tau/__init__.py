@@ -29,11 +29,11 @@ from sojourn.models.endpoint import Endpoint
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed
 from sojourn.types import Task
-from sojourn_worlds.people import TellingEnv
 from sojourn_worlds.tau import calls
 from sojourn_worlds.tau.data import Problem, load
 from sojourn_worlds.tau.desk import Caller, Desk, Gold
 from sojourn_worlds.tau.tables import Tables
+from sojourn_worlds.tool_env_info import TellingEnv
 
 FIRST_LINE = (
     "Serve the customer by the policy below, then call finish. Notes to the customer say 'you' and mean them. Look up "

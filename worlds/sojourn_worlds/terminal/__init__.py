@@ -18,7 +18,7 @@ from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import LONGEST_ACTION, short
 from sojourn.envs.fields import Count, check_fields, check_names
-from sojourn.envs.judged import Check, Judge
+from sojourn.envs.grader import Check, Judge
 from sojourn.envs.sandbox import LostError, Sandbox, Tree, show
 from sojourn.envs.sandbox.command import require
 from sojourn.envs.sandbox.risks import risks

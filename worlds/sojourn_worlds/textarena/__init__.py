@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 from sojourn.envs.about import About, need
-from sojourn.envs.aside import Aside, Threads
+from sojourn.envs.env_threads import Aside, Threads
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.tasks.splits import of_task, tasks_of
 from sojourn.types import Task

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import random
 
-from sojourn.checks.env.holding import held
 from sojourn.checks.env.play import Case, short
+from sojourn.checks.env.resources import held
 from sojourn.checks.promise import BrokenError, DoubtfulError
 from sojourn.envs.about import About
 from sojourn.envs.tools import as_family

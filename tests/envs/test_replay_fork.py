@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from sojourn.envs.again import PlayedAgain, forkable
+from sojourn.envs.replay_fork import PlayedAgain, forkable
 from sojourn.envs.toy import Toy
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.types import Message, Observation, Role, Step, Task

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from sojourn.envs.aside import ALL, Threads, offered
+from sojourn.envs.env_threads import ALL, Threads, offered
 from sojourn.errors import ActionError
 from sojourn.types import Message, Observation, Role, Step
 

@@ -20,8 +20,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from sojourn.checks.env.holding import Process, alive, processes
 from sojourn.checks.env.play import Case, Event, Play, closing, first_difference, whole
+from sojourn.checks.env.resources import Process, alive, processes
 from sojourn.checks.promise import BrokenError, NotOfferedError
 from sojourn.types import Message, Observation, Role, Task, Tool, ToolCall
 
