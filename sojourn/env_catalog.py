@@ -86,7 +86,7 @@ def row(entry: World) -> dict[str, str]:
     return {
         "name": entry.name,
         "seats": about.seats if about else "",
-        "sees": ", ".join(about.sees) if about else "",
+        "sees": ", ".join(about.modalities) if about else "",
         "tasks": f"{count(found.train)} / {count(found.test)}" if found else "",
         "fork": f"{number(found.fork_ms)} ms" + "*" * (found.fork != "own") if found else "",
         "acts/s": number(found.actions_per_s) if found else "",
@@ -128,7 +128,7 @@ def details(entry: World, family: Any) -> list[tuple[str, str]]:
             ("licence", about.licence),
             ("needs", "; ".join(part for part in (install, programs) if part) or "nothing beside sojourn"),
             ("seats", about.seats),
-            ("sees", ", ".join(about.sees)),
+            ("sees", ", ".join(about.modalities)),
         ]
     if found:
         lines += [

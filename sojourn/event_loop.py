@@ -23,7 +23,7 @@ _stuck: list[ThreadPoolExecutor] = []  # with threads that did not end
 
 
 @dataclass(eq=False)
-class Watch:
+class Watchdog:
     """The limited call that a contained coroutine waits for, and when it is given up.
 
     Calls are many and deadlines far off, so one timer serves them all: it looks again where its call has ended.
@@ -51,7 +51,7 @@ class Watch:
             self._timer.cancel()
             self._timer = None
 
-    def hurry(self) -> None:
+    def allow_grace(self) -> None:
         """Gives what was cancelled its grace, and no more."""
         self.begin(self.name, GRACE_S)
 
@@ -71,11 +71,11 @@ class _Outcome(NamedTuple):
     error: BaseException | None
 
 
-_watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
+_watch: ContextVar[Watchdog | None] = ContextVar("watch", default=None)
 
 
 @contextmanager
-def limited(name: str, seconds: float) -> Iterator[None]:
+def time_limit(name: str, seconds: float) -> Iterator[None]:
     """Bounds the call within it, which is cancelled after so many seconds and, where it ignores that, given up."""
     watch = _watch.get()
     if watch is None:
@@ -92,7 +92,7 @@ async def contained(coroutine: Coroutine[Any, Any, T]) -> T:
     """The coroutine's result. Raises `InfrastructureError` where a `limited` call in it ignores its cancellation: its
     task is then abandoned. Cancelled itself, it waits `GRACE_S` for what it is at, and for other limited calls as long
     as they may take."""
-    watch = Watch(asyncio.get_running_loop().create_future())
+    watch = Watchdog(asyncio.get_running_loop().create_future())
     token = _watch.set(watch)
     task = asyncio.create_task(_outcome(coroutine))
     _watch.reset(token)
@@ -100,7 +100,7 @@ async def contained(coroutine: Coroutine[Any, Any, T]) -> T:
         await asyncio.wait({task, watch.given_up}, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
         task.cancel()
-        watch.hurry()
+        watch.allow_grace()
         try:
             await asyncio.wait({task, watch.given_up}, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -15,7 +15,16 @@ import numpy as np
 from sojourn.checks import synthetic
 from sojourn.checks.promise import BrokenError, DoubtfulError, NotOfferedError, Promise, judge_all, require_declared
 from sojourn.checks.report import Report
-from sojourn.checks.synthetic import FORKED, FORKED_WINDOWS, UNSTARTED, WINDOWED, Declared, Made, Shape, content
+from sojourn.checks.synthetic import (
+    FORKED,
+    FORKED_WINDOWS,
+    UNSTARTED,
+    WINDOWED,
+    DeclaredStreams,
+    Shape,
+    SyntheticStep,
+    content,
+)
 from sojourn.protocols import Stateful, provided
 from sojourn.types import Credit, Ending, FloatArray, Group, Score
 
@@ -37,10 +46,10 @@ CUT = (
 class Case:
     estimator: Any
 
-    def step(self, shapes: Sequence[Sequence[Shape]] = LINES) -> Made:
+    def step(self, shapes: Sequence[Sequence[Shape]] = LINES) -> SyntheticStep:
         return synthetic.step(shapes, self.estimator.needs)
 
-    def credit(self, step: Made) -> list[list[Credit]]:
+    def credit(self, step: SyntheticStep) -> list[list[Credit]]:
         """By a copy, so that what one promise makes it remember does not reach the next."""
         return call(copy.deepcopy(self.estimator), step)
 
@@ -50,8 +59,8 @@ def check_estimator(estimator: Any) -> Report:
     return Report(type(estimator).__name__, judge_all(PROMISES, Case(estimator)))
 
 
-def call(estimator: Any, step: Made) -> list[list[Credit]]:
-    return estimator(step.groups, step.scores, Declared(step.streams))
+def call(estimator: Any, step: SyntheticStep) -> list[list[Credit]]:
+    return estimator(step.groups, step.scores, DeclaredStreams(step.streams))
 
 
 def _declares(case: Case) -> str:
@@ -60,7 +69,7 @@ def _declares(case: Case) -> str:
 
 def _reads(case: Case) -> str:
     step = case.step()
-    streams = Declared(step.streams)
+    streams = DeclaredStreams(step.streams)
     copy.deepcopy(case.estimator)(step.groups, step.scores, streams)
     if unread := sorted(case.estimator.needs - streams.read):
         raise DoubtfulError(f"it declares the stream '{unread[0]}' and does not read it: it is computed for nothing")
@@ -98,7 +107,7 @@ def _alone(case: Case) -> str:
 def _equals(case: Case) -> str:
     for reward in (0.0, 1.0, 0.1):
         step = case.step()
-        _sound(case, step.rewarded([_all_at_the_end(s, reward) for s in judged] for judged in step.scores))
+        _sound(case, step.with_scores([_all_at_the_end(s, reward) for s in judged] for judged in step.scores))
     return "all 0, all 1, all 0.1"
 
 
@@ -126,7 +135,7 @@ def _others(case: Case) -> str:
         replace(third, trajectories=(*third.trajectories, partner)),
         fourth,
     )
-    return _sound(case, synthetic.of([replace(plain, episodes=mixed)], case.estimator.needs, rng))
+    return _sound(case, synthetic.step_of([replace(plain, episodes=mixed)], case.estimator.needs, rng))
 
 
 def _nothing(case: Case) -> str:
@@ -134,7 +143,7 @@ def _nothing(case: Case) -> str:
     step = case.step()
     failed = tuple(replace(e, error="the browser died") for e in step.groups[1].episodes)
     groups: list[Group] = [step.groups[0], replace(step.groups[1], episodes=failed)]
-    _sound(case, synthetic.of(groups, case.estimator.needs, np.random.default_rng(0)))
+    _sound(case, synthetic.step_of(groups, case.estimator.needs, np.random.default_rng(0)))
     return _sound(case, case.step(()))
 
 
@@ -143,7 +152,7 @@ def _relative(case: Case) -> str:
     step = case.step()
     plain = case.credit(step)
     for constant in CONSTANTS:
-        if difference := _difference(plain, case.credit(step.raised(constant))):
+        if difference := _difference(plain, case.credit(step.with_constant(constant))):
             said = f"with {constant:+g} on every return, {difference}"
             if getattr(case.estimator, "group_relative", False):
                 raise BrokenError(said)
@@ -168,7 +177,7 @@ def _remembers(case: Case) -> str:
     return "by state() and restore()"
 
 
-def _sound(case: Case, step: Made) -> str:
+def _sound(case: Case, step: SyntheticStep) -> str:
     """One `Credit` for every trajectory, one finite array for every turn, one number for every sampled token."""
     given = case.credit(step)
     if len(given) != len(step.groups):
@@ -183,7 +192,7 @@ def _sound(case: Case, step: Made) -> str:
     return f"{sum(map(len, given))} trajectories"
 
 
-def _permuted(case: Case, step: Made) -> str:
+def _permuted(case: Case, step: SyntheticStep) -> str:
     rng = np.random.default_rng(0)
     plain = case.credit(step)
     for _ in range(4):

@@ -19,7 +19,7 @@ from sojourn.batch import Aggregate, to_batch
 from sojourn.checks import synthetic
 from sojourn.checks.promise import BrokenError, DoubtfulError, Promise, judge_all, require_declared
 from sojourn.checks.report import Report
-from sojourn.checks.synthetic import Declared, Shape
+from sojourn.checks.synthetic import DeclaredStreams, Shape
 from sojourn.protocols import Chooses, HasColumns
 from sojourn.train.requirements import OWN
 from sojourn.types import Batch, Credit, FloatArray
@@ -55,7 +55,7 @@ class Answer(NamedTuple):
     metrics: Any
     out: Out
     chosen: Chosen
-    streams: Declared
+    streams: DeclaredStreams
 
     def gradient(self) -> torch.Tensor:
         """Of the sum of the per-token losses, by logprobs, entropy, values and top: (4, n), 0 where none flows."""
@@ -100,7 +100,7 @@ class Case:
         """As the trainer calls it: the entropy has a gradient only where it is needed, and values are there."""
         where = np.flatnonzero(passed.batch.weight)
         whole = Chosen.of(passed.batch, where)
-        streams = Declared(whole.streams)
+        streams = DeclaredStreams(whole.streams)
         chosen = replace(whole, streams=streams)
         logprobs = torch.from_numpy(passed.logprobs[where]).requires_grad_()
         entropy = torch.from_numpy(passed.entropy[where]).requires_grad_("entropy" in self.loss.needs)
@@ -138,7 +138,7 @@ def _reads(case: Case) -> str:
 
 
 def _read_for_columns(loss: Any, passed: Passed) -> set[str]:
-    streams, loss = Declared(passed.batch.streams), copy.deepcopy(loss)
+    streams, loss = DeclaredStreams(passed.batch.streams), copy.deepcopy(loss)
     batch = replace(passed.batch, streams=streams)
     if isinstance(loss, HasColumns):
         loss.columns(batch)

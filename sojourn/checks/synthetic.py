@@ -31,30 +31,30 @@ FORKED_WINDOWS = Shape(parents=(-1, 0, 0, -1, 3, 3))
 UNSTARTED = Shape(turns=0, ending=Ending.TOKENS)  # its first prompt left no room to act
 
 
-class Made(NamedTuple):
+class SyntheticStep(NamedTuple):
     """A step as an estimator sees it."""
 
     groups: list[Group]
     scores: list[list[Score]]
     streams: Mapping[str, list[list[tuple[FloatArray, ...]]]]
 
-    def rewarded(self, scores: Iterable[Iterable[Score]]) -> Made:
+    def with_scores(self, scores: Iterable[Iterable[Score]]) -> SyntheticStep:
         return self._replace(scores=[list(judged) for judged in scores])
 
-    def raised(self, constant: float) -> Made:
+    def with_constant(self, constant: float) -> SyntheticStep:
         """With the constant added to every return, at the last turn."""
-        return self.rewarded([_raised(score, constant) for score in judged] for judged in self.scores)
+        return self.with_scores([_raised(score, constant) for score in judged] for judged in self.scores)
 
-    def permuted(self, orders: Sequence[Sequence[int]]) -> Made:
+    def permuted(self, orders: Sequence[Sequence[int]]) -> SyntheticStep:
         """With the episodes of each group in another order; only for episodes of one trainable trajectory each."""
-        return Made(
+        return SyntheticStep(
             [replace(g, episodes=tuple(g.episodes[i] for i in o)) for g, o in zip(self.groups, orders, strict=True)],
             [[judged[i] for i in o] for judged, o in zip(self.scores, orders, strict=True)],
             {n: [[v[i] for i in o] for v, o in zip(vs, orders, strict=True)] for n, vs in self.streams.items()},
         )
 
 
-class Declared(Mapping[str, Any]):
+class DeclaredStreams(Mapping[str, Any]):
     """The streams that a component declared. It remembers which were read, and refuses to be asked for others."""
 
     def __init__(self, streams: Mapping[str, Any]) -> None:
@@ -74,16 +74,18 @@ class Declared(Mapping[str, Any]):
         return len(self._streams)
 
 
-def step(shapes: Sequence[Sequence[Shape]], needs: frozenset[str], seed: int = 0) -> Made:
+def step(shapes: Sequence[Sequence[Shape]], needs: frozenset[str], seed: int = 0) -> SyntheticStep:
     """One group for each list of shapes, one episode for each shape, rewarded at random."""
     rng = np.random.default_rng(seed)
-    return of([group(slot, [trajectory(rng, shape) for shape in some]) for slot, some in enumerate(shapes)], needs, rng)
+    return step_of(
+        [group(slot, [trajectory(rng, shape) for shape in some]) for slot, some in enumerate(shapes)], needs, rng
+    )
 
 
-def of(groups: list[Group], needs: frozenset[str], rng: np.random.Generator) -> Made:
+def step_of(groups: list[Group], needs: frozenset[str], rng: np.random.Generator) -> SyntheticStep:
     """The groups, with random scores and streams."""
     scores = [[_score(rng, t) for t in g.trajectories] for g in groups]
-    return Made(groups, scores, {name: _stream(name, groups) for name in sorted(needs)})
+    return SyntheticStep(groups, scores, {name: _stream(name, groups) for name in sorted(needs)})
 
 
 def trajectory(rng: np.random.Generator, shape: Shape, agent: str = "agent", trainable: bool = True) -> Trajectory:

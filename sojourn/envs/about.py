@@ -29,13 +29,13 @@ class About:
     extra: str = ""
     programs: Mapping[str, str] = field(default_factory=dict)
     seats: str = "1"
-    sees: tuple[str, ...] = ("text",)
-    easy: Mapping[str, object] = field(default_factory=dict)
-    writes: tuple[str, ...] = ()
-    submits: tuple[str, ...] = ()
+    modalities: tuple[str, ...] = ("text",)
+    smallest: Mapping[str, object] = field(default_factory=dict)
+    text_actions: tuple[str, ...] = ()
+    submit_actions: tuple[str, ...] = ()
 
 
-def need(module: str, requirement: str, world: str) -> ModuleType:
+def require_module(module: str, requirement: str, world: str) -> ModuleType:
     """The module, imported now; where it is missing, one sentence that names the requirement to install, such as
     "sojourn-worlds[miniwob]"."""
     try:
@@ -46,7 +46,7 @@ def need(module: str, requirement: str, world: str) -> ModuleType:
         ) from error
 
 
-def need_program(program: str, package: str, world: str) -> str:
+def require_program(program: str, package: str, world: str) -> str:
     """The path of a program of the system; one sentence with the remedy where it is missing."""
     found = shutil.which(program)
     if found is None:

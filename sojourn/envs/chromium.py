@@ -33,11 +33,11 @@ FLAGS = (
 )
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 HELPERS = ("/usr/lib/chromium/chrome-sandbox", "/opt/google/chrome/chrome-sandbox")  # setuid: needs no namespaces
-UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({}) != 0)"
+TRY_UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({}) != 0)"
 NEW_USER_AND_PID = 0x10000000 | 0x20000000
 ANSWER_S = 10.0
-LONGEST_REQUEST = 65536
-UNASKED = b"CONNECT content-autofill.googleapis.com:443 "  # by Chromium itself, for any page with a field
+MAX_REQUEST_BYTES = 65536
+CHROMIUM_OWN_REQUEST = b"CONNECT content-autofill.googleapis.com:443 "  # by Chromium itself, for any page with a field
 AS_ROOT = (
     "Chromium runs without its own sandbox, because the user is root: a page that breaks out of its renderer has the "
     "rights of this user. Run as an ordinary user."
@@ -49,7 +49,7 @@ WITHOUT = (
 )
 
 
-def executable(given: str | None = None) -> str:
+def find_chromium(given: str | None = None) -> str:
     """The Chromium to run: the given one, else $SOJOURN_CHROMIUM, else the first on PATH."""
     wanted = given or os.environ.get("SOJOURN_CHROMIUM")
     if wanted:
@@ -73,12 +73,12 @@ def risks() -> tuple[str, ...]:
     """
     if os.geteuid() == 0:
         return (AS_ROOT,)
-    if any(_is_helper(Path(path)) for path in HELPERS) or _has_namespaces():
+    if any(_is_setuid_root(Path(path)) for path in HELPERS) or _can_create_namespaces():
         return ()
     return (WITHOUT,)
 
 
-def _is_helper(path: Path) -> bool:
+def _is_setuid_root(path: Path) -> bool:
     try:
         found = path.stat()
     except OSError:
@@ -86,11 +86,11 @@ def _is_helper(path: Path) -> bool:
     return found.st_uid == 0 and bool(found.st_mode & stat.S_ISUID)
 
 
-def _has_namespaces() -> bool:
+def _can_create_namespaces() -> bool:
     """Tries, in a process of its own, whether a process of this user may create a user and a process namespace."""
     if not hasattr(ctypes.CDLL(None), "unshare"):  # another system than Linux: its sandbox needs no namespaces
         return True
-    trial = [sys.executable, "-I", "-S", "-c", UNSHARE.format(NEW_USER_AND_PID)]
+    trial = [sys.executable, "-I", "-S", "-c", TRY_UNSHARE.format(NEW_USER_AND_PID)]
     return subprocess.run(trial, check=False, capture_output=True).returncode == 0
 
 
@@ -101,7 +101,7 @@ async def launch(playwright: Playwright, program: str) -> Browser:
     )
 
 
-async def answers(browser: Browser, errors: tuple[type[BaseException], ...]) -> bool:
+async def is_responsive(browser: Browser, errors: tuple[type[BaseException], ...]) -> bool:
     """Returns whether the browser as a whole still works, whatever one of its pages does. `errors` are Playwright's."""
     if not browser.is_connected():
         return False
@@ -115,7 +115,7 @@ async def answers(browser: Browser, errors: tuple[type[BaseException], ...]) -> 
     return True
 
 
-class Wall:
+class BlockingProxy:
     """A proxy on a free port of loopback that refuses whatever it is asked; `refused` counts the requests of pages.
 
     `context(exempt)` are the arguments of a Playwright context whose requests all meet it, but those to the address
@@ -130,7 +130,7 @@ class Wall:
     async def start(self) -> None:
         self._server = await asyncio.get_running_loop().create_server(lambda: _Refusal(self), "127.0.0.1", 0)
 
-    def context(self, exempt: str) -> dict[str, Any]:
+    def context_options(self, exempt: str) -> dict[str, Any]:
         assert self._server is not None
         url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return {"proxy": {"server": url, "bypass": f"<-loopback>,{exempt}"}}
@@ -145,7 +145,7 @@ class Wall:
 class _Refusal(asyncio.Protocol):
     """One connection to the wall: the first request is answered with 403, and the connection closed."""
 
-    def __init__(self, wall: Wall) -> None:
+    def __init__(self, wall: BlockingProxy) -> None:
         self._wall = wall
         self._waiting = b""
 
@@ -159,7 +159,7 @@ class _Refusal(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._waiting += data
-        if b"\r\n\r\n" in self._waiting or len(self._waiting) > LONGEST_REQUEST:
-            self._wall.refused += not self._waiting.startswith(UNASKED)
+        if b"\r\n\r\n" in self._waiting or len(self._waiting) > MAX_REQUEST_BYTES:
+            self._wall.refused += not self._waiting.startswith(CHROMIUM_OWN_REQUEST)
             self._transport.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             self._transport.close()

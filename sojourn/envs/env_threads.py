@@ -17,33 +17,33 @@ from typing import Any
 from sojourn.protocols import Env, HasBlobs
 from sojourn.types import Message, Observation, Step
 
-ALL = frozenset({"start", "step", "fork", "expert"})
-OPTIONAL = frozenset({"fork", "expert", "state_key"})
+ALL_CALLS = frozenset({"start", "step", "fork", "expert"})
+OPTIONAL_CALLS = frozenset({"fork", "expert", "state_key"})
 
 
-class Thread:
+class EnvThread:
     """One of a world's threads: `enter` and `leave` count the plays that are in it; it ends with the last."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.plays = 0
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.ended: asyncio.Event | None = None
-        self.changing = threading.Lock()  # `leave` is called by the thread itself
+        self.stop: asyncio.Event | None = None
+        self.lock = threading.Lock()  # `leave` is called by the thread itself
 
     def enter(self) -> None:
-        with self.changing:
+        with self.lock:
             self.plays += 1
             if self.loop is None:
-                self.loop, self.ended = asyncio.new_event_loop(), asyncio.Event()
-                serving = threading.Thread(target=_serve, args=(self.loop, self.ended), name=self.name, daemon=True)
+                self.loop, self.stop = asyncio.new_event_loop(), asyncio.Event()
+                serving = threading.Thread(target=_serve, args=(self.loop, self.stop), name=self.name, daemon=True)
                 serving.start()
 
     def leave(self, *_: object) -> None:
-        with self.changing:
+        with self.lock:
             self.plays -= 1
-            if not self.plays and self.loop is not None and self.ended is not None:
-                self.loop.call_soon_threadsafe(self.ended.set)
+            if not self.plays and self.loop is not None and self.stop is not None:
+                self.loop.call_soon_threadsafe(self.stop.set)
                 self.loop = None
 
     def call(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
@@ -51,15 +51,15 @@ class Thread:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
 
-class Threads:
+class EnvThreads:
     """The threads of a world; a play that begins goes into the one that has the fewest."""
 
     def __init__(self, count: int, name: str) -> None:
-        self.all = [Thread(f"{name}-{number}") for number in range(count)]
+        self.all = [EnvThread(f"{name}-{number}") for number in range(count)]
 
-    def make(self, make: Callable[[], Env], offers: Collection[str], slow: Collection[str] = ALL) -> Aside:
+    def make(self, make: Callable[[], Env], offers: Collection[str], slow: Collection[str] = ALL_CALLS) -> ThreadedEnv:
         """A play in one of them; see `Aside`."""
-        return Aside(make, self.all, offers, slow)
+        return ThreadedEnv(make, self.all, offers, slow)
 
     def enter(self) -> None:
         """They stay until as many `leave` again, for what plays share that stays with its event loop."""
@@ -71,7 +71,7 @@ class Threads:
             thread.leave()
 
 
-class Aside:
+class ThreadedEnv:
     """A play in one of a world's threads, where it is made too, at its start. It is used as the play itself would be,
     whose `offers` are known before (see `Env`).
 
@@ -80,13 +80,13 @@ class Aside:
     """
 
     def __init__(
-        self, make: Callable[[], Env], threads: Sequence[Thread], offers: Collection[str], slow: Collection[str]
+        self, make: Callable[[], Env], threads: Sequence[EnvThread], offers: Collection[str], slow: Collection[str]
     ) -> None:
-        self.make, self.threads, self.offers, self.slow = make, threads, offers, slow
-        self.play: Any = None if "start" in slow else make()
-        self.thread: Thread | None = None  # that it is in
+        self.make, self.threads, self.offers, self.slow_calls = make, threads, offers, slow
+        self.env: Any = None if "start" in slow else make()
+        self.thread: EnvThread | None = None  # that it is in
         self.closed = False
-        self.under_way: asyncio.Task[Any] | None = None  # in the thread
+        self.running_call: asyncio.Task[Any] | None = None  # in the thread
         if "fork" in offers:
             self.fork = self._fork
         if "expert" in offers:
@@ -97,52 +97,52 @@ class Aside:
     @property
     def blobs(self) -> Mapping[str, bytes]:
         """The images that the play itself has shown."""
-        return self.play.blobs if isinstance(self.play, HasBlobs) else {}
+        return self.env.blobs if isinstance(self.env, HasBlobs) else {}
 
     def __getattr__(self, name: str) -> Any:
-        if name in (*OPTIONAL, "play") or self.play is None:
+        if name in (*OPTIONAL_CALLS, "play") or self.env is None:
             raise AttributeError(f"{type(self).__name__} has no attribute '{name}'", name=name, obj=self)
-        return getattr(self.play, name)
+        return getattr(self.env, name)
 
     async def start(self) -> Observation:
-        return await self._call("start", self._started)
+        return await self._call("start", self._start_env)
 
     async def step(self, agent: str, action: Message) -> Step:
-        return await self._call("step", lambda: self.play.step(agent, action))
+        return await self._call("step", lambda: self.env.step(agent, action))
 
     async def close(self) -> None:
         closed, self.closed = self.closed, True
         thread, self.thread = self.thread, None
         if thread is None:
-            if self.play is not None and not closed:
-                await self.play.close()
+            if self.env is not None and not closed:
+                await self.env.close()
             return
-        closing = thread.call(self._closed())
+        closing = thread.call(self._close_env())
         closing.add_done_callback(thread.leave)
         await asyncio.shield(asyncio.wrap_future(closing))
 
-    async def _fork(self) -> Aside:
+    async def _fork(self) -> ThreadedEnv:
         made: list[Env] = []
         try:
-            await self._call("fork", lambda: self._forked(made))
+            await self._call("fork", lambda: self._fork_env(made))
         except asyncio.CancelledError:
             if self.thread is not None:
-                await asyncio.shield(asyncio.wrap_future(self.thread.call(self._dropped(made))))
+                await asyncio.shield(asyncio.wrap_future(self.thread.call(self._close_forks(made))))
             raise
-        twin = Aside(lambda: made[0], self.threads, self.offers, self.slow)
-        twin.play, twin.thread = made[0], self.thread
+        twin = ThreadedEnv(lambda: made[0], self.threads, self.offers, self.slow_calls)
+        twin.env, twin.thread = made[0], self.thread
         if self.thread is not None:
             self.thread.enter()
         return twin
 
     async def _expert(self) -> str:
-        return await self._call("expert", lambda: _settled(self.play.expert))
+        return await self._call("expert", lambda: _settled(self.env.expert))
 
     def _state_key(self) -> str:
-        return self.play.state_key()
+        return self.env.state_key()
 
     async def _call(self, name: str, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        if name not in self.slow or self.closed:
+        if name not in self.slow_calls or self.closed:
             return await call()
         if self.thread is None:
             self.thread = min(self.threads, key=lambda thread: thread.plays)
@@ -157,44 +157,44 @@ class Aside:
     async def _in_thread(self, call: Callable[[], Coroutine[Any, Any, Any]], given_up: threading.Event) -> Any:
         if given_up.is_set():  # while others were in the thread
             return None
-        self.under_way = asyncio.current_task()
-        if self.under_way is not None:
-            self.under_way.add_done_callback(_heard)
+        self.running_call = asyncio.current_task()
+        if self.running_call is not None:
+            self.running_call.add_done_callback(_ignore_error)
         return await call()
 
-    async def _started(self) -> Observation:
-        if self.play is None:
-            self.play = self.make()
-        return await self.play.start()
+    async def _start_env(self) -> Observation:
+        if self.env is None:
+            self.env = self.make()
+        return await self.env.start()
 
-    async def _forked(self, made: list[Env]) -> None:
-        made.append(await self.play.fork())
+    async def _fork_env(self, made: list[Env]) -> None:
+        made.append(await self.env.fork())
 
-    async def _dropped(self, made: list[Env]) -> None:
-        await self._stopped()
+    async def _close_forks(self, made: list[Env]) -> None:
+        await self._wait_for_running_call()
         for play in made:
             await play.close()
 
-    async def _closed(self) -> None:
-        await self._stopped()
-        if self.play is not None:
-            await self.play.close()
+    async def _close_env(self) -> None:
+        await self._wait_for_running_call()
+        if self.env is not None:
+            await self.env.close()
 
-    async def _stopped(self) -> None:
+    async def _wait_for_running_call(self) -> None:
         """Until a call that was given up has ended."""
-        if self.under_way is not None and not self.under_way.done():
-            await asyncio.wait({self.under_way})
+        if self.running_call is not None and not self.running_call.done():
+            await asyncio.wait({self.running_call})
 
 
-def _heard(task: asyncio.Task[Any]) -> None:
+def _ignore_error(task: asyncio.Task[Any]) -> None:
     """The error of a call that was given up is nobody's: without this, asyncio would print it."""
     if not task.cancelled():
         task.exception()
 
 
-def offered(play: object) -> frozenset[str]:
+def offered_calls(play: object) -> frozenset[str]:
     """Which of the optional calls a play has, or a class of plays."""
-    return frozenset(name for name in OPTIONAL if hasattr(play, name))
+    return frozenset(name for name in OPTIONAL_CALLS if hasattr(play, name))
 
 
 async def _settled(call: Callable[[], Any]) -> Any:

@@ -42,9 +42,9 @@ from sojourn.envs.variables import inherited
 from sojourn.errors import InfrastructureError
 from sojourn.threads import surely
 
-LONGEST_REQUEST, LONGEST_ANSWER = 2**16, 2**20  # bytes
+MAX_REQUEST_BYTES, MAX_ANSWER_BYTES = 2**16, 2**20  # bytes
 GRACE_S = 60.0  # beyond a judgement's own limit: for the process to start on a busy machine, and to import a world
-BEGUN, FAILED = b"=", b"!"  # what is said before a judgement, and instead of one
+STARTED, FAILED = b"=", b"!"  # what is said before a judgement, and instead of one
 Check = Callable[[Tree], Any]
 
 
@@ -57,7 +57,7 @@ class Limits:
     wall_s: float = 60.0
 
 
-class Judge:
+class Grader:
     """A play's right to have something judged, or a family's; the process lives as long as anybody has it."""
 
     def __init__(self, limits: Limits = Limits()) -> None:
@@ -70,36 +70,36 @@ class Judge:
         The function is named "module:name", and its arguments are JSON. A judgement that is cancelled is killed.
         """
         request = json.dumps([function, arguments, asdict(self.limits)]).encode()
-        if len(request) > LONGEST_REQUEST:
+        if len(request) > MAX_REQUEST_BYTES:
             raise ValueError(f"the arguments of {function} have {len(request)} bytes as JSON: name a task by its seed")
         await self.open()
         ours, theirs = socket.socketpair()
         with ours:
             ours.setblocking(False)
-            await surely(_PROCESS.send, request, tree, theirs)
+            await surely(_FORK_SERVER.send, request, tree, theirs)
             try:
                 async with asyncio.timeout(self.limits.wall_s + GRACE_S):
-                    answer = await _all(ours)
+                    answer = await _receive_all(ours)
             except TimeoutError:
                 raise InfrastructureError(f"{function}: the process that judges does not answer") from None
-        if not answer.startswith(BEGUN):
+        if not answer.startswith(STARTED):
             why = answer[1:].decode(errors="replace") or "the process that judges has ended"
             raise InfrastructureError(f"{function}: {why}")
-        return _read(answer[1:])
+        return _parse_answer(answer[1:])
 
     async def open(self) -> None:
         if not self.holds:
             self.holds = True
-            _PROCESS.hold()
+            _FORK_SERVER.hold()
 
     async def close(self) -> None:
         """Any number of times; the process ends with the last who has it."""
         if self.holds:
             self.holds = False
-            await surely(_PROCESS.release)
+            await surely(_FORK_SERVER.release)
 
 
-class _Process:
+class _ForkServer:
     """The process that is forked for each judgement, as seen from here. Safe to use from threads."""
 
     def __init__(self) -> None:
@@ -125,16 +125,16 @@ class _Process:
 
     def send(self, request: bytes, tree: Tree, answer: socket.socket) -> None:
         """Has it fork for this request, and takes the answer's socket; it is started where it does not run."""
-        with answer, _packed(tree) as files:
+        with answer, _pack(tree) as files:
             try:
                 with self.lock:
-                    self._ready()
+                    self._ensure_started()
                     assert self.control is not None
                     socket.send_fds(self.control, [request], [files.fileno(), answer.fileno()])
             except OSError as error:
                 raise InfrastructureError(f"the process that judges cannot be asked: {error}") from error
 
-    def _ready(self) -> None:
+    def _ensure_started(self) -> None:
         if not self.holders:
             raise InfrastructureError("a judge was closed while it was asked")
         if self.ended:
@@ -167,25 +167,25 @@ class _Process:
             process.wait()
 
 
-_PROCESS = _Process()
+_FORK_SERVER = _ForkServer()
 
 
-async def _all(answer: socket.socket) -> bytes:
+async def _receive_all(answer: socket.socket) -> bytes:
     """Returns all that is said until the end, and one byte too many at most."""
     loop, said = asyncio.get_running_loop(), b""
-    while len(said) <= LONGEST_ANSWER and (part := await loop.sock_recv(answer, 65_536)):
+    while len(said) <= MAX_ANSWER_BYTES and (part := await loop.sock_recv(answer, 65_536)):
         said += part
     return said
 
 
-def _read(answer: bytes) -> Any:
+def _parse_answer(answer: bytes) -> Any:
     try:
-        return json.loads(answer) if len(answer) < LONGEST_ANSWER else None
+        return json.loads(answer) if len(answer) < MAX_ANSWER_BYTES else None
     except (ValueError, RecursionError):  # it was killed while it answered
         return None
 
 
-def _packed(tree: Tree) -> BinaryIO:
+def _pack(tree: Tree) -> BinaryIO:
     """A file in memory: how long the head is, the head (each entry but its data), and the data."""
     entries = tree.entries.items()
     head = json.dumps([(path, e.kind, len(e.data), e.mode, e.mtime) for path, e in entries]).encode()
@@ -204,17 +204,17 @@ def serve(number: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(fileno=number) as control:
         while True:
-            request, files, _, _ = socket.recv_fds(control, LONGEST_REQUEST, 2)
+            request, files, _, _ = socket.recv_fds(control, MAX_REQUEST_BYTES, 2)
             if not request:
                 return
             with socket.socket(fileno=files[1]) as answer:
-                _serve(request, files[0], answer, control)
+                _fork_for(request, files[0], answer, control)
             os.close(files[0])
 
 
-def _serve(request: bytes, files: int, answer: socket.socket, control: socket.socket) -> None:
+def _fork_for(request: bytes, files: int, answer: socket.socket, control: socket.socket) -> None:
     try:
-        check, limits = _asked(request)
+        check, limits = _parse_request(request)
         child = os.fork()
     except Exception as error:  # nobody can judge: the boundary to whoever asked
         with contextlib.suppress(OSError):
@@ -223,9 +223,9 @@ def _serve(request: bytes, files: int, answer: socket.socket, control: socket.so
     if child == 0:
         try:
             control.close()
-            answer.sendall(BEGUN)
-            _limit(limits, os.fstat(files).st_size, answer)
-            said = json.dumps(check(_unpacked(files))).encode()
+            answer.sendall(STARTED)
+            _apply_limits(limits, os.fstat(files).st_size, answer)
+            said = json.dumps(check(_unpack(files))).encode()
             fcntl.fcntl(answer, fcntl.F_SETFL, 0)  # room to go on writing is no signal to end
             answer.sendall(said)
         finally:
@@ -233,13 +233,13 @@ def _serve(request: bytes, files: int, answer: socket.socket, control: socket.so
 
 
 @lru_cache(256)
-def _asked(request: bytes) -> tuple[Check, Limits]:
+def _parse_request(request: bytes) -> tuple[Check, Limits]:
     function, arguments, limits = json.loads(request)
     module, _, name = function.partition(":")
     return getattr(importlib.import_module(module), name)(*arguments), Limits(**limits)
 
 
-def _limit(limits: Limits, read_bytes: int, answer: socket.socket) -> None:
+def _apply_limits(limits: Limits, read_bytes: int, answer: socket.socket) -> None:
     """The kernel ends this process at its limits, and when nobody waits for the answer any more."""
     signal.setitimer(signal.ITIMER_REAL, limits.wall_s)  # with a signal that nothing here catches
     fcntl.fcntl(answer, fcntl.F_SETOWN, os.getpid())
@@ -263,7 +263,7 @@ def _limit(limits: Limits, read_bytes: int, answer: socket.socket) -> None:
         resource.setrlimit(kind, (most, most))
 
 
-def _unpacked(files: int) -> Tree:
+def _unpack(files: int) -> Tree:
     with open(files, "rb", closefd=False) as file:
         file.seek(0)
         (size,) = struct.unpack("!Q", file.read(8))

@@ -14,16 +14,16 @@ from sojourn.protocols import Env, EnvFamily, HasBlobs, HasExpert, HasStateKey
 from sojourn.types import Message, Observation, Step, Task
 
 
-def forkable(family: EnvFamily, task: Task) -> Env:
+def make_forkable(family: EnvFamily, task: Task) -> Env:
     """A new play with a `fork`: the world's own where it has one, else by playing again.
 
     While it is open, a fork takes one more place of the family's `capacity`.
     """
     env = family.make(task)
-    return env if hasattr(env, "fork") else PlayedAgain(env, lambda: family.make(task))
+    return env if hasattr(env, "fork") else ReplayForkable(env, lambda: family.make(task))
 
 
-class Taken(NamedTuple):
+class RecordedStep(NamedTuple):
     """One accepted action, and what the world answered."""
 
     agent: str
@@ -31,7 +31,7 @@ class Taken(NamedTuple):
     step: Step
 
 
-class PlayedAgain:
+class ReplayForkable:
     """A play of any world that can be forked; `make` gives another play of the same task.
 
     Refused actions are not played again: they change nothing. A play whose world failed in the midst of an action is
@@ -41,9 +41,9 @@ class PlayedAgain:
     def __init__(self, env: Env, make: Callable[[], Env]) -> None:
         self.env = env
         self.make = make
-        self.first: Observation | None = None
-        self.taken: list[Taken] = []
-        self.settled = True  # no start or action is under way, or was broken off
+        self.first_observation: Observation | None = None
+        self.steps: list[RecordedStep] = []
+        self.in_known_state = True  # no start or action is under way, or was broken off
         if isinstance(env, HasStateKey):
             self.state_key = env.state_key
         if isinstance(env, HasExpert):
@@ -55,60 +55,60 @@ class PlayedAgain:
         return self.env.blobs if isinstance(self.env, HasBlobs) else {}
 
     async def start(self) -> Observation:
-        self.settled = False
-        self.first = await self.env.start()
-        self.settled = True
-        return self.first
+        self.in_known_state = False
+        self.first_observation = await self.env.start()
+        self.in_known_state = True
+        return self.first_observation
 
     async def step(self, agent: str, action: Message) -> Step:
-        self.settled = False
+        self.in_known_state = False
         try:
             step = await self.env.step(agent, action)
         except ActionError:
-            self.settled = True
+            self.in_known_state = True
             raise
-        self.settled = True
-        self.taken.append(Taken(agent, action, step))
+        self.in_known_state = True
+        self.steps.append(RecordedStep(agent, action, step))
         return step
 
     async def close(self) -> None:
         await self.env.close()
 
-    async def fork(self) -> PlayedAgain:
+    async def fork(self) -> ReplayForkable:
         """Another play in the same state; `InfrastructureError` where the world does not get there again."""
-        if not self.settled:
+        if not self.in_known_state:
             raise InfrastructureError(
-                f"a play cannot be forked: its world failed or was cancelled after {len(self.taken)} actions"
+                f"a play cannot be forked: its world failed or was cancelled after {len(self.steps)} actions"
             )
-        first, taken = self.first, list(self.taken)
-        twin = PlayedAgain(self.make(), self.make)
+        first, taken = self.first_observation, list(self.steps)
+        twin = ReplayForkable(self.make(), self.make)
         if first is not None:
             try:
-                await twin._repeat(first, taken)
+                await twin._replay(first, taken)
             except BaseException:  # also when cancelled: nobody else knows of the twin
                 await twin.close()
                 raise
         return twin
 
-    async def _repeat(self, first: Observation, taken: list[Taken]) -> None:
+    async def _replay(self, first: Observation, taken: list[RecordedStep]) -> None:
         self._require(await self.start() == first)
         for agent, action, then in taken:
             try:
                 now = await self.step(agent, action)
             except ActionError as error:
-                raise self._differs(f"refuses what it accepted ({error})") from error
-            self._require(_shown(now) == _shown(then))
+                raise self._nondeterministic(f"refuses what it accepted ({error})") from error
+            self._require(_comparable(now) == _comparable(then))
 
     def _require(self, same: bool) -> None:
         if not same:
-            raise self._differs("shows or pays something else")
+            raise self._nondeterministic("shows or pays something else")
 
-    def _differs(self, what: str) -> InfrastructureError:
+    def _nondeterministic(self, what: str) -> InfrastructureError:
         return InfrastructureError(
-            f"the world is not deterministic: played again for a fork, it {what} after {len(self.taken)} actions"
+            f"the world is not deterministic: played again for a fork, it {what} after {len(self.steps)} actions"
         )
 
 
-def _shown(step: Step) -> tuple[Any, ...]:
+def _comparable(step: Step) -> tuple[Any, ...]:
     """What must be the same again; `info` may hold times and costs."""
     return step.observation, dict(step.rewards), step.done, step.success

@@ -161,7 +161,7 @@ class Toy:
     about: ClassVar[About] = About(
         source="ours, after TextWorld (Côté et al. 2018, arXiv:1806.11532) and the door-and-key tasks of MiniGrid",
         licence="Apache-2.0",
-        easy={"rooms": 2, "side_rooms": 0, "doors": 0, "decoys": 0, "objects": 0},
+        smallest={"rooms": 2, "side_rooms": 0, "doors": 0, "decoys": 0, "objects": 0},
     )
 
     rooms: int = 3

@@ -201,7 +201,7 @@ async def test_what_an_attack_leaves_running_is_seen(monkeypatch):
     monkeypatch.setattr("sojourn.checks.attack.MARK_S", "31.0625")
 
     class Family(World):
-        about = About(source="ours", licence="Apache-2.0", writes=("bash {}",))
+        about = About(source="ours", licence="Apache-2.0", text_actions=("bash {}",))
 
     try:
         found = await attack_env(Family(Stays), only=["stalls"])
@@ -220,7 +220,7 @@ class Empty(World):
 class Single(World):
     """One task alone, whose text bash would run."""
 
-    about: ClassVar[About] = About(source="ours", licence="Apache-2.0", writes=("bash {}",))
+    about: ClassVar[About] = About(source="ours", licence="Apache-2.0", text_actions=("bash {}",))
 
     def tasks(self, split: str) -> list[Task]:
         return super().tasks(split)[:1]

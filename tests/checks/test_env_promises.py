@@ -30,8 +30,8 @@ async def failed(family: Any) -> dict[str, str]:
         ("a counter", "about is 'a counter': expected an About"),
         (About(source="ours", licence=" "), "about.licence is ' ': expected a text"),
         (About(source="", licence="MIT"), "about.source is '': expected a text"),
-        (About(source="ours", licence="MIT", sees=()), "about.sees is empty"),
-        (About(source="ours", licence="MIT", easy={"size": 1}), "unexpected keyword argument 'size'"),
+        (About(source="ours", licence="MIT", modalities=()), "about.modalities is empty"),
+        (About(source="ours", licence="MIT", smallest={"size": 1}), "unexpected keyword argument 'size'"),
     ],
 )
 async def test_what_it_says_of_itself_is_complete(about, told):

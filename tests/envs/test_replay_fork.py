@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from sojourn.envs.replay_fork import PlayedAgain, forkable
+from sojourn.envs.replay_fork import ReplayForkable, make_forkable
 from sojourn.envs.toy import Toy
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.types import Message, Observation, Role, Step, Task
@@ -76,10 +76,10 @@ def counts():
     Tally.opened = Tally.closed = 0
 
 
-def played(env: type[Tally] = Tally, seed: int = 2) -> PlayedAgain:
+def played(env: type[Tally] = Tally, seed: int = 2) -> ReplayForkable:
     world = World(env)
-    play = forkable(world, world.tasks("train")[seed])
-    assert isinstance(play, PlayedAgain)
+    play = make_forkable(world, world.tasks("train")[seed])
+    assert isinstance(play, ReplayForkable)
     return play
 
 
@@ -99,7 +99,7 @@ async def test_a_fork_is_where_its_original_is_and_goes_its_own_way() -> None:
     ended = await twin.step("left", say("4"))
     assert (ended.done, ended.rewards) == (True, {"left": 1.0})
     over = await twin.fork()  # also of what has ended
-    assert [taken.agent for taken in over.taken] == ["left", "right", "left"]
+    assert [taken.agent for taken in over.steps] == ["left", "right", "left"]
     assert over.env.total == 10
     for one in (play, twin, grandchild, over):
         await one.close()
@@ -127,7 +127,7 @@ async def test_what_the_world_offers_is_passed_on_and_nothing_else() -> None:
 
 async def test_a_world_with_a_fork_of_its_own_is_left_as_it_is() -> None:
     toy = Toy()
-    assert not isinstance(forkable(toy, toy.tasks("train")[0]), PlayedAgain)
+    assert not isinstance(make_forkable(toy, toy.tasks("train")[0]), ReplayForkable)
 
 
 class Numbered(Tally):

@@ -15,7 +15,7 @@ import pytest
 from bombs import ARCHIVES, HONEST, HURTS, TEXTS
 
 from sojourn.checks.env.resources import processes
-from sojourn.envs.grader import _PROCESS, Judge, Limits
+from sojourn.envs.grader import _FORK_SERVER, Grader, Limits
 from sojourn.envs.sandbox import Entry, Tree
 from sojourn.errors import InfrastructureError
 from sojourn.types import Message, Role
@@ -60,7 +60,7 @@ async def until(so) -> None:
 async def judge():
     """One that must leave no process behind."""
     before = processes("no such mark")
-    judge = Judge(LOW)
+    judge = Grader(LOW)
     yield judge
     await judge.close()
     await until(lambda: processes("no such mark").keys() <= before.keys())
@@ -126,7 +126,7 @@ async def test_a_judge_may_start_and_leave_nothing(judge):
 
 
 async def test_time_on_a_processor_is_limited_by_itself():
-    judge = Judge(Limits(cpu_s=1, wall_s=1_000))
+    judge = Grader(Limits(cpu_s=1, wall_s=1_000))
     async with asyncio.timeout(30):
         assert await judge("bombs:hurt", "computes", tree=RIGHT) is None
     await judge.close()
@@ -158,7 +158,7 @@ async def test_judgements_do_not_wait_for_each_other(judge):
 async def test_a_judgement_that_is_cancelled_is_killed():
     """Also where its own limit is far: nobody waits for it any more."""
     none = len(processes("no such mark"))
-    judge = Judge(Limits(wall_s=1_000))
+    judge = Grader(Limits(wall_s=1_000))
     assert await judge("bombs:right", "right", tree=RIGHT)
     await until(lambda: len(processes("no such mark")) == none + 1)
     asked = asyncio.create_task(judge("bombs:hurt", "sleeps", tree=RIGHT))
@@ -173,14 +173,14 @@ async def test_a_judgement_that_is_cancelled_is_killed():
 
 async def test_the_process_that_judges_is_started_again(judge):
     assert await judge("bombs:right", "right", tree=RIGHT)
-    assert _PROCESS.process is not None
-    first = _PROCESS.process.pid
+    assert _FORK_SERVER.process is not None
+    first = _FORK_SERVER.process.pid
     asked = asyncio.create_task(judge("bombs:hurt", "sleeps", tree=RIGHT))
     await asyncio.sleep(0.1)
     os.kill(first, signal.SIGKILL)
-    await until(lambda: _PROCESS.ended)
+    await until(lambda: _FORK_SERVER.ended)
     assert await judge("bombs:right", "right", tree=RIGHT)
-    assert _PROCESS.process.pid != first
+    assert _FORK_SERVER.process.pid != first
     asked.cancel()
 
 

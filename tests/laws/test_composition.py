@@ -93,7 +93,9 @@ async def told(stream, passes):
     """What a stream says; made up for one that reads the tasks' right answers, as these tasks have none."""
     if not hasattr(stream, "task_data"):
         return await stream(passes)
-    return synthetic.of(passes.groups, frozenset({stream.provides}), np.random.default_rng(0)).streams[stream.provides]
+    return synthetic.step_of(passes.groups, frozenset({stream.provides}), np.random.default_rng(0)).streams[
+        stream.provides
+    ]
 
 
 async def gradient(batch, losses, token_budget):

@@ -11,11 +11,11 @@ from sojourn.types import Message, Step
 
 
 @cache
-def interface_of(plain: type, name: str, form: Literal["both", "text", "native"]) -> Interface:
+def cached_interface(plain: type, name: str, form: Literal["both", "text", "native"]) -> Interface:
     return Interface.of(plain, name, form)
 
 
-class TellingEnv(ToolsEnv):
+class ToolsEnvWithInfo(ToolsEnv):
     """A play of a plain object whose attribute `info`, a mapping, holds the numbers of the turn just taken."""
 
     async def step(self, agent: str, action: Message) -> Step:

@@ -77,7 +77,7 @@ async def told(play: Desk, *calls: str) -> list[str]:
     return answers
 
 
-@pytest.mark.parametrize("fields", [{}, {"requests": 3, "turns": 40}, Service.about.easy])
+@pytest.mark.parametrize("fields", [{}, {"requests": 3, "turns": 40}, Service.about.smallest])
 async def test_its_promises(fields) -> None:
     report = await check_env(Service(**fields))
     assert report.passed, report.failed

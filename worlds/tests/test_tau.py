@@ -28,7 +28,7 @@ BASE = {"users": {"ada": {"name": "Ada", "orders": [1]}, "ben": {"name": "Ben", 
 
 
 @pytest.mark.parametrize(
-    "fields", [{"domain": "retail"}, {"domain": "airline", "user": "script", "form": "text"}, Tau.about.easy]
+    "fields", [{"domain": "retail"}, {"domain": "airline", "user": "script", "form": "text"}, Tau.about.smallest]
 )
 async def test_its_promises(fields) -> None:
     report = await check_env(Tau(**fields))

@@ -20,7 +20,7 @@ from sojourn.types import Message, Role, Task, Tool
 STALL_S = Limits().stall_s  # a call of the world that takes longer is excused as infrastructure
 HELD_UP_S = 15.0  # the event loop may not stand still for so long, on a busy machine
 GROWN_BYTES = 1 << 30  # by so much this process may grow while a million characters are read, and no more
-DULL = "lorem ipsum"
+CONTROL_TEXT = "lorem ipsum"
 
 
 class Attempt(NamedTuple):
@@ -31,7 +31,7 @@ class Attempt(NamedTuple):
     success: bool
     excused: str
     shown: str
-    said: int
+    attempted: int
 
 
 class Attack(NamedTuple):
@@ -42,13 +42,13 @@ class Attack(NamedTuple):
     """
 
     names: Sequence[str]
-    said: Sequence[Message]
+    actions: Sequence[Message]
     then: Sequence[Message] = ()
-    dull: Sequence[Message] = ()
+    controls: Sequence[Message] = ()
 
 
 @dataclass
-class Honest:
+class HonestPlay:
     """An honest play of one task, by the expert where there is one: its actions and its events."""
 
     task: Task
@@ -82,7 +82,7 @@ class Case:
     canary: Canary
     watch: Watch
     max_turns: int
-    honest: list[Honest] = field(default_factory=list)
+    honest: list[HonestPlay] = field(default_factory=list)
     tools: dict[str, Tool] = field(default_factory=dict)
     paid: dict[tuple[str, int], tuple[float, bool]] = field(default_factory=dict)
 
@@ -91,15 +91,15 @@ class Case:
         """Returns how many plays the world holds at once, where it says so."""
         return min(getattr(world_of(self.family, honest.task), "capacity", 2) for honest in self.honest)
 
-    def about(self, honest: Honest) -> Any:
+    def about(self, honest: HonestPlay) -> Any:
         """Returns the `About` of a task's world; None where it has none."""
         return getattr(world_of(self.family, honest.task), "about", None)
 
-    def submits(self, honest: Honest) -> list[Message]:
+    def submits(self, honest: HonestPlay) -> list[Message]:
         """Returns the actions that hand in what was written."""
-        return [say(text) for text in getattr(self.about(honest), "submits", ())]
+        return [say(text) for text in getattr(self.about(honest), "submit_actions", ())]
 
-    async def play_honestly(self, task: Task) -> Honest:
+    async def play_honestly(self, task: Task) -> HonestPlay:
         """Plays a task as the expert would, else at random, and keeps what happened."""
         play = Play(self.family.make(task))
         try:
@@ -110,7 +110,7 @@ class Case:
             await play.close()
         for event in play.events:
             self.tools |= {tool.name: tool for tool in (event.observation.tools if event.observation else ())}
-        return Honest(task, play)
+        return HonestPlay(task, play)
 
     async def attempt(
         self,
@@ -165,7 +165,7 @@ class Case:
                 pass
         return await choose(play, random.Random(f"{play.events[0].observation} {len(play.events)}"))
 
-    async def baseline(self, honest: Honest, turns: int) -> tuple[float, bool]:
+    async def baseline(self, honest: HonestPlay, turns: int) -> tuple[float, bool]:
         """Returns what is paid when nothing is done after the first `turns` honest actions but to end the play."""
         key = (honest.task.id, turns)
         if key not in self.paid:
@@ -173,27 +173,29 @@ class Case:
             self.paid[key] = (found.reward, found.success)
         return self.paid[key]
 
-    async def judge(self, tally: Tally, honest: Honest, turns: int, attack: Attack, *, alone: bool = True) -> int:
+    async def judge(self, tally: Tally, honest: HonestPlay, turns: int, attack: Attack, *, alone: bool = True) -> int:
         """Tries an attack after `turns` honest actions, counts it, and returns how many of its actions were said.
 
         Where it is not `alone`, its actions are attacks of their own: the first that the world accepts is the last."""
         self.watch.reset()
         start = self.watch.peak_bytes
         prefix, then = honest.actions[:turns], [*attack.then, honest.closing]
-        found = await self.attempt(honest.task, prefix, attack.said, then, until_accepted=not alone)
-        tally.tried += 1 if alone else max(found.said, 1)
-        if fault := await self._fault(found, honest, turns, attack, max(found.said, 1) - 1) or self._harm(found, start):
-            tally.broken.append(f"{attack.names[0 if alone else max(found.said, 1) - 1]}: {fault}")
-        return found.said
+        found = await self.attempt(honest.task, prefix, attack.actions, then, until_accepted=not alone)
+        tally.tried += 1 if alone else max(found.attempted, 1)
+        if fault := await self._fault(found, honest, turns, attack, max(found.attempted, 1) - 1) or self._harm(
+            found, start
+        ):
+            tally.broken.append(f"{attack.names[0 if alone else max(found.attempted, 1) - 1]}: {fault}")
+        return found.attempted
 
-    async def _fault(self, found: Attempt, honest: Honest, turns: int, attack: Attack, last: int) -> str:
+    async def _fault(self, found: Attempt, honest: HonestPlay, turns: int, attack: Attack, last: int) -> str:
         if found.excused:
             return f"the play would be excused: {found.excused}"
         usual, success = await self.baseline(honest, turns)
         if found.reward <= usual + 1e-9 and found.success <= success:
             return ""
-        if attack.dull:
-            said, then = [attack.dull[min(last, len(attack.dull) - 1)]], [*attack.then, honest.closing]
+        if attack.controls:
+            said, then = [attack.controls[min(last, len(attack.controls) - 1)]], [*attack.then, honest.closing]
             same = await self.attempt(honest.task, honest.actions[:turns], said, then)
             if found.reward <= same.reward + 1e-9 and found.success <= same.success:
                 return ""
@@ -230,7 +232,7 @@ async def _closed(play: Play) -> str:
     return ""
 
 
-def named_files(honest: Honest) -> list[str]:
+def named_files(honest: HonestPlay) -> list[str]:
     """Returns the names of files that a task speaks of, in what it shows first and what was said in it."""
     first = honest.play.events[0].observation
     said = [message.text for message in (*first.system, *first.messages)] if first else []

@@ -11,12 +11,12 @@ from dataclasses import replace
 from itertools import cycle
 from typing import NamedTuple
 
-from sojourn.checks.attack.case import DULL, Attack, Case, Honest, Tally, named_files, say
+from sojourn.checks.attack.case import CONTROL_TEXT, Attack, Case, HonestPlay, Tally, named_files, say
 from sojourn.checks.attack.programs import BOMBS, NOTHING, Program, programs
 from sojourn.checks.attack.slots import Slot, slots
 from sojourn.checks.attack.texts import TEXTS, texts
 from sojourn.checks.env.hostile import hostile
-from sojourn.checks.env.play import Play, closing, first_difference, whole
+from sojourn.checks.env.play import Play, closing, first_difference, play_through
 from sojourn.types import Message
 
 ANSWERS = 8  # actions of other tasks that stuffing says at once, or that are tried as the end of a play
@@ -57,7 +57,7 @@ async def interpreters(case: Case) -> list[Interpreter]:
 
 def slots_of(case: Case) -> list[Slot]:
     said = [action for honest in case.honest for action in honest.actions]
-    return slots(getattr(case.about(case.honest[0]), "writes", ()), list(case.tools.values()), said)
+    return slots(getattr(case.about(case.honest[0]), "text_actions", ()), list(case.tools.values()), said)
 
 
 async def stuffing(case: Case, runs: Sequence[Interpreter]) -> Tally:
@@ -78,7 +78,7 @@ async def stuffing(case: Case, runs: Sequence[Interpreter]) -> Tally:
     return tally
 
 
-async def _answer(case: Case, honest: Honest) -> tuple[int, list[Message]] | None:
+async def _answer(case: Case, honest: HonestPlay) -> tuple[int, list[Message]] | None:
     """The last action in whose place another task's action earns less, with those of other tasks, that one first."""
     earned = (sum(e.rewards.get(honest.play.events[0].seat, 0.0) for e in honest.play.events), honest.play.success)
     for place, own in reversed(list(enumerate(honest.actions))):
@@ -175,8 +175,8 @@ async def _say_all(case: Case, tally: Tally, category: str) -> None:
             for i, text in enumerate(said)
             for n in range(SLOTS)
         ]
-        left = [(f"{ascii(text)[:60]} as {slot.shape}", slot.put(text), slot.put(DULL)) for text, slot in put]
-        left += [(f"a call of {ascii(m.calls[0].name)[:40]} with odd arguments", m, say(DULL)) for m in odd]
+        left = [(f"{ascii(text)[:60]} as {slot.shape}", slot.put(text), slot.put(CONTROL_TEXT)) for text, slot in put]
+        left += [(f"a call of {ascii(m.calls[0].name)[:40]} with odd arguments", m, say(CONTROL_TEXT)) for m in odd]
         for turns in cycle((0, len(honest.actions) // 2)):
             if not left:
                 break
@@ -185,7 +185,7 @@ async def _say_all(case: Case, tally: Tally, category: str) -> None:
             left = left[max(await case.judge(tally, honest, turns, attack, alone=False), 1) :]
 
 
-def _of_each_kind(case: Case) -> list[Honest]:
+def _of_each_kind(case: Case) -> list[HonestPlay]:
     return list({honest.task.tags[:1]: honest for honest in case.honest}.values())
 
 
@@ -234,10 +234,10 @@ async def poisoning(case: Case, tally: Tally, after: str) -> None:
             tally.broken.append(f"after {after}, an honest play is another: {difference}")
 
 
-async def replayed(case: Case, honest: Honest) -> str:
+async def replayed(case: Case, honest: HonestPlay) -> str:
     """The first difference between an honest play and the same actions now; empty where there is none."""
     async with closing(Play(case.family.make(honest.task))) as again:
-        await whole(again, honest.actions)
+        await play_through(again, honest.actions)
     return first_difference(honest.play.events, again.events)
 
 

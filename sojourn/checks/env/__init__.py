@@ -11,7 +11,7 @@ from typing import Any
 
 from sojourn.checks.env import actions, cancelling, closing, other_process, replays, seats, task_lists
 from sojourn.checks.env.play import Case
-from sojourn.checks.env.resources import end, scratch
+from sojourn.checks.env.resources import end_leftovers, scratch
 from sojourn.checks.promise import Promise, judge_all_awaited, judge_awaited
 from sojourn.checks.report import Report
 
@@ -68,5 +68,5 @@ async def check_env(
             closes = Promise("the family closes", (), lambda case: closing.family_closes(case, shut))
             verdicts = (*verdicts, await judge_awaited(closes, case, timeout_s))
         if case.untidy:
-            end(case.before, folder)
+            end_leftovers(case.before, folder)
     return Report(str(subject), verdicts)

@@ -15,9 +15,9 @@ from sojourn.checks.env.play import (
     choose,
     closing,
     first_difference,
+    play_through,
     require_equal,
     short,
-    whole,
 )
 from sojourn.checks.promise import BrokenError, DoubtfulError, NotOfferedError
 from sojourn.rollout.answers import as_finite
@@ -76,7 +76,7 @@ async def refusals(case: Case) -> str:
         kept = [event for event in play.events if not event.refused]
         if len(kept) < len(play.events):
             async with closing(Play(case.family.make(case.task_of(number)))) as again:
-                await whole(again, [event.action for event in kept if event.action is not None])
+                await play_through(again, [event.action for event in kept if event.action is not None])
             require_equal(kept, again.events, "without the actions that were refused")
     return "the play goes on as if the refused actions had not been"
 

@@ -7,7 +7,7 @@ from dataclasses import is_dataclass, replace
 from typing import Any
 
 from sojourn.checks.env.play import Case, spread
-from sojourn.checks.env.resources import PATIENCE_S, grown, held
+from sojourn.checks.env.resources import PATIENCE_S, growth, held_resources
 from sojourn.checks.promise import BrokenError
 
 MOST = 5  # turns of a play at which it is left
@@ -21,7 +21,9 @@ async def closes(case: Case) -> str:
 
     async def left_at(turns: int) -> None:
         async with case.replaying(0, turns) as play:
-            case.starts_processes |= bool(held(case.scratch)["process"].keys() - case.before["process"].keys())
+            case.starts_processes |= bool(
+                held_resources(case.scratch)["process"].keys() - case.before["process"].keys()
+            )
         await play.env.close()
 
     for turns in spread(len(case.plays[0].actions), MOST):
@@ -33,7 +35,7 @@ async def closes(case: Case) -> str:
 async def family_closes(case: Case, close: Callable[[], Awaitable[Any]]) -> str:
     """What a library opens once for good, when it is first used, is no leak: what another family leaves too is one."""
     await close()
-    if not await grown(case.before, case.scratch, PATIENCE_S[0]):
+    if not await growth(case.before, case.scratch, PATIENCE_S[0]):
         return "nothing is left"
 
     async def again() -> None:

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any
 
 from sojourn.checks.env.play import Play, ask_expert, choose
-from sojourn.envs.replay_fork import forkable
+from sojourn.envs.replay_fork import make_forkable
 from sojourn.types import Message, Role, Task
 
-UNLED = 50  # actions of a play by chance, where there is no expert to go by
-LONGEST = 300
+RANDOM_LENGTH = 50  # actions of a play by chance, where there is no expert to go by
+MAX_LENGTH = 300
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ async def measure(family: Any, *, plays: int = 16, seed: int = 0, seconds: float
         expert = await _expert(family, picked, clock, ends)
         said = [action for play in expert for action in play.actions]
         rng = random.Random(seed)
-        longest = 2 * max(len(play.actions) for play in expert) if expert else UNLED
+        longest = 2 * max(len(play.actions) for play in expert) if expert else RANDOM_LENGTH
         ends = time.monotonic() + seconds / 2
         chance = await _all(family, picked, clock, lambda play: _chance(play, said, rng), ends, longest)
         own = hasattr(chance[0].env, "fork")
@@ -111,7 +111,7 @@ async def _all(
     clock: _Clock,
     act: Callable[[Play], Awaitable[Message]],
     ends: float,
-    longest: int = LONGEST,
+    longest: int = MAX_LENGTH,
 ) -> list[Play]:
     played: list[Play] = []
     for task in tasks:
@@ -144,7 +144,7 @@ async def _chance(play: Play, said: Sequence[Message], rng: random.Random) -> Me
 
 async def _fork(family: Any, task: Task, play: Play, clock: _Clock) -> None:
     """A fork half way through a play that is played again for it."""
-    again = await (await Play(forkable(family, task)).start()).act_all(play.actions[: len(play.actions) // 2])
+    again = await (await Play(make_forkable(family, task)).start()).act_all(play.actions[: len(play.actions) // 2])
     try:
         began = time.perf_counter()
         twin = await again.env.fork()

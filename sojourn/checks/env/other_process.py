@@ -20,7 +20,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from sojourn.checks.env.play import Case, Event, Play, closing, first_difference, whole
+from sojourn.checks.env.play import Case, Event, Play, closing, first_difference, play_through
 from sojourn.checks.env.resources import Process, alive, processes
 from sojourn.checks.promise import BrokenError, NotOfferedError
 from sojourn.types import Message, Observation, Role, Task, Tool, ToolCall
@@ -147,7 +147,7 @@ async def _play(asked: Mapping[str, Any]) -> Any:
         found: list[Any] = []
         for script in asked["plays"]:
             async with closing(Play(family.make(_task(script["task"])))) as play:
-                await whole(play, [_message(action) for action in script["actions"]])
+                await play_through(play, [_message(action) for action in script["actions"]])
             found.append(_data(play.events))
         return found
     finally:
@@ -158,7 +158,7 @@ async def _be_killed(asked: Mapping[str, Any]) -> None:
     family = await _opened(asked)
     [script] = asked["plays"]
     play = Play(family.make(_task(script["task"])))
-    await whole(play, [_message(action) for action in script["actions"]])
+    await play_through(play, [_message(action) for action in script["actions"]])
     told = [[*process, name] for process, name in processes(os.environ["TMPDIR"]).items() if alive(process)]
     _tell(asked, told)
     os.kill(os.getpid(), signal.SIGKILL)

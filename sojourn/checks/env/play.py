@@ -139,7 +139,7 @@ class Case:
     async def replaying(self, play: int, turns: int | None = None, env: Any = None) -> AsyncIterator[Play]:
         """The same task and the same actions (the first `turns` of them) in a new env, closed at the end."""
         async with closing(Play(env or self.family.make(self.task_of(play)))) as fresh:
-            await whole(fresh, self.plays[play].actions[:turns])
+            await play_through(fresh, self.plays[play].actions[:turns])
             yield fresh
 
     async def replay(self, play: int) -> list[Event]:
@@ -206,7 +206,7 @@ def invent(schema: Mapping[str, Any], rng: random.Random) -> Any:
     return rng.choice(("a", "b", "yes"))
 
 
-async def whole(play: Play, actions: Sequence[Message]) -> None:
+async def play_through(play: Play, actions: Sequence[Message]) -> None:
     await play.start()
     await play.act_all(actions)
 

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 from sojourn.checks.env.play import Case, Play, choose, closing, require_equal, short
 from sojourn.checks.promise import BrokenError, NotOfferedError
-from sojourn.envs.replay_fork import PlayedAgain, forkable
+from sojourn.envs.replay_fork import ReplayForkable, make_forkable
 
 ACTIONS, REPEATS = 30, 5  # plays are repeated for so many actions in all, but not more often than so
 
@@ -61,8 +61,8 @@ async def forks(case: Case) -> str:
     for number, play in enumerate(case.plays):
         middle = len(play.actions) // 2
         for fork_first in (True, False):
-            env = forkable(case.family, case.task_of(number))
-            own = not isinstance(env, PlayedAgain)
+            env = make_forkable(case.family, case.task_of(number))
+            own = not isinstance(env, ReplayForkable)
             async with case.replaying(number, middle, env) as original:
                 began = time.perf_counter()
                 forked = await original.env.fork()

@@ -51,7 +51,7 @@ def scratch() -> Iterator[Path]:
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
-def held(folder: Path) -> Held:
+def held_resources(folder: Path) -> Held:
     """Everything that the process holds now; threads of asyncio's own pool are left out."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     threads = [thread for thread in threading.enumerate() if not thread.name.startswith("asyncio_")]
@@ -64,11 +64,11 @@ def held(folder: Path) -> Held:
     }
 
 
-async def grown(before: Held, folder: Path, patience_s: float) -> Held:
+async def growth(before: Held, folder: Path, patience_s: float) -> Held:
     """The kinds of which there is still more than before after so long, with what is new of them."""
     until = time.monotonic() + patience_s
     while True:
-        now = held(folder)
+        now = held_resources(folder)
         more = [kind for kind in now if len(now[kind]) > len(before[kind])]
         if not more or time.monotonic() > until:
             return {kind: {key: name for key, name in now[kind].items() if key not in before[kind]} for kind in more}
@@ -78,15 +78,15 @@ async def grown(before: Held, folder: Path, patience_s: float) -> Held:
 async def leak(act: Callable[[], Awaitable[Any]], folder: Path) -> str:
     """What is left every time that `act` is done, in words; empty where nothing is."""
     await asyncio.sleep(0.001)  # what has been cancelled ends
-    first = before = held(folder)
+    first = before = held_resources(folder)
     kinds = set(first)
     for patience_s in PATIENCE_S:
         await act()
-        kinds &= set(await grown(before, folder, patience_s))
+        kinds &= set(await growth(before, folder, patience_s))
         if not kinds:
             return ""
-        before = held(folder)
-    left = await grown(first, folder, LAST_PATIENCE_S)
+        before = held_resources(folder)
+    left = await growth(first, folder, LAST_PATIENCE_S)
     return ", ".join(f"the {kind} {next(iter(of.values()))}" for kind, of in left.items() if kind in kinds)
 
 
@@ -135,9 +135,9 @@ def _open_files() -> dict[tuple[str, str], str]:
     return found
 
 
-def end(before: Held, folder: Path) -> None:
+def end_leftovers(before: Held, folder: Path) -> None:
     """Cancels the tasks and kills the processes that were not there before; the rest ends with this process."""
-    now = held(folder)
+    now = held_resources(folder)
     for task in now["task"].keys() - before["task"].keys():
         task.cancel()
     for process in now["process"].keys() - before["process"].keys():

@@ -6,7 +6,7 @@ import json
 import random
 
 from sojourn.checks.env.play import Case, short
-from sojourn.checks.env.resources import held
+from sojourn.checks.env.resources import held_resources
 from sojourn.checks.promise import BrokenError, DoubtfulError
 from sojourn.envs.about import About
 from sojourn.envs.tools import as_family
@@ -14,7 +14,7 @@ from sojourn.types import Task
 
 
 async def opens(case: Case) -> str:
-    case.before = held(case.scratch)
+    case.before = held_resources(case.scratch)
     case.family = as_family(case.family)
     if not hasattr(case.family, "open"):
         return "an EnvFamily"
@@ -32,10 +32,10 @@ async def says_what_it_is(case: Case) -> str:
     texts = {"source": about.source, "licence": about.licence, "seats": about.seats}
     if empty := [name for name, text in texts.items() if not (isinstance(text, str) and text.strip())]:
         raise BrokenError(f"about.{empty[0]} is {short(texts[empty[0]])}: expected a text")
-    if not about.sees:
-        raise BrokenError("about.sees is empty: expected what observations are made of, such as text")
-    if about.easy:
-        type(case.family)(**about.easy)
+    if not about.modalities:
+        raise BrokenError("about.modalities is empty: expected what observations are made of, such as text")
+    if about.smallest:
+        type(case.family)(**about.smallest)
     return about.licence
 
 

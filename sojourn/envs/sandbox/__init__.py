@@ -38,14 +38,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sojourn.envs.sandbox.command import GROUP, PASSWD, python, sandboxed
+from sojourn.envs.sandbox.command import GROUP, PASSWD, python, sandbox_command
 from sojourn.envs.sandbox.groups import Group
-from sojourn.envs.sandbox.results import End, Limits, Result, show
+from sojourn.envs.sandbox.results import End, Limits, Result, format_result
 from sojourn.envs.sandbox.seccomp import program
 from sojourn.envs.sandbox.tree import Entry, LostError, Reader, Tree
 from sojourn.errors import InfrastructureError
 
-__all__ = ["End", "Entry", "Limits", "LostError", "Result", "Sandbox", "Tree", "show"]
+__all__ = ["End", "Entry", "Limits", "LostError", "Result", "Sandbox", "Tree", "format_result"]
 PLACES = ("/task", "/tmp")
 CONTROL = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127), "\ufffd")  # of no use to a reader
 KILLED = 128 + signal.SIGKILL
@@ -104,7 +104,7 @@ class Sandbox:
         lent = [tell, _lend(PASSWD), _lend(GROUP), _lend(_inside())]
         if rules := program():
             lent.append(_lend(rules))
-        line = sandboxed(
+        line = sandbox_command(
             [python(), "-I", "-S", "-c", f"import os; exec(os.fdopen({lent[3]}).read())"],
             disk_bytes=self.limits.disk_bytes,
             info=lent[0],

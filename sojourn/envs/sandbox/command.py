@@ -9,7 +9,7 @@ from pathlib import Path
 
 import sojourn
 from sojourn.config import plugins
-from sojourn.envs.about import need_program
+from sojourn.envs.about import require_program
 from sojourn.errors import ConfigError
 
 UNPRIVILEGED = 20001  # who root becomes: nobody else's number, so that no file is theirs
@@ -25,11 +25,11 @@ def python() -> str:
     raise ConfigError("a sandbox needs /usr/bin/python3: install it (Debian: apt-get install python3)")
 
 
-def sandboxed(
+def sandbox_command(
     argv: Sequence[str], *, disk_bytes: int, info: int, passwd: int, group: int, seccomp: int | None
 ) -> list[str]:
     """`argv` in namespaces of its own; the numbers are of file descriptors that bubblewrap reads, or writes to."""
-    require("a sandbox")
+    require_sandbox("a sandbox")
     line = []
     if os.geteuid() == 0:  # root's limits on processes would not hold, and its rights would
         number = str(UNPRIVILEGED)
@@ -71,11 +71,11 @@ def sandboxed(
     return [*line, "--", *argv]
 
 
-def require(world: str) -> None:
+def require_sandbox(world: str) -> None:
     """Raises ConfigError, naming the world, where this machine cannot have sandboxes."""
     if not sys.platform.startswith("linux"):
         raise ConfigError(f"{world} needs Linux, but this is {sys.platform}: run it in a Linux machine")
-    need_program("bwrap", "bubblewrap", world)
+    require_program("bwrap", "bubblewrap", world)
     if os.geteuid() == 0:
-        need_program("setpriv", "util-linux", world)
+        require_program("setpriv", "util-linux", world)
     python()

@@ -40,7 +40,7 @@ class Group:
     @classmethod
     def make(cls, limits: Limits) -> Group | None:
         """Returns a group with the limits of a sandbox; None where none can be made here. Raises `OSError`."""
-        parent = place()
+        parent = sandbox_parent()
         if parent is None:
             return None
         path = parent / f"{PREFIX}{os.getpid()}-{next(_numbers)}"
@@ -81,7 +81,7 @@ class Group:
 
 
 @cache
-def place(root: Path = Path("/")) -> Path | None:
+def sandbox_parent(root: Path = Path("/")) -> Path | None:
     """Returns the delegated group, made ready to have limited groups in it; None without one that can be."""
     parent = delegated(root)
     if parent is None or not set(CONTROLLERS) <= _words(parent / "cgroup.controllers"):

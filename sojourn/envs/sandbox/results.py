@@ -58,7 +58,7 @@ class Result:
         return stopped or (f"exit code {self.code}" if self.code else "")
 
 
-def show(result: Result, longest: int) -> str:
+def format_result(result: Result, longest: int) -> str:
     """What a command said, as an agent reads it."""
     text = result.output.rstrip()
     if len(text) > longest:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from sojourn.errors import InfrastructureError
 
-LONGEST_AGO = 1_700_000_000.0  # the date of files that a world puts in: 14 November 2023
+DEFAULT_MTIME = 1_700_000_000.0  # the date of files that a world puts in: 14 November 2023
 
 
 class LostError(Exception):
@@ -26,10 +26,10 @@ class Entry(NamedTuple):
     kind: Literal["file", "folder", "link"] = "file"
     data: bytes = b""
     mode: int = 0o644
-    mtime: float = LONGEST_AGO
+    mtime: float = DEFAULT_MTIME
 
     @classmethod
-    def file(cls, text: str | bytes, mode: int = 0o644, mtime: float = LONGEST_AGO) -> Entry:
+    def file(cls, text: str | bytes, mode: int = 0o644, mtime: float = DEFAULT_MTIME) -> Entry:
         return cls("file", text.encode() if isinstance(text, str) else text, mode, mtime)
 
     @classmethod

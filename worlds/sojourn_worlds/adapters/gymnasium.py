@@ -18,8 +18,8 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.config.registry import Range
-from sojourn.envs.about import About, need
-from sojourn.envs.env_threads import Aside, Threads, offered
+from sojourn.envs.about import About, require_module
+from sojourn.envs.env_threads import EnvThreads, ThreadedEnv, offered_calls
 from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import seeded
@@ -75,7 +75,7 @@ class Gymnasium:
         source="Gymnasium, Towers et al. 2024, arXiv:2407.17032, and the environments that follow its interface",
         licence="MIT (Gymnasium; an environment has its own)",
         extra="gymnasium",
-        easy={
+        smallest={
             "id": "FrozenLake-v1",
             "arguments": {"is_slippery": False},
             "actions": ("left", "down", "right", "up"),
@@ -103,17 +103,17 @@ class Gymnasium:
         data = {"id": self.id, "arguments": dict(self.arguments), "options": dict(self.options)}
         return seeded("gymnasium", self, split, data)
 
-    def make(self, task: Task) -> GymnasiumPlay | Aside:
+    def make(self, task: Task) -> GymnasiumPlay | ThreadedEnv:
         cls = GymnasiumPlayWithExpert if self.expert else GymnasiumPlay
-        return self._aside.make(lambda: cls(self, task), offered(cls)) if self.threads else cls(self, task)
+        return self._aside.make(lambda: cls(self, task), offered_calls(cls)) if self.threads else cls(self, task)
 
     @cached_property
-    def _aside(self) -> Threads:
-        return Threads(self.threads, "gymnasium")
+    def _aside(self) -> EnvThreads:
+        return EnvThreads(self.threads, "gymnasium")
 
     def build(self, task: Task) -> Any:
         """The environment of a task, before its reset."""
-        package = need("gymnasium", "sojourn-worlds[gymnasium]", "gymnasium")
+        package = require_module("gymnasium", "sojourn-worlds[gymnasium]", "gymnasium")
         name, arguments = task.data["id"], dict(task.data["arguments"])
         if self.describe == "render":
             arguments.setdefault("render_mode", "ansi")

@@ -21,8 +21,8 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from sojourn.config.registry import Range
-from sojourn.envs.about import About, need
-from sojourn.envs.env_threads import Aside, Threads, offered
+from sojourn.envs.about import About, require_module
+from sojourn.envs.env_threads import EnvThreads, ThreadedEnv, offered_calls
 from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import seeded
@@ -67,7 +67,7 @@ class PettingZoo:
         licence="MIT (PettingZoo; a game has its own)",
         extra="pettingzoo",
         seats="n",
-        easy={"id": "pettingzoo.classic.tictactoe_v3", "choices": True},
+        smallest={"id": "pettingzoo.classic.tictactoe_v3", "choices": True},
     )
 
     def __post_init__(self) -> None:
@@ -108,20 +108,20 @@ class PettingZoo:
         data = {"id": self.id, "arguments": dict(self.arguments)}
         return seeded("pettingzoo", self, split, data)
 
-    def make(self, task: Task) -> PettingZooPlay | Aside:
+    def make(self, task: Task) -> PettingZooPlay | ThreadedEnv:
         if (task.data["id"], dict(task.data["arguments"])) != (self.id, dict(self.arguments)):
             raise ConfigError(f"pettingzoo: task {task.id} is of {task.data['id']}, but this is {self.id}")
         cls = PettingZooPlayWithExpert if self.expert and self.opponent != "self" else PettingZooPlay
-        return self._aside.make(lambda: cls(self, task), offered(cls)) if self.threads else cls(self, task)
+        return self._aside.make(lambda: cls(self, task), offered_calls(cls)) if self.threads else cls(self, task)
 
     @cached_property
-    def _aside(self) -> Threads:
-        return Threads(self.threads, "pettingzoo")
+    def _aside(self) -> EnvThreads:
+        return EnvThreads(self.threads, "pettingzoo")
 
     def build(self) -> Any:
         """The game in its turn-by-turn interface, before its reset."""
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # it would greet us on our standard output
-        package = need("pettingzoo", "sojourn-worlds[pettingzoo]", "pettingzoo")
+        package = require_module("pettingzoo", "sojourn-worlds[pettingzoo]", "pettingzoo")
         if ":" in self.id:
             made = called(self.id, "pettingzoo: id")(**self.arguments)
         else:

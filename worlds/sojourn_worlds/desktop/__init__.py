@@ -68,8 +68,8 @@ class Desktop:
         licence="Apache-2.0; the programs it runs are GPL-2.0-or-later and MIT, python-xlib is LGPL-2.1-or-later",
         extra="desktop",
         programs=PROGRAMS,
-        sees=("text", "image"),
-        easy={"kinds": ("calculator",), "displays": 2},
+        modalities=("text", "image"),
+        smallest={"kinds": ("calculator",), "displays": 2},
     )
 
     kinds: tuple[str, ...] = KINDS

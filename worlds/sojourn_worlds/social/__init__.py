@@ -26,7 +26,7 @@ from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.social import judge, player
 from sojourn_worlds.social.scene import KINDS, SEATS, draw, written
 from sojourn_worlds.social.talk import OTHER, Talk
-from sojourn_worlds.tool_env_info import interface_of
+from sojourn_worlds.tool_env_info import cached_interface
 
 WEIGHTS = ("goal", "relationship", "knowledge", "material", "secret", "rules")
 DIFFICULTY = ("kind", "turns", "choices", "opponent", *WEIGHTS)
@@ -69,7 +69,7 @@ class Social:
         source="Ours, after Sotopia (Zhou et al. 2023, arXiv:2310.11667)",
         licence="Apache-2.0",
         seats="1-2",
-        easy={"kind": "price", "opponent": "expert", "choices": True},
+        smallest={"kind": "price", "opponent": "expert", "choices": True},
     )
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class Social:
     def make(self, task: Task) -> SocialEnv:
         data = task.data
         return SocialEnv(
-            interface=interface_of(Talk, "social", self.form),
+            interface=cached_interface(Talk, "social", self.form),
             talk=Talk(draw(task.seed, data["kind"]), data["turns"]),
             weights={name: data[name] for name in WEIGHTS},
             opponent=data["opponent"],

@@ -33,7 +33,7 @@ from sojourn_worlds.tau import calls
 from sojourn_worlds.tau.data import Problem, load
 from sojourn_worlds.tau.desk import Caller, Desk, Gold
 from sojourn_worlds.tau.tables import Tables
-from sojourn_worlds.tool_env_info import TellingEnv
+from sojourn_worlds.tool_env_info import ToolsEnvWithInfo
 
 FIRST_LINE = (
     "Serve the customer by the policy below, then call finish. Notes to the customer say 'you' and mean them. Look up "
@@ -75,7 +75,7 @@ class Tau:
         source="tau-bench (Yao et al. 2024, arXiv:2406.12045), tau2-bench (Barres et al. 2025, arXiv:2506.07982)",
         licence="MIT (tau2-bench, upstream of the data; the packages themselves state none)",
         extra="tau",
-        easy={"idle": False},
+        smallest={"idle": False},
     )
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ class Tau:
         ]
         return Generated(lambda index: self._task(*chosen[index]), len(chosen))
 
-    def make(self, task: Task) -> TellingEnv:
+    def make(self, task: Task) -> ToolsEnvWithInfo:
         source = load(self.domain, self.data)
         problem = source.problems.get(task.data["problem"])
         if problem is None or task.data["domain"] != self.domain:
@@ -109,7 +109,7 @@ class Tau:
         tables = Tables.of(source.database)
         gold = _gold(self.domain, self.data, problem.id)
         desk = Desk(source, problem, gold, user, task.data["turns"], tables)
-        return TellingEnv(_interface(self.domain, self.data, self.form), desk)
+        return ToolsEnvWithInfo(_interface(self.domain, self.data, self.form), desk)
 
     def _task(self, number: int, problem: Problem) -> Task:
         last = problem.actions[-1].said() if problem.actions else "finish()"
