@@ -1,8 +1,8 @@
-"""Plays beside the event loop, for worlds that run code which would hold up whoever waits for something else.
+"""Runs plays in threads of their own, for worlds whose code would block the event loop of the run.
 
-A world has one thread or several, each there while plays are in it, with an event loop of its own. A play stays in one,
-so it may hold what must stay in one thread (a window, a database); what plays of one thread wait for, they wait for
-beside each other, and what they compute, one after the other.
+A world has one thread or several. Each has its own event loop and exists while plays are in it. A play stays in one
+thread, so it may hold what is bound to a thread (a window, a database). Plays of one thread wait concurrently, and
+compute one after the other.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ OPTIONAL_CALLS = frozenset({"fork", "expert", "state_key"})
 
 
 class EnvThread:
-    """One of a world's threads: `enter` and `leave` count the plays that are in it; it ends with the last."""
+    """One thread of a world. `enter` and `leave` count its plays; it starts with the first and ends with the last."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.plays = 0
         self.loop: asyncio.AbstractEventLoop | None = None
         self.stop: asyncio.Event | None = None
-        self.lock = threading.Lock()  # `leave` is called by the thread itself
+        self.lock = threading.Lock()  # `leave` is also called from the thread itself
 
     def enter(self) -> None:
         with self.lock:
             self.plays += 1
             if self.loop is None:
                 self.loop, self.stop = asyncio.new_event_loop(), asyncio.Event()
-                serving = threading.Thread(target=_serve, args=(self.loop, self.stop), name=self.name, daemon=True)
-                serving.start()
+                thread = threading.Thread(target=_run_loop, args=(self.loop, self.stop), name=self.name, daemon=True)
+                thread.start()
 
     def leave(self, *_: object) -> None:
         with self.lock:
@@ -52,17 +52,17 @@ class EnvThread:
 
 
 class EnvThreads:
-    """The threads of a world; a play that begins goes into the one that has the fewest."""
+    """The threads of a world. A new play goes into the one with the fewest plays."""
 
     def __init__(self, count: int, name: str) -> None:
         self.all = [EnvThread(f"{name}-{number}") for number in range(count)]
 
     def make(self, make: Callable[[], Env], offers: Collection[str], slow: Collection[str] = ALL_CALLS) -> ThreadedEnv:
-        """A play in one of them; see `Aside`."""
+        """Returns a play that runs in one of the threads; see `ThreadedEnv` for the arguments."""
         return ThreadedEnv(make, self.all, offers, slow)
 
     def enter(self) -> None:
-        """They stay until as many `leave` again, for what plays share that stays with its event loop."""
+        """Keeps all threads alive until `leave` is called, for what plays share and what is bound to an event loop."""
         for thread in self.all:
             thread.enter()
 
@@ -72,11 +72,12 @@ class EnvThreads:
 
 
 class ThreadedEnv:
-    """A play in one of a world's threads, where it is made too, at its start. It is used as the play itself would be,
-    whose `offers` are known before (see `Env`).
+    """A play that is made and run in one of a world's threads, and used like the play itself.
 
-    `slow` are the calls that are made there; others are made at once. A call that is given up is not waited for; the
-    close comes after it, and is made whether or not anybody waits for it. A fork is in the thread of its play.
+    `make` returns the play, at its start. `offers` names the optional calls that the play has (see `Env`), as they must
+    be known before it is made. The calls named in `slow` run in the thread; others run where they are called. A
+    cancelled call is not waited for, but `close` runs after it, whether or not anybody waits for `close`. A fork stays
+    in the thread of its play.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class ThreadedEnv:
     ) -> None:
         self.make, self.threads, self.offers, self.slow_calls = make, threads, offers, slow
         self.env: Any = None if "start" in slow else make()
-        self.thread: EnvThread | None = None  # that it is in
+        self.thread: EnvThread | None = None
         self.closed = False
         self.running_call: asyncio.Task[Any] | None = None  # in the thread
         if "fork" in offers:
@@ -96,11 +97,11 @@ class ThreadedEnv:
 
     @property
     def blobs(self) -> Mapping[str, bytes]:
-        """The images that the play itself has shown."""
+        """Returns the images that this play has shown, by their digest."""
         return self.env.blobs if isinstance(self.env, HasBlobs) else {}
 
     def __getattr__(self, name: str) -> Any:
-        if name in (*OPTIONAL_CALLS, "play") or self.env is None:
+        if name in (*OPTIONAL_CALLS, "env") or self.env is None:
             raise AttributeError(f"{type(self).__name__} has no attribute '{name}'", name=name, obj=self)
         return getattr(self.env, name)
 
@@ -122,21 +123,21 @@ class ThreadedEnv:
         await asyncio.shield(asyncio.wrap_future(closing))
 
     async def _fork(self) -> ThreadedEnv:
-        made: list[Env] = []
+        forks: list[Env] = []
         try:
-            await self._call("fork", lambda: self._fork_env(made))
+            await self._call("fork", lambda: self._fork_env(forks))
         except asyncio.CancelledError:
             if self.thread is not None:
-                await asyncio.shield(asyncio.wrap_future(self.thread.call(self._close_forks(made))))
+                await asyncio.shield(asyncio.wrap_future(self.thread.call(self._close_forks(forks))))
             raise
-        twin = ThreadedEnv(lambda: made[0], self.threads, self.offers, self.slow_calls)
-        twin.env, twin.thread = made[0], self.thread
+        copy = ThreadedEnv(lambda: forks[0], self.threads, self.offers, self.slow_calls)
+        copy.env, copy.thread = forks[0], self.thread
         if self.thread is not None:
             self.thread.enter()
-        return twin
+        return copy
 
     async def _expert(self) -> str:
-        return await self._call("expert", lambda: _settled(self.env.expert))
+        return await self._call("expert", lambda: _awaited(self.env.expert))
 
     def _state_key(self) -> str:
         return self.env.state_key()
@@ -147,15 +148,15 @@ class ThreadedEnv:
         if self.thread is None:
             self.thread = min(self.threads, key=lambda thread: thread.plays)
             self.thread.enter()
-        given_up = threading.Event()
+        cancelled = threading.Event()
         try:
-            return await asyncio.wrap_future(self.thread.call(self._in_thread(call, given_up)))
+            return await asyncio.wrap_future(self.thread.call(self._in_thread(call, cancelled)))
         except asyncio.CancelledError:
-            given_up.set()
+            cancelled.set()
             raise
 
-    async def _in_thread(self, call: Callable[[], Coroutine[Any, Any, Any]], given_up: threading.Event) -> Any:
-        if given_up.is_set():  # while others were in the thread
+    async def _in_thread(self, call: Callable[[], Coroutine[Any, Any, Any]], cancelled: threading.Event) -> Any:
+        if cancelled.is_set():  # while it waited for others in the thread
             return None
         self.running_call = asyncio.current_task()
         if self.running_call is not None:
@@ -167,13 +168,13 @@ class ThreadedEnv:
             self.env = self.make()
         return await self.env.start()
 
-    async def _fork_env(self, made: list[Env]) -> None:
-        made.append(await self.env.fork())
+    async def _fork_env(self, forks: list[Env]) -> None:
+        forks.append(await self.env.fork())
 
-    async def _close_forks(self, made: list[Env]) -> None:
+    async def _close_forks(self, forks: list[Env]) -> None:
         await self._wait_for_running_call()
-        for play in made:
-            await play.close()
+        for fork in forks:
+            await fork.close()
 
     async def _close_env(self) -> None:
         await self._wait_for_running_call()
@@ -181,31 +182,31 @@ class ThreadedEnv:
             await self.env.close()
 
     async def _wait_for_running_call(self) -> None:
-        """Until a call that was given up has ended."""
+        """Waits until a cancelled call, if any, has ended."""
         if self.running_call is not None and not self.running_call.done():
             await asyncio.wait({self.running_call})
 
 
 def _ignore_error(task: asyncio.Task[Any]) -> None:
-    """The error of a call that was given up is nobody's: without this, asyncio would print it."""
+    """Retrieves the error of a cancelled call, which nobody waits for: else asyncio would print it."""
     if not task.cancelled():
         task.exception()
 
 
 def offered_calls(play: object) -> frozenset[str]:
-    """Which of the optional calls a play has, or a class of plays."""
+    """Returns the names of the optional calls that a play, or a class of plays, has."""
     return frozenset(name for name in OPTIONAL_CALLS if hasattr(play, name))
 
 
-async def _settled(call: Callable[[], Any]) -> Any:
-    said = call()
-    return await said if inspect.isawaitable(said) else said
+async def _awaited(call: Callable[[], Any]) -> Any:
+    result = call()
+    return await result if inspect.isawaitable(result) else result
 
 
-def _serve(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
+def _run_loop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.run(_until(ended))
+        runner.run(_wait_for(stop))
 
 
-async def _until(ended: asyncio.Event) -> None:
-    await ended.wait()
+async def _wait_for(stop: asyncio.Event) -> None:
+    await stop.wait()

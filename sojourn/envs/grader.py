@@ -1,20 +1,21 @@
-"""Judges what an agent made (files, an archive, a database) in a process of its own, which may die of it.
+"""Grades what an agent made (files, an archive, a database) in a separate process, which the agent's data may crash.
 
-    judge = Judge()
-    passed = await judge("my.world:check_of", task.data, tree=tree) is True
-    await judge.close()
+    grader = Grader()
+    passed = await grader("my.world:check_of", task.data, tree=tree) is True
+    await grader.close()
 
 `check_of(*arguments)` is a function of a module that can be imported. It returns the check of a task, a function of a
-`Tree` of files; bytes of any other kind are judged as a tree of one file. It is made once for the same arguments, from
-what the world knows alone. Then a process is forked for each judgement: with limits on memory, on CPU and wall time, no
-file that it could write, no input, and no descriptor of ours. What the check returns comes back as JSON. Whatever goes
-wrong once it has the agent's files (it raises, runs out of memory, is too slow, crashes) gives None: not passed, for it
-is the agent's doing. `InfrastructureError` is raised only where there is nobody to judge. A bug of a check's author
-gives None too: call the check directly to see it.
+`Tree` of files; other bytes are graded as a tree of one file. The check is made once for the same arguments, and only
+from what the world knows. Then a process is forked for each grading, with limits on memory, CPU time and wall time, no
+file that it could write, no input, and no descriptor of this process. The result of the check comes back as JSON.
+Whatever goes wrong once the check has the agent's files (it raises, runs out of memory, is too slow, crashes) gives
+None, which is not a pass, as the agent's files caused it. `InfrastructureError` is raised only where no check could
+run. A bug in the check gives None too: call the check directly to see it.
 
-The forks are of one small process that does nothing else, never of this one with its threads and its gigabytes. It is
-started when a judge is first asked, serves all judges of this process, ends with the last `close`, and when this
-process dies. A world whose family keeps an open judge between `open` and `close` does not start it again for each play.
+The processes are forked from one small process that does nothing else, never from this one with its threads and its
+gigabytes. It starts when a grader is first asked, serves all graders of this process, and ends with the last `close`
+or when this process dies. A world whose family keeps a grader open between `open` and `close` does not start it again
+for each play.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ from sojourn.errors import InfrastructureError
 from sojourn.threads import surely
 
 MAX_REQUEST_BYTES, MAX_ANSWER_BYTES = 2**16, 2**20  # bytes
-GRACE_S = 60.0  # beyond a judgement's own limit: for the process to start on a busy machine, and to import a world
-STARTED, FAILED = b"=", b"!"  # what is said before a judgement, and instead of one
+GRACE_S = 60.0  # beyond the limit of one grading: for the process to start on a busy machine, and to import a world
+STARTED, FAILED = b"=", b"!"  # the first byte of an answer: the check runs, or could not be run
 Check = Callable[[Tree], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of one judgement; memory is counted beyond the files that it reads."""
+    """Limits of one grading; memory is counted beyond the files that it reads."""
 
     memory_bytes: int = 2**28
     cpu_s: int = 10
@@ -58,16 +59,17 @@ class Limits:
 
 
 class Grader:
-    """A play's right to have something judged, or a family's; the process lives as long as anybody has it."""
+    """Runs checks for a play or for a family; the grading process lives as long as any grader is open."""
 
     def __init__(self, limits: Limits = Limits()) -> None:
         self.limits = limits
-        self.holds = False
+        self.is_open = False
 
     async def __call__(self, function: str, *arguments: Any, tree: Tree) -> Any:
-        """Returns what the check that `function` makes of these arguments says of the files; None where it cannot say.
+        """Returns the result of the check that `function` makes from these arguments, applied to the files; None where
+        the check fails on them.
 
-        The function is named "module:name", and its arguments are JSON. A judgement that is cancelled is killed.
+        The function is named "module:name", and its arguments are JSON. A cancelled grading is killed.
         """
         request = json.dumps([function, arguments, asdict(self.limits)]).encode()
         if len(request) > MAX_REQUEST_BYTES:
@@ -81,26 +83,26 @@ class Grader:
                 async with asyncio.timeout(self.limits.wall_s + GRACE_S):
                     answer = await _receive_all(ours)
             except TimeoutError:
-                raise InfrastructureError(f"{function}: the process that judges does not answer") from None
+                raise InfrastructureError(f"{function}: the grading process does not answer") from None
         if not answer.startswith(STARTED):
-            why = answer[1:].decode(errors="replace") or "the process that judges has ended"
-            raise InfrastructureError(f"{function}: {why}")
+            reason = answer[1:].decode(errors="replace") or "the grading process has ended"
+            raise InfrastructureError(f"{function}: {reason}")
         return _parse_answer(answer[1:])
 
     async def open(self) -> None:
-        if not self.holds:
-            self.holds = True
+        if not self.is_open:
+            self.is_open = True
             _FORK_SERVER.hold()
 
     async def close(self) -> None:
-        """Any number of times; the process ends with the last who has it."""
-        if self.holds:
-            self.holds = False
+        """Ends the process with the last open grader; may be called any number of times."""
+        if self.is_open:
+            self.is_open = False
             await surely(_FORK_SERVER.release)
 
 
 class _ForkServer:
-    """The process that is forked for each judgement, as seen from here. Safe to use from threads."""
+    """Controls, from this process, the process that forks for each grading. It may be used from several threads."""
 
     def __init__(self) -> None:
         self.lock, self.counting = threading.Lock(), threading.Lock()  # the second is never held for long
@@ -124,7 +126,7 @@ class _ForkServer:
                 self._stop()
 
     def send(self, request: bytes, tree: Tree, answer: socket.socket) -> None:
-        """Has it fork for this request, and takes the answer's socket; it is started where it does not run."""
+        """Asks the process to fork for this request, after starting it where it does not run; closes `answer` here."""
         with answer, _pack(tree) as files:
             try:
                 with self.lock:
@@ -132,11 +134,11 @@ class _ForkServer:
                     assert self.control is not None
                     socket.send_fds(self.control, [request], [files.fileno(), answer.fileno()])
             except OSError as error:
-                raise InfrastructureError(f"the process that judges cannot be asked: {error}") from error
+                raise InfrastructureError(f"the grading process cannot be asked: {error}") from error
 
     def _ensure_started(self) -> None:
         if not self.holders:
-            raise InfrastructureError("a judge was closed while it was asked")
+            raise InfrastructureError("a grader was closed while it was asked")
         if self.ended:
             self._stop()
             self._start()
@@ -145,20 +147,20 @@ class _ForkServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             paths = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-            own = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+            variables = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
             self.process = subprocess.Popen(
                 [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env={**inherited(), **own},
+                env={**inherited(), **variables},
                 start_new_session=True,
             )
         self.control = ours
 
     def _stop(self) -> None:
-        """It ends by itself as soon as nobody can ask it."""
+        """Closes the control socket, upon which the process ends, and waits for its end."""
         control, self.control = self.control, None
         process, self.process = self.process, None
         if control is not None:
@@ -171,11 +173,11 @@ _FORK_SERVER = _ForkServer()
 
 
 async def _receive_all(answer: socket.socket) -> bytes:
-    """Returns all that is said until the end, and one byte too many at most."""
-    loop, said = asyncio.get_running_loop(), b""
-    while len(said) <= MAX_ANSWER_BYTES and (part := await loop.sock_recv(answer, 65_536)):
-        said += part
-    return said
+    """Returns all bytes until the end; stops once there are more than `MAX_ANSWER_BYTES`."""
+    loop, data = asyncio.get_running_loop(), b""
+    while len(data) <= MAX_ANSWER_BYTES and (part := await loop.sock_recv(answer, 65_536)):
+        data += part
+    return data
 
 
 def _parse_answer(answer: bytes) -> Any:
@@ -186,10 +188,11 @@ def _parse_answer(answer: bytes) -> Any:
 
 
 def _pack(tree: Tree) -> BinaryIO:
-    """A file in memory: how long the head is, the head (each entry but its data), and the data."""
+    """Writes a tree to a file in memory: the length of the header, the header (each entry without its data), the
+    data."""
     entries = tree.entries.items()
     head = json.dumps([(path, e.kind, len(e.data), e.mode, e.mtime) for path, e in entries]).encode()
-    file = open(os.memfd_create("judged"), "wb")  # noqa: SIM115  (closed by who sends it)
+    file = open(os.memfd_create("graded"), "wb")  # noqa: SIM115  (`send` closes it)
     file.write(struct.pack("!Q", len(head)) + head)
     file.writelines(entry.data for _, entry in entries)
     file.flush()
@@ -200,7 +203,7 @@ def _pack(tree: Tree) -> BinaryIO:
 
 
 def serve(number: int) -> None:
-    """Forks for every request until whoever asks is gone; who judges is buried by the kernel."""
+    """Forks for every request until the asking process is gone; the kernel reaps the forked processes."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(fileno=number) as control:
         while True:
@@ -216,7 +219,7 @@ def _fork_for(request: bytes, files: int, answer: socket.socket, control: socket
     try:
         check, limits = _parse_request(request)
         child = os.fork()
-    except Exception as error:  # nobody can judge: the boundary to whoever asked
+    except Exception as error:  # no check can run: told to the asking process, which raises it
         with contextlib.suppress(OSError):
             answer.sendall(FAILED + f"{type(error).__name__}: {error}".encode(errors="replace")[:1_000])
         return
@@ -225,9 +228,11 @@ def _fork_for(request: bytes, files: int, answer: socket.socket, control: socket
             control.close()
             answer.sendall(STARTED)
             _apply_limits(limits, os.fstat(files).st_size, answer)
-            said = json.dumps(check(_unpack(files))).encode()
-            fcntl.fcntl(answer, fcntl.F_SETFL, 0)  # room to go on writing is no signal to end
-            answer.sendall(said)
+            result = json.dumps(check(_unpack(files))).encode()
+            fcntl.fcntl(
+                answer, fcntl.F_SETFL, 0
+            )  # else the room to write more would be signalled, which ends the process
+            answer.sendall(result)
         finally:
             os._exit(0)
 
@@ -240,17 +245,17 @@ def _parse_request(request: bytes) -> tuple[Check, Limits]:
 
 
 def _apply_limits(limits: Limits, read_bytes: int, answer: socket.socket) -> None:
-    """The kernel ends this process at its limits, and when nobody waits for the answer any more."""
-    signal.setitimer(signal.ITIMER_REAL, limits.wall_s)  # with a signal that nothing here catches
+    """Has the kernel end this process at its limits, and when nobody waits for the answer any more."""
+    signal.setitimer(signal.ITIMER_REAL, limits.wall_s)  # its signal is caught nowhere here
     fcntl.fcntl(answer, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(answer, fcntl.F_SETFL, fcntl.fcntl(answer, fcntl.F_GETFL) | os.O_ASYNC)
     with contextlib.suppress(BlockingIOError):
         answer.recv(1, socket.MSG_DONTWAIT)  # it was closed before that
         os._exit(0)
     with open("/proc/self/statm") as file:
-        held = int(file.read().split()[0]) * resource.getpagesize()
-    memory = held + 3 * read_bytes + limits.memory_bytes
-    for kind, most in (
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    memory = used + 3 * read_bytes + limits.memory_bytes
+    for kind, limit in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CPU, limits.cpu_s),
         (resource.RLIMIT_FSIZE, 0),
@@ -259,8 +264,8 @@ def _apply_limits(limits: Limits, read_bytes: int, answer: socket.socket) -> Non
         (resource.RLIMIT_NOFILE, 16),
     ):
         hard = resource.getrlimit(kind)[1]
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (most, most))
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (limit, limit))
 
 
 def _unpack(files: int) -> Tree:

@@ -1,7 +1,7 @@
-"""A fork for every world: a play that remembers its actions is copied by playing them again.
+"""Forks a play of any world by replaying its actions in a new play.
 
-It costs a start and as many actions as were played, where a world's own `fork` costs little; it needs nothing of the
-world but what the law says anyway, that the same task and actions show the same again.
+Such a fork costs a start and as many actions as were played, while a world's own `fork` is cheap. It relies only on the
+law that the same task and the same actions give the same observations.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from sojourn.types import Message, Observation, Step, Task
 
 
 def make_forkable(family: EnvFamily, task: Task) -> Env:
-    """A new play with a `fork`: the world's own where it has one, else by playing again.
+    """Returns a new play that can be forked: by the world's own `fork` where it has one, else by replaying.
 
-    While it is open, a fork takes one more place of the family's `capacity`.
+    An open fork takes one more place of the family's `capacity`.
     """
     env = family.make(task)
     return env if hasattr(env, "fork") else ReplayForkable(env, lambda: family.make(task))
 
 
 class RecordedStep(NamedTuple):
-    """One accepted action, and what the world answered."""
+    """One accepted action and the step that the world returned for it."""
 
     agent: str
     action: Message
@@ -32,10 +32,10 @@ class RecordedStep(NamedTuple):
 
 
 class ReplayForkable:
-    """A play of any world that can be forked; `make` gives another play of the same task.
+    """Makes a play of any world forkable; `make` returns another play of the same task.
 
-    Refused actions are not played again: they change nothing. A play whose world failed in the midst of an action is
-    in no state that could be reached again, so it is not forked.
+    Refused actions are not replayed, as they change nothing. A play whose world failed in the middle of an action is in
+    no state that a replay could reach, so it refuses to fork.
     """
 
     def __init__(self, env: Env, make: Callable[[], Env]) -> None:
@@ -43,7 +43,7 @@ class ReplayForkable:
         self.make = make
         self.first_observation: Observation | None = None
         self.steps: list[RecordedStep] = []
-        self.in_known_state = True  # no start or action is under way, or was broken off
+        self.in_known_state = True  # no start or action is running, or was interrupted
         if isinstance(env, HasStateKey):
             self.state_key = env.state_key
         if isinstance(env, HasExpert):
@@ -51,7 +51,7 @@ class ReplayForkable:
 
     @property
     def blobs(self) -> Mapping[str, bytes]:
-        """The images that the play itself has shown."""
+        """Returns the images that this play has shown, by their digest."""
         return self.env.blobs if isinstance(self.env, HasBlobs) else {}
 
     async def start(self) -> Observation:
@@ -75,40 +75,41 @@ class ReplayForkable:
         await self.env.close()
 
     async def fork(self) -> ReplayForkable:
-        """Another play in the same state; `InfrastructureError` where the world does not get there again."""
+        """Returns another play in the same state. Raises `InfrastructureError` where the replay differs from this
+        play."""
         if not self.in_known_state:
             raise InfrastructureError(
-                f"a play cannot be forked: its world failed or was cancelled after {len(self.steps)} actions"
+                f"a play cannot be forked after its world failed or was cancelled, here after {len(self.steps)} actions"
             )
-        first, taken = self.first_observation, list(self.steps)
-        twin = ReplayForkable(self.make(), self.make)
+        first, steps = self.first_observation, list(self.steps)
+        copy = ReplayForkable(self.make(), self.make)
         if first is not None:
             try:
-                await twin._replay(first, taken)
-            except BaseException:  # also when cancelled: nobody else knows of the twin
-                await twin.close()
+                await copy._replay(first, steps)
+            except BaseException:  # cancellation included: nobody else knows the copy, so it is closed here
+                await copy.close()
                 raise
-        return twin
+        return copy
 
-    async def _replay(self, first: Observation, taken: list[RecordedStep]) -> None:
+    async def _replay(self, first: Observation, steps: list[RecordedStep]) -> None:
         self._require(await self.start() == first)
-        for agent, action, then in taken:
+        for agent, action, recorded in steps:
             try:
-                now = await self.step(agent, action)
+                step = await self.step(agent, action)
             except ActionError as error:
-                raise self._nondeterministic(f"refuses what it accepted ({error})") from error
-            self._require(_comparable(now) == _comparable(then))
+                raise self._nondeterministic(f"refuses an action that it had accepted ({error})") from error
+            self._require(_comparable(step) == _comparable(recorded))
 
     def _require(self, same: bool) -> None:
         if not same:
-            raise self._nondeterministic("shows or pays something else")
+            raise self._nondeterministic("gives another observation or reward")
 
     def _nondeterministic(self, what: str) -> InfrastructureError:
         return InfrastructureError(
-            f"the world is not deterministic: played again for a fork, it {what} after {len(self.steps)} actions"
+            f"the world is not deterministic: replayed for a fork, it {what} after {len(self.steps)} actions"
         )
 
 
 def _comparable(step: Step) -> tuple[Any, ...]:
-    """What must be the same again; `info` may hold times and costs."""
+    """Returns what a replay must reproduce; `info` is left out, as it may hold times and costs."""
     return step.observation, dict(step.rewards), step.done, step.success
