@@ -79,7 +79,7 @@ class ReplayForkable:
         play."""
         if not self.in_known_state:
             raise InfrastructureError(
-                f"a play cannot be forked after its world failed or was cancelled, here after {len(self.steps)} actions"
+                f"a play cannot be forked: its world failed or was cancelled after {len(self.steps)} actions"
             )
         first, steps = self.first_observation, list(self.steps)
         copy = ReplayForkable(self.make(), self.make)

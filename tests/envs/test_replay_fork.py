@@ -175,9 +175,9 @@ class Moody(Tally):
 @pytest.mark.parametrize(
     ("env", "told"),
     [
-        (Numbered, "it shows or pays something else after 0 actions"),
-        (Whims, "it shows or pays something else after 1 actions"),
-        (Moody, "it refuses what it accepted (not today) after 0 actions"),
+        (Numbered, "it gives another observation or reward after 0 actions"),
+        (Whims, "it gives another observation or reward after 1 actions"),
+        (Moody, "it refuses an action that it had accepted (not today) after 0 actions"),
     ],
 )
 async def test_a_world_that_does_not_repeat_itself_is_not_forked_and_leaves_nothing(env, told) -> None:
@@ -186,7 +186,7 @@ async def test_a_world_that_does_not_repeat_itself_is_not_forked_and_leaves_noth
     await play.step("left", say("1"))
     with pytest.raises(InfrastructureError) as caught:
         await play.fork()
-    assert str(caught.value) == f"the world is not deterministic: played again for a fork, {told}"
+    assert str(caught.value) == f"the world is not deterministic: replayed for a fork, {told}"
     await play.close()
     assert Tally.opened == Tally.closed == 2
 
