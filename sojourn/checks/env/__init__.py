@@ -1,8 +1,8 @@
-"""Does an environment keep its promises? `check_env` plays it and says, promise by promise.
+"""Checks an environment by playing it, and reports for each promise whether it is kept.
 
-A failure of the code under test is a verdict, never an exception. What it cannot see: a world that leaks through
-servers of its own or outside the temporary folder, a call that blocks the event loop for ever, and whatever its few
-random plays do not reach.
+A failure of the code under test becomes a verdict, never an exception. The check cannot see leaks through servers of
+the world's own or outside the temporary folder, calls that block the event loop for ever, and whatever its few random
+plays do not reach.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ async def check_env(
     max_turns: int = 100,
     timeout_s: float = 120.0,
 ) -> Report:
-    """Plays `episodes` tasks of a family (or of a plain class, see `as_family`) and judges each promise.
+    """Plays `episodes` tasks of a family (or of a plain class, see `as_family`) and returns a verdict per promise.
 
-    Plays choose at random among the choices; where there are none, between the expert's action and invented calls.
-    `timeout_s` is granted to each promise.
+    Actions are random choices; where an observation lists none, the expert's action or an invented call. Each promise
+    may take `timeout_s`.
     """
     named = getattr(family, "name", None) if not isinstance(family, type) else None  # of a plain class: module:Class
     subject = family if isinstance(family, str) else named or getattr(family, "__qualname__", type(family).__qualname__)
     with scratch() as folder:
         case = Case(family, split, episodes, seed, max_turns, folder)
         verdicts = await judge_all_awaited(PROMISES, case, timeout_s)
-        if (shut := getattr(case.family, "close", None)) and not isinstance(case.family, (str, type)):
-            closes = Promise("the family closes", (), lambda case: closing.family_closes(case, shut))
+        if (close := getattr(case.family, "close", None)) and not isinstance(case.family, (str, type)):
+            closes = Promise("the family closes", (), lambda case: closing.family_closes(case, close))
             verdicts = (*verdicts, await judge_awaited(closes, case, timeout_s))
         if case.untidy:
             end_leftovers(case.before, folder)

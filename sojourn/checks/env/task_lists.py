@@ -1,4 +1,4 @@
-"""A family and its lists of tasks: the same whenever, and wherever, they are asked for."""
+"""Checks a family, what it says of itself, and its lists of tasks."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ async def opens(case: Case) -> str:
 
 
 async def says_what_it_is(case: Case) -> str:
-    told_by = getattr(case.family, "plain", case.family)  # of a plain class, what that says
-    about = getattr(told_by, "about", None)
+    source = getattr(case.family, "plain", case.family)  # a plain class has its own `about`
+    about = getattr(source, "about", None)
     if about is None:
         raise DoubtfulError("no `about`: say its source and its licence")
     if not isinstance(about, About):
@@ -67,8 +67,8 @@ async def splits_disjoint(case: Case) -> str:
     seen: dict[str, dict[str, int]] = {}
     for split in ("train", "test"):
         tasks = case.family.tasks(split)
-        found = [tasks[index] for index in range(min(1_000, len(tasks)))]
-        seen[split] = {json.dumps([t.env, dict(t.data), t.seed], sort_keys=True): i for i, t in enumerate(found)}
+        first = [tasks[index] for index in range(min(1_000, len(tasks)))]
+        seen[split] = {json.dumps([t.env, dict(t.data), t.seed], sort_keys=True): i for i, t in enumerate(first)}
     if common := seen["train"].keys() & seen["test"].keys():
         one = min(common)
         raise BrokenError(f"train task {seen['train'][one]} is test task {seen['test'][one]} too: {short(one)}")
