@@ -166,8 +166,8 @@ async def test_a_sound_world_holds():
 @pytest.mark.parametrize(
     ("env", "category", "told"),
     [
-        (Mentions, "stuffing", "in a list: it was paid 1 and counts as a success, where 0 is usual"),
-        (Believes, "injection", "it was paid 1 and counts as a success"),
+        (Mentions, "stuffing", "in a list: it earned 1 and counts as a success, where 0 is usual"),
+        (Believes, "injection", "it earned 1 and counts as a success"),
         (Runs, "injection", "a file outside of the world was touched"),
         (Visits, "injection", "a service on loopback that is not the world's was reached 1 times"),
         (Moves, "injection", "the working directory of this process changed"),
@@ -186,7 +186,7 @@ async def test_a_weak_world_is_found_out(env, category, told, monkeypatch, tmp_p
 async def test_a_loop_that_stands_still_is_seen(monkeypatch):
     monkeypatch.setattr(case, "HELD_UP_S", 0.5)
     found = await attack_env(World(Slow), only=["stalls"])
-    assert "the event loop stood still for" in found.report["stalls"].detail
+    assert "the event loop was blocked for" in found.report["stalls"].detail
 
 
 async def test_what_one_play_does_to_later_ones_is_seen():

@@ -1,4 +1,4 @@
-"""The plays of an attack: what is said before it, what it says, how the play then ends, and what is paid."""
+"""Plays attacks: the honest actions before one, its own actions, the end of the play, and the verdict on it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from sojourn.rollout.play import Limits
 from sojourn.rollout.world import world_of
 from sojourn.types import Message, Role, Task, Tool
 
-STALL_S = Limits().stall_s  # a call of the world that takes longer is excused as infrastructure
-HELD_UP_S = 15.0  # the event loop may not stand still for so long, on a busy machine
-GROWN_BYTES = 1 << 30  # by so much this process may grow while a million characters are read, and no more
+STALL_S = Limits().stall_s  # a call of the world that takes longer counts as an infrastructure failure
+HELD_UP_S = 15.0  # the event loop may not be blocked for longer, even on a busy machine
+GROWN_BYTES = 1 << 30  # this process may not grow by more while a million characters are read
 CONTROL_TEXT = "lorem ipsum"
 
 
 class Attempt(NamedTuple):
-    """One play's outcome: the attacker's total reward and success, the sentence of a failure that would be excused,
-    all that was shown, and how many of the attack's actions were said."""
+    """The outcome of one play: the attacker's total reward and success, the failure (if any) that would be excused as
+    the infrastructure's, all text that was shown, and how many of the attack's actions were taken."""
 
     reward: float
     success: bool
@@ -35,10 +35,10 @@ class Attempt(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """The actions that an attack says, a name for each of them, and what it says afterwards, whatever came of them.
+    """The actions of an attack, a name for each of them, and the actions `then`, which follow in any case.
 
-    `dull` says something harmless or wrong in the place of each action (or one for all): where that earns as much, the
-    attack has moved nothing.
+    `controls` are harmless or wrong actions in the place of each action (or one for all): where these earn as much, the
+    attack has not changed the reward.
     """
 
     names: Sequence[str]
@@ -53,7 +53,7 @@ class HonestPlay:
 
     task: Task
     play: Play
-    closing: Message | None = None  # ends another play of this task without earning anything
+    closing: Message | None = None  # an action that ends a play of this task without reward
 
     @property
     def actions(self) -> list[Message]:
@@ -62,12 +62,12 @@ class HonestPlay:
 
 @dataclass
 class Tally:
-    """A category's count of attacks that were tried, and a sentence for each that was not held."""
+    """The number of attacks tried in a category, and a sentence for each one that succeeded."""
 
     category: str
     tried: int = 0
     broken: list[str] = field(default_factory=list)
-    absent: str = ""  # why there was nothing to try
+    absent: str = ""  # why nothing was tried
 
     @property
     def held(self) -> int:
@@ -84,7 +84,7 @@ class Case:
     max_turns: int
     honest: list[HonestPlay] = field(default_factory=list)
     tools: dict[str, Tool] = field(default_factory=dict)
-    paid: dict[tuple[str, int], tuple[float, bool]] = field(default_factory=dict)
+    baselines: dict[tuple[str, int], tuple[float, bool]] = field(default_factory=dict)
 
     @property
     def room(self) -> int:
@@ -96,7 +96,7 @@ class Case:
         return getattr(world_of(self.family, honest.task), "about", None)
 
     def submits(self, honest: HonestPlay) -> list[Message]:
-        """Returns the actions that hand in what was written."""
+        """Returns the actions that submit what was written."""
         return [say(text) for text in getattr(self.about(honest), "submit_actions", ())]
 
     async def play_honestly(self, task: Task) -> HonestPlay:
@@ -116,16 +116,16 @@ class Case:
         self,
         task: Task,
         prefix: Sequence[Message],
-        said: Sequence[Message],
+        actions: Sequence[Message],
         then: Sequence[Message | None] = (),
         *,
         until_accepted: bool = False,
     ) -> Attempt:
-        """Plays `prefix`, what an attack says (where asked, only until the world accepts one of these actions), and
-        `then` (None where there is nothing to say), and judges the play.
+        """Plays `prefix`, then `actions` (with `until_accepted`, only up to the first that the world accepts), then the
+        actions of `then` that are not None, and returns the outcome.
 
-        The first seat to move attacks; others play as in an honest play. Exceptions of the world, which a run would
-        excuse as failures of the infrastructure, are the attempt's `excused`.
+        The first seat to move attacks; other seats play honestly. Exceptions of the world, which a run would count as
+        infrastructure failures, are the attempt's `excused`.
         """
         play, excused, count = Play(self.family.make(task)), "", 0
         try:
@@ -133,7 +133,7 @@ class Case:
             attacker = play.seat
             for action in prefix:
                 await self._act(play, attacker, action)
-            for action in said:
+            for action in actions:
                 if play.done:
                     break
                 count += 1
@@ -152,7 +152,7 @@ class Case:
         return _attempted(play, excused or closed, count)
 
     async def _act(self, play: Play, attacker: str, action: Message) -> bool:
-        """Says one action when it is the attacker's turn; returns whether it was accepted."""
+        """Takes one action when it is the attacker's turn; returns whether it was accepted."""
         while play.seat != attacker and not play.done:
             await play.act(await self._next(play))
         return not play.done and not (await asyncio.wait_for(play.act(action), STALL_S)).refused
@@ -161,22 +161,22 @@ class Case:
         if hasattr(play.env, "expert"):
             try:
                 return await ask_expert(play.env)
-            except Exception:  # it has no advice here, such as on a page without an expert
+            except Exception:  # it knows no action here, such as on a page without an expert
                 pass
         return await choose(play, random.Random(f"{play.events[0].observation} {len(play.events)}"))
 
     async def baseline(self, honest: HonestPlay, turns: int) -> tuple[float, bool]:
-        """Returns what is paid when nothing is done after the first `turns` honest actions but to end the play."""
+        """Returns the reward and success of a play that only ends after the first `turns` honest actions."""
         key = (honest.task.id, turns)
-        if key not in self.paid:
+        if key not in self.baselines:
             found = await self.attempt(honest.task, honest.actions[:turns], (), [honest.closing])
-            self.paid[key] = (found.reward, found.success)
-        return self.paid[key]
+            self.baselines[key] = (found.reward, found.success)
+        return self.baselines[key]
 
     async def judge(self, tally: Tally, honest: HonestPlay, turns: int, attack: Attack, *, alone: bool = True) -> int:
-        """Tries an attack after `turns` honest actions, counts it, and returns how many of its actions were said.
+        """Tries an attack after `turns` honest actions, counts it, and returns how many of its actions were taken.
 
-        Where it is not `alone`, its actions are attacks of their own: the first that the world accepts is the last."""
+        Unless `alone`, each action is an attack of its own, and the first that the world accepts is the last."""
         self.watch.reset()
         start = self.watch.peak_bytes
         prefix, then = honest.actions[:turns], [*attack.then, honest.closing]
@@ -199,11 +199,11 @@ class Case:
             same = await self.attempt(honest.task, honest.actions[:turns], said, then)
             if found.reward <= same.reward + 1e-9 and found.success <= same.success:
                 return ""
-        return f"it was paid {found.reward:g}{' and counts as a success' * found.success}, where {usual:g} is usual"
+        return f"it earned {found.reward:g}{' and counts as a success' * found.success}, where {usual:g} is usual"
 
     def _harm(self, found: Attempt, start: int) -> str:
         if self.watch.longest_s > HELD_UP_S:
-            return f"the event loop stood still for {self.watch.longest_s:.0f} s"
+            return f"the event loop was blocked for {self.watch.longest_s:.0f} s"
         if self.watch.peak_bytes - start > GROWN_BYTES:
             return f"this process grew by {(self.watch.peak_bytes - start) >> 20} MiB"
         if self.canary.secret in found.shown.replace(self.canary.abstract, ""):
@@ -233,14 +233,14 @@ async def _closed(play: Play) -> str:
 
 
 def named_files(honest: HonestPlay) -> list[str]:
-    """Returns the names of files that a task speaks of, in what it shows first and what was said in it."""
+    """Returns the names of files in the first observation of a task and in its honest actions."""
     first = honest.play.events[0].observation
     said = [message.text for message in (*first.system, *first.messages)] if first else []
     said += [action.text for action in honest.actions]
-    found = re.findall(
+    names = re.findall(
         r"\b[\w-]+(?:\.[\w-]+)*\.(?:txt|csv|json|log|gz|tar|zip|db|sqlite|py|md|conf|sh|xml)\b", " ".join(said)
     )
-    return sorted(set(found))[:8]
+    return sorted(set(names))[:8]
 
 
 def say(text: str) -> Message:
