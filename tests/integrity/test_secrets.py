@@ -367,10 +367,10 @@ async def test_no_program_of_a_world_is_given_our_keys(name, program, fields, mo
 
 async def test_the_process_that_judges_is_given_no_keys(monkeypatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", CANARY)
-    judge = Grader()
-    assert await judge("bombs:right", "right", tree=Tree({"/task/a.txt": Entry.file("right")}))
+    grader = Grader()
+    assert await grader("bombs:right", "right", tree=Tree({"/task/a.txt": Entry.file("right")}))
     seen = environments()
-    await judge.close()
+    await grader.close()
     assert seen
     assert [who for who, given in seen.items() if CANARY in given] == []
 

@@ -64,7 +64,7 @@ class Terminal:
     form: Literal["text", "native"] = "text"
     train: Count = 100_000
     test: Count = 1_000
-    _judge: Grader = field(default_factory=Grader, init=False, repr=False, compare=False)  # kept while it is open
+    _grader: Grader = field(default_factory=Grader, init=False, repr=False, compare=False)  # kept while it is open
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kinds", tuple(self.kinds))
@@ -72,10 +72,10 @@ class Terminal:
         check_names("terminal", "kinds", self.kinds or KINDS, KINDS)
 
     async def open(self) -> None:
-        await self._judge.open()
+        await self._grader.open()
 
     async def close(self) -> None:
-        await self._judge.close()
+        await self._grader.close()
 
     def tasks(self, split: str) -> Sequence[Task]:
         kinds = self.kinds or tuple(KINDS)
@@ -104,7 +104,7 @@ def job_of(task: Task) -> Job:
 
 
 def check_of(data: Mapping[str, Any], seed: int, split: str) -> Check:
-    """How a task is judged, for the process that judges."""
+    """Returns the check of a task, for the grading process."""
     return job_of(Task("terminal", data, seed, split)).check
 
 
@@ -114,7 +114,7 @@ class TerminalEnv:
     task: Task
     job: Job
     sandbox: Sandbox = field(default_factory=Sandbox)
-    judge: Grader = field(default_factory=Grader)
+    grader: Grader = field(default_factory=Grader)
     used: int = 0
     over: bool = False
     tree: Tree = field(default_factory=Tree)  # after the last action
@@ -151,7 +151,7 @@ class TerminalEnv:
         try:
             await self.sandbox.close()
         finally:
-            await self.judge.close()
+            await self.grader.close()
 
     async def fork(self) -> TerminalEnv:
         sandbox = Sandbox() if self.over else await self.sandbox.fork()
@@ -173,7 +173,7 @@ class TerminalEnv:
     async def _passes(self) -> bool:
         task = self.task
         check = f"{__name__}:{check_of.__name__}"
-        return await self.judge(check, dict(task.data), task.seed, task.split, tree=self.tree) is True
+        return await self.grader(check, dict(task.data), task.seed, task.split, tree=self.tree) is True
 
     def _observe(self, text: str, brief: tuple[Message, ...] = ()) -> Observation:
         tools = TOOLS if self.family.form == "native" else ()
