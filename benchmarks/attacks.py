@@ -27,7 +27,8 @@ from adapted import EXAMPLES, example
 from machine import processor
 
 from sojourn.checks.attack import Attacked, attack_env
-from sojourn.config.registry import build, names
+from sojourn.config.lookup import names
+from sojourn.config.registry import build
 from sojourn.errors import SojournError
 from worlds import fields_of
 

@@ -29,7 +29,8 @@ from sojourn import env_catalog
 from sojourn.agents.person import play_in_terminal
 from sojourn.checks.env.measure import measure
 from sojourn.config import plugins
-from sojourn.config.registry import build, find, names
+from sojourn.config.lookup import find, names
+from sojourn.config.registry import build
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "worlds"

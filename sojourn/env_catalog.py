@@ -1,4 +1,4 @@
-"""The worlds that are installed: what they say of themselves and what was measured of them, for people."""
+"""The catalog of the worlds that are installed: what each one is, and what was measured of it, as tables for people."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from typing import TYPE_CHECKING, Any
 
 from sojourn.checks.env.measure import Measured, Scored, measure
 from sojourn.config import plugins
-from sojourn.config.registry import find, names
+from sojourn.config.lookup import find, names
 from sojourn.envs.about import About
 from sojourn.errors import SojournError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-MEASURED = "measured.json"  # in the top-level package of a world; ours are written by benchmarks/worlds.py
-CAPTION = "expert and random: mean rewards; *: forked by re-execution; sojourn envs NAME tells more"
-WIDE = 110  # columns
+MEASURED = "measured.json"  # a file of the top-level package of a world; benchmarks/worlds.py writes ours
+CAPTION = "expert and random: mean rewards; *: forked by re-execution; details: sojourn envs NAME"
+WIDE_COLUMNS = 110  # of a terminal that has room for all headings
 UNITS = ((1_000_000, "M"), (1_000, "k"))
 FORKS = {"own": "its own fork", "re-execution": "playing again"}
 
 
 @dataclass(frozen=True)
 class World:
-    """One line of the atlas. `measured` is None where it never was; `about` where it says nothing of itself."""
+    """One entry of the catalog. `measured` is None for a world that was never measured, `about` for one that has no
+    description of itself."""
 
     name: str
-    what: str
+    summary: str  # the first sentence of its docstring
     about: About | None
     measured: Measured | None
-    where: str = ""  # date and machine of the measurement, and with which fields
+    where: str = ""  # the date, the machine and the fields of the measurement
 
 
 @cache
 def measurements(package: str) -> Mapping[str, Any]:
-    """Returns what was measured of the worlds of a top-level package, by their names."""
+    """Returns the measurements of the worlds of a top-level package, by the names of the worlds."""
     for folder in getattr(sys.modules.get(package), "__path__", ()):
         if (file := Path(folder) / MEASURED).is_file():
             return json.loads(file.read_text())
@@ -49,10 +50,11 @@ def measurements(package: str) -> Mapping[str, Any]:
 
 
 def worlds() -> list[World]:
-    return [_listed(name) for name in names("env")]
+    """Returns the entries of all registered worlds; one that cannot be imported has the error as its summary."""
+    return [_entry(name) for name in names("env")]
 
 
-def _listed(name: str) -> World:
+def _entry(name: str) -> World:
     try:
         return describe(name, find("env", name))
     except SojournError as error:
@@ -60,50 +62,51 @@ def _listed(name: str) -> World:
 
 
 def describe(name: str, family: Any) -> World:
-    """What is known of a world, or of the class of one."""
-    cls = _class(family)
-    what = " ".join((cls.__doc__ or "").split()).partition(". ")[0].removesuffix(".") + "."
+    """Returns the entry of a world, or of the class of one."""
+    cls = _described_class(family)
+    summary = " ".join((cls.__doc__ or "").split()).partition(". ")[0].removesuffix(".") + "."
     packages = [plugins.top_level(kind.__module__) for kind in (cls, type(family))]
-    found = next((known[name] for known in map(measurements, packages) if name in known), None)
-    measured = Measured.from_json(found["measured"]) if found else None
-    where = found["where"] + f", with {json.dumps(found['fields'])}" * bool(found["fields"]) if found else ""
-    return World(name, what, getattr(cls, "about", None), measured, where)
+    record = next((known[name] for known in map(measurements, packages) if name in known), None)
+    measured = Measured.from_json(record["measured"]) if record else None
+    where = record["where"] + f", with {json.dumps(record['fields'])}" * bool(record["fields"]) if record else ""
+    return World(name, summary, getattr(cls, "about", None), measured, where)
 
 
-def _class(family: Any) -> type:
-    """The class that says what a world is: the plain one, where it is a world of one."""
+def _described_class(family: Any) -> type:
+    """Returns the class that describes a world: the plain class, where the world was made of one."""
     plain = getattr(family, "plain", None)
     return plain if isinstance(plain, type) else family if isinstance(family, type) else type(family)
 
 
 def measured_now(entry: World, family: Any) -> World:
+    """Returns the entry with what a measurement on this machine gives; this plays the world."""
     return replace(entry, measured=asyncio.run(measure(family)), where="now, on this machine")
 
 
 def row(entry: World) -> dict[str, str]:
-    """The facts of a world in a few characters each, by heading."""
-    about, found = entry.about, entry.measured
+    """Returns the facts about a world by heading, each in a few characters."""
+    about, measured = entry.about, entry.measured
     return {
         "name": entry.name,
         "seats": about.seats if about else "",
         "sees": ", ".join(about.modalities) if about else "",
-        "tasks": f"{count(found.train)} / {count(found.test)}" if found else "",
-        "fork": f"{number(found.fork_ms)} ms" + "*" * (found.fork != "own") if found else "",
-        "acts/s": number(found.actions_per_s) if found else "",
-        "expert": f"{found.expert.reward:.2f}" if found and found.expert else "",
-        "random": f"{found.chance.reward:.2f}" if found else "",
+        "tasks": f"{count(measured.train)} / {count(measured.test)}" if measured else "",
+        "fork": f"{number(measured.fork_ms)} ms" + "*" * (measured.fork != "own") if measured else "",
+        "acts/s": number(measured.actions_per_s) if measured else "",
+        "expert": f"{measured.expert.reward:.2f}" if measured and measured.expert else "",
+        "random": f"{measured.chance.reward:.2f}" if measured else "",
         "extra": about.extra if about else "",
         "licence": re.split("[;(]", about.licence)[0].strip() if about else "",
     }
 
 
 def table(entries: list[World], width: int = 80) -> Table:
-    """One line a world; what it sees and its licence where there is room for them."""
+    """Returns a table with one line per world; it shows `sees` and `licence` only where the terminal is wide enough."""
     from rich import box
     from rich.table import Table
 
     rows = [row(entry) for entry in entries]
-    headings = [heading for heading in rows[0] if width >= WIDE or heading not in ("sees", "licence")]
+    headings = [heading for heading in rows[0] if width >= WIDE_COLUMNS or heading not in ("sees", "licence")]
     shown = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=CAPTION)
     shown.caption_justify = "left"
     right = {"tasks", "fork", "acts/s", "expert", "random"}
@@ -116,11 +119,11 @@ def table(entries: list[World], width: int = 80) -> Table:
 
 
 def details(entry: World, family: Any) -> list[tuple[str, str]]:
-    """Everything that is known of one world, as labels and values."""
-    about, found = entry.about, entry.measured
-    lines = [("what it is", entry.what)]
+    """Returns everything that is known about one world, as labels and values."""
+    about, measured = entry.about, entry.measured
+    lines = [("what it is", entry.summary)]
     if about:
-        distribution = plugins.distribution_of(_class(family).__module__) if about.extra else ""
+        distribution = plugins.distribution_of(_described_class(family).__module__) if about.extra else ""
         install = f"pip install '{distribution}[{about.extra}]'" if distribution else about.extra
         programs = ", ".join(f"{program} (Debian: {package})" for program, package in about.programs.items())
         lines += [
@@ -130,14 +133,14 @@ def details(entry: World, family: Any) -> list[tuple[str, str]]:
             ("seats", about.seats),
             ("sees", ", ".join(about.modalities)),
         ]
-    if found:
+    if measured:
         lines += [
-            ("tasks", f"{found.train:,} to train, {found.test:,} to test"),
-            ("expert", _score(found.expert) or "none"),
-            ("random policy", _score(found.chance)),
-            ("speed", f"{number(found.actions_per_s)} actions/s, {number(found.start_ms)} ms to start"),
-            ("fork", f"{number(found.fork_ms)} ms half way through a play, by {FORKS[found.fork]}"),
-            ("measured", f"{found.plays} test tasks, {entry.where}"),
+            ("tasks", f"{measured.train:,} to train, {measured.test:,} to test"),
+            ("expert", _score(measured.expert) or "none"),
+            ("random policy", _score(measured.chance)),
+            ("speed", f"{number(measured.actions_per_s)} actions/s, {number(measured.start_ms)} ms to start"),
+            ("fork", f"{number(measured.fork_ms)} ms half way through a play, by {FORKS[measured.fork]}"),
+            ("measured", f"{measured.plays} test tasks, {entry.where}"),
         ]
     else:
         lines.append(("measured", f"not yet: sojourn envs {entry.name} --measure"))
@@ -145,7 +148,7 @@ def details(entry: World, family: Any) -> list[tuple[str, str]]:
 
 
 def sheet(entry: World, family: Any) -> Table:
-    """The details for the terminal."""
+    """Returns the details of a world as a table for the terminal."""
     from rich.table import Table
     from rich.text import Text
 
@@ -157,12 +160,13 @@ def sheet(entry: World, family: Any) -> Table:
     return grid
 
 
-def _score(found: Scored | None) -> str:
-    """Reward, and the success rate where it says more."""
-    return "" if found is None else f"{found.reward:.2f} ({100 * found.success:.0f}%)"
+def _score(scored: Scored | None) -> str:
+    """Returns the mean reward and the success rate; empty where there is none."""
+    return "" if scored is None else f"{scored.reward:.2f} ({100 * scored.success:.0f}%)"
 
 
 def count(value: int) -> str:
+    """Returns a number of tasks in a few characters, such as 12.5k."""
     for unit, letter in UNITS:
         if value >= unit:
             return f"{value / unit:.10g}{letter}" if value % unit == 0 else f"{value / unit:.3g}{letter}"
@@ -170,5 +174,5 @@ def count(value: int) -> str:
 
 
 def number(value: float) -> str:
-    """Whole from 10 on, two digits below."""
+    """Returns a number in a few characters: whole from 10 on, with two digits below."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.2g}" if value < 10 else f"{value:.0f}"

@@ -1,6 +1,6 @@
-"""The menu of methods: what estimators, losses and streams are, where they are from, what they need and go with.
+"""Describes the methods (estimators, losses, streams, filters and rewards): their sources, needs and combinations.
 
-All of it is read from the components themselves, so that it cannot say anything else than they do.
+Everything is read from the components themselves, so that the descriptions cannot differ from the code.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
 from sojourn.config.components import COMPONENTS
-from sojourn.config.registry import build, find, names, nearest
+from sojourn.config.lookup import find, names, nearest
+from sojourn.config.registry import build
 from sojourn.errors import ConfigError
 from sojourn.protocols import Learns, Unverified, env_needs, provided, reads_critic, task_data, valid_for
 
 KINDS = ("estimator", "loss", "stream", "filter", "reward")
 SOURCE = re.compile(r"\(((?:[^()]|\([^()]*\))*(?:arXiv:\d{4}\.\d{4,5}|\b(?:19|20)\d\d\b)(?:[^()]|\([^()]*\))*)\)")
-OF_PASS = {
-    "entropy": "entropy, of its own pass",
+NEEDS_IN_WORDS = {  # what a loss reads of the trainer's forward pass, in words
+    "entropy": "the entropy of its own forward pass",
     "critic": "a critic",
-    "top": "the likeliest tokens, of its own pass",
-    "targets": "an estimator that says what a critic learns",
+    "top": "the likeliest tokens of its own forward pass",
+    "targets": "an estimator that gives the targets of a critic",
 }
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
@@ -31,63 +32,63 @@ ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 class Method:
     kind: str
     name: str
-    what: str  # the first sentence of its docstring, without the source
+    summary: str  # the first sentence of its docstring, without the source
     sources: tuple[str, ...]
-    needs: tuple[str, ...]  # as it comes
-    composes: str
-    unverified: str  # what could be read in place of its source; empty where the source was read
+    needs: tuple[str, ...]  # with the default values of its fields
+    goes_with: str  # what it can be combined with
+    unverified: str  # the text that was read in place of its source; empty where the source was read
     text: str  # its docstring
 
     @property
     def origin(self) -> str:
-        """Its sources, and whether they were read."""
+        """Returns its sources and, where nobody read them, the text that was read instead."""
         return "; ".join((*self.sources, *([f"unverified: {self.unverified}"] if self.unverified else [])))
 
 
-class Parts(NamedTuple):
-    what: str
+class Summary(NamedTuple):
+    text: str
     sources: tuple[str, ...]
 
 
 def methods(kind: str = "") -> list[Method]:
-    """All of a kind, or all. Raises `ConfigError` for a kind that has no methods."""
+    """Returns the methods of a kind, or of all kinds. Raises `ConfigError` for a kind that has no methods."""
     if kind and kind not in KINDS:
         raise ConfigError(f"'{kind}' is no kind of method: {nearest(kind, KINDS)}")
     return [_method(k, name) for k in ([kind] if kind else KINDS) for name in names(k)]
 
 
 def of_name(name: str) -> list[Method]:
-    """The methods of a name, of any kind. Raises `ConfigError` where there is none."""
-    found = [_method(kind, name) for kind in KINDS if name in names(kind)]
-    if not found:
+    """Returns the methods of a name, of any kind. Raises `ConfigError` where there is none."""
+    matches = [_method(kind, name) for kind in KINDS if name in names(kind)]
+    if not matches:
         known = [*KINDS, *(known for kind in KINDS for known in names(kind))]
         raise ConfigError(f"'{name}' is neither a method nor a kind of method: {nearest(name, known)}")
-    return found
+    return matches
 
 
 def unverified(value: Any) -> Iterator[str]:
-    """One sentence for each component within a recipe, or any value, whose source nobody has read."""
+    """Yields a sentence for each component inside a recipe, or any value, whose source nobody has read."""
     if isinstance(value, tuple | list):
         for item in value:
             yield from unverified(item)
     if not is_dataclass(value) or isinstance(value, type):
         return
     if isinstance(value, Unverified) and value.unverified:
-        yield f"{_called(value)} is unverified: {value.unverified}"
+        yield f"{_kind_and_name(value)} is unverified: {value.unverified}"
     for each in fields(value):
         yield from unverified(getattr(value, each.name))
 
 
-def _called(value: Any) -> str:
-    """What a component is called in a config, with its kind; a recipe is called by its own name."""
+def _kind_and_name(value: Any) -> str:
+    """Returns the kind and the name of a component, as a config has them; a recipe is called by its own name."""
     target = f"{type(value).__module__}:{type(value).__qualname__}"
-    found = [(kind, name) for kind in KINDS for name, known in COMPONENTS[kind].items() if known == target]
-    kind, name = found[0] if found else (type(value).__name__.lower(), getattr(value, "name", target))
+    registered = [(kind, name) for kind in KINDS for name, known in COMPONENTS[kind].items() if known == target]
+    kind, name = registered[0] if registered else (type(value).__name__.lower(), getattr(value, "name", target))
     return f"the {kind} '{name}'"
 
 
 def markdown() -> str:
-    """The documentation's page."""
+    """Returns the page of the documentation, in Markdown."""
     return "\n".join(_page()) + "\n"
 
 
@@ -96,8 +97,8 @@ def _page() -> Iterator[str]:
     yield ""
     yield 'Made by `sojourn methods --markdown`. A recipe names them: `estimator = { name = "grpo" }`,'
     yield '`losses = [{ name = "ppo" }]`, `streams = [{ name = "entropy" }]`; what does not go together is refused'
-    yield "before a run begins. `sojourn check NAME` holds any of them, or your own, to what it promises. Where it says"
-    yield "*unverified*, nobody could read the source: what was read instead follows, and a run says so at its start."
+    yield "before a run begins. `sojourn check NAME` checks any of them, or your own. *Unverified* marks a method whose"
+    yield "source nobody could read: the text that was read instead follows, and a run prints a note at its start."
     for kind in KINDS:
         yield ""
         yield f"## {kind.capitalize()}{'es' if kind == 'loss' else 's'}"
@@ -105,50 +106,55 @@ def _page() -> Iterator[str]:
         yield "| name | what it is | from | needs | goes with |"
         yield "|---|---|---|---|---|"
         for method in methods(kind):
-            cells = (f"`{method.name}`", method.what, _linked(method.origin).replace("unverified:", "*unverified*:"))
-            cells += (", ".join(method.needs), method.composes)
+            cells = (
+                f"`{method.name}`",
+                method.summary,
+                _with_links(method.origin).replace("unverified:", "*unverified*:"),
+            )
+            cells += (", ".join(method.needs), method.goes_with)
             yield "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
-def _linked(source: str) -> str:
+def _with_links(source: str) -> str:
     return ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", source)
 
 
 def _method(kind: str, name: str) -> Method:
     cls = find(kind, name)
-    made = build(kind, {"name": name}).value
-    own = OF_PASS if kind == "loss" else {}
-    needs = tuple(own.get(need) or need for need in sorted(getattr(made, "needs", ())))
-    needs += ("a critic",) if reads_critic(made) else ()
+    component = build(kind, {"name": name}).value
+    own = NEEDS_IN_WORDS if kind == "loss" else {}
+    needs = tuple(own.get(need) or need for need in sorted(getattr(component, "needs", ())))
+    needs += ("a critic",) if reads_critic(component) else ()
     text = inspect.cleandoc(cls.__doc__ or "")
-    unread = made.unverified if isinstance(made, Unverified) else ""
-    return Method(kind, name, *_parts(text), needs, _composes(kind, made), unread, text)
+    unread = component.unverified if isinstance(component, Unverified) else ""
+    return Method(kind, name, *_summary_and_sources(text), needs, _goes_with(kind, component), unread, text)
 
 
-def _parts(text: str) -> Parts:
-    """The first sentence without what is in brackets, and every source in the text."""
-    sources = tuple(dict.fromkeys(found.group(1) for found in SOURCE.finditer(" ".join(text.split()))))
+def _summary_and_sources(text: str) -> Summary:
+    """Returns the first sentence of a docstring without its sources, and every source in the docstring."""
+    sources = tuple(dict.fromkeys(match.group(1) for match in SOURCE.finditer(" ".join(text.split()))))
     paragraph = SOURCE.sub("", " ".join(text.partition("\n\n")[0].split()))
     first = re.split(r"\.(?=\s|$)", re.sub(r"\s+([.,:;])", r"\1", paragraph), maxsplit=1)[0]
-    return Parts(" ".join(first.split()), sources)
+    return Summary(" ".join(first.split()), sources)
 
 
-def _composes(kind: str, made: Any) -> str:
+def _goes_with(kind: str, component: Any) -> str:
+    """Returns what a component can be combined with, and what holds for it in a run."""
     everything = {"estimator": "any loss", "loss": "any estimator", "filter": "any estimator", "reward": "any world"}
-    said = []
+    facts = []
     if kind == "stream":
-        everything["stream"] = "any weights"
-        if wanted := sorted(task_data(made)):
-            said.append(f"worlds whose tasks have {' and '.join(f'`{key}`' for key in wanted)} in their data")
-        said += ["a reference kept from the stage's beginning"] * made.reference
-        said += ["learns beside the policy"] * isinstance(made, Learns)
-    said += ["says what a critic learns"] * ("targets" in provided(made))
-    if based := any(field.name == "base" for field in fields(made)):
-        said.append(f"any {kind}, as its base")
-    said += [f"worlds that offer `{wanted}()`" for wanted in sorted(env_needs(made))]
-    if hasattr(made, "state") and not based:
-        said.append("resumes with its memory")
-    right_for = valid_for(made)
-    if kind == "loss" and not right_for >= {"lag", "updates"}:
-        said.append("samples of the present weights alone" if not right_for else "one update a step")
-    return "; ".join(said) or everything[kind]
+        everything["stream"] = "any estimator or loss"
+        if wanted := sorted(task_data(component)):
+            facts.append(f"worlds whose tasks have {' and '.join(f'`{key}`' for key in wanted)} in their data")
+        facts += ["a reference kept from the stage's beginning"] * component.reference
+        facts += ["is trained beside the policy"] * isinstance(component, Learns)
+    facts += ["gives the targets of a critic"] * ("targets" in provided(component))
+    if based := any(field.name == "base" for field in fields(component)):
+        facts.append(f"any {kind}, as its base")
+    facts += [f"worlds that offer `{wanted}()`" for wanted in sorted(env_needs(component))]
+    if hasattr(component, "state") and not based:
+        facts.append("resumes with its memory")
+    valid = valid_for(component)
+    if kind == "loss" and not valid >= {"lag", "updates"}:
+        facts.append("samples of the current weights only" if not valid else "one update per step")
+    return "; ".join(facts) or everything[kind]

@@ -215,7 +215,7 @@ def test_an_override_that_does_not_reach_every_stage_is_refused(tmp_path, overri
     stages = "[stages.estimator]\nname = 'rloo'\n[[stages.losses]]\nname = 'ppo'\n[[stages.losses]]\nname = 'entropy'\n"
     path = write(tmp_path, TOY + STAGES + "minibatches = 3\n" + stages)
     key = override.split("=")[0].replace(".0.clip_low", "")
-    told = rf"{key} = .* \(command line\) would change nothing where the stage {stage} has its own: say stages.b.{key}$"
+    told = rf"{key} = .* \(command line\) would change nothing where the stage {stage} has its own: set stages.b.{key}$"
     with pytest.raises(ConfigError, match=told):
         load(path, [override])
 

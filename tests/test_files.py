@@ -133,14 +133,14 @@ def test_a_pipe_for_a_recipe_is_refused(tmp_path):
 
 def test_a_config_without_measure_is_refused(tmp_path):
     file = tmp_path / "many.toml"
-    file.write_text("".join(f"key{number} = {number}\n" for number in range(toml.VALUES + 1)))
+    file.write_text("".join(f"key{number} = {number}\n" for number in range(toml.MAX_VALUES + 1)))
     with pytest.raises(ConfigError, match="it holds 20,001 values: expected at most 20,000"):
         toml.read(file)
     with RunFolder.create(tmp_path / "run", "name = 'made'\n") as made:
         shutil.copy(file, made.path / "config.toml")
         with pytest.raises(RecordError, match="20,001 values"):
             _ = made.config
-    file.write_text("a = '" + "x" * toml.LARGEST + "'\n")
+    file.write_text("a = '" + "x" * toml.MAX_CHARACTERS + "'\n")
     with pytest.raises(ConfigError, match="characters: expected at most"):
         toml.read(file)
     file.write_text("a = " + "[" * 5000 + "]" * 5000 + "\n")
@@ -150,11 +150,11 @@ def test_a_config_without_measure_is_refused(tmp_path):
 
 def test_a_config_of_as_many_values_as_it_may_hold_is_merged_in_one_pass():
     tables, calls = toml.Tables(), itertools.count()
-    table = {f"key{number}": number for number in range(toml.VALUES)}
+    table = {f"key{number}": number for number in range(toml.MAX_VALUES)}
     sys.setprofile(lambda *_: next(calls))
     tables.merge(table, "first")
     sys.setprofile(None)
-    assert next(calls) < 100 * toml.VALUES
+    assert next(calls) < 100 * toml.MAX_VALUES
 
 
 def test_origins_of_what_is_laid_over_are_replaced():

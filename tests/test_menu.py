@@ -98,24 +98,24 @@ def test_every_method_says_what_it_is_and_where_it_is_from(kind):
     found = method_docs.methods(kind)
     assert [method.name for method in found] == list(COMPONENTS[kind])
     for method in found:
-        assert 20 <= len(method.what) <= 250 or method.name in {"reinforce", "nll"}, method
-        assert "(" not in method.what or method.what.count("(") == method.what.count(")"), method
+        assert 20 <= len(method.summary) <= 250 or method.name in {"reinforce", "nll"}, method
+        assert "(" not in method.summary or method.summary.count("(") == method.summary.count(")"), method
         assert method.sources or method.name in OWN, method
-        assert method.composes
+        assert method.goes_with
 
 
 def test_what_methods_need_and_go_with():
     known = {(method.kind, method.name): method for method in method_docs.methods()}
-    assert "worlds that offer `state_key()`" in known["estimator", "gigpo"].composes
+    assert "worlds that offer `state_key()`" in known["estimator", "gigpo"].goes_with
     assert known["estimator", "aem"].needs == ("entropy",)
-    assert "any estimator, as its base" in known["estimator", "aem"].composes
-    assert "its memory" in known["estimator", "rae"].composes
-    assert known["loss", "reinforce"].composes == "samples of the present weights alone"
-    assert known["loss", "entropy"].needs == ("entropy, of its own pass",)
-    assert known["loss", "value"].needs == ("a critic", "an estimator that says what a critic learns", "values")
+    assert "any estimator, as its base" in known["estimator", "aem"].goes_with
+    assert "its memory" in known["estimator", "rae"].goes_with
+    assert known["loss", "reinforce"].goes_with == "samples of the current weights only"
+    assert known["loss", "entropy"].needs == ("the entropy of its own forward pass",)
+    assert known["loss", "value"].needs == ("a critic", "an estimator that gives the targets of a critic", "values")
     assert known["stream", "values"].needs == ("a critic",)
-    assert known["estimator", "gae"].composes == "says what a critic learns"
-    assert known["stream", "progress"].composes == "learns beside the policy; resumes with its memory"
+    assert known["estimator", "gae"].goes_with == "gives the targets of a critic"
+    assert known["stream", "progress"].goes_with == "is trained beside the policy; resumes with its memory"
     assert known["loss", "ppo"].sources[0] == "Schulman et al. 2017, arXiv:1707.06347, eq. 7"
 
 

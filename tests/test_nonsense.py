@@ -9,7 +9,8 @@ from test_config import write
 
 from sojourn.commands.train import check_buildable
 from sojourn.config.components import COMPONENTS
-from sojourn.config.registry import build, find, names
+from sojourn.config.lookup import find, names
+from sojourn.config.registry import build
 from sojourn.errors import ConfigError, SojournError
 from sojourn.train.resolve import load
 

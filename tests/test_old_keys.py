@@ -142,7 +142,7 @@ def test_a_new_name_that_is_there_as_well_stays():
 def test_every_line_names_a_key_of_today(monkeypatch):
     monkeypatch.undo()
     from sojourn.config.components import COMPONENTS
-    from sojourn.config.registry import find
+    from sojourn.config.lookup import find
 
     for (kind, name, old), new in old_keys.OLD_KEYS.items():
         if kind in COMPONENTS and name != old_keys.ANY:

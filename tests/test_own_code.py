@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sojourn.config.registry import build, named
+from sojourn.config.lookup import import_object
+from sojourn.config.registry import build
 from sojourn.errors import ConfigError, RecordError
 from sojourn.record.blobs import Blobs
 from sojourn.tasks.listed import check_task, listed
@@ -144,7 +145,7 @@ def test_whoever_builds_a_component_is_told_the_same(folder, monkeypatch, world,
     with pytest.raises(ConfigError, match=told):
         build("env", world)
     with pytest.raises(ConfigError, match=r'env.check = "leaves:gone" cannot be imported \(Gone: at import'):
-        named("leaves:gone", "env.check")
+        import_object("leaves:gone", "env.check")
 
 
 def test_the_whole_traceback_is_there_for_whoever_asks(folder):

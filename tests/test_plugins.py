@@ -14,7 +14,8 @@ import pytest
 
 from sojourn import env_catalog
 from sojourn.config import plugins
-from sojourn.config.registry import build, find, names, plain
+from sojourn.config.lookup import find, names
+from sojourn.config.registry import as_toml, build
 from sojourn.errors import ConfigError
 
 MAZE = """
@@ -86,7 +87,7 @@ def test_a_strangers_world_is_a_world_like_ours(site: Path):
     install(site, "strange-mazes", {"maze": "strange_mazes:Maze"})
     built = build("env", {"name": "maze", "rooms": 5})
     assert built.table == {"name": "maze", "rooms": 5}
-    assert plain(built.value) == {"name": "maze", "rooms": 5}
+    assert as_toml(built.value) == {"name": "maze", "rooms": 5}
     assert names("env")[:3] == ["toy", "tools", "mixed"]
     assert "maze" in names("env")
     assert "maze" not in names("loss")
@@ -162,8 +163,8 @@ def test_without_the_worlds_a_message_says_where_they_come_from(monkeypatch: pyt
 @pytest.mark.parametrize("what", ["find('env', 'toy')", "build('loss', {'name': 'ppo'})", "find('env', 'made:World')"])
 def test_entry_points_are_read_only_where_a_name_is_not_ours(site: Path, what: str):
     package(site, "made", "class World: ...")
-    code = f"from sojourn.config.registry import build, find\n{what}\nfrom sojourn.config import plugins\n"
-    code += "print(plugins.plugins.cache_info().currsize)"
+    code = "from sojourn.config.lookup import find\nfrom sojourn.config.registry import build\n"
+    code += f"{what}\nfrom sojourn.config import plugins\nprint(plugins.plugins.cache_info().currsize)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(site), str(Path(__file__).parent.parent)))}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip() == "0"

@@ -77,7 +77,7 @@ def field_line(field: dataclasses.Field[Any]) -> str:
 
 def component(kind: str, name: str) -> Iterator[str]:
     """What a config may say of it."""
-    from sojourn.config.registry import find
+    from sojourn.config.lookup import find
 
     yield f"{kind} {name}"
     for field in dataclasses.fields(find(kind, name)):

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sojourn.config.components import COMPONENTS, MEMBERS
-from sojourn.config.registry import Range, build, construct, convert, find, names
+from sojourn.config.lookup import find, names
+from sojourn.config.registry import Range, build, construct, convert
 from sojourn.errors import ConfigError
 from sojourn.train.recipe import Recipe
 
@@ -82,7 +83,7 @@ def test_a_value_out_of_its_range_is_refused(path, value, expected):
     [
         (Range(1), [1, 7], [0, -1]),
         (Range(0, 1), [0.0, 0.5, 1.0], [-0.1, 1.1]),
-        (Range(above=0, most=1), [0.1, 1.0], [0.0, 1.1]),
+        (Range(above=0, max=1), [0.1, 1.0], [0.0, 1.1]),
         (Range(0, below=1), [0.0, 0.9], [-0.1, 1.0]),
     ],
 )

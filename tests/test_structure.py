@@ -10,7 +10,7 @@ import pytest
 
 import sojourn
 from sojourn.config.components import COMPONENTS
-from sojourn.config.registry import find
+from sojourn.config.lookup import find
 
 ROOT = Path(__file__).parent.parent / "sojourn"
 WORLDS = ROOT.parent / "worlds"

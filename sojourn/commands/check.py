@@ -1,4 +1,4 @@
-"""`sojourn check`: the conformance suites."""
+"""`sojourn check`: runs the conformance suite of a component."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 def check(
     name: Annotated[str, typer.Argument(help="a registered name, 'module:Class', or a recipe (its world)")],
     overrides: Overrides = None,
-    kind: Annotated[str, typer.Option(help="env, estimator, loss or backend; by default what the name is of")] = "",
+    kind: Annotated[
+        str, typer.Option(help="env, estimator, loss or backend; by default the kind that the name has")
+    ] = "",
     episodes: Annotated[
-        int | None, typer.Option(min=1, help="tasks to try each promise of a world on [default: 4]")
+        int | None, typer.Option(min=1, help="the number of tasks on which each check of a world is tried [default: 4]")
     ] = None,
     attack: Annotated[
-        bool, typer.Option("--attack", help="attack a world instead: may an agent move its reward, or excuse its play?")
+        bool, typer.Option("--attack", help="attack a world instead: can an agent change its reward, or void its play?")
     ] = False,
 ) -> None:
     """Check that a component keeps its promises: a world, an estimator, a loss or a backend."""
@@ -44,8 +46,9 @@ SUITES = {
 
 
 def _kind_of(name: str) -> str:
-    """What a name is of; a recipe is taken for its world, and one's own class for what it looks like."""
-    from sojourn.config.registry import find, names, nearest
+    """Returns the kind of a name. A recipe stands for its world; the kind of one's own class follows from its
+    members."""
+    from sojourn.config.lookup import find, names, nearest
 
     kinds = [kind for kind in SUITES if name in names(kind)]
     if len(kinds) == 1:
@@ -61,7 +64,8 @@ def _kind_of(name: str) -> str:
 
 
 def _kind_of_class(cls: Any) -> str:
-    """An estimator or a loss says what it needs, and is called with groups or with a batch; a backend opens a model."""
+    """Returns the kind of a class: estimators and losses have `needs`, and losses take a batch; a backend can `open` a
+    model; anything else is a world."""
     import inspect
 
     if hasattr(cls, "needs") and callable(cls):

@@ -1,4 +1,4 @@
-"""`sojourn eval`: a panel of tasks, played by a checkpoint, a model as it is, or the world's expert."""
+"""`sojourn eval`: evaluates a checkpoint, an untrained model or the world's expert on a fixed panel of tasks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="a run folder (its newest checkpoint), or a recipe (its model as it is)")],
+    run: Annotated[
+        Path, typer.Argument(help="a run folder (its newest checkpoint), or a recipe (its untrained model)")
+    ],
     overrides: Overrides = None,
-    split: Annotated[str, typer.Option(help="train or test, by default what the recipe evaluates on")] = "",
-    greedy: Annotated[bool, typer.Option("--greedy", help="temperature 0")] = False,
-    expert: Annotated[bool, typer.Option("--expert", help="the world's scripted expert instead of the model")] = False,
+    split: Annotated[str, typer.Option(help="train or test; by default the split of the recipe's evaluations")] = "",
+    greedy: Annotated[bool, typer.Option("--greedy", help="decode greedily, at temperature 0")] = False,
+    expert: Annotated[
+        bool, typer.Option("--expert", help="evaluate the world's scripted expert instead of the model")
+    ] = False,
 ) -> None:
     """Evaluate a run's newest checkpoint on a fixed panel of tasks."""
     extra = [f"evaluation.split={split}"] * bool(split) + ["evaluation.temperature=0.0"] * greedy
@@ -47,18 +51,18 @@ async def _evaluate(resolved: Resolved, run: Path | None, expert: bool) -> None:
         return found
 
     if run is not None:
-        newest(run, lambda sentence: None)  # told below
+        newest(run, lambda sentence: None)  # damaged checkpoints are reported below
     with Display() as display:
-        async with assemble(resolved.recipe) as rig:
+        async with assemble(resolved.recipe) as components:
             name = "expert" if expert else "as it is"
             if run is None:
-                await initial_weights(rig)
-            else:  # looked for again: a run that goes on drops old checkpoints
+                await initial_weights(components)
+            else:  # looked for again, since a run in progress deletes old checkpoints
                 found = newest(run, display.message)
-                rig.trainer.load(found.weights, weights_only=True)
-                await rig.trainer.publish()
+                components.trainer.load(found.weights, weights_only=True)
+                await components.trainer.publish()
                 name = name if expert else f"step {found.step}"
-            rig.runner.on_episode = display.episode
-            display.evaluating(name, len(panel(rig)) * resolved.recipe.evaluation.samples)
-            done = await play_panel(rig, "evaluation", expert)
+            components.runner.on_episode = display.episode
+            display.evaluating(name, len(panel(components)) * resolved.recipe.evaluation.samples)
+            done = await play_panel(components, "evaluation", expert)
         display.evaluation(name, summarise(done.groups, done.scores))

@@ -1,4 +1,4 @@
-"""What commands are given: recipes, components by name, and overrides."""
+"""Loads what several commands take as arguments: recipes, components by name, and overrides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="dotted overrides, s
 
 
 def load(path: Path, overrides: list[str] | None) -> Resolved:
-    """Reads a recipe with torch's threads prepared first: components may import torch."""
+    """Resolves a recipe. The number of torch's threads is set before, since components may import torch."""
     from sojourn.config import toml
 
     tables = toml.read(path, overrides or ())
@@ -33,13 +33,13 @@ def load(path: Path, overrides: list[str] | None) -> Resolved:
 
 
 def build_world(name: str, overrides: list[str] | None) -> Any:
-    """A world by its registered name, as 'module:Class', or that of a recipe."""
+    """Returns a world by its registered name or as 'module:Class', or the world of a recipe."""
     threads.prepare()
     return load(Path(name), overrides).recipe.env if Path(name).exists() else build_component("env", name, overrides)
 
 
 def world_and_table(name: str, overrides: list[str] | None) -> tuple[Any, dict[str, Any]]:
-    """A world as `build_world` finds it, and the config that describes it, whole."""
+    """Returns a world as `build_world` does, with the complete config that describes it."""
     from sojourn.config import toml
     from sojourn.config.registry import build
 
@@ -61,7 +61,7 @@ def world_and_table(name: str, overrides: list[str] | None) -> tuple[Any, dict[s
 
 
 def build_component(kind: str, name: str, overrides: list[str] | None) -> Any:
-    """A component by its name, with what the overrides say of its fields."""
+    """Returns a component by its name; the overrides set its fields."""
     from sojourn.config import toml
     from sojourn.config.registry import build
 
@@ -73,7 +73,7 @@ def build_component(kind: str, name: str, overrides: list[str] | None) -> Any:
 
 
 def tell_risks(family: EnvFamily) -> None:
-    """Prints which protections of a world this machine does not give, a line each, before anything is played."""
+    """Prints a line for each protection of a world that this machine cannot give, before anything is played."""
     from sojourn.protocols import HasRisks
     from sojourn.rollout.world import worlds_of
 
@@ -83,7 +83,7 @@ def tell_risks(family: EnvFamily) -> None:
 
 
 def tell_unverified(recipe: Recipe) -> None:
-    """Prints which methods of a recipe were made without reading their source, a line each."""
+    """Prints a line for each method of a recipe whose source nobody has read."""
     from sojourn import method_docs
 
     for sentence in dict.fromkeys(method_docs.unverified(recipe)):

@@ -1,4 +1,4 @@
-"""`sojourn envs` and `sojourn methods`: the worlds and methods that are installed."""
+"""`sojourn envs` and `sojourn methods`: list the worlds and the methods that are installed."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 
 def envs(
-    name: Annotated[str, typer.Argument(help="one world, or your own 'module:Class'; by default all")] = "",
+    name: Annotated[str, typer.Argument(help="one world, or your own 'module:Class'; by default all worlds")] = "",
     overrides: Overrides = None,
-    measure: Annotated[bool, typer.Option("--measure", help="play it on this machine, now")] = False,
+    measure: Annotated[bool, typer.Option("--measure", help="measure it now, by playing it on this machine")] = False,
 ) -> None:
-    """The worlds that are installed: what they are, what they need, and what was measured of them."""
+    """List the installed worlds: what each one is, what it needs, and what was measured of it."""
     from sojourn import env_catalog
-    from sojourn.config.registry import find, names
+    from sojourn.config.lookup import find, names
 
     console = CleanConsole()
     if not name:
         if measure or overrides:
             raise ConfigError("name the world that is meant: sojourn envs toy --measure")
         return console.print(env_catalog.table(env_catalog.worlds(), console.width))
-    known = name in names("env") and not (measure or overrides)  # its class says enough
+    known = name in names("env") and not (measure or overrides)  # then its class is enough
     family = find("env", name) if known else build_world(name, overrides)
     entry = env_catalog.describe(name, family)
     if measure:
@@ -41,10 +41,10 @@ def envs(
 
 
 def methods(
-    which: Annotated[str, typer.Argument(help="a method, or a kind of them: estimator, loss, stream, ...")] = "",
-    markdown: Annotated[bool, typer.Option("--markdown", help="as the page of the documentation")] = False,
+    which: Annotated[str, typer.Argument(help="a method, or a kind of methods: estimator, loss, stream, ...")] = "",
+    markdown: Annotated[bool, typer.Option("--markdown", help="print the page of the documentation")] = False,
 ) -> None:
-    """List the methods: where they come from, what they need and what they go with."""
+    """List the methods: their sources, what they need, and what they can be combined with."""
     from sojourn import method_docs
 
     threads.prepare()
@@ -64,13 +64,13 @@ def _method_table(methods: list[Method]) -> Table:
 
     shown = Table("kind", "name", "what it is", "from", "needs", "goes with", box=None, padding=(0, 1, 1, 0))
     for method in methods:
-        cells = (method.what, method.origin, ", ".join(method.needs), method.composes)
+        cells = (method.summary, method.origin, ", ".join(method.needs), method.goes_with)
         shown.add_row(method.kind, Text(method.name, "bold"), *cells)
     return shown
 
 
 def _method_sheet(method: Method) -> Table:
-    """All that a method's docstring says, after what the table says of it."""
+    """Returns what the table has about a method, and then its whole docstring."""
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 2))
@@ -79,7 +79,7 @@ def _method_sheet(method: Method) -> Table:
     grid.add_row(method.kind, Text(method.name, "bold"))
     rows = {"from": "; ".join(method.sources), "unverified": method.unverified, "needs": ", ".join(method.needs)}
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in method.text.split("\n\n"))
-    for label, value in {**rows, "goes with": method.composes, "": f"\n{text}\n"}.items():
+    for label, value in {**rows, "goes with": method.goes_with, "": f"\n{text}\n"}.items():
         if value:
             grid.add_row(label, Text(value))
     return grid

@@ -1,4 +1,4 @@
-"""`sojourn train`: by a recipe, or on with a run."""
+"""`sojourn train`: trains by a recipe, or resumes a run."""
 
 from __future__ import annotations
 
@@ -21,17 +21,23 @@ if TYPE_CHECKING:
     from sojourn.train.recipe import Recipe
     from sojourn.train.resolve import Resolved
 
-Dry = Annotated[bool, typer.Option("--dry", help="build and check everything, show where each value comes from, stop")]
+Dry = Annotated[
+    bool, typer.Option("--dry", help="build and check everything, print each value with its origin, and stop")
+]
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="a recipe (TOML), or a run folder")],
+    recipe: Annotated[Path, typer.Argument(help="a recipe (a TOML file), or a run folder, whose config is used")],
     overrides: Overrides = None,
     dry: Dry = False,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in this folder")] = False,
-    out: Annotated[Path | None, typer.Option(help="the run folder; by default a new one under record.folder")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="continue the run in this folder from its last checkpoint")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="the run folder to create; by default a new one in record.folder")
+    ] = None,
 ) -> None:
-    """Train by a recipe; evaluates before, between and after its stages."""
+    """Train by a recipe, and evaluate before, between and after its stages."""
     resolved = load(recipe, overrides)
     if dry and (resume or out):
         raise ConfigError("--dry builds and checks a recipe and makes nothing: it takes no --resume and no --out")
@@ -92,7 +98,7 @@ async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
 
 
 def _dry(resolved: Resolved) -> None:
-    """Shows the resolved recipe, and checks that everything can be built."""
+    """Prints each value of the resolved recipe with its origin, and checks that everything can be built."""
     from sojourn.config.toml import leaves
 
     console = CleanConsole()
@@ -105,7 +111,7 @@ def _dry(resolved: Resolved) -> None:
 
 
 def check_buildable(recipe: Recipe) -> None:
-    """Refuses a model or weights that are not there and a split without tasks."""
+    """Refuses a model or weights that do not exist, and a split without tasks."""
     from sojourn.tasks.listed import listed
     from sojourn.train.weights import found_weights
 
@@ -117,7 +123,7 @@ def check_buildable(recipe: Recipe) -> None:
 
 
 async def _enter(recipe: Recipe) -> None:
-    """Opens the world, as training would, and asks its stages whether it serves them."""
+    """Opens the world, as training would, and checks that it provides what the stages need of it."""
     from sojourn.rollout.world import opened
     from sojourn.train.run import check_groups
 

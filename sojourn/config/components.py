@@ -1,4 +1,5 @@
-"""What comes with Sojourn: one line for each component, by kind and name. Importing this imports none of them.
+"""The components that come with Sojourn: one line for each, by kind and name. Importing this table imports none of
+them.
 
 Other distributions register theirs as entry points: see `sojourn.config.plugins`.
 """
@@ -119,9 +120,11 @@ COMPONENTS: dict[str, dict[str, str]] = {
     },
 }
 
-PLAIN_CLASS = "sojourn.envs.tools:as_family"  # makes a world of a plain class, whose methods are tools
+PLAIN_CLASS = (
+    "sojourn.envs.tools:as_family"  # the function that makes a world of a plain class, whose methods are tools
+)
 
-# What a component of a kind has, methods with brackets; "no x" tells it from another kind.
+# The members of a component of each kind; methods are written with brackets. "no x" distinguishes it from other kinds.
 MEMBERS: dict[str, tuple[str, ...]] = {
     "env": ("tasks(...)", "make(...)"),
     "renderer": ("bind(...)", "no width", "no split"),

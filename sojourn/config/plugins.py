@@ -1,9 +1,9 @@
-"""Components of other distributions, which they register as entry points of the group `sojourn.<kind>`.
+"""Finds the components that other distributions register, as entry points of the group `sojourn.<kind>`.
 
     [project.entry-points."sojourn.env"]
     maze = "my_worlds.maze:Maze"
 
-Reading them opens a file of every installed distribution, so it is done once, and only where somebody asks.
+Reading them opens a file of every installed distribution, so it is done once, and only where a name needs it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GROUP = "sojourn."
 
 
 class Plugin(NamedTuple):
-    """A component that a distribution registers; `target` is "module:Class"."""
+    """A component that another distribution registers; `target` is "module:Class"."""
 
     name: str
     target: str
@@ -27,14 +27,14 @@ class Plugin(NamedTuple):
 
     @property
     def package(self) -> str:
-        """The top-level package that it is in."""
+        """The top-level package that defines it."""
         return top_level(self.target)
 
 
 @cache
 def plugins() -> Mapping[str, Mapping[str, tuple[Plugin, ...]]]:
-    """Returns what is registered, by kind and by name in alphabetical order; a name has several plugins where several
-    distributions register it."""
+    """Returns the registered components by kind and by name, in alphabetical order; a name has several plugins where
+    several distributions register it."""
     from importlib import metadata  # slow to import
 
     owners: dict[str, metadata.Distribution] = {}
@@ -42,13 +42,13 @@ def plugins() -> Mapping[str, Mapping[str, tuple[Plugin, ...]]]:
         if f"[{GROUP}" in (distribution.read_text("entry_points.txt") or ""):
             owners.setdefault(distribution.name, distribution)  # the first on the path is what is imported
     points = [(point, owner) for owner in owners.values() for point in owner.entry_points]
-    found: dict[str, dict[str, tuple[Plugin, ...]]] = {}
-    for point, owner in sorted(points, key=lambda found: (found[0].name, found[1].name)):
+    registered: dict[str, dict[str, tuple[Plugin, ...]]] = {}
+    for point, owner in sorted(points, key=lambda pair: (pair[0].name, pair[1].name)):
         if point.group.startswith(GROUP):
-            names = found.setdefault(point.group.removeprefix(GROUP), {})
+            names = registered.setdefault(point.group.removeprefix(GROUP), {})
             plugin = Plugin(point.name, point.value.partition("[")[0].strip(), owner.name, owner.version)
             names[point.name] = (*names.get(point.name, ()), plugin)
-    return found
+    return registered
 
 
 @cache
@@ -59,22 +59,22 @@ def distributions() -> Mapping[str, str]:
 
 @cache
 def folders() -> tuple[Path, ...]:
-    """Returns the folders, or single files, of the top-level packages that registered components are in."""
-    found: list[Path] = []
+    """Returns the folders, or single files, of the top-level packages that define registered components."""
+    paths: list[Path] = []
     for package in sorted({plugin.package for plugin in _all()}):
         try:
             spec = importlib.util.find_spec(package)
-        except (ImportError, ValueError):  # it cannot be imported: whoever asks for its components is told
+        except (ImportError, ValueError):  # it cannot be imported: `lookup.find` raises an error that says so
             continue
         if spec is not None:
             single = [spec.origin] if spec.origin else []
-            found += [Path(place).resolve() for place in spec.submodule_search_locations or single]
-    return tuple(found)
+            paths += [Path(place).resolve() for place in spec.submodule_search_locations or single]
+    return tuple(paths)
 
 
 @cache
 def distribution_of(module: str) -> str:
-    """Returns the distribution that a module was installed with; empty where it is of none."""
+    """Returns the distribution that a module was installed with; empty where there is none."""
     package = top_level(module)
     registered = {plugin.package: plugin.distribution for plugin in _all()}
     if package in registered:
@@ -85,6 +85,7 @@ def distribution_of(module: str) -> str:
 
 
 def top_level(module: str) -> str:
+    """Returns the top-level package of a module, or of a "module:Class"."""
     return module.partition(":")[0].partition(".")[0]
 
 

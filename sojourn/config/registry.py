@@ -1,28 +1,24 @@
-"""Names to components, and tables to values: every key of a config is used or refused.
+"""Turns the tables of a config into typed components, strictly: an unknown key is an error that names the closest key.
 
-A component's config is its own dataclass: `build("loss", {"name": "ppo", "clip_low": 0.2})` finds `PPO`, checks each
-key against its fields (nearest match in the message) and each value against the field's annotation.
+A component's config is its own dataclass: `build("loss", {"name": "ppo", "clip_low": 0.2})` finds the class `PPO`,
+checks each key against its fields (the error names the nearest one) and each value against the field's annotation.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import importlib
 import math
 import re
-import traceback
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
-from sojourn.config import plugins
-from sojourn.config.components import COMPONENTS, MEMBERS, PLAIN_CLASS
+from sojourn.config.components import MEMBERS, PLAIN_CLASS
+from sojourn.config.lookup import find, import_object, names, nearest, registered_name, user_code
 from sojourn.config.old_keys import ANY, new_key
-from sojourn.errors import ConfigError, MissingExtraError, SojournError, raised_at, told
+from sojourn.errors import ConfigError
 from sojourn.secrets import masked_value
 
 
@@ -33,24 +29,25 @@ class Kind(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Bounds of a number, kept where a config says it: `rank: Annotated[int, Range(1)]`."""
+    """The bounds of a number in a config, those of `min` and `max` included: `rank: Annotated[int, Range(1)]`."""
 
-    least: float = -math.inf
-    most: float = math.inf
+    min: float = -math.inf
+    max: float = math.inf
     above: float = -math.inf
     below: float = math.inf
 
     def holds(self, value: float) -> bool:
-        return self.least <= value <= self.most and self.above < value < self.below
+        return self.min <= value <= self.max and self.above < value < self.below
 
     def expected(self, hint: Any) -> str:
-        words = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
+        """Returns the bounds in words, such as "a number above 0 and at most 1"."""
+        words = {"at least": self.min, "above": self.above, "at most": self.max, "below": self.below}
         bounds = " and ".join(f"{word} {bound}" for word, bound in words.items() if math.isfinite(bound))
         return f"{_word(hint)} {'of ' if bounds.startswith('at') else ''}{bounds}"
 
 
 class Text(NamedTuple):
-    """A rule for texts of a config: a pattern for all of one, and its description."""
+    """A rule for a text in a config: the pattern that all of it matches, and the description of such a text."""
 
     pattern: str
     description: str
@@ -62,13 +59,12 @@ class Text(NamedTuple):
         return self.description
 
 
-LARGEST = 3e38  # what is computed in 32 bits becomes infinite soon after
+LARGEST = 3e38  # a number beyond it soon becomes infinite in computations of 32 bits
 PATH = r"[^\0]*[^\0\s][^\0]*"
-SOME = Text(r"[^\0]*[^\0\s][^\0]*", "a text that is not empty")
+SOME = Text(PATH, "a text that is not empty")
 STRING = Text(r"(?s).+", "a text of at least one character")
-MORE = {"env": "sojourn-worlds"}  # the distribution that more components of a kind come from
-LONGEST = 80  # characters of a value in a message
 FOLDER = Text(PATH, "the path of a folder")
+LONGEST = 80  # characters of a value in a message
 
 
 class Built(NamedTuple):
@@ -78,98 +74,8 @@ class Built(NamedTuple):
     table: Any
 
 
-def nearest(word: str, words: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the closest of the words, else all of them."""
-    words = sorted(words)
-    close = difflib.get_close_matches(word, words, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"use one of {', '.join(words)}"
-
-
-def names(kind: str) -> list[str]:
-    """Returns the names of a kind: Sojourn's own in their order, then those that other distributions register."""
-    own = COMPONENTS[kind]
-    more = plugins.plugins().get(kind, {})
-    if taken := [found[0] for name, found in more.items() if name in own]:
-        who = f"the distribution '{taken[0].distribution}' registers the {kind} '{taken[0].name}'"
-        raise ConfigError(f"{who}, which is the name of one of Sojourn's own: rename it there, or uninstall it")
-    return [*own, *more]
-
-
-def find(kind: str, name: str) -> Any:
-    """The class behind a registered name, or behind "module:attr" of the user's own."""
-    what, target = f"{kind} '{name}'", COMPONENTS[kind].get(name, name if ":" in name else "")
-    if not target:
-        plugin = _plugin(kind, name)
-        what, target = f"{what} of the distribution '{plugin.distribution}'", plugin.target
-    module_name, _, attribute = target.partition(":")
-    if not attribute or not all(module_name.split(".")):
-        found = "" if target == name else f" is registered as '{target}'"
-        raise ConfigError(f"{what}{found}: expected 'module:Class', such as 'my_package.mine:Mine'")
-    module = _imported(module_name, what)
-    if not hasattr(module, attribute):
-        raise ConfigError(f"{what}: module '{module_name}' has no '{attribute}'")
-    return getattr(module, attribute)
-
-
-def _plugin(kind: str, name: str) -> plugins.Plugin:
-    """The one component that other distributions register by a name."""
-    found = plugins.plugins().get(kind, {}).get(name, ())
-    if len(found) > 1:
-        who = " and ".join(f"'{plugin.distribution}' ({plugin.target})" for plugin in found)
-        raise ConfigError(
-            f"{kind} '{name}' is registered by {who}: uninstall one of these distributions, or name the class that "
-            "you mean as 'module:Class'"
-        )
-    if found:
-        return found[0]
-    more = MORE.get(kind, "")
-    hint = f"; more come with: pip install {more}" if more and more not in plugins.distributions() else ""
-    raise ConfigError(f"unknown {kind} '{name}': {nearest(name, names(kind))} (or your own 'module:Class'{hint})")
-
-
-def named(path: str, where: str) -> Any:
-    """Returns what "module:name" names; `where` is the key of the config, for the message when it names nothing."""
-    module, _, names = path.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for name in names.split("."):
-            found = getattr(found, name)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise ConfigError(f'{where} = "{path}" cannot be imported ({told(error)}): write "module:name"') from error
-    return found
-
-
-def _imported(module: str, what: str) -> Any:
-    """The module; ConfigError for whatever its own code raises, a call of sys.exit included."""
-    try:
-        return importlib.import_module(module)
-    except SojournError:
-        raise
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing is None:
-            raise ConfigError(f"{what}: importing '{module}' raises {_told(error)}: mend it first") from error
-        if module == missing or module.startswith(f"{missing}."):
-            raise ConfigError(f"{what}: no module '{missing}' to import: is it on the Python path?") from None
-        needs = f"{what} needs the package '{missing}', which is not installed: pip install {missing}"
-        raise MissingExtraError(needs) from None
-
-
-def _told(error: BaseException) -> str:
-    """The exception in one line, with the file and line it came from."""
-    frame: Any = traceback.extract_tb(error.__traceback__)[-1]
-    if isinstance(error, SyntaxError) and error.filename:
-        frame = error
-    message = " ".join(str(getattr(frame, "msg", error)).split())
-    return f"{type(error).__name__}: {message} ({frame.filename}:{frame.lineno})"
-
-
 def build(kind: str, table: Mapping[str, Any], where: str = "") -> Built:
-    """The component of a kind that a table `{name = ..., fields}` describes."""
+    """Returns the component of a kind that a table `{name = ..., fields}` describes."""
     where = where or kind
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where} = {shown(table)}: expected a table with a 'name', such as {{name = '...'}}")
@@ -178,47 +84,35 @@ def build(kind: str, table: Mapping[str, Any], where: str = "") -> Built:
     name = table["name"]
     if not isinstance(name, str):
         raise _wrong(f"{where}.name", name, _word(str))
-    with own_code(f"{where} = {shown(name)}"):
+    with user_code(f"{where} = {shown(name)}"):
         cls = find(kind, name)
         fields = {key: value for key, value in table.items() if key != "name"}
-        made = (
-            _family(cls, fields, where)
-            if kind == "env" and is_plain(cls)
-            else construct(cls, fields, where, kind, name)
-        )
-        _refuse_misfit(kind, made.value)
-    return Built(made.value, {"name": name, **made.table})
-
-
-@contextmanager
-def own_code(what: str) -> Iterator[None]:
-    """Tells of whatever the user's own code raises, but Ctrl-C, in one sentence that says where."""
-    try:
-        yield
-    except (SojournError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        if not raised_at(error):
-            raise
-        raise ConfigError(f"{what}: your code raises {told(error)}: mend it first") from error
+        if kind == "env" and is_plain(cls):
+            built = _family_of_plain_class(cls, fields, where)
+        else:
+            built = construct(cls, fields, where, kind, name)
+        _check_members(kind, built.value)
+    return Built(built.value, {"name": name, **built.table})
 
 
 def is_plain(cls: Any) -> bool:
-    """Returns whether it is a plain class, whose methods are an agent's tools, and no world with a field `reward`."""
+    """Returns whether something is a plain class, whose methods are an agent's tools, not a world with a field
+    `reward`."""
     return isinstance(cls, type) and callable(getattr(cls, "reward", None))
 
 
-def _family(cls: Any, fields: Mapping[str, Any], where: str) -> Built:
-    """The world of a plain class; what is not for the world itself is for the class, which has its own checks."""
-    as_family = named(PLAIN_CLASS, where)
+def _family_of_plain_class(cls: Any, fields: Mapping[str, Any], where: str) -> Built:
+    """Returns the environment family of a plain class. Fields that the family does not have are arguments of the class,
+    which checks them itself."""
+    as_family = import_object(PLAIN_CLASS, where)
     size = Annotated[int, Range(1)]
     for key, value in fields.items():
         convert(size if key in ("train", "test") else Any, value, f"{where}.{key}")
     return Built(as_family(cls, **fields), dict(fields))
 
 
-def _refuse_misfit(kind: str, value: Any) -> None:
-    """Refuses a component of another kind: it would fail where it is first used."""
+def _check_members(kind: str, value: Any) -> None:
+    """Refuses a component that has not the members of its kind: it would fail where it is first used."""
     if not all(_has(value, member) for member in MEMBERS[kind]):
         article = "an" if kind[0] in "aeiou" else "a"
         members = ", ".join(MEMBERS[kind])
@@ -233,8 +127,8 @@ def _has(value: Any, member: str) -> bool:
 
 
 def construct(cls: Any, table: Mapping[str, Any], where: str, kind: str = "", name: str = ANY) -> Built:
-    """A dataclass from a table, strictly; the table that comes back has the defaults filled in. `kind` and `name` are
-    those of `config.old_keys`; by default, the kind is the last key of the path `where`."""
+    """Makes a dataclass from a table, and fills the defaults into the table. `kind` and `name` are those of
+    `config.old_keys`; by default, the kind is the last key of the path `where`."""
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         raise ConfigError(f"{where}: {cls!r} is not a dataclass, so it cannot take a config")
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init and not f.name.startswith("_")}
@@ -245,19 +139,19 @@ def construct(cls: Any, table: Mapping[str, Any], where: str, kind: str = "", na
             raise unknown_key(key, fields, prefix, kind, name)
     hints = _hints(cls, where)
     values, complete = {}, {}
-    for name, f in fields.items():
-        if name in table:
-            built = convert(hints[name], _named(f, hints[name], table[name]), f"{prefix}{name}")
+    for key, f in fields.items():
+        if key in table:
+            built = convert(hints[key], _with_name(f, hints[key], table[key]), f"{prefix}{key}")
         elif f.default is not dataclasses.MISSING:
-            built = Built(f.default, plain(f.default))
+            built = Built(f.default, as_toml(f.default))
         elif f.default_factory is not dataclasses.MISSING:
             default = f.default_factory()
-            built = Built(default, plain(default))
+            built = Built(default, as_toml(default))
         else:
-            raise ConfigError(f"'{prefix}{name}' is missing: {cls.__name__} needs it")
-        values[name] = built.value
+            raise ConfigError(f"'{prefix}{key}' is missing: {cls.__name__} needs it")
+        values[key] = built.value
         if built.table is not None:
-            complete[name] = built.table
+            complete[key] = built.table
     try:
         return Built(cls(**values), complete)
     except ValueError as error:
@@ -265,7 +159,8 @@ def construct(cls: Any, table: Mapping[str, Any], where: str, kind: str = "", na
 
 
 def unknown_key(key: str, known: Iterable[str], prefix: str = "", kind: str = "", name: str = ANY) -> ConfigError:
-    """The error for a key that a table does not have: it says the new name of an old one, else the nearest match."""
+    """Returns the error for a key that a table does not have: it says the new name of an old key, else the nearest
+    one."""
     if new := new_key(kind, name, key):
         return ConfigError(f"{prefix}{key} is now {prefix}{new}: rename it")
     return ConfigError(f"unknown key '{prefix}{key}': {nearest(key, known) if known else 'it takes none'}")
@@ -281,42 +176,36 @@ def _hints(cls: Any, where: str) -> dict[str, Any]:
         ) from None
 
 
-def _named(f: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
-    """A component's table that says no name means the field's default component, with other values."""
+def _with_name(f: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
+    """Returns a component's table with a name: one without it means the field's default component, with other
+    values."""
     kinds = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Kind)]
     factory = f.default_factory
     if factory is not dataclasses.MISSING and kinds and isinstance(value, Mapping) and "name" not in value:
-        return {"name": plain(factory()).get("name"), **value}
+        return {"name": as_toml(factory()).get("name"), **value}
     return value
 
 
-def plain(value: Any) -> Any:
-    """A config value as TOML can hold it; components must have been given as tables to be written back by name."""
+def as_toml(value: Any) -> Any:
+    """Returns a value as TOML can hold it; a component of a class that is not registered becomes a table without
+    name."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        table = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
+        table = {f.name: as_toml(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
         table = {key: item for key, item in table.items() if item is not None}
-        name = _registered_name(type(value))
+        name = registered_name(type(value))
         return {"name": name, **table} if name else table
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: as_toml(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [as_toml(item) for item in value]
     return value
 
 
-def _registered_name(cls: type) -> str:
-    """The name that a class is registered by; empty where it is by none."""
-    target = f"{cls.__module__}:{cls.__qualname__}"
-    if plugins.top_level(target) == "sojourn":
-        return next((name for known in COMPONENTS.values() for name, path in known.items() if path == target), "")
-    known = plugins.plugins().values()
-    return next((name for kind in known for name, found in kind.items() if found[0].target == target), "")
-
-
 def convert(hint: Any, value: Any, where: str) -> Built:
-    """A TOML value as the annotation asks for it, or one sentence that says what was expected."""
+    """Returns a TOML value as its annotation asks for it. Raises ConfigError with one sentence: the value, and what was
+    expected."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         kinds = [a for a in arguments[1:] if isinstance(a, Kind)]
@@ -399,7 +288,7 @@ def _scalar(hint: Any, value: Any, where: str) -> Built:
         raise _wrong(where, value, f"a number between -{LARGEST:g} and {LARGEST:g}")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise _wrong(where, value, "a whole number that 64 bits can hold")
-    return Built(value, plain(value))
+    return Built(value, as_toml(value))
 
 
 def _fits(hint: Any, value: Any) -> bool:
@@ -423,7 +312,7 @@ def _wrong(where: str, value: Any, expected: str) -> ConfigError:
 
 
 def shown(value: Any) -> str:
-    """A value for a message, cut where it is long."""
+    """Returns the value as text for a message, cut where it is long."""
     try:
         text = repr(value)
     except Exception:  # an integer of more digits than Python prints, or the user's own __repr__

@@ -1,4 +1,4 @@
-"""Configuration as text: TOML, one parent by `extends`, dotted overrides, and where every value came from."""
+"""Reads a config: TOML files, one parent by `extends`, and dotted overrides; keeps where every value came from."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ from typing import Annotated, Any, NamedTuple
 
 import tomli_w
 
+from sojourn.config.lookup import nearest
 from sojourn.config.old_keys import upgraded
-from sojourn.config.registry import PATH, Text, convert, nearest, shown
+from sojourn.config.registry import PATH, Text, convert, shown
 from sojourn.errors import ConfigError
 from sojourn.files import read_text
 from sojourn.secrets import MASK, looks_secret, masked_table, masked_value
 
-PARENT = "extends"  # the key of a file that names the file, or the run folder, it is laid over
-OVERRIDE = "command line"  # the origin of what was given there
-COMMAND_LINE = math.inf  # its age: newer than any file
-VERSIONS = "versions.json"  # the file beside a config.toml which tells that a run recorded it
-DEEPEST = 50  # tables and arrays in each other; what is deeper is no config, and would exhaust the stack
-LARGEST = 1 << 20  # characters of a config
-VALUES = 20_000  # of a config, each item of an array counted
+PARENT = "extends"  # the key that names the file, or the run folder, which a file is laid over
+OVERRIDE = "command line"  # the origin of the values that were given there
+COMMAND_LINE = math.inf  # the age of its values: newer than any file
+VERSIONS = "versions.json"  # a config.toml with this file beside it was recorded by a run
+MAX_DEPTH = 50  # tables and arrays in each other; deeper ones would exhaust the stack
+MAX_CHARACTERS = 1 << 20  # characters of a config
+MAX_VALUES = 20_000  # of a config; each item of an array counts
 
 
-class UnfitError(ValueError):
-    """TOML that is no config: too large, or nested too deeply."""
+class TooLargeError(ValueError):
+    """Valid TOML is too large, or nested too deeply, to be a config."""
 
 
 @dataclass
 class Tables:
-    """Merged tables, and the origin of each leaf by its dotted path."""
+    """The merged tables of a config, and the origin of each leaf by its dotted path."""
 
     data: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
-    _files: list[str] = field(default_factory=list)  # what was laid over what, oldest first
-    _given: set[str] = field(default_factory=set)  # the leaves that overrides gave, stages by their number
+    _files: list[str] = field(default_factory=list)  # those that were merged, oldest first
+    _given: set[str] = field(default_factory=set)  # the leaves that overrides gave; a stage is named by its number
 
     def merge(self, other: Mapping[str, Any], origin: str) -> None:
         """Lays another config over this one, leaf by leaf; a table with another `name` replaces its predecessor."""
@@ -61,36 +62,37 @@ class Tables:
                     self.origins.pop(stale, None)
             into[key] = _copy(value)
             for leaf, item in leaves(value, path):
-                refuse_key(leaf, item)
+                refuse_secret(leaf, item)
                 self.origins[leaf] = origin
 
     def override(self, text: str) -> None:
         """Applies `a.b.c=value`; the value is read as TOML, else as plain text. `stages.<name>.` finds a stage."""
         path, raw = _split(text)
         here, keys = self._find(path)
-        value, place = _value(raw, path), ".".join(map(str, keys))
+        value, place = _parsed_value(raw, path), ".".join(map(str, keys))
         for leaf, item in leaves(value, path):
-            refuse_key(leaf, item)
-        self._once(path, place, value)
+            refuse_secret(leaf, item)
+        self._refuse_repeated(path, place, value)
         here[keys[-1]] = value
         for stale in [p for p in self.origins if p == place or p.startswith(f"{place}.")]:
             del self.origins[stale]
         self.origins |= {leaf: OVERRIDE for leaf, _ in leaves(value, place)}
 
     def origin(self, path: str) -> str:
-        """Where the newest value at the path or below it came from; empty where nothing says so."""
-        found = {origin for leaf, origin in self.origins.items() if leaf == path or leaf.startswith(f"{path}.")}
-        return max(found, key=self._age, default="")
+        """Returns where the newest value at the path, or below it, came from; empty where it is a default."""
+        origins = {origin for leaf, origin in self.origins.items() if leaf == path or leaf.startswith(f"{path}.")}
+        return max(origins, key=self._age, default="")
 
     def age(self, path: str) -> float:
-        """The number of the file that gave the newest value at the path, `COMMAND_LINE` if that did; else -1."""
+        """Returns the number of the file that gave the newest value at the path; `COMMAND_LINE` where an override gave
+        it, -1 where nothing did."""
         return self._age(self.origin(path))
 
     def _age(self, origin: str) -> float:
         return COMMAND_LINE if origin == OVERRIDE else self._files.index(origin) if origin in self._files else -1
 
     def _find(self, path: str) -> _Spot:
-        """Where a dotted path leads, through tables that are made on the way."""
+        """Follows a dotted path, and makes the tables on the way that are not there."""
         keys, place = path.split("."), []
         here: Any = self.data
         for depth, key in enumerate(keys):
@@ -104,8 +106,8 @@ class Tables:
             place.append(_index(here, key, path) if isinstance(here, list) else key)
         return _Spot(here, place)
 
-    def _once(self, path: str, place: str, value: Any) -> None:
-        """Refuses a value that an earlier override gave already: one of the two was meant for something else."""
+    def _refuse_repeated(self, path: str, place: str, value: Any) -> None:
+        """Refuses a value that an earlier override gave already: one of the two was meant for another key."""
         if any(p == place or p.startswith(f"{place}.") for p in self._given):
             raise ConfigError(
                 f"override '{path}': this value is given twice (--split and --greedy count): give it once"
@@ -119,9 +121,9 @@ class _Spot(NamedTuple):
 
 
 def _split(text: str) -> list[str]:
-    """The dotted path and the raw value of an override."""
+    """Returns the dotted path and the raw value of an override."""
     path, equals, raw = (part.strip() for part in text.partition("="))
-    if not equals or not path or path.count(".") >= DEEPEST:
+    if not equals or not path or path.count(".") >= MAX_DEPTH:
         raise ConfigError(f"override '{text}': expected key=value, such as stages.rl.optim.lr=3e-6")
     if path.partition(".")[0] == PARENT:
         raise ConfigError(f"override '{text}': only a file extends another: write it into the file")
@@ -129,7 +131,7 @@ def _split(text: str) -> list[str]:
 
 
 def _index(items: list[Any], key: str, path: str) -> int:
-    """The number of the item that has the number or the name."""
+    """Returns the index of the item that the key names, by its number or by its name."""
     numbers = {str(item["name"]): n for n, item in enumerate(items) if isinstance(item, dict) and "name" in item}
     numbers |= {str(number): number for number in range(len(items))}
     if key not in numbers:
@@ -137,35 +139,36 @@ def _index(items: list[Any], key: str, path: str) -> int:
     return numbers[key]
 
 
-def _value(raw: str, path: str) -> Any:
-    """The value as TOML, else as plain text."""
+def _parsed_value(raw: str, path: str) -> Any:
+    """Returns the value that the text is in TOML, or the text itself where it is no TOML."""
     try:
         return parsed(f"value = {raw}")["value"]
-    except UnfitError as error:
+    except TooLargeError as error:
         raise ConfigError(f"override '{path}': {error}") from None
     except ValueError:
         return raw
 
 
 def parsed(text: str) -> dict[str, Any]:
-    """TOML text as tables. Raises ValueError for what is no TOML, UnfitError for what is no config all the same."""
-    if len(text) > LARGEST:
-        raise UnfitError(f"it holds {len(text):,} characters: expected at most {LARGEST:,}")
-    deep = f"it is nested too deeply: expected at most {DEEPEST} tables and arrays in each other"
+    """Returns the tables of a TOML text. Raises ValueError where it is no TOML, TooLargeError where it is too large or
+    nested too deeply to be a config."""
+    if len(text) > MAX_CHARACTERS:
+        raise TooLargeError(f"it holds {len(text):,} characters: expected at most {MAX_CHARACTERS:,}")
+    deep = f"it is nested too deeply: expected at most {MAX_DEPTH} tables and arrays in each other"
     try:
         tables = tomllib.loads(text)
     except RecursionError:
-        raise UnfitError(deep) from None
+        raise TooLargeError(deep) from None
     layer: list[Any] = [tables]
     count = 0
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         layer = [inner for item in layer for inner in (item.values() if isinstance(item, dict) else item)]
         count += len(layer)
         layer = [inner for inner in layer if isinstance(inner, (dict, list))]
     if layer:
-        raise UnfitError(deep)
-    if count > VALUES:
-        raise UnfitError(f"it holds {count:,} values: expected at most {VALUES:,}")
+        raise TooLargeError(deep)
+    if count > MAX_VALUES:
+        raise TooLargeError(f"it holds {count:,} values: expected at most {MAX_VALUES:,}")
     return tables
 
 
@@ -176,7 +179,7 @@ def _copy(value: Any) -> Any:
 
 
 def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Every leaf below a value with its dotted path; an array of plain values is one leaf."""
+    """Yields every leaf below a value with its dotted path; an array of plain values is one leaf."""
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
             yield from leaves(item, f"{path}.{key}" if path else key)
@@ -187,8 +190,9 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def refuse_key(path: str, value: Any) -> None:
-    """Refuses a value that looks like a key, which would be in every record of the run, and one that was masked."""
+def refuse_secret(path: str, value: Any) -> None:
+    """Refuses a value that looks like a secret key, which every record of the run would contain, and one that was
+    masked when it was recorded."""
     if MASK in str(value):
         raise ConfigError(f'{path} was masked when it was recorded: write "${{NAME}}", the name of a variable, instead')
     if looks_secret(path, value):
@@ -202,12 +206,14 @@ def refuse_key(path: str, value: Any) -> None:
 
 
 def refuse_unused(shared: Mapping[str, Any], stages: Sequence[Tables], names: Sequence[str], tables: Tables) -> None:
-    """Refuses a key for all stages that the stages' own keep from its use: one of the command line that any stage keeps
-    out, unless it was overridden there as well, and one of a file that every stage keeps out, unless by a file that was
-    laid over this one."""
-    found = [_values(stage.data) for stage in stages]
+    """Refuses a key that all stages share, but that changes nothing because stages set it themselves.
+
+    A key of the command line is refused where any stage has its own value, unless that was overridden as well. A key of
+    a file is refused where every stage has its own value, unless a file that was laid over this one gave it.
+    """
+    own = [_values(stage.data) for stage in stages]
     for path, value in _values(shared).items():
-        missed = [n for n, values in enumerate(found) if [values.get(path)] != [value]]  # in a list, nan is itself
+        missed = [n for n, values in enumerate(own) if [values.get(path)] != [value]]  # in a list, nan is itself
         if value == {} or not missed:
             continue
         age = tables.age(path)
@@ -220,24 +226,27 @@ def refuse_unused(shared: Mapping[str, Any], stages: Sequence[Tables], names: Se
 
 
 def _values(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested tables by dotted path; an array is one value."""
-    found: dict[str, Any] = {}
+    """Returns the values of nested tables by dotted path; an array is one value."""
+    values: dict[str, Any] = {}
     for key, value in data.items():
         path = f"{prefix}{key}"
-        found |= _values(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
-    return found
+        values |= _values(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
+    return values
 
 
 def _unused(path: str, value: Any, tables: Tables, kept: Sequence[str]) -> str:
     whose = "every stage" if len(kept) == len(tables.data.get("stages", kept)) else f"the stage {' and '.join(kept)}"
-    ways = " or ".join(f"stages.{name}.{path}" for name in kept)
-    return f"{path} = {shown(value)} ({tables.origin(path)}) would change nothing where {whose} has its own: say {ways}"
+    remedy = " or ".join(f"stages.{name}.{path}" for name in kept)
+    return (
+        f"{path} = {shown(value)} ({tables.origin(path)}) would change nothing where {whose} has its own: set {remedy}"
+    )
 
 
 def read(path: Path, overrides: Sequence[str] = ()) -> Tables:
-    """The tables of a TOML file (or of a run folder's config.toml), over its parent, under the overrides."""
+    """Returns the tables of a TOML file (or of a run folder's config.toml), laid over its parent, with the
+    overrides."""
     tables = Tables()
-    for file in _family(path):
+    for file in _with_ancestors(path):
         tables.merge(file.content, str(file.path))
     for text in overrides:
         tables.override(text)
@@ -249,21 +258,21 @@ class _File(NamedTuple):
     content: dict[str, Any]
 
 
-def _family(path: Path) -> list[_File]:
-    """The file and its ancestors, oldest first, each read once."""
-    line: list[_File] = []
+def _with_ancestors(path: Path) -> list[_File]:
+    """Returns the file and its ancestors, oldest first, each read once."""
+    files: list[_File] = []
     seen: set[Path] = set()
     here: Path | None = path
     while here is not None:
         here = here / "config.toml" if here.is_dir() else here
         content = _load(here)
         if here.resolve() in seen:
-            raise ConfigError(f"{here} extends itself, through {' -> '.join(str(file.path) for file in line)}")
+            raise ConfigError(f"{here} extends itself, through {' -> '.join(str(file.path) for file in files)}")
         seen.add(here.resolve())
         parent = content.pop(PARENT, None)
-        line.append(_File(here, content))
+        files.append(_File(here, content))
         here = None if parent is None else here.parent / _parent(parent, here)
-    return line[::-1]
+    return files[::-1]
 
 
 def _parent(value: Any, path: Path) -> str:
@@ -272,18 +281,18 @@ def _parent(value: Any, path: Path) -> str:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        tables = parsed(read_text(path, 4 * LARGEST, "utf-8-sig"))
+        tables = parsed(read_text(path, 4 * MAX_CHARACTERS, "utf-8-sig"))
         return upgraded(tables) if path.name == "config.toml" and (path.parent / VERSIONS).is_file() else tables
     except FileNotFoundError:
         raise ConfigError(f"no config file at '{path}'") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read '{path}': {error}") from None
-    except UnfitError as error:
+    except TooLargeError as error:
         raise ConfigError(f"'{path}' cannot be used: {error}") from None
     except ValueError as error:
         raise ConfigError(f"'{path}' is not valid TOML: {error}") from None
 
 
 def dump(table: Mapping[str, Any]) -> str:
-    """TOML text that `read` gives back as the same tables; what looks like a key is masked."""
+    """Returns the TOML text from which `read` makes the same tables; what looks like a secret key is masked."""
     return tomli_w.dumps(masked_table(table))

@@ -36,7 +36,7 @@ class CoSearch(ByGroup):
     or 1.
     """
 
-    similarity: Annotated[float, Range(above=0, most=1)] = 0.8
+    similarity: Annotated[float, Range(above=0, max=1)] = 0.8
     least: Annotated[int, Range(2)] = 3
     gate: float = 0.5
     by: Annotated[str, SOME] = "answerable"

@@ -41,7 +41,7 @@ class GiGPO(ByGroup):
     step_weight: float = 1.0
     discount: Annotated[float, Range(0, 1)] = 0.95
     deviation: bool = True
-    similarity: Annotated[float, Range(above=0, most=1)] = 1.0
+    similarity: Annotated[float, Range(above=0, max=1)] = 1.0
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     @property

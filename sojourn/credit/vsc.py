@@ -31,7 +31,7 @@ class VSC(temporal.ByCritic):
     that is the loss `kl`.
     """
 
-    discount: Annotated[float, Range(above=0, most=1)] = 0.5
+    discount: Annotated[float, Range(above=0, max=1)] = 0.5
     margin: float = 0.05
     by: Annotated[str, SOME] = "subgoal"
     counted: bool = False

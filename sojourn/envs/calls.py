@@ -1,4 +1,4 @@
-"""Typed methods as tools: their schemas, the checking of arguments, and calls that are written as in Python."""
+"""Makes tools of typed methods: their JSON Schemas, the check of their arguments, and calls written as in Python."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sojourn.errors import ActionError, ConfigError
 from sojourn.types import Tool, ToolCall
 
 LONGEST_ACTION = 10_000  # characters
-LARGEST = sys.float_info.max  # also of the integers that are taken as floats; nan and infinity are not below it
+LARGEST = sys.float_info.max  # also of integers where a float is expected; neither nan nor infinity is below it
 SCALARS: dict[Any, str] = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
 
 
 @dataclass(frozen=True)
 class Method:
-    """A public method as a tool."""
+    """A public method that is offered to the agent as a tool."""
 
     tool: Tool
     signature: str
@@ -31,7 +31,8 @@ class Method:
     required: frozenset[str]
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments, checked; ActionError names the tool, the value and what it should have been."""
+        """Returns the arguments once they are checked. The ActionError names the tool, the value and the expected
+        type."""
         name = self.tool.name
         if not isinstance(given, Mapping):
             raise ActionError(f"{name}: the arguments {short(given)} must be given by name")
@@ -53,7 +54,8 @@ class Method:
 
 
 def parse_call(text: str, methods: Mapping[str, Method]) -> ToolCall:
-    """Reads `name(1, key="two")`: one call, literal values, nothing is ever evaluated; ActionError otherwise."""
+    """Parses one call with literal values, such as `name(1, key="two")`, without evaluating anything. Raises
+    ActionError for any other text."""
     expected = "say one call, such as name(1, key='two')"
     if len(text) > LONGEST_ACTION:
         raise ActionError(f"{len(text)} characters are too many, {expected}")
@@ -77,12 +79,13 @@ def parse_call(text: str, methods: Mapping[str, Method]) -> ToolCall:
 
 
 def method_of(name: str, function: types.FunctionType, owner: str) -> Method:
-    """A method's signature and docstring as a tool."""
+    """Makes a tool of a method's signature and docstring. Raises ConfigError where a type hint is missing or cannot be
+    read."""
     try:
         hints = typing.get_type_hints(function)
     except NameError as error:
         raise ConfigError(f"{owner}.{name}: a type hint cannot be read ({error}): import it at the top") from None
-    documented = _documentation(function)
+    descriptions = _descriptions(function)
     parameters = list(inspect.signature(function).parameters.values())[1:]
     properties: dict[str, Any] = {}
     for parameter in parameters:
@@ -90,17 +93,17 @@ def method_of(name: str, function: types.FunctionType, owner: str) -> Method:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or key not in hints:
             raise ConfigError(f"{owner}.{name}: the parameter {parameter} needs a type hint, such as {key}: int")
         properties[key] = schema_of(hints[key], f"{owner}.{name}: {key}")
-        if key in documented:
-            properties[key]["description"] = documented[key]
+        if key in descriptions:
+            properties[key]["description"] = descriptions[key]
     required = [p.name for p in parameters if p.default is p.empty]
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-    shown = ", ".join(str(p.replace(annotation=hints[p.name])) for p in parameters)
-    kinds = {key: hints[key] for key in properties}
-    return Method(Tool(name, documented[""], schema), f"{name}({shown})", kinds, frozenset(required))
+    signature = ", ".join(str(p.replace(annotation=hints[p.name])) for p in parameters)
+    types_of = {key: hints[key] for key in properties}
+    return Method(Tool(name, descriptions[""], schema), f"{name}({signature})", types_of, frozenset(required))
 
 
 def schema_of(hint: Any, where: str) -> dict[str, Any]:
-    """The JSON Schema of a type hint; ConfigError for one that JSON cannot say."""
+    """Returns the JSON Schema of a type hint. Raises ConfigError for a type that has no values in JSON."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return {}
@@ -118,7 +121,7 @@ def schema_of(hint: Any, where: str) -> dict[str, Any]:
 
 
 def as_text(value: Any) -> str:
-    """What a tool returned, as the agent reads it."""
+    """Returns the result of a tool as the text that the agent reads."""
     if value is None:
         return "done"
     if isinstance(value, (dict, list, tuple)):
@@ -127,6 +130,7 @@ def as_text(value: Any) -> str:
 
 
 def _fits(hint: Any, value: Any) -> bool:
+    """Returns whether a value of JSON has the type of the hint, without converting it: 1 is no `Literal[True]`."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return isinstance(value, (int, float, str, list, dict, type(None)))
@@ -147,11 +151,11 @@ def _fits(hint: Any, value: Any) -> bool:
     return all(isinstance(key, str) and _fits(inner[1] if inner else Any, item) for key, item in value.items())
 
 
-def _documentation(function: types.FunctionType) -> dict[str, str]:
-    """The docstring's first paragraph under "", and the lines of its `Args:` by parameter."""
+def _descriptions(function: types.FunctionType) -> dict[str, str]:
+    """Returns the docstring's first paragraph under the key "", and each parameter's description in `Args:` by name."""
     lines = inspect.cleandoc(function.__doc__ or "").splitlines()
     end = next((i for i, line in enumerate(lines) if not line.strip() or line.strip() == "Args:"), len(lines))
-    found = {"": " ".join(line.strip() for line in lines[:end])}
+    described = {"": " ".join(line.strip() for line in lines[:end])}
     start = next((i + 1 for i, line in enumerate(lines) if line.strip() == "Args:"), len(lines))
     key = indent = None
     for line in lines[start:]:
@@ -162,13 +166,14 @@ def _documentation(function: types.FunctionType) -> dict[str, str]:
         if depth == indent and ":" in line:
             head, _, text = line.strip().partition(":")
             key = head.split("(")[0].strip().lstrip("*")
-            found[key] = text.strip()
+            described[key] = text.strip()
         elif key is not None:
-            found[key] += f" {line.strip()}"
-    return found
+            described[key] += f" {line.strip()}"
+    return described
 
 
 def short(value: Any) -> str:
+    """Returns the value as text for a message, cut where it is long."""
     try:
         text = repr(value[:100] if isinstance(value, str) else value)
     except ValueError:  # an integer of more digits than Python prints
@@ -179,5 +184,5 @@ def short(value: Any) -> str:
 
 
 async def settled(value: Any) -> Any:
-    """The value, waited for where it is still to come."""
+    """Returns the value, or the result of awaiting it where it is awaitable."""
     return await value if inspect.isawaitable(value) else value

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sojourn.envs.variables import inherited
+from sojourn.envs.variables import inherited_variables
 from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _can_create_namespaces() -> bool:
 async def launch(playwright: Playwright, program: str) -> Browser:
     """Launches the program, in its own sandbox unless `risks` says why not."""
     return await playwright.chromium.launch(
-        executable_path=program, args=list(FLAGS), chromium_sandbox=not risks(), env={**inherited()}
+        executable_path=program, args=list(FLAGS), chromium_sandbox=not risks(), env={**inherited_variables()}
     )
 
 

@@ -1,4 +1,4 @@
-"""What the families of worlds check of their fields."""
+"""Checks the fields of an environment family, whoever makes it: each raises ConfigError with one sentence."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sojourn.config.registry import Range, convert
 from sojourn.errors import ConfigError
 
 Count = Annotated[int, Range(1, 10**9)]
-SIZES = {"train": (1, 10**9), "test": (1, 10**9)}  # limits of the fields that say how many tasks there are
+SIZES = {"train": (1, 10**9), "test": (1, 10**9)}  # limits of the fields that give the number of tasks of a split
 
 
 def check_fields(world: str, family: Any) -> None:
-    """Every field of a family is what its annotation says, whoever makes it."""
+    """Checks every field of a family against its annotation."""
     for name, hint in _hints(type(family)).items():
         value = getattr(family, name)
         convert(hint, list(value) if isinstance(value, tuple) else value, f"{world}: {name}")
@@ -28,7 +28,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def check_names(world: str, field: str, names: Collection[str], known: Collection[str]) -> None:
-    """A field that lists names: at least one, none twice, each of them known."""
+    """Checks a field that lists names: at least one, none twice, each of them known."""
     if not names or len(set(names)) < len(names):
         raise ConfigError(
             f"{world}: {field} = {list(names)}, but it must list at least one of {', '.join(known)}, each once"
@@ -38,7 +38,7 @@ def check_names(world: str, field: str, names: Collection[str], known: Collectio
 
 
 def require_within(world: str, family: Any, limits: Mapping[str, tuple[float, float]]) -> None:
-    """Fields that are numbers from one limit to the other; a limit may follow from other fields."""
+    """Checks that fields are numbers within their limits, both included; a limit may depend on other fields."""
     for name, (low, high) in limits.items():
         value = getattr(family, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
@@ -48,7 +48,7 @@ def require_within(world: str, family: Any, limits: Mapping[str, tuple[float, fl
 
 
 def require_one_of(world: str, family: Any, options: Mapping[str, Collection[str]]) -> None:
-    """Fields that are one word of several."""
+    """Checks that each field is one of its options."""
     for name, known in options.items():
         if (value := getattr(family, name)) not in known:
             shown = f'"{value}"' if isinstance(value, str) else repr(value)

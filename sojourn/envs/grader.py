@@ -39,7 +39,7 @@ from functools import lru_cache
 from typing import Any, BinaryIO
 
 from sojourn.envs.sandbox.tree import Entry, Tree
-from sojourn.envs.variables import inherited
+from sojourn.envs.variables import inherited_variables
 from sojourn.errors import InfrastructureError
 from sojourn.threads import surely
 
@@ -154,7 +154,7 @@ class _ForkServer:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env={**inherited(), **variables},
+                env={**inherited_variables(), **variables},
                 start_new_session=True,
             )
         self.control = ours

@@ -33,7 +33,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from sojourn.config.registry import Range, is_plain, named
+from sojourn.config.lookup import import_object
+from sojourn.config.registry import Range, is_plain
 from sojourn.envs.calls import Method, as_text, method_of, parse_call, settled, short
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks import Generated
@@ -74,7 +75,7 @@ class Tools:
 
     @cached_property
     def plain(self) -> type:
-        return named(self.cls, "tools: cls") if isinstance(self.cls, str) else self.cls
+        return import_object(self.cls, "tools: cls") if isinstance(self.cls, str) else self.cls
 
     @cached_property
     def name(self) -> str:
@@ -140,8 +141,8 @@ class Interface:
 
     @classmethod
     def of(cls, plain: type, name: str, form: Literal["both", "text", "native"] = "both") -> Interface:
-        """Reads a class: its docstring, and its tools in the order in which they are written, those of parents
-        first."""
+        """Makes the interface of a class: the system messages are its docstring and, unless `form` is "native", its
+        tools, in the order in which they are defined, those of parent classes first."""
         names = dict.fromkeys(name for parent in reversed(plain.__mro__) for name in vars(parent))
         public = [name for name in names if not name.startswith("_") and name not in RESERVED]
         members = {name: inspect.getattr_static(plain, name) for name in public}
@@ -233,7 +234,7 @@ def as_family(obj: Any, **options: Any) -> Any:
     `options` are fields of the family's class; for a plain class, fields of `Tools` or arguments of its constructor.
     """
     if isinstance(obj, str):
-        return as_family(named(obj, "the environment"), **options)
+        return as_family(import_object(obj, "the environment"), **options)
     is_family = callable(getattr(obj, "make", None)) and callable(getattr(obj, "tasks", None))
     if is_family and not is_plain(obj):
         if isinstance(obj, type):

@@ -1,4 +1,4 @@
-"""Says what worlds take from the environment of this process, and what of it the programs that they start see."""
+"""Environment variables: which of them the programs of a world inherit, and how the fields of a world refer to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sojourn.config.toml import leaves, refuse_key
+from sojourn.config.toml import leaves, refuse_secret
 from sojourn.errors import ConfigError
 from sojourn.secrets import filled, names_secret, references
 
@@ -19,9 +19,9 @@ INHERITED = re.compile(
 )
 
 
-def inherited() -> dict[str, str]:
-    """Our variables as a foreign program gets them: those that say how this machine is set up, and none that holds a
-    key by its name or as a URL with a password."""
+def inherited_variables() -> dict[str, str]:
+    """Returns the variables of this process that a foreign program inherits: those that describe this machine, without
+    any whose name says that it holds a secret, or whose value is a URL with a password."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -30,9 +30,10 @@ def inherited() -> dict[str, str]:
 
 
 def check_variables(world: str, fields: Mapping[str, Any]) -> None:
-    """Refuses fields with a key in place of the name of a variable, and names of variables that are not set."""
+    """Refuses fields that hold a secret itself instead of the name of a variable, and names of variables that are not
+    set."""
     for path, value in leaves(fields, ""):
-        refuse_key(f"{world}.{path}", value)
+        refuse_secret(f"{world}.{path}", value)
         for name in references(value) if isinstance(value, str) else ():
             if name not in os.environ:
                 raise ConfigError(
@@ -41,13 +42,13 @@ def check_variables(world: str, fields: Mapping[str, Any]) -> None:
                 )
 
 
-def taken(fields: Mapping[str, str]) -> dict[str, str]:
-    """The values with the environment variables that they name put in."""
+def fill_variables(fields: Mapping[str, str]) -> dict[str, str]:
+    """Returns the fields with each `${NAME}` in them replaced by the value of that environment variable."""
     return {name: filled(value) for name, value in fields.items()}
 
 
-def hidden(text: str, *fields: str) -> str:
-    """The text with the values of the variables that the fields name put back to their names."""
+def mask_variables(text: str, *fields: str) -> str:
+    """Returns the text with the values of the variables that the fields refer to replaced by `${NAME}` again."""
     for name in {name for field in fields for name in references(field)}:
         if value := os.environ.get(name):
             text = text.replace(value, f"${{{name}}}")

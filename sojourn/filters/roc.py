@@ -33,7 +33,7 @@ class ROC:
     recorded and counts in the metrics, but nothing is learnt from it.
     """
 
-    share: Annotated[float, Range(above=0, most=1)] = 0.5
+    share: Annotated[float, Range(above=0, max=1)] = 0.5
     by: Annotated[str, SOME] = "error"
 
     def __call__(self, group: Group, scores: Sequence[Score]) -> list[int]:

@@ -28,7 +28,7 @@ class ClipCov:
     at once; here how a minibatch is divided changes nothing.
     """
 
-    share: Annotated[float, Range(above=0, most=1)] = 2e-4
+    share: Annotated[float, Range(above=0, max=1)] = 2e-4
     low: float = 1.0
     high: float = 5.0
     clip_low: Annotated[float, Range(0, 1)] = 0.2

@@ -26,7 +26,7 @@ class KLCov:
     covariance and the choice are of each minibatch, by the weights that it updates (see `clip_cov`).
     """
 
-    share: Annotated[float, Range(above=0, most=1)] = 2e-4
+    share: Annotated[float, Range(above=0, max=1)] = 2e-4
     penalty: Annotated[float, Range(0)] = 1.0
     coef: float = 1.0
 

@@ -16,7 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from sojourn.config.toml import refuse_key
+from sojourn.config.toml import refuse_secret
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.secrets import filled, masked
 
@@ -74,7 +74,7 @@ class Endpoint:
             raise ConfigError('model = "", but it must be the name of a model that the server has')
         if self.key:
             _check_key(self.key)
-        refuse_key("base_url", self.base_url)
+        refuse_secret("base_url", self.base_url)
 
     async def complete_text(self, messages: Sequence[Mapping[str, str]]) -> str:
         """Returns the text of the model's reply; raises `InfrastructureError` where it has none."""

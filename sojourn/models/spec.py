@@ -39,7 +39,7 @@ class Model:
 class Sampling:
     max_tokens: Annotated[int, Range(1)] = 32  # per turn
     temperature: Annotated[float, Range(0)] = 1.0
-    top_p: Annotated[float, Range(above=0, most=1)] = 1.0
+    top_p: Annotated[float, Range(above=0, max=1)] = 1.0
     top_k: Annotated[int, Range(0)] = 0
     min_p: Annotated[float, Range(0, 1)] = 0.0
     stop_tokens: tuple[Annotated[int, Range(0)], ...] = ()  # besides the end of a turn

@@ -25,7 +25,7 @@ import tomli_w
 import sojourn
 from sojourn.config import plugins
 from sojourn.config.old_keys import upgraded
-from sojourn.config.toml import LARGEST, parsed
+from sojourn.config.toml import MAX_CHARACTERS, parsed
 from sojourn.errors import RecordError
 from sojourn.files import descriptor as opened
 from sojourn.files import read_bytes, read_text
@@ -143,7 +143,7 @@ class RunFolder:
     @property
     def config_text(self) -> str:
         """The file config.toml for whoever reads it, without keys; also one that is damaged."""
-        text = read_bytes(self.path / "config.toml", 4 * LARGEST).decode(errors="replace")
+        text = read_bytes(self.path / "config.toml", 4 * MAX_CHARACTERS).decode(errors="replace")
         with contextlib.suppress(RecordError):
             found = _parse(text, self.path / "config.toml")
             return text if masked_table(found) == found else tomli_w.dumps(masked_table(found))

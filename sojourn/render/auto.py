@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sojourn.config.registry import find
+from sojourn.config.lookup import find
 from sojourn.protocols import Renderer, RendererConfig
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from sojourn.config.registry import nearest
+from sojourn.config.lookup import nearest
 from sojourn.errors import ConfigError, InfrastructureError, SojournError
 from sojourn.event_loop import contained
 from sojourn.protocols import Closes, EnvFamily, Forkable, HasExpert, HasSeats, HasStateKey, HasWorlds, Opens

@@ -59,7 +59,7 @@ class UtteranceAdvantage(Learning):
     """
 
     discount: Share = 0.95
-    follow: Annotated[float, Range(above=0, most=1)] = 0.1
+    follow: Annotated[float, Range(above=0, max=1)] = 0.1
     expectile: Annotated[float, Range(above=0, below=1)] = 0.5
     capacity: Annotated[int, Range(1)] = 10_000
     updates: Annotated[int, Range(1)] = 50

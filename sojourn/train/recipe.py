@@ -1,4 +1,4 @@
-"""What a config may say: the schema of a recipe, as frozen dataclasses of components."""
+"""The schema of a recipe: frozen dataclasses, whose fields are the keys of a config."""
 
 from __future__ import annotations
 
@@ -26,28 +26,32 @@ STAGE = Text(
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """A fixed panel: the first `tasks` of the split (all, where it has fewer), `samples` plays each: as many as the
-    greatest k of pass@k. `every` steps also inside a stage (0: only between stages). `temperature = 0` is greedy."""
+    """Configures the evaluations: each plays the first `tasks` tasks of the split (all, where it has fewer), each of
+    them `samples` times, which is also the greatest k of pass@k.
+
+    A run is evaluated before, between and after its stages, and inside a stage after each `every` steps (0: never).
+    `temperature = 0` decodes greedily.
+    """
 
     tasks: Annotated[int, Range(1)] = 64
     samples: Annotated[int, Range(1)] = 1
     split: Annotated[str, SOME] = "test"
     temperature: Annotated[float, Range(0)] = 1.0
-    top_p: Annotated[float, Range(above=0, most=1)] = 1.0
+    top_p: Annotated[float, Range(above=0, max=1)] = 1.0
     every: Annotated[int, Range(0)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Where and what is kept. `checkpoint_every` counts steps (0: only at the end of a stage); the last `keep` of
-    them stay until their stage ends, and the weights that it ended with always.
+    """Configures what a run records, and where. `checkpoint_every` counts steps (0: a checkpoint only at the end of a
+    stage). The last `keep` checkpoints of a stage stay until it ends; the weights that it ended with stay always.
 
-    `drift_groups` of each step's groups are scored by the weights that the stage began with, and how far the policy
-    has gone is recorded as `drift`, its KL from there (0: not measured). The metric `kl` is the KL between the policy
-    that sampled and the one that trained: 0 on-policy. By its `tags` a run is found among others.
+    `drift_groups` groups of each step are scored by the weights that the stage began with, and the KL divergence of the
+    policy from them is recorded as the metric `drift` (0: not measured). The metric `kl` is the KL divergence between
+    the policy that sampled and the one that trained: 0 on-policy. `tags` help to find a run among others.
 
-    With every token its weight is kept, and what the stage's streams said of it; `streams` are computed to be kept and
-    looked at alone, such as entropy.
+    Every token is recorded with its weight and the values of the stage's streams; `streams` are further ones, such as
+    entropy, which are only recorded.
     """
 
     folder: Annotated[str, FOLDER] = "runs"
@@ -61,7 +65,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One pass of the loop: where groups come from, how they are credited, and what is minimised."""
+    """Configures one stage of training: where its groups come from, how they are credited, and what is minimised."""
 
     name: Annotated[str, STAGE] = "train"
     steps: Annotated[int, Range(0)] = 10
@@ -81,6 +85,8 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
+    """Configures a run: everything that a config can set."""
+
     name: Annotated[str, NAME]
     env: Annotated[Any, Kind("env")]
     stages: tuple[Stage, ...]
@@ -96,7 +102,7 @@ class Recipe:
     curriculum: Annotated[Any, Kind("curriculum")] = field(default_factory=Cycle)
     evaluation: Evaluation = field(default_factory=Evaluation)
     record: Record = field(default_factory=Record)
-    unverified: str = ""  # of a preset whose paper nobody has read: what could be read instead
+    unverified: str = ""  # of a preset whose paper nobody has read: the text that was read instead
 
 
 def _default_backend() -> Any:

@@ -1,4 +1,4 @@
-"""From merged tables of a config to a recipe: shared keys of stages, defaults, and where each value came from."""
+"""Makes a recipe of the merged tables of a config: keys that stages share, defaults, and the origin of each value."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sojourn.train.requirements import check_needs
 
 class Resolved(NamedTuple):
     recipe: Recipe
-    table: dict[str, Any]  # complete: reading it gives the same recipe
-    origins: Mapping[str, str]  # by dotted path; what is not here is a default
+    table: dict[str, Any]  # complete, defaults included: it resolves to the same recipe
+    origins: Mapping[str, str]  # where each value that is no default came from, by its dotted path
 
 
 SHARED, OWN_KEYS = "shared", "own"
@@ -26,7 +26,7 @@ STAGE_KEYS = tuple(f.name for f in fields(Stage) if f.name != "name")
 
 
 def resolve(tables: toml.Tables) -> Resolved:
-    """A recipe from merged tables. Keys of a stage at the top level are the defaults of every stage."""
+    """Makes a recipe of merged tables. The keys of a stage at the top level are the defaults of every stage."""
     data = dict(tables.data)
     shared = {key: data.pop(key) for key in STAGE_KEYS if key in data}
     listed = data.pop("stages", None)
@@ -36,14 +36,14 @@ def resolve(tables: toml.Tables) -> Resolved:
         raise ConfigError(f"stages = {shown(listed)}: expected an array of tables, [[stages]]")
     if not listed:
         raise ConfigError("stages = []: a recipe needs at least one stage, [[stages]]")
-    merged = [_merged(shared, own) for own in listed]
-    called = [_called(number, stage) for number, stage in enumerate(merged)]
-    toml.refuse_unused(shared, merged, called, tables)
-    stages = [construct(Stage, m.data, f"stages.{name}", STAGES) for name, m in zip(called, merged, strict=True)]
+    merged = [_with_shared(shared, own) for own in listed]
+    labels = [_stage_label(number, stage) for number, stage in enumerate(merged)]
+    toml.refuse_unused(shared, merged, labels, tables)
+    stages = [construct(Stage, m.data, f"stages.{name}", STAGES) for name, m in zip(labels, merged, strict=True)]
     names = [stage.value.name for stage in stages]
     if len(set(names)) < len(names):
         raise ConfigError(f"stages have the names {', '.join(names)}: give each its own")
-    _known_tables(data)
+    _check_keys(data)
     built = construct(Recipe, {**data, "stages": []}, "")
     recipe = built.value.__class__(
         **{f.name: getattr(built.value, f.name) for f in fields(Recipe) if f.name != "stages"},
@@ -53,15 +53,15 @@ def resolve(tables: toml.Tables) -> Resolved:
     return Resolved(recipe, {**built.table, "stages": [stage.table for stage in stages]}, _origins(tables, merged))
 
 
-def _known_tables(data: Mapping[str, Any]) -> None:
+def _check_keys(data: Mapping[str, Any]) -> None:
     known = [f.name for f in fields(Recipe)] + list(STAGE_KEYS) + [toml.PARENT]
     for key in data:
         if key not in known:
             raise unknown_key(key, known)
 
 
-def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> toml.Tables:
-    """A stage's own keys over those that all stages share."""
+def _with_shared(shared: Mapping[str, Any], own: Mapping[str, Any]) -> toml.Tables:
+    """Lays a stage's own keys over those that all stages share."""
     merged = toml.Tables()
     merged.merge(shared, SHARED)
     merged.merge(own, OWN_KEYS)
@@ -69,20 +69,21 @@ def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> toml.Tables:
 
 
 def _origins(tables: toml.Tables, stages: Sequence[toml.Tables]) -> dict[str, str]:
-    """The origin of each value of the resolved recipe that is not a default."""
-    found = {path: origin for path, origin in tables.origins.items() if path.partition(".")[0] not in STAGE_KEYS}
+    """Returns the origin of each value of the resolved recipe that is not a default, by its dotted path."""
+    origins = {path: origin for path, origin in tables.origins.items() if path.partition(".")[0] not in STAGE_KEYS}
     for number, stage in enumerate(stages):
         for path, whose in stage.origins.items():
             own = f"stages.{number}.{path}"
-            found[own] = tables.origins.get(path if whose == SHARED else own, "")
-    return found
+            origins[own] = tables.origins.get(path if whose == SHARED else own, "")
+    return origins
 
 
-def _called(number: int, stage: toml.Tables) -> str:
-    """The stage's name, or its number where it has no name that a path can hold."""
+def _stage_label(number: int, stage: toml.Tables) -> str:
+    """Returns the name of a stage, or its number where it has no valid name."""
     name = stage.data.get("name")
     return name if isinstance(name, str) and STAGE.holds(name) else str(number)
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Resolved:
+    """Reads and resolves a recipe, or the config of a run folder."""
     return resolve(toml.read(path, overrides))

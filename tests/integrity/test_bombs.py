@@ -1,4 +1,4 @@
-"""Whatever an agent leaves behind is judged within limits, and whatever it does to its judge is no success."""
+"""Whatever an agent leaves behind is judged within limits, and whatever it does to its grader is no success."""
 
 import asyncio
 import gzip
@@ -57,11 +57,11 @@ async def until(so) -> None:
 
 
 @pytest.fixture
-async def judge():
+async def grader():
     """One that must leave no process behind."""
     before = processes("no such mark")
     grader = Grader(LOW)
-    yield judge
+    yield grader
     await grader.close()
     await until(lambda: processes("no such mark").keys() <= before.keys())
 
@@ -102,7 +102,7 @@ def test_no_json_is_read_beyond_its_limits(name):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_every_kind_of_job_says_no_to_bombs(kind, judge):
+async def test_every_kind_of_job_says_no_to_bombs(kind, grader):
     """In the place of every file that a job names."""
     family = Terminal(kinds=(kind,))
     task = family.tasks("test")[0]
@@ -115,13 +115,13 @@ async def test_every_kind_of_job_says_no_to_bombs(kind, judge):
 
 
 @pytest.mark.parametrize("how", HURTS)
-async def test_a_judge_that_is_hurt_says_nothing(how, judge):
+async def test_a_grader_that_is_hurt_says_nothing(how, grader):
     assert await grader("bombs:hurt", how, tree=RIGHT) is None
     assert await grader("bombs:right", "right", tree=RIGHT) is True
     assert await grader("bombs:right", "wrong", tree=RIGHT) is False
 
 
-async def test_a_judge_may_start_and_leave_nothing(judge):
+async def test_a_grader_may_start_and_leave_nothing(grader):
     assert await grader("bombs:bounds", tree=RIGHT) == [0, 0]
 
 
@@ -145,10 +145,10 @@ async def test_a_job_is_judged_by_the_process_that_may_die(limits):
     await env.close()
 
 
-async def test_judgements_do_not_wait_for_each_other(judge):
+async def test_gradings_do_not_wait_for_each_other(grader):
     grader.limits = Limits(wall_s=1_000)
-    slow = asyncio.create_task(judge("bombs:hurt", "sleeps", tree=RIGHT))
-    assert await asyncio.gather(*[judge("bombs:right", "right", tree=RIGHT) for _ in range(30)]) == [True] * 30
+    slow = asyncio.create_task(grader("bombs:hurt", "sleeps", tree=RIGHT))
+    assert await asyncio.gather(*[grader("bombs:right", "right", tree=RIGHT) for _ in range(30)]) == [True] * 30
     assert not slow.done()
     slow.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -161,7 +161,7 @@ async def test_a_judgement_that_is_cancelled_is_killed():
     grader = Grader(Limits(wall_s=1_000))
     assert await grader("bombs:right", "right", tree=RIGHT)
     await until(lambda: len(processes("no such mark")) == none + 1)
-    asked = asyncio.create_task(judge("bombs:hurt", "sleeps", tree=RIGHT))
+    asked = asyncio.create_task(grader("bombs:hurt", "sleeps", tree=RIGHT))
     await until(lambda: len(processes("no such mark")) == none + 2)
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -171,11 +171,11 @@ async def test_a_judgement_that_is_cancelled_is_killed():
     await until(lambda: len(processes("no such mark")) == none)
 
 
-async def test_the_process_that_judges_is_started_again(judge):
+async def test_the_process_that_judges_is_started_again(grader):
     assert await grader("bombs:right", "right", tree=RIGHT)
     assert _FORK_SERVER.process is not None
     first = _FORK_SERVER.process.pid
-    asked = asyncio.create_task(judge("bombs:hurt", "sleeps", tree=RIGHT))
+    asked = asyncio.create_task(grader("bombs:hurt", "sleeps", tree=RIGHT))
     await asyncio.sleep(0.1)
     os.kill(first, signal.SIGKILL)
     await until(lambda: _FORK_SERVER.ended)
@@ -184,7 +184,7 @@ async def test_the_process_that_judges_is_started_again(judge):
     asked.cancel()
 
 
-async def test_nobody_to_judge_is_no_failure_of_the_agent(judge):
+async def test_nobody_to_judge_is_no_failure_of_the_agent(grader):
     for function in ("no_such_module:check", "bombs:no_such_check", "bombs:hurt"):
         with pytest.raises(InfrastructureError, match=function.split(":")[0]):
             await grader(function, tree=RIGHT)
@@ -192,7 +192,7 @@ async def test_nobody_to_judge_is_no_failure_of_the_agent(judge):
         await grader("bombs:right", "x" * 100_000, tree=RIGHT)
 
 
-async def test_files_come_as_they_are(judge):
+async def test_files_come_as_they_are(grader):
     """Names that are no text, links, rights, dates and data; also much of it."""
     entries = {
         os.fsdecode(b"/task/\xff\n"): Entry("file", bytes(range(256)), 0o600, 12.5),

@@ -26,7 +26,7 @@ from sojourn.config import toml
 from sojourn.config.registry import build
 from sojourn.envs.grader import Grader
 from sojourn.envs.sandbox import Entry, Tree
-from sojourn.envs.variables import inherited
+from sojourn.envs.variables import inherited_variables
 from sojourn.errors import ActionError, ConfigError, InfrastructureError, cause
 from sojourn.models.endpoint import Endpoint
 from sojourn.record.run import RunFolder
@@ -312,8 +312,8 @@ def test_programs_that_we_start_inherit_no_keys(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("HF_TOKEN", CANARY)
     monkeypatch.setenv("https_proxy", f"http://me:{CANARY}@proxy:3128")
     monkeypatch.setenv("MY_SETTINGS", CANARY)
-    assert CANARY not in str(inherited())
-    assert inherited()["PATH"] == os.environ["PATH"]
+    assert CANARY not in str(inherited_variables())
+    assert inherited_variables()["PATH"] == os.environ["PATH"]
     foreign = Interpreter("verifiers", sys.executable, "", environment={"OPENAI_API_KEY": "${OPENAI_API_KEY}"})
     assert foreign.surroundings["OPENAI_API_KEY"] == CANARY
     assert CANARY not in str({**foreign.surroundings, "OPENAI_API_KEY": ""})

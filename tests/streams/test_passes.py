@@ -9,7 +9,7 @@ from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.batch.flatten import flatten, scatter
 from sojourn.config.components import COMPONENTS
-from sojourn.config.registry import find
+from sojourn.config.lookup import find
 from sojourn.losses.nll import NLL
 from sojourn.optim import Optim
 from sojourn.streams.trainer_passes import TrainerPasses

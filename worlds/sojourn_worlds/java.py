@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from sojourn.envs.about import require_module, require_program
-from sojourn.envs.variables import inherited
+from sojourn.envs.variables import inherited_variables
 from sojourn.errors import InfrastructureError
 from sojourn.threads import surely
 
@@ -44,7 +44,7 @@ class Machine:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd=os.path.dirname(jar),
-            env=inherited(),
+            env=inherited_variables(),
         )
         assert process.stdout is not None
         if not (said := process.stdout.readline()).strip().isdigit():

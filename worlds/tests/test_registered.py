@@ -25,7 +25,7 @@ def public() -> list[str]:
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_every_world_is_registered_by_its_name_and_says_what_it_is(name: str) -> None:
-    from sojourn.config.registry import find
+    from sojourn.config.lookup import find
     from sojourn.envs.about import About
 
     family = find("env", name)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from sojourn.config.registry import build, find, names
+from sojourn.config.lookup import find, names
+from sojourn.config.registry import build
 from sojourn.config.toml import Tables, dump
 from sojourn.display import Display
 from sojourn.envs.about import About

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sojourn.config.registry import nearest
+from sojourn.config.lookup import nearest
 from sojourn.errors import ConfigError, RecordError
 from sojourn.files import open_regular
 from sojourn.record.atomic import write_file

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sojourn.config.registry import nearest
+from sojourn.config.lookup import nearest
 from sojourn.errors import QueryError
 from sojourn.record.search.fts_documents import clean
 from sojourn.types import Ending

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sojourn.envs.variables import check_variables, inherited, taken
+from sojourn.envs.variables import check_variables, fill_variables, inherited_variables
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn_worlds.adapters import guard
 
@@ -54,10 +54,10 @@ class Interpreter:
     @property
     def surroundings(self) -> dict[str, str]:
         """Our variables that hold no keys, its own programs first, and those that the config gives it."""
-        own = inherited()
+        own = inherited_variables()
         own["PATH"] = os.pathsep.join([os.path.dirname(os.path.abspath(self.python)), own.get("PATH", os.defpath)])
         own["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in self.paths)
-        return {**own, **taken(self.environment)}
+        return {**own, **fill_variables(self.environment)}
 
     def understood(self, reply: Mapping[str, Any], do: str) -> Any:
         if "missing" in reply:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from sojourn.config.registry import named
+from sojourn.config.lookup import import_object
 from sojourn.errors import ConfigError
 
 
 def called(path: str, where: str) -> Any:
     """What "module:name" names, where it has to be something that can be called."""
-    found = named(path, where)
+    found = import_object(path, where)
     if not callable(found):
         raise ConfigError(f'{where} = "{path}" is {type(found).__name__}, but it must be a function or a class')
     return found

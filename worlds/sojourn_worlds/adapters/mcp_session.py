@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from sojourn.envs.about import require_module
-from sojourn.envs.variables import hidden, taken
+from sojourn.envs.variables import fill_variables, mask_variables
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.secrets import REFERENCE, filled
 from sojourn.types import Tool
@@ -159,7 +159,7 @@ class Session:
 
     def _hidden(self, text: str) -> str:
         """Returns what the server says, without the keys that it was given."""
-        return hidden(text, self.world.url, *self.world.headers.values(), *self.world.environment.values())
+        return mask_variables(text, self.world.url, *self.world.headers.values(), *self.world.environment.values())
 
     def _where(self) -> str:
         return self.world.url or f"the command {' '.join(self.world.command)}"
@@ -177,7 +177,7 @@ class Session:
 async def _http(world: Server) -> AsyncIterator[Any]:
     from mcp.client import streamable_http
 
-    url, headers = filled(world.url), taken(world.headers)
+    url, headers = filled(world.url), fill_variables(world.headers)
     if (old := getattr(streamable_http, "streamablehttp_client", None)) is not None:  # SDK 1.x
         async with old(url, headers=headers, timeout=world.timeout_s) as streams:
             yield streams
