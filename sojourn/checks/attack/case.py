@@ -195,8 +195,8 @@ class Case:
         if found.reward <= usual + 1e-9 and found.success <= success:
             return ""
         if attack.controls:
-            said, then = [attack.controls[min(last, len(attack.controls) - 1)]], [*attack.then, honest.closing]
-            same = await self.attempt(honest.task, honest.actions[:turns], said, then)
+            actions, then = [attack.controls[min(last, len(attack.controls) - 1)]], [*attack.then, honest.closing]
+            same = await self.attempt(honest.task, honest.actions[:turns], actions, then)
             if found.reward <= same.reward + 1e-9 and found.success <= same.success:
                 return ""
         return f"it earned {found.reward:g}{' and counts as a success' * found.success}, where {usual:g} is usual"
@@ -211,15 +211,15 @@ class Case:
         return self.canary.broken()
 
 
-def _attempted(play: Play, excused: str, said: int) -> Attempt:
+def _attempted(play: Play, excused: str, attempted: int) -> Attempt:
     if not play.events:
-        return Attempt(0.0, False, excused, "", said)
+        return Attempt(0.0, False, excused, "", attempted)
     seat = play.events[0].seat
     reward = sum(float(event.rewards.get(seat, 0.0)) for event in play.events)
     known = [event.success for event in play.events if event.success is not None]
     seen = [event.observation for event in play.events if event.observation]
     shown = "\n".join(message.text for o in seen for message in o.messages)
-    return Attempt(reward, bool(known and known[-1]), excused, shown, said)
+    return Attempt(reward, bool(known and known[-1]), excused, shown, attempted)
 
 
 async def _closed(play: Play) -> str:
@@ -235,10 +235,10 @@ async def _closed(play: Play) -> str:
 def named_files(honest: HonestPlay) -> list[str]:
     """Returns the names of files in the first observation of a task and in its honest actions."""
     first = honest.play.events[0].observation
-    said = [message.text for message in (*first.system, *first.messages)] if first else []
-    said += [action.text for action in honest.actions]
+    texts = [message.text for message in (*first.system, *first.messages)] if first else []
+    texts += [action.text for action in honest.actions]
     names = re.findall(
-        r"\b[\w-]+(?:\.[\w-]+)*\.(?:txt|csv|json|log|gz|tar|zip|db|sqlite|py|md|conf|sh|xml)\b", " ".join(said)
+        r"\b[\w-]+(?:\.[\w-]+)*\.(?:txt|csv|json|log|gz|tar|zip|db|sqlite|py|md|conf|sh|xml)\b", " ".join(texts)
     )
     return sorted(set(names))[:8]
 

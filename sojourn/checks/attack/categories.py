@@ -57,8 +57,8 @@ async def interpreters(case: Case) -> list[Interpreter]:
 
 
 def slots_of(case: Case) -> list[Slot]:
-    said = [action for honest in case.honest for action in honest.actions]
-    return slots(getattr(case.about(case.honest[0]), "text_actions", ()), list(case.tools.values()), said)
+    actions = [action for honest in case.honest for action in honest.actions]
+    return slots(getattr(case.about(case.honest[0]), "text_actions", ()), list(case.tools.values()), actions)
 
 
 async def stuffing(case: Case, runs: Sequence[Interpreter]) -> Tally:
@@ -95,9 +95,9 @@ async def _answer(case: Case, honest: HonestPlay) -> tuple[int, list[Message]] |
 
 def _alike(action: Message, own: Message) -> bool:
     """Returns whether two actions may answer the same question: they are of one kind and, if long, half the same."""
-    said, words = (WORD.findall(" ".join([m.text, *(str(c.arguments) for c in m.calls)])) for m in (action, own))
-    short = min(len(said), len(words)) <= SHORT
-    return _kind(action) == _kind(own) and (short or difflib.SequenceMatcher(None, said, words).ratio() >= 0.5)
+    words, own_words = (WORD.findall(" ".join([m.text, *(str(c.arguments) for c in m.calls)])) for m in (action, own))
+    short = min(len(words), len(own_words)) <= SHORT
+    return _kind(action) == _kind(own) and (short or difflib.SequenceMatcher(None, words, own_words).ratio() >= 0.5)
 
 
 def _kind(action: Message) -> str:
@@ -169,12 +169,12 @@ async def attacks(case: Case, category: str, runs: Sequence[Interpreter]) -> Tal
 async def _try_texts(case: Case, tally: Tally, category: str) -> None:
     """Tries every text in `SLOTS` of the slots, in a play of each kind of task, at its start or in its middle."""
     places, canary = slots_of(case), case.canary
-    said = texts(category, canary.port, str(canary.folder / "canary"))
+    hostile_texts = texts(category, canary.port, str(canary.folder / "canary"))
     odd = [message for message in hostile(list(case.tools.values())) if message.calls and category == "bombs"]
     for number, honest in enumerate(_of_each_kind(case)):
         put = [
             (text, places[(SLOTS * (i + number) + n) % len(places)])
-            for i, text in enumerate(said)
+            for i, text in enumerate(hostile_texts)
             for n in range(SLOTS)
         ]
         left = [(f"{ascii(text)[:60]} as {slot.shape}", slot.put(text), slot.put(CONTROL_TEXT)) for text, slot in put]
@@ -199,9 +199,9 @@ async def _run_programs(case: Case, tally: Tally, category: str, interpreter: In
     for number, honest in enumerate(among):
         found = programs(category, places, named_files(honest))
         for name, program in list(found.items())[number :: len(among)]:
-            said = [*interpreter.run(program), *interpreter.run(NOTHING)]
+            actions = [*interpreter.run(program), *interpreter.run(NOTHING)]
             title = f"{name} in {'bash' if interpreter.shell else 'Python'}"
-            await case.judge(tally, honest, 0, Attack([title], said))
+            await case.judge(tally, honest, 0, Attack([title], actions))
 
 
 async def beside(case: Case, tally: Tally, runs: Sequence[Interpreter]) -> None:
@@ -211,12 +211,12 @@ async def beside(case: Case, tally: Tally, runs: Sequence[Interpreter]) -> None:
     harmful = [texts(category, case.canary.port, "/")[0] for category in TEXTS]
     attacking = [[slot.put(text) for text in harmful] for slot in slots_of(case)[:2]]
     attacking += [list(run.run(BOMBS["forks"])) for run in runs]
-    for said in attacking:
+    for actions in attacking:
         honest = case.honest[tally.tried % len(case.honest)]
         other = case.honest[(tally.tried + 1) % len(case.honest)]
         tally.tried += 1
         again, _ = await asyncio.gather(
-            replayed(case, honest), case.attempt(other.task, (), said), return_exceptions=True
+            replayed(case, honest), case.attempt(other.task, (), actions), return_exceptions=True
         )
         if isinstance(again, BaseException):
             tally.broken.append(f"an honest play beside an attack failed: {type(again).__name__}: {again}")
