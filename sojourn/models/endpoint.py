@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from sojourn.config.toml import refuse_secret
 from sojourn.errors import ConfigError, InfrastructureError
-from sojourn.secrets import filled, masked
+from sojourn.secrets import filled
 
 if TYPE_CHECKING:
     import httpx
@@ -114,7 +114,7 @@ class Endpoint:
             if not result.transient or attempt == MAX_ATTEMPTS or late:
                 asked = f" and asks to wait {pause_s:g} s" if late and result.retry_after_s is not None else ""
                 tries = f" (attempt {attempt})" if attempt > 1 else ""
-                raise InfrastructureError(masked(f"{self._described}{tries} {result.reason}{asked}"))
+                raise InfrastructureError(f"{self._described}{tries} {result.reason}{asked}")
             await asyncio.sleep(pause_s)
             wait_s, attempt = min(2 * wait_s, MAX_WAIT_S), attempt + 1
         return result
