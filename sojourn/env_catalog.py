@@ -89,7 +89,7 @@ def row(entry: World) -> dict[str, str]:
     return {
         "name": entry.name,
         "seats": about.seats if about else "",
-        "sees": ", ".join(about.sees) if about else "",
+        "sees": ", ".join(about.modalities) if about else "",
         "tasks": f"{count(measured.train)} / {count(measured.test)}" if measured else "",
         "fork": f"{number(measured.fork_ms)} ms" + "*" * (measured.fork != "own") if measured else "",
         "acts/s": number(measured.actions_per_s) if measured else "",
@@ -131,7 +131,7 @@ def details(entry: World, family: Any) -> list[tuple[str, str]]:
             ("licence", about.licence),
             ("needs", "; ".join(part for part in (install, programs) if part) or "nothing beside sojourn"),
             ("seats", about.seats),
-            ("sees", ", ".join(about.sees)),
+            ("sees", ", ".join(about.modalities)),
         ]
     if measured:
         lines += [

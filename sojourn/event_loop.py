@@ -1,4 +1,4 @@
-"""Runs asyncio such that nothing that ignores its cancellation can hold a run, or its end, for ever."""
+"""Runs asyncio so that a call which ignores its cancellation cannot block a run, or its end, for ever."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from sojourn.errors import InfrastructureError
 
 T = TypeVar("T")
-GRACE_S = 5.0  # for what was cancelled to end
+GRACE_S = 5.0  # that a cancelled call has to end
 
-_abandoned: set[asyncio.Task[Any]] = set()  # held, as to destroy them would run what ignores its end once more
-_stuck: list[ThreadPoolExecutor] = []  # with threads that did not end
+_abandoned: set[asyncio.Task[Any]] = (
+    set()
+)  # kept alive, as destroying a task would run code that ignores its cancellation once more
+_stuck: list[ThreadPoolExecutor] = []  # pools with threads that did not end
 
 
 @dataclass(eq=False)
-class Watch:
-    """The limited call that a contained coroutine waits for, and when it is given up.
+class Watchdog:
+    """Sets `given_up` when a call with a time limit, within a contained coroutine, passes its deadline.
 
-    Calls are many and deadlines far off, so one timer serves them all: it looks again where its call has ended.
+    Calls are many and their deadlines far off, so one timer serves them all: when it fires and its call has ended, it
+    waits for the deadline of the current call.
     """
 
     given_up: asyncio.Future[str]
     name: str = ""
-    deadline: float | None = None  # in the loop's time; None while no limited call is under way
+    deadline: float | None = None  # in the event loop's time; None while no such call runs
     _timer: asyncio.TimerHandle | None = None
 
     def begin(self, name: str, seconds: float) -> None:
@@ -40,28 +43,28 @@ class Watch:
         if self._timer is not None and self._timer.when() > self.deadline:
             self.close()
         if self._timer is None:
-            self._timer = loop.call_at(self.deadline, self._look)
+            self._timer = loop.call_at(self.deadline, self._check)
 
     def end(self) -> None:
         self.deadline = None
 
     def close(self) -> None:
-        """Ends the timer, which would outlive what it is for."""
+        """Cancels the timer, which would outlive the coroutine."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def hurry(self) -> None:
-        """Gives what was cancelled its grace, and no more."""
+    def allow_grace(self) -> None:
+        """Sets the deadline of the call to `GRACE_S` from now, once it is cancelled."""
         self.begin(self.name, GRACE_S)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         assert self._timer is not None
         due, self._timer = self._timer.when(), None
         if self.deadline is None or self.given_up.done():
             return
         if self.deadline > due:
-            self._timer = self.given_up.get_loop().call_at(self.deadline, self._look)
+            self._timer = self.given_up.get_loop().call_at(self.deadline, self._check)
         else:
             self.given_up.set_result(self.name)
 
@@ -71,12 +74,12 @@ class _Outcome(NamedTuple):
     error: BaseException | None
 
 
-_watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
+_watch: ContextVar[Watchdog | None] = ContextVar("watch", default=None)
 
 
 @contextmanager
-def limited(name: str, seconds: float) -> Iterator[None]:
-    """Bounds the call within it, which is cancelled after so many seconds and, where it ignores that, given up."""
+def time_limit(name: str, seconds: float) -> Iterator[None]:
+    """Has the call inside given up where it still runs a grace after `seconds`, at which its caller cancels it."""
     watch = _watch.get()
     if watch is None:
         yield
@@ -89,10 +92,10 @@ def limited(name: str, seconds: float) -> Iterator[None]:
 
 
 async def contained(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result. Raises `InfrastructureError` where a `limited` call in it ignores its cancellation: its
-    task is then abandoned. Cancelled itself, it waits `GRACE_S` for what it is at, and for other limited calls as long
-    as they may take."""
-    watch = Watch(asyncio.get_running_loop().create_future())
+    """Returns the coroutine's result. Raises `InfrastructureError` where a call in `time_limit` ignores its
+    cancellation; the task is then abandoned. When cancelled itself, it waits `GRACE_S` for the current call to end, and
+    for later calls with a time limit as long as these may take."""
+    watch = Watchdog(asyncio.get_running_loop().create_future())
     token = _watch.set(watch)
     task = asyncio.create_task(_outcome(coroutine))
     _watch.reset(token)
@@ -100,7 +103,7 @@ async def contained(coroutine: Coroutine[Any, Any, T]) -> T:
         await asyncio.wait({task, watch.given_up}, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
         task.cancel()
-        watch.hurry()
+        watch.allow_grace()
         try:
             await asyncio.wait({task, watch.given_up}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -121,7 +124,7 @@ async def contained(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def _outcome(coroutine: Coroutine[Any, Any, Any]) -> _Outcome:
-    """Returns the outcome as a value: a SystemExit that left a task would end the event loop."""
+    """Returns the outcome as a value, as a SystemExit that leaves a task would end the event loop."""
     try:
         return _Outcome(await coroutine, None)
     except (Exception, SystemExit) as error:
@@ -129,7 +132,7 @@ async def _outcome(coroutine: Coroutine[Any, Any, Any]) -> _Outcome:
 
 
 def abandon(task: asyncio.Task[Any]) -> None:
-    """Waits no more for a task, here or at the end of the event loop, unless it is done."""
+    """Gives up a task that is not done: nothing waits for it any more, the end of the event loop included."""
     if not task.done():
         _abandoned.add(task)
         task.add_done_callback(_abandoned.discard)
@@ -137,7 +140,7 @@ def abandon(task: asyncio.Task[Any]) -> None:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Runs a command as `asyncio.run` does, but at its end waits for tasks and threads no longer than `GRACE_S`."""
+    """Runs a coroutine as `asyncio.run` does, but waits at the end for tasks and threads no longer than `GRACE_S`."""
     runner, threads = asyncio.Runner(), ThreadPoolExecutor(min(32, (os.cpu_count() or 1) + 4), "asyncio")
     loop = runner.get_loop()
     loop.set_default_executor(threads)
@@ -155,22 +158,27 @@ async def _end(threads: ThreadPoolExecutor) -> None:
         await asyncio.wait(tasks, timeout=GRACE_S)
         for task in tasks:
             abandon(task)
-    ending = threading.Thread(target=threads.shutdown, daemon=True)
-    ending.start()
+    shutdown = threading.Thread(target=threads.shutdown, daemon=True)
+    shutdown.start()
     for _ in range(100):
-        ending.join(0.0)
-        if not ending.is_alive():
+        shutdown.join(0.0)
+        if not shutdown.is_alive():
             return
         await asyncio.sleep(GRACE_S / 100)
     _stuck.append(threads)
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))  # whose end is waited for in its place
+    asyncio.get_running_loop().set_default_executor(
+        ThreadPoolExecutor(1)
+    )  # asyncio waits for the end of this one instead
 
 
 def exit(code: int) -> NoReturn:
-    """Ends the process; at once where something is left that would hold it."""
+    """Ends the process, without waiting for abandoned tasks or stuck threads."""
     if not (_abandoned or _stuck):
         sys.exit(code)
-    print("sojourn: a call of the world's still runs and ignores its cancellation: ends without it", file=sys.stderr)
+    print(
+        "sojourn: a call of the world still runs and ignores its cancellation; sojourn ends without waiting for it",
+        file=sys.stderr,
+    )
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -80,7 +80,7 @@ def test_both_distributions_have_one_version_and_need_each_other_in_it():
 
 
 def test_importing_sojourn_is_light():
-    heavy = {"torch", "transformers", "playwright", "rich", "typer", "importlib.metadata"}
+    heavy = {"torch", "transformers", "playwright", "rich", "typer", "httpx", "importlib.metadata"}
     code = f"import sys, sojourn; print(sorted({heavy} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"

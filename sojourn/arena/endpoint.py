@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible endpoint in the seat: it is told the whole talk, as chat messages."""
+"""An operator of the arena that asks an OpenAI-compatible endpoint; it sends the whole conversation each time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sojourn.arena.spoken import Spoken, SpokenSeat
-from sojourn.envs.chat import Endpoint
 from sojourn.errors import ConfigError
+from sojourn.models.endpoint import Endpoint
 from sojourn.protocols import AgentContext, EnvFamily
 from sojourn.rollout.play import Limits
 from sojourn.types import Message, Observation, Role, Tool, ToolCall
@@ -30,16 +30,17 @@ class Remote:
 
     @classmethod
     def at(cls, address: str, key: str = "") -> Remote:
-        """By its address and, behind a #, the model's name: http://127.0.0.1:8000/v1#model."""
+        """Returns the operator of an address with a model's name behind a #: http://127.0.0.1:8000/v1#model."""
         url, _, model = address.partition("#")
         if not model or not _has_host(url):
             raise ConfigError(
                 f"--operator {address}: an endpoint is named by its address and its model, such as "
                 "http://127.0.0.1:8000/v1#my-model"
             )
-        return cls(model.rpartition("/")[2] or model, Endpoint(url, model, key, who=f"the endpoint of {model}"))
+        return cls(model.rpartition("/")[2] or model, Endpoint(url, model, key, name=f"the endpoint of {model}"))
 
     async def open(self, family: EnvFamily, limits: Limits) -> None:
+        """Raises ConfigError where nothing listens at the address, before the match begins."""
         parts = urlsplit(self.endpoint.base_url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
@@ -60,46 +61,49 @@ class Remote:
 
 @dataclass
 class RemoteVoice:
-    """One talk with the endpoint."""
+    """One conversation with the endpoint: `messages` are in OpenAI's format, and `pending` are the tool calls that the
+    environment has not answered yet."""
 
     endpoint: Endpoint
     env: Any
-    talk: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
     tools: tuple[Tool, ...] = ()
-    pending: list[ToolCall] = field(default_factory=list)  # calls that the world has not answered yet
+    pending: list[ToolCall] = field(default_factory=list)
 
     async def say(self, observation: Observation) -> Spoken:
         self.tools = observation.tools or self.tools
-        self._hear((*observation.system, *observation.messages))
-        more = {"tools": [_declared(tool) for tool in self.tools]} if self.tools else {}
-        answer = await self.endpoint.answer(self.talk, **more)
-        text = answer.message.get("content")
-        thought, said = _parted(text if isinstance(text, str) else "")
-        calls, fault = _calls(answer.message.get("tool_calls"))
-        self.talk.append({"role": "assistant", "content": said, **_called(calls)})
+        self._add((*observation.system, *observation.messages))
+        options = {"tools": [_tool_schema(tool) for tool in self.tools]} if self.tools else {}
+        reply, tokens = await self.endpoint.complete(self.messages, **options)
+        content = reply.get("content")
+        thought, text = _split_thought(content if isinstance(content, str) else "")
+        calls, fault = _parse_calls(reply.get("tool_calls"))
+        self.messages.append({"role": "assistant", "content": text, **_call_fields(calls)})
         self.pending = calls
         if fault:
-            return Spoken(None, answer.tokens, fault)
-        return Spoken(Message(Role.ASSISTANT, said, thought, calls=tuple(calls)), answer.tokens)
+            return Spoken(None, tokens, fault)
+        return Spoken(Message(Role.ASSISTANT, text, thought, calls=tuple(calls)), tokens)
 
-    def _hear(self, messages: Sequence[Message]) -> None:
-        """Every call is answered first, as servers ask for: one that was refused is answered by what follows."""
+    def _add(self, messages: Sequence[Message]) -> None:
+        """Adds what the environment answers. A call that it refused is answered first, as servers want an answer to
+        every call; the reason follows as a message."""
         answered = {message.answers for message in messages if message.role is Role.TOOL}
         for call in self.pending:
             if not {call.id, call.name} & answered:
-                self.talk.append({"role": "tool", "tool_call_id": call.id, "content": "not carried out"})
-        self.talk += [self._told(message) for message in messages]
+                self.messages.append({"role": "tool", "tool_call_id": call.id, "content": "not carried out"})
+        self.messages += [self._encoded(message) for message in messages]
         self.pending = []
 
-    def _told(self, message: Message) -> dict[str, Any]:
+    def _encoded(self, message: Message) -> dict[str, Any]:
+        """Returns a message in OpenAI's format, with its images; an answer to no pending call is the user's."""
         if message.role is Role.TOOL:
             for call in self.pending:
                 if message.answers in (call.id, call.name):
                     return {"role": "tool", "tool_call_id": call.id, "content": message.text}
         role = "user" if message.role is Role.TOOL else message.role.value
         blobs: Mapping[str, bytes] = getattr(self.env, "blobs", {})
-        shown = [_picture(blobs[digest]) for digest in message.images if digest in blobs]
-        return {"role": role, "content": [{"type": "text", "text": message.text}, *shown] if shown else message.text}
+        images = [_image(blobs[digest]) for digest in message.images if digest in blobs]
+        return {"role": role, "content": [{"type": "text", "text": message.text}, *images] if images else message.text}
 
 
 def _has_host(url: str) -> bool:
@@ -110,39 +114,40 @@ def _has_host(url: str) -> bool:
         return False
 
 
-def _declared(tool: Tool) -> dict[str, Any]:
+def _tool_schema(tool: Tool) -> dict[str, Any]:
     function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
     return {"type": "function", "function": function}
 
 
-def _called(calls: Sequence[ToolCall]) -> dict[str, Any]:
+def _call_fields(calls: Sequence[ToolCall]) -> dict[str, Any]:
+    """Returns the field of a message that holds its tool calls; nothing where it has none."""
     if not calls:
         return {}
-    made = [{"name": call.name, "arguments": json.dumps(dict(call.arguments))} for call in calls]
-    pairs = zip(calls, made, strict=True)
+    functions = [{"name": call.name, "arguments": json.dumps(dict(call.arguments))} for call in calls]
+    pairs = zip(calls, functions, strict=True)
     return {"tool_calls": [{"id": call.id, "type": "function", "function": function} for call, function in pairs]}
 
 
-def _calls(sent: Any) -> tuple[list[ToolCall], str]:
-    """The calls of a reply, and what is wrong with them, for the model to read."""
+def _parse_calls(sent: Any) -> tuple[list[ToolCall], str]:
+    """Returns the tool calls of a reply, and an error message for the model where one cannot be read."""
     calls: list[ToolCall] = []
-    for number, one in enumerate(sent if isinstance(sent, list) else ()):
+    for number, call in enumerate(sent if isinstance(sent, list) else ()):
         try:
-            name, arguments = one["function"]["name"], json.loads(one["function"]["arguments"] or "{}")
+            name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"] or "{}")
         except (ValueError, LookupError, TypeError) as error:
             return [], f"a call could not be read ({error}): give a name, and the arguments as a JSON object"
         if not isinstance(name, str) or not isinstance(arguments, dict):
             return [], f"the call of {name!r:.60} could not be read: give its arguments as a JSON object"
-        calls.append(ToolCall(name, arguments, str(one.get("id") or f"call{number}")))
+        calls.append(ToolCall(name, arguments, str(call.get("id") or f"call{number}")))
     return calls, ""
 
 
-def _parted(text: str) -> tuple[str, str]:
-    """The thought that a reply begins with, if any, and the rest."""
-    thought, mark, said = text.partition("</think>")
-    return (thought.replace("<think>", "").strip(), said.strip()) if mark else ("", text.strip())
+def _split_thought(text: str) -> tuple[str, str]:
+    """Returns the thought that a reply begins with, if any, and the rest."""
+    thought, mark, rest = text.partition("</think>")
+    return (thought.replace("<think>", "").strip(), rest.strip()) if mark else ("", text.strip())
 
 
-def _picture(data: bytes) -> dict[str, Any]:
+def _image(data: bytes) -> dict[str, Any]:
     kind = next((kind for head, kind in IMAGES.items() if data.startswith(head)), "image/png")
     return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{base64.b64encode(data).decode()}"}}

@@ -1,6 +1,6 @@
-"""Does an estimator keep its promises? `check_estimator` gives it made-up steps and says, promise by promise.
+"""Checks an estimator on synthetic steps and reports, for each promise of the protocol, whether it is kept.
 
-What it cannot see: whether the credit is that of the paper (each estimator's own tests compare it to the equation).
+The check cannot see whether the credit is that of the paper; each estimator's own tests compare it to the equation.
 """
 
 from __future__ import annotations
@@ -13,14 +13,23 @@ from typing import Any
 import numpy as np
 
 from sojourn.abilities import provided
-from sojourn.checks import made
-from sojourn.checks.made import FORKED, FORKED_WINDOWS, UNSTARTED, WINDOWED, Declared, Made, Shape, content
+from sojourn.checks import synthetic
 from sojourn.checks.promise import BrokenError, DoubtfulError, NotOfferedError, Promise, judge_all, require_declared
 from sojourn.checks.report import Report
+from sojourn.checks.synthetic import (
+    FORKED,
+    FORKED_WINDOWS,
+    UNSTARTED,
+    WINDOWED,
+    DeclaredStreams,
+    Shape,
+    SyntheticStep,
+    content,
+)
 from sojourn.protocols import Stateful
 from sojourn.types import Credit, Ending, FloatArray, Group, Score
 
-TOLERANCE = 1e-4  # of the greatest advantage, or of 1
+TOLERANCE = 1e-4  # relative to the largest absolute advantage, or to 1 where that is smaller
 CONSTANTS = (0.5, -2.0, 8.0)
 LINES = (
     (Shape(), Shape(turns=1), Shape(turns=4), Shape(turns=2)),
@@ -38,21 +47,21 @@ CUT = (
 class Case:
     estimator: Any
 
-    def step(self, shapes: Sequence[Sequence[Shape]] = LINES) -> Made:
-        return made.step(shapes, self.estimator.needs)
+    def step(self, shapes: Sequence[Sequence[Shape]] = LINES) -> SyntheticStep:
+        return synthetic.step(shapes, self.estimator.needs)
 
-    def credit(self, step: Made) -> list[list[Credit]]:
-        """By a copy, so that what one promise makes it remember does not reach the next."""
+    def credit(self, step: SyntheticStep) -> list[list[Credit]]:
+        """Calls a copy of the estimator, so that its memory of one promise's steps does not affect the next promise."""
         return call(copy.deepcopy(self.estimator), step)
 
 
 def check_estimator(estimator: Any) -> Report:
-    """The verdicts on an estimator, or on an object that is called as one. Streams that it needs are made up."""
+    """Returns the verdicts on an estimator, or on an object that is called like one; its streams are synthetic."""
     return Report(type(estimator).__name__, judge_all(PROMISES, Case(estimator)))
 
 
-def call(estimator: Any, step: Made) -> list[list[Credit]]:
-    return estimator(step.groups, step.scores, Declared(step.streams))
+def call(estimator: Any, step: SyntheticStep) -> list[list[Credit]]:
+    return estimator(step.groups, step.scores, DeclaredStreams(step.streams))
 
 
 def _declares(case: Case) -> str:
@@ -61,7 +70,7 @@ def _declares(case: Case) -> str:
 
 def _reads(case: Case) -> str:
     step = case.step()
-    streams = Declared(step.streams)
+    streams = DeclaredStreams(step.streams)
     copy.deepcopy(case.estimator)(step.groups, step.scores, streams)
     if unread := sorted(case.estimator.needs - streams.read):
         raise DoubtfulError(f"it declares the stream '{unread[0]}' and does not read it: it is computed for nothing")
@@ -99,7 +108,7 @@ def _alone(case: Case) -> str:
 def _equals(case: Case) -> str:
     for reward in (0.0, 1.0, 0.1):
         step = case.step()
-        _sound(case, step.rewarded([_all_at_the_end(s, reward) for s in judged] for judged in step.scores))
+        _sound(case, step.with_scores([_all_at_the_end(s, reward) for s in judged] for judged in step.scores))
     return "all 0, all 1, all 0.1"
 
 
@@ -113,10 +122,13 @@ def _forests(case: Case) -> str:
 
 
 def _others(case: Case) -> str:
-    """Episodes with an error and seats that are not trained stand in the group, but have no score and get no credit."""
+    """Checks that failed episodes and untrained seats of a group, which have no score, get no credit."""
     rng = np.random.default_rng(0)
-    plain = made.group(0, [made.trajectory(rng, Shape()) for _ in range(4)])
-    opponent, partner = made.trajectory(rng, Shape(), "opponent", False), made.trajectory(rng, Shape(), "partner")
+    plain = synthetic.group(0, [synthetic.trajectory(rng, Shape()) for _ in range(4)])
+    opponent, partner = (
+        synthetic.trajectory(rng, Shape(), "opponent", False),
+        synthetic.trajectory(rng, Shape(), "partner"),
+    )
     first, second, third, fourth = plain.episodes
     mixed = (
         replace(first, error="the browser died"),
@@ -124,33 +136,33 @@ def _others(case: Case) -> str:
         replace(third, trajectories=(*third.trajectories, partner)),
         fourth,
     )
-    return _sound(case, made.of([replace(plain, episodes=mixed)], case.estimator.needs, rng))
+    return _sound(case, synthetic.step_of([replace(plain, episodes=mixed)], case.estimator.needs, rng))
 
 
 def _nothing(case: Case) -> str:
-    """A filter may drop every group of a step; every episode of a group may have failed."""
+    """Checks steps without any group, as filters leave them, and groups whose every episode failed."""
     step = case.step()
     failed = tuple(replace(e, error="the browser died") for e in step.groups[1].episodes)
     groups: list[Group] = [step.groups[0], replace(step.groups[1], episodes=failed)]
-    _sound(case, made.of(groups, case.estimator.needs, np.random.default_rng(0)))
+    _sound(case, synthetic.step_of(groups, case.estimator.needs, np.random.default_rng(0)))
     return _sound(case, case.step(()))
 
 
 def _relative(case: Case) -> str:
-    """A property, and a promise only of an estimator that says `group_relative = True`."""
+    """Checks invariance to a constant on all rewards, which only `group_relative = True` promises."""
     step = case.step()
     plain = case.credit(step)
     for constant in CONSTANTS:
-        if difference := _difference(plain, case.credit(step.raised(constant))):
-            said = f"with {constant:+g} on every return, {difference}"
+        if difference := _difference(plain, case.credit(step.with_constant(constant))):
+            detail = f"with {constant:+g} on every return, {difference}"
             if getattr(case.estimator, "group_relative", False):
-                raise BrokenError(said)
-            raise NotOfferedError(f"not group-relative: {said}")
+                raise BrokenError(detail)
+            raise NotOfferedError(f"not group-relative: {detail}")
     return f"{', '.join(f'{c:+g}' for c in CONSTANTS)} on every return"
 
 
 def _remembers(case: Case) -> str:
-    """What it remembers of a step must come back from `state()`, or a resumed run is another run."""
+    """Checks that `state()` holds all that the estimator remembers, without which a resumed run would differ."""
     step = case.step()
     source = copy.deepcopy(case.estimator)
     first = call(source, step)
@@ -166,22 +178,22 @@ def _remembers(case: Case) -> str:
     return "by state() and restore()"
 
 
-def _sound(case: Case, step: Made) -> str:
-    """One `Credit` for every trajectory, one finite array for every turn, one number for every sampled token."""
-    given = case.credit(step)
-    if len(given) != len(step.groups):
-        raise BrokenError(f"{len(given)} lists of credit for {len(step.groups)} groups: expected one each")
-    for g, (group, credits) in enumerate(zip(step.groups, given, strict=True)):
+def _sound(case: Case, step: SyntheticStep) -> str:
+    """Requires one `Credit` for every trajectory, with one finite number for every sampled token of each turn."""
+    credit_lists = case.credit(step)
+    if len(credit_lists) != len(step.groups):
+        raise BrokenError(f"{len(credit_lists)} lists of credit for {len(step.groups)} groups: expected one each")
+    for g, (group, credits) in enumerate(zip(step.groups, credit_lists, strict=True)):
         if len(credits) != len(group.trajectories):
             raise BrokenError(f"group {g} has {len(group.trajectories)} trajectories to train, {len(credits)} credits")
         for t, (one, credit) in enumerate(zip(group.trajectories, credits, strict=True)):
             lengths = [len(turn.sample.tokens) for turn in one.turns]
             _require_fit(credit, lengths, f"trajectory {t} of group {g}")
             _require_targets(credit, lengths, case.estimator, f"trajectory {t} of group {g}")
-    return f"{sum(map(len, given))} trajectories"
+    return f"{sum(map(len, credit_lists))} trajectories"
 
 
-def _permuted(case: Case, step: Made) -> str:
+def _permuted(case: Case, step: SyntheticStep) -> str:
     rng = np.random.default_rng(0)
     plain = case.credit(step)
     for _ in range(4):
@@ -204,7 +216,7 @@ def _require_fit(credit: Any, lengths: list[int], where: str) -> None:
 
 
 def _require_targets(credit: Credit, lengths: list[int], estimator: Any, where: str) -> None:
-    """What a critic learns: there where it is promised, of the turns' shape, and nowhere infinite."""
+    """Requires the critic's targets exactly where they are promised, of the turns' shape and nowhere infinite."""
     promised = "targets" in provided(estimator)
     if promised != (credit.targets is not None):
         raise BrokenError(
@@ -230,7 +242,7 @@ def _require_same(then: list[list[Credit]], now: list[list[Credit]], when: str) 
 
 
 def _difference(then: list[list[Credit]], now: list[list[Credit]]) -> str:
-    """The greatest difference of two credits in words; empty where it is within tolerance."""
+    """Describes the largest difference of two credits; empty where it is within tolerance."""
     was, became = _flat(then), _flat(now)
     if len(was) != len(became):
         return f"credit has {len(became)} numbers, but it had {len(was)}"

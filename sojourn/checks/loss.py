@@ -1,7 +1,7 @@
-"""Does a loss keep its promises? `check_loss` gives it made-up tokens and says, promise by promise.
+"""Checks a loss on synthetic tokens and reports, for each promise of the protocol, whether it is kept.
 
 The tokens come as the trainer's own records (`PassOutput`, `SelectedTokens`), so a loss sees what it sees in a run.
-What it cannot see: whether the loss is that of the paper.
+The check cannot see whether the loss is that of the paper.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from sojourn.abilities import Chooses, HasColumns
 from sojourn.backends.torch.trainer.pass_columns import COLUMNS
 from sojourn.backends.torch.trainer.pass_io import PassOutput, SelectedTokens
 from sojourn.batch import Aggregate, to_batch
-from sojourn.checks import made
-from sojourn.checks.made import Declared, Shape
+from sojourn.checks import synthetic
 from sojourn.checks.promise import BrokenError, DoubtfulError, Promise, judge_all, require_declared
 from sojourn.checks.report import Report
+from sojourn.checks.synthetic import DeclaredStreams, Shape
 from sojourn.train.requirements import OWN
 from sojourn.types import Batch, Credit, FloatArray
 
-SHAPES = ((Shape(), Shape(turns=1, tokens=1)), (Shape(turns=2), Shape(turns=1)))  # a sequence each
+SHAPES = ((Shape(), Shape(turns=1, tokens=1)), (Shape(turns=2), Shape(turns=1)))  # one sequence for each shape
 NEAR = 0.1  # nats between the policy and the sampler, inside any clip
 FAR = 30.0  # what was likely to one of them has a probability of 1e-13 to the other
 ATOL, RTOL = 1e-6, 1e-4
-OF_PASS = OWN | COLUMNS.keys()  # what a loss is given by its own pass
+PASS_NEEDS = OWN | COLUMNS.keys()  # what a loss is given by its own pass
 
 
 class Passed(NamedTuple):
-    """A batch, and what the model says of its tokens: (N,) each."""
+    """A batch and the model's outputs for its tokens, each of shape (N,)."""
 
     batch: Batch
     logprobs: FloatArray
@@ -52,13 +52,13 @@ class Passed(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the loss gave for the n tokens that carry weight, and what it was given."""
+    """What the loss returned for the n tokens that carry weight, and the inputs that it was called with."""
 
     per_token: Any
     metrics: Any
     out: PassOutput
     chosen: SelectedTokens
-    streams: Declared
+    streams: DeclaredStreams
 
     def gradient(self) -> torch.Tensor:
         """Returns the gradient of the sum of the per-token losses by logprobs, entropy, values and further columns of
@@ -67,9 +67,9 @@ class Answer(NamedTuple):
         inputs = [t for t in columns if t.requires_grad]
         if not self.per_token.requires_grad:
             return torch.zeros(len(columns), len(self.out.logprobs))
-        flown = torch.autograd.grad(self.per_token.sum(), inputs, allow_unused=True)
-        found = {id(t): g for t, g in zip(inputs, flown, strict=True) if g is not None}
-        return torch.stack([found.get(id(t), torch.zeros_like(self.out.logprobs)) for t in columns])
+        gradients = torch.autograd.grad(self.per_token.sum(), inputs, allow_unused=True)
+        by_input = {id(t): g for t, g in zip(inputs, gradients, strict=True) if g is not None}
+        return torch.stack([by_input.get(id(t), torch.zeros_like(self.out.logprobs)) for t in columns])
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class Case:
 
     @property
     def near(self) -> Passed:
-        """The policy is almost the sampler's."""
+        """Returns a batch in which the policy is close to the sampler's."""
         rng = np.random.default_rng(0)
-        step = made.step(SHAPES, self.loss.needs - OF_PASS)
+        step = synthetic.step(SHAPES, self.loss.needs - PASS_NEEDS)
         credit = [[Credit.per_turn(t, rng.normal(size=len(t.turns))) for t in g.trajectories] for g in step.groups]
         batch = to_batch(step.groups, credit, step.streams, aggregate=Aggregate(), losses=[copy.deepcopy(self.loss)])
         gap = rng.uniform(-NEAR, NEAR, len(batch))
@@ -93,7 +93,8 @@ class Case:
 
     @property
     def far(self) -> Passed:
-        """Of every two tokens, the policy is almost sure of one, and of the other the sampler was."""
+        """Returns a batch in which tokens are in turn nearly certain to the policy and impossible to the sampler, and
+        the reverse."""
         near = self.near
         even = np.arange(len(near.batch)) % 2 == 0
         certain, impossible = np.float32(-0.1), np.float32(-0.1 - FAR)
@@ -102,10 +103,10 @@ class Case:
         )
 
     def call(self, passed: Passed) -> Answer:
-        """As the trainer calls it: the entropy has a gradient only where it is needed, and values are there."""
+        """Calls the loss as the trainer does: only outputs that it needs are given, and have a gradient."""
         where = np.flatnonzero(passed.batch.weight)
         whole = SelectedTokens.of(passed.batch, where)
-        streams = Declared(whole.streams)
+        streams = DeclaredStreams(whole.streams)
         chosen = replace(whole, streams=streams)
         logprobs = torch.from_numpy(passed.logprobs[where]).requires_grad_()
         entropy = torch.from_numpy(passed.entropy[where]).requires_grad_("entropy" in self.loss.needs)
@@ -119,32 +120,32 @@ class Case:
 
 
 def check_loss(loss: Any) -> Report:
-    """The verdicts on a loss, or on an object that is called as one. Streams that it needs are made up."""
+    """Returns the verdicts on a loss, or on an object that is called like one; its streams are synthetic."""
     return Report(type(loss).__name__, judge_all(PROMISES, Case(loss)))
 
 
 def _declares(case: Case) -> str:
-    said = require_declared(case.loss, {"needs": frozenset, "zero_at_zero_advantage": bool})
-    return f"{said}, zero_at_zero_advantage = {case.loss.zero_at_zero_advantage}"
+    needs = require_declared(case.loss, {"needs": frozenset, "zero_at_zero_advantage": bool})
+    return f"{needs}, zero_at_zero_advantage = {case.loss.zero_at_zero_advantage}"
 
 
 def _reads(case: Case) -> str:
     near, needs = case.near, case.loss.needs
     answer = case.call(near)
-    if unread := sorted(needs - OF_PASS - answer.streams.read - _read_for_columns(case.loss, near)):
+    if unread := sorted(needs - PASS_NEEDS - answer.streams.read - _read_for_columns(case.loss, near)):
         raise DoubtfulError(f"it declares the stream '{unread[0]}' and does not read it: it is computed for nothing")
     if not isinstance(answer.per_token, torch.Tensor):
         return "and from nothing else"
-    follows = _differ(answer.per_token, case.call(near._replace(entropy=near.entropy + 1)).per_token)
-    if follows and "entropy" not in needs:
-        raise DoubtfulError("its value follows the entropy, its gradient does not: to train on it, name it in needs")
+    depends = _differ(answer.per_token, case.call(near._replace(entropy=near.entropy + 1)).per_token)
+    if depends and "entropy" not in needs:
+        raise DoubtfulError("its value depends on the entropy, its gradient does not: to train on it, name it in needs")
     if "entropy" in needs and not answer.gradient()[1].any():
         raise DoubtfulError("it declares 'entropy', but no gradient flows to it: not declared, it costs less")
     return "and from nothing else"
 
 
 def _read_for_columns(loss: Any, passed: Passed) -> set[str]:
-    streams, loss = Declared(passed.batch.streams), copy.deepcopy(loss)
+    streams, loss = DeclaredStreams(passed.batch.streams), copy.deepcopy(loss)
     batch = replace(passed.batch, streams=streams)
     if isinstance(loss, HasColumns):
         loss.columns(batch)
@@ -176,14 +177,14 @@ def _metrics(case: Case) -> str:
 def _flows(case: Case) -> str:
     near = case.near
     on_policy = near._replace(logprobs=near.batch.logprobs)  # some losses clip all of the one, some rest on the other
-    flown = torch.cat([case.call(p).gradient() for p in (near, on_policy)], 1)
+    gradients = torch.cat([case.call(p).gradient() for p in (near, on_policy)], 1)
     inputs = ("logprobs", "entropy", "critic's values", *near.columns)
-    reached = [name for name, gradient in zip(inputs, flown, strict=True) if gradient.any()]
+    reached = [name for name, gradient in zip(inputs, gradients, strict=True) if gradient.any()]
     if not reached:
         raise BrokenError(
             "no gradient flows to the logprobs, nor to an entropy or a critic that needs names: nothing is learnt"
         )
-    _require_finite(flown, "its gradient")
+    _require_finite(gradients, "its gradient")
     return f"to the {' and the '.join(reached)}"
 
 
@@ -195,8 +196,8 @@ def _extremes(case: Case) -> str:
 
 
 def _proportional(case: Case) -> str:
-    idle = [p.changed(advantages=np.zeros_like(p.batch.advantages)) for p in (case.near, case.far)]
-    answers = [case.call(passed) for passed in idle]
+    without = [p.changed(advantages=np.zeros_like(p.batch.advantages)) for p in (case.near, case.far)]
+    answers = [case.call(passed) for passed in without]
     silent = not any(answer.per_token.any() or answer.gradient().any() for answer in answers)
     if case.loss.zero_at_zero_advantage and not silent:
         worst = max(float(answer.per_token.detach().abs().max()) for answer in answers)
@@ -261,7 +262,7 @@ def _require_same(then: torch.Tensor, now: torch.Tensor, what: str) -> None:
 
 
 def _differ(then: torch.Tensor, now: torch.Tensor) -> str:
-    """The greatest difference in words; empty where it is within tolerance."""
+    """Describes the largest difference; empty where it is within tolerance."""
     then, now = then.detach(), now.detach()
     if then.shape != now.shape:
         return f"has the shape {tuple(now.shape)}, but it had {tuple(then.shape)}"

@@ -1,6 +1,6 @@
-"""A promise, its judgement, and the boundary to strangers' code: whatever that raises is a verdict.
+"""Judges the promises of a component; whatever the component's code raises becomes a verdict.
 
-Each promise is judged alone: where a broken one takes the meaning from others, those are not judged.
+A promise names the others without which it means nothing; it is not judged where one of these is broken.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BrokenError(JudgedError):
 
 
 class NotOfferedError(JudgedError):
-    """The promise is about something optional that is not there."""
+    """The promise is about an optional ability that the component does not have."""
 
     outcome = Outcome.NOT_OFFERED
 
@@ -39,29 +39,33 @@ class DoubtfulError(JudgedError):
 
 
 class Promise(NamedTuple):
+    """One property that a component must have; `needs` are the promises without which it means nothing."""
+
     name: str
     needs: tuple[str, ...]
-    judge: Callable[[Any], Any]  # takes the suite's case; returns a detail (or awaits to one), or raises JudgedError
+    judge: Callable[
+        [Any], Any
+    ]  # takes the suite's case, returns a detail (or an awaitable of one), or raises JudgedError
 
 
 def judge_all(promises: Sequence[Promise], case: Any) -> tuple[Verdict, ...]:
-    """The verdicts on a component that is called and answers at once."""
+    """Returns the verdicts on a component with synchronous calls."""
     verdicts: dict[str, Verdict] = {}
     for promise in promises:
-        verdicts[promise.name] = _meaningless(promise, verdicts) or _verdict(promise, lambda p=promise: p.judge(case))
+        verdicts[promise.name] = _not_judged(promise, verdicts) or _verdict(promise, lambda p=promise: p.judge(case))
     return tuple(verdicts.values())
 
 
 async def judge_all_awaited(promises: Sequence[Promise], case: Any, timeout_s: float) -> tuple[Verdict, ...]:
-    """The verdicts on a component that is waited for, each promise for at most `timeout_s`."""
+    """Returns the verdicts on a component with asynchronous calls; each promise may take `timeout_s`."""
     verdicts: dict[str, Verdict] = {}
     for promise in promises:
-        verdicts[promise.name] = _meaningless(promise, verdicts) or await judge_awaited(promise, case, timeout_s)
+        verdicts[promise.name] = _not_judged(promise, verdicts) or await judge_awaited(promise, case, timeout_s)
     return tuple(verdicts.values())
 
 
 async def judge_awaited(promise: Promise, case: Any, timeout_s: float) -> Verdict:
-    """One verdict; the promise cannot hold the suite by waiting."""
+    """Returns the verdict on one promise, which fails where it is not finished after `timeout_s`."""
     task = asyncio.ensure_future(guarded(promise.judge(case)))
     try:
         await asyncio.wait({task}, timeout=timeout_s)
@@ -69,13 +73,13 @@ async def judge_awaited(promise: Promise, case: Any, timeout_s: float) -> Verdic
         late = not task.done()
         task.cancel()
     if late:
-        await asyncio.wait({task}, timeout=CLOSES_S)  # so that it closes what it has opened
+        await asyncio.wait({task}, timeout=CLOSES_S)  # for the play to close what it opened
         return Verdict(promise.name, Outcome.FAILED, f"not finished after {timeout_s:g} s")
     return _verdict(promise, task.result)
 
 
 async def guarded(judgement: Awaitable[Any]) -> Any:
-    """The result; a call of sys.exit, which would end the loop and not this task alone, is a broken promise."""
+    """Returns the result of a judgement; a call of sys.exit, which would end the event loop, is a broken promise."""
     try:
         return await judgement
     except SystemExit as error:
@@ -83,7 +87,7 @@ async def guarded(judgement: Awaitable[Any]) -> Any:
 
 
 def require_declared(component: Any, forms: Mapping[str, type]) -> str:
-    """That a component says what its role asks it to say, each in its form, and that a config can name it."""
+    """Requires the attributes that the component's role asks for, with their types, and that a config can name it."""
     for name, form in forms.items():
         value = getattr(component, name, None)
         if not isinstance(value, form):
@@ -91,15 +95,15 @@ def require_declared(component: Any, forms: Mapping[str, type]) -> str:
     needs = component.needs
     if odd := [need for need in needs if not isinstance(need, str)]:
         raise BrokenError(f"needs has {odd[0]!r}: expected the names of streams")
-    settings = getattr(component, "__dataclass_params__", None)
-    if settings is None or not settings.frozen:
+    parameters = getattr(component, "__dataclass_params__", None)
+    if parameters is None or not parameters.frozen:
         raise DoubtfulError(f"{type(component).__name__} is not a frozen dataclass: a config cannot name it")
     return f"needs {', '.join(sorted(needs)) or 'no stream'}"
 
 
-def _meaningless(promise: Promise, verdicts: dict[str, Verdict]) -> Verdict | None:
-    lost = [name for name in promise.needs if verdicts[name].outcome in (Outcome.FAILED, Outcome.NOT_JUDGED)]
-    return Verdict(promise.name, Outcome.NOT_JUDGED, f"needs: {lost[0]}") if lost else None
+def _not_judged(promise: Promise, verdicts: dict[str, Verdict]) -> Verdict | None:
+    broken = [name for name in promise.needs if verdicts[name].outcome in (Outcome.FAILED, Outcome.NOT_JUDGED)]
+    return Verdict(promise.name, Outcome.NOT_JUDGED, f"needs: {broken[0]}") if broken else None
 
 
 def _verdict(promise: Promise, result: Callable[[], str]) -> Verdict:

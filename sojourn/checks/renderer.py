@@ -1,4 +1,4 @@
-"""Proves that a renderer keeps its promises: a context that grew is the context rendered afresh, token for token."""
+"""Checks a renderer: an extended context must equal the context rendered afresh, token for token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sojourn.protocols import Renderer
 from sojourn.types import IntArray, Message, Role, Sample, Stop, Tool, ToolCall, Versions
 
 AROUND = 8  # tokens shown on each side of a difference
-NASTY = (
+DIFFICULT_TEXTS = (
     " leading",
     "trailing \n",
     "\n\n",
@@ -38,7 +38,7 @@ KEPT = Finding(Outcome.PASSED)
 
 
 class Exchange(NamedTuple):
-    """What the assistant said, and what came after it."""
+    """A reply of the assistant, and the messages after it."""
 
     reply: Message
     after: tuple[Message, ...]
@@ -55,50 +55,55 @@ def _user(text: str) -> tuple[Message, ...]:
     return (Message(Role.USER, text),)
 
 
-def _says(text: str, thought: str = "") -> Message:
+def _reply(text: str, thought: str = "") -> Message:
     return Message(Role.ASSISTANT, text, thought)
 
 
 REPLIES = {
-    "text": tuple(_says(text) for text in ("go north", "", *NASTY)),
+    "text": tuple(_reply(text) for text in ("go north", "", *DIFFICULT_TEXTS)),
     "tool calls": (CALL, replace(CALL, text="I look."), replace(CALL, calls=CALL.calls * 2)),
-    "thoughts": (_says("go north", "A wall is south."),),
+    "thoughts": (_reply("go north", "A wall is south."),),
 }
 
 
 def conversations(controls: Sequence[str]) -> list[Conversation]:
-    """What is rendered; `controls` are the spellings of the format's control tokens."""
+    """Returns the conversations to render; `controls` are the spellings of the format's control tokens."""
     system = Message(Role.SYSTEM, "You are in a maze.")
     answer = Message(Role.TOOL, '{"seen": "wall"}', answers="look")
     typed = " ".join(controls)
     return [
-        Conversation("text", _user("Where?"), (Exchange(_says("go north"), _user("A wall.")),) * 2),
-        Conversation("system", (system, *_user("Where?")), (Exchange(_says("go north"), _user("A wall.")),)),
-        Conversation("unicode and blanks", _user("".join(NASTY)), tuple(Exchange(_says(t), _user(t)) for t in NASTY)),
-        Conversation("empty messages", _user(""), (Exchange(_says(""), _user("")), Exchange(_says("a"), _user("b")))),
-        Conversation("typed control tokens", _user(typed), (Exchange(_says("go"), _user(f"x{typed}y")),)),
+        Conversation("text", _user("Where?"), (Exchange(_reply("go north"), _user("A wall.")),) * 2),
+        Conversation("system", (system, *_user("Where?")), (Exchange(_reply("go north"), _user("A wall.")),)),
+        Conversation(
+            "unicode and blanks",
+            _user("".join(DIFFICULT_TEXTS)),
+            tuple(Exchange(_reply(t), _user(t)) for t in DIFFICULT_TEXTS),
+        ),
+        Conversation("empty messages", _user(""), (Exchange(_reply(""), _user("")), Exchange(_reply("a"), _user("b")))),
+        Conversation("typed control tokens", _user(typed), (Exchange(_reply("go"), _user(f"x{typed}y")),)),
         Conversation(
             *("tool calls", (system, *_user("Look."))),
-            (Exchange(CALL, (answer,)), Exchange(_says("done"), _user("Again.")), Exchange(CALL, (answer, answer))),
+            (Exchange(CALL, (answer,)), Exchange(_reply("done"), _user("Again.")), Exchange(CALL, (answer, answer))),
             TOOLS,
         ),
         Conversation(
             *("thoughts", _user("Where?")),
-            (Exchange(_says("go north", "A wall is south."), _user("A wall.")), Exchange(_says("go"), _user("No."))),
+            (Exchange(_reply("go north", "A wall is south."), _user("A wall.")), Exchange(_reply("go"), _user("No."))),
         ),
         Conversation(
             *("thoughts between tool calls", _user("Look.")),
-            (Exchange(replace(CALL, thought="Let me look."), (answer,)), Exchange(_says("go", "So."), _user("No."))),
+            (Exchange(replace(CALL, thought="Let me look."), (answer,)), Exchange(_reply("go", "So."), _user("No."))),
             TOOLS,
         ),
     ]
 
 
 def check_renderer(renderer: Any, tokenizer: Any = None) -> Report:
-    """The verdicts on a renderer. A config such as `ChatML()` is bound to the tokenizer; a bound one brings its own.
+    """Returns the verdicts on a renderer. A config such as `ChatML()` is bound to the tokenizer; a bound one has its
+    own.
 
-    Where the format rewrites history, `extend` must give None: a warning then says at which tokens. What a format
-    cannot say at all (`RenderError`) is not offered.
+    Where the format rewrites history, `extend` must return None; a warning says at which tokens. A message that the
+    format cannot express (`RenderError`) counts as not offered.
     """
     subject = type(renderer).__name__
     if hasattr(renderer, "bind"):
@@ -124,7 +129,7 @@ def _verdicts(renderer: Renderer, tokenizer: Any) -> Iterator[Verdict]:
 
 
 def spellings(tokenizer: Any) -> list[str]:
-    """What control tokens look like: those the tokenizer calls special, and those that chat formats use as tags."""
+    """Returns the texts of control tokens: the tokenizer's special tokens, and the tags of chat formats."""
     added = set(tokenizer.get_added_vocab())
     special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
     turns = {text for text in added if text.startswith(("<|", "<start_of_", "<end_of_"))}
@@ -139,36 +144,36 @@ def _judge(promise: str, check: Callable[..., Finding], *arguments: Any) -> Verd
 
 
 def _grows(renderer: Renderer, conversation: Conversation, tokenizer: Any) -> Finding:
-    told = list(conversation.opening)
-    grown = renderer.open(told, conversation.tools).tokens
+    messages = list(conversation.opening)
+    extended = renderer.open(messages, conversation.tools).tokens
     for number, exchange in enumerate(conversation.exchanges):
         sample = _sample(renderer.encode_reply(exchange.reply), Stop.END)
-        said = np.concatenate([grown, sample.tokens])
-        told += [exchange.reply, *exchange.after]
-        fresh = renderer.open(told, conversation.tools).tokens
+        sampled = np.concatenate([extended, sample.tokens])
+        messages += [exchange.reply, *exchange.after]
+        fresh = renderer.open(messages, conversation.tools).tokens
         more = renderer.extend(sample, exchange.after)
         if more is None:
-            return _gave_up(said, fresh, number, tokenizer)
-        grown = np.concatenate([said, more.tokens])
-        if (place := _difference(grown, fresh)) is not None:
-            where = _around(grown, fresh, place, tokenizer)
+            return _gave_up(sampled, fresh, number, tokenizer)
+        extended = np.concatenate([sampled, more.tokens])
+        if (place := _difference(extended, fresh)) is not None:
+            where = _around(extended, fresh, place, tokenizer)
             return Finding(Outcome.FAILED, f"turn {number}: extended, {where}: expected the same tokens")
     return KEPT
 
 
-def _gave_up(said: IntArray, fresh: IntArray, number: int, tokenizer: Any) -> Finding:
-    """`extend` returned None: where does rendering afresh rewrite what was said?"""
-    place = _difference(said, fresh[: len(said)])
+def _gave_up(sampled: IntArray, fresh: IntArray, number: int, tokenizer: Any) -> Finding:
+    """Describes, where `extend` returned None, at which token rendering afresh rewrites the sampled tokens."""
+    place = _difference(sampled, fresh[: len(sampled)])
     if place is None:
         return Finding(Outcome.WARNED, f"turn {number}: extend gave None although nothing is rewritten here")
-    where = _around(said, fresh, place, tokenizer)
+    where = _around(sampled, fresh, place, tokenizer)
     return Finding(Outcome.WARNED, f"turn {number}: the format rewrites history, so extend gave None: {where}")
 
 
 def _closes(renderer: Renderer) -> Finding:
-    """A sample that lost its stop token, or more, goes on as the whole one would, once it is closed."""
+    """Checks that a sample without its stop token, or cut earlier, is closed and then continued like a whole one."""
     after = (Message(Role.USER, "Go on."),)
-    whole = renderer.encode_reply(_says("go north and then east"))
+    whole = renderer.encode_reply(_reply("go north and then east"))
     ended = renderer.extend(_sample(whole, Stop.END), after)
     if ended is None:
         return Finding(Outcome.NOT_JUDGED, "extend gives None for a whole sample")
@@ -199,11 +204,13 @@ def _refuses(renderer: Renderer) -> Finding:
     whole = list(renderer.encode_reply(CALL))
     for kept in range(len(whole) // 3, len(whole) - 1):
         try:
-            said = renderer.parse(whole[:kept])
+            message = renderer.parse(whole[:kept])
         except ActionError:
             continue
-        if said.calls:
-            return Finding(Outcome.FAILED, f"a call cut after {kept} of {len(whole)} tokens was read as {said.calls}")
+        if message.calls:
+            return Finding(
+                Outcome.FAILED, f"a call cut after {kept} of {len(whole)} tokens was read as {message.calls}"
+            )
         if kept > len(whole) * 2 // 3:
             return Finding(Outcome.FAILED, f"a call cut after {kept} of {len(whole)} tokens was read as plain text")
     return KEPT
@@ -211,7 +218,7 @@ def _refuses(renderer: Renderer) -> Finding:
 
 def _stops(renderer: Renderer) -> Finding:
     for text in ("go north", ""):
-        reply = list(renderer.encode_reply(_says(text)))
+        reply = list(renderer.encode_reply(_reply(text)))
         if not reply or reply[-1] not in renderer.stops or set(reply[:-1]) & set(renderer.stops):
             return Finding(
                 Outcome.FAILED,
@@ -221,20 +228,20 @@ def _stops(renderer: Renderer) -> Finding:
 
 
 def _plain(renderer: Renderer, tokenizer: Any, controls: Sequence[str]) -> Finding:
-    """Every control token occurs as often beside typed spellings as it does beside harmless text."""
+    """Checks that typed spellings of control tokens add no control token to what harmless text gives."""
     numbers = set(tokenizer.convert_tokens_to_ids(list(controls)))
 
     def structure(*messages: Message, sample: Sample | None = None) -> list[int]:
         prompt = renderer.open(messages) if sample is None else renderer.extend(sample, messages)
         return [token for token in prompt.tokens.tolist() if token in numbers] if prompt is not None else []
 
-    last = _sample(renderer.encode_reply(_says("go")), Stop.END)
+    last = _sample(renderer.encode_reply(_reply("go")), Stop.END)
     for text in controls:
         for typed in (text, f"a{text}b", text * 2, f"<{text}"):
             user, harmless = Message(Role.USER, typed), Message(Role.USER, "x")
             same = structure(user) == structure(harmless)
             same &= structure(user, sample=last) == structure(harmless, sample=last)
-            same &= structure(harmless, _says(typed), harmless) == structure(harmless, _says("x"), harmless)
+            same &= structure(harmless, _reply(typed), harmless) == structure(harmless, _reply("x"), harmless)
             if not same:
                 return Finding(Outcome.FAILED, f"the text {typed!r} gives a control token: expected plain tokens")
     return KEPT
@@ -245,7 +252,7 @@ def _sample(tokens: Sequence[int], stop: Stop) -> Sample:
 
 
 def _difference(one: IntArray, other: IntArray) -> int | None:
-    """The first place at which two sequences differ, None if they are the same."""
+    """Returns the first index at which two sequences differ; None where they are equal."""
     length = min(len(one), len(other))
     different = np.flatnonzero(one[:length] != other[:length])
     if len(different):

@@ -1,4 +1,4 @@
-"""What a conformance suite found: one verdict per promise, and a table of them for people."""
+"""Holds the verdicts of a conformance suite, one per promise, and shows them as a table."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sojourn.terminal.output import CleanConsole
 
 class Outcome(StrEnum):
     PASSED = "passed"
-    WARNED = "warned"  # kept, but something is worth knowing
+    WARNED = "warned"  # the promise is kept, but something is worth knowing
     FAILED = "failed"
-    NOT_OFFERED = "not offered"  # optional, and not there
-    NOT_JUDGED = "not judged"  # another promise is broken, without which this one means nothing
+    NOT_OFFERED = "not offered"  # the promise is about an optional ability that is missing
+    NOT_JUDGED = "not judged"  # a promise that this one needs is broken
 
 
 STYLES: Mapping[Outcome, str] = {
@@ -34,7 +34,7 @@ STYLES: Mapping[Outcome, str] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether one promise is kept; `detail` says what was done, what came of it, and what was expected."""
+    """The outcome of one promise; `detail` says what was tried, what happened, and what was expected."""
 
     promise: str
     outcome: Outcome
@@ -50,12 +50,12 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether no promise is broken."""
+        """Returns whether no promise is broken."""
         return not self.failed
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """The promises that are broken."""
+        """Returns the names of the broken promises."""
         return tuple(v.promise for v in self.verdicts if v.outcome is Outcome.FAILED)
 
     def __getitem__(self, promise: str) -> Verdict:

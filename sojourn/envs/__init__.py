@@ -1,1 +1,1 @@
-"""What helps to write worlds (tools, sandboxes, browsers, judges), and those that need nothing: toy, tools, mixed."""
+"""Parts for writing worlds (plain classes as tools, sandboxes, browsers, graders), and the worlds toy, tools, mixed."""

@@ -1,4 +1,4 @@
-"""What a world says of itself, for `sojourn envs` and its page, and how it asks for what it needs."""
+"""Describes a world for `sojourn envs` and its page; imports what a world needs, or says how to install it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from sojourn.errors import MissingExtraError
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """Facts of a world that nobody has to measure; a family has them as its class attribute `about`.
+    """Facts of a world that need no measurement; a family has them as its class attribute `about`.
 
-    `source`: where dynamics and data come from, with citation. `licence`: of the code and data that are used, as an
-    SPDX expression where there is one. `extra`: the extra of its distribution that installs what it needs, empty where
-    nothing is. `programs`: what the system must have, from the program to the Debian package it comes in. `seats`: how
-    many play. `sees`: what observations are made of. `easy`: fields that make it as small as it gets, for smoke tests.
-    `writes`: actions that put a text of the agent's into the world, with {} in its place, such as "type {}"; `submits`:
-    actions that hand in what was written, such as "press Enter". Attacks (`sojourn check --attack`) use both beside
-    what they find by themselves.
+    `source` says where the dynamics and the data come from, with the citation. `licence` is that of the code and data
+    used, as an SPDX expression where there is one. `extra` names the extra of the world's distribution that installs
+    what the world needs; it is empty where nothing is needed. `programs` maps each program that the system must have to
+    its Debian package. `seats` says how many agents play. `modalities` lists what observations are made of.
+    `smallest` holds the fields that make the world as small as possible, for smoke tests. `text_actions` are actions
+    that put a text of the agent's into the world, with {} in its place, such as "type {}"; `submit_actions` are actions
+    that hand in what was written, such as "press Enter". Attacks (`sojourn check --attack`) use both, beside the
+    actions that they find by themselves.
     """
 
     source: str
@@ -29,15 +30,15 @@ class About:
     extra: str = ""
     programs: Mapping[str, str] = field(default_factory=dict)
     seats: str = "1"
-    sees: tuple[str, ...] = ("text",)
-    easy: Mapping[str, object] = field(default_factory=dict)
-    writes: tuple[str, ...] = ()
-    submits: tuple[str, ...] = ()
+    modalities: tuple[str, ...] = ("text",)
+    smallest: Mapping[str, object] = field(default_factory=dict)
+    text_actions: tuple[str, ...] = ()
+    submit_actions: tuple[str, ...] = ()
 
 
-def need(module: str, requirement: str, world: str) -> ModuleType:
-    """The module, imported now; where it is missing, one sentence that names the requirement to install, such as
-    "sojourn-worlds[miniwob]"."""
+def require_module(module: str, requirement: str, world: str) -> ModuleType:
+    """Imports and returns a module. Where it is missing, raises `MissingExtraError` with one sentence that names the
+    `requirement` to install, such as "sojourn-worlds[miniwob]"."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -46,11 +47,12 @@ def need(module: str, requirement: str, world: str) -> ModuleType:
         ) from error
 
 
-def need_program(program: str, package: str, world: str) -> str:
-    """The path of a program of the system; one sentence with the remedy where it is missing."""
-    found = shutil.which(program)
-    if found is None:
+def require_program(program: str, package: str, world: str) -> str:
+    """Returns the path of a program of the system. Where it is missing, raises `MissingExtraError` with one sentence
+    that names the Debian `package` to install."""
+    path = shutil.which(program)
+    if path is None:
         raise MissingExtraError(
             f"{world} needs the program '{program}': install it (Debian: apt-get install {package})"
         )
-    return found
+    return path

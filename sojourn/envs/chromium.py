@@ -1,8 +1,8 @@
-"""Chromium as every world launches it: which program, with which flags, in its own sandbox where that works.
+"""Launches Chromium for every world: finds the program, sets its flags, and uses its own sandbox where that works.
 
-Also `Wall`, a proxy that refuses and counts every request. A context whose proxy it is reaches the one address that is
-exempt, and nothing else: its popups, workers, WebSockets, prefetches and redirects meet the wall too, on loopback as
-well as beyond. DNS names do not resolve, and WebRTC may not send around a proxy.
+`BlockingProxy` refuses and counts every request. A browser context with this proxy reaches the one address that is
+exempt, and nothing else: its popups, workers, WebSockets, prefetches and redirects go through the proxy too, on
+loopback as well as beyond. DNS names do not resolve, and WebRTC may not send around a proxy.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ FLAGS = (
 )
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 HELPERS = ("/usr/lib/chromium/chrome-sandbox", "/opt/google/chrome/chrome-sandbox")  # setuid: needs no namespaces
-UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({}) != 0)"
+TRY_UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({}) != 0)"
 NEW_USER_AND_PID = 0x10000000 | 0x20000000
 ANSWER_S = 10.0
-LONGEST_REQUEST = 65536
-UNASKED = b"CONNECT content-autofill.googleapis.com:443 "  # by Chromium itself, for any page with a field
+MAX_REQUEST_BYTES = 65536
+CHROMIUM_OWN_REQUEST = (
+    b"CONNECT content-autofill.googleapis.com:443 "  # Chromium sends it by itself, for any page with a field
+)
 AS_ROOT = (
     "Chromium runs without its own sandbox, because the user is root: a page that breaks out of its renderer has the "
     "rights of this user. Run as an ordinary user."
@@ -49,60 +51,62 @@ WITHOUT = (
 )
 
 
-def executable(given: str | None = None) -> str:
-    """The Chromium to run: the given one, else $SOJOURN_CHROMIUM, else the first on PATH."""
-    wanted = given or os.environ.get("SOJOURN_CHROMIUM")
-    if wanted:
-        found = shutil.which(wanted)
-        if not found:
-            raise ConfigError(f"there is no program {wanted!r} to run as Chromium: set chromium or $SOJOURN_CHROMIUM")
-        return found
+def find_chromium(given: str | None = None) -> str:
+    """Returns the path of the Chromium to run: the given one, else $SOJOURN_CHROMIUM, else the first on PATH."""
+    requested = given or os.environ.get("SOJOURN_CHROMIUM")
+    if requested:
+        path = shutil.which(requested)
+        if not path:
+            raise ConfigError(
+                f"there is no program {requested!r} to run as Chromium: set chromium or $SOJOURN_CHROMIUM"
+            )
+        return path
     for name in NAMES:
-        found = shutil.which(name)
-        if found:
-            return found
+        path = shutil.which(name)
+        if path:
+            return path
     raise ConfigError("no Chromium on PATH: install it (apt-get install chromium) or set $SOJOURN_CHROMIUM to its path")
 
 
 @cache
 def risks() -> tuple[str, ...]:
-    """Says why Chromium's own sandbox cannot be used by this user on this machine; empty where it can.
+    """Returns the reasons why this user cannot use Chromium's own sandbox on this machine; empty where it can be used.
 
-    Where it cannot, Chromium runs without it rather than not at all: what an agent says does not become script in the
+    Where it cannot, Chromium runs without it rather than not at all: the text of an agent does not become script in the
     first place, and a refusal would only drive users to root, who has no sandbox either.
     """
     if os.geteuid() == 0:
         return (AS_ROOT,)
-    if any(_is_helper(Path(path)) for path in HELPERS) or _has_namespaces():
+    if any(_is_setuid_root(Path(path)) for path in HELPERS) or _can_create_namespaces():
         return ()
     return (WITHOUT,)
 
 
-def _is_helper(path: Path) -> bool:
+def _is_setuid_root(path: Path) -> bool:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return False
-    return found.st_uid == 0 and bool(found.st_mode & stat.S_ISUID)
+    return status.st_uid == 0 and bool(status.st_mode & stat.S_ISUID)
 
 
-def _has_namespaces() -> bool:
-    """Tries, in a process of its own, whether a process of this user may create a user and a process namespace."""
-    if not hasattr(ctypes.CDLL(None), "unshare"):  # another system than Linux: its sandbox needs no namespaces
+def _can_create_namespaces() -> bool:
+    """Tries in a separate process whether this user may create a user namespace and a process namespace."""
+    if not hasattr(ctypes.CDLL(None), "unshare"):  # not Linux: the sandbox of another system needs no namespaces
         return True
-    trial = [sys.executable, "-I", "-S", "-c", UNSHARE.format(NEW_USER_AND_PID)]
+    trial = [sys.executable, "-I", "-S", "-c", TRY_UNSHARE.format(NEW_USER_AND_PID)]
     return subprocess.run(trial, check=False, capture_output=True).returncode == 0
 
 
 async def launch(playwright: Playwright, program: str) -> Browser:
-    """Launches the program, in its own sandbox where `risks` names none."""
+    """Launches the program, in its own sandbox unless `risks` says why not."""
     return await playwright.chromium.launch(
         executable_path=program, args=list(FLAGS), chromium_sandbox=not risks(), env={**inherited_variables()}
     )
 
 
-async def answers(browser: Browser, errors: tuple[type[BaseException], ...]) -> bool:
-    """Returns whether the browser as a whole still works, whatever one of its pages does. `errors` are Playwright's."""
+async def is_responsive(browser: Browser, errors: tuple[type[BaseException], ...]) -> bool:
+    """Returns whether the browser process still answers, whatever one of its pages does. `errors` are Playwright's."""
     if not browser.is_connected():
         return False
     try:
@@ -115,11 +119,11 @@ async def answers(browser: Browser, errors: tuple[type[BaseException], ...]) -> 
     return True
 
 
-class Wall:
-    """A proxy on a free port of loopback that refuses whatever it is asked; `refused` counts the requests of pages.
+class BlockingProxy:
+    """A proxy on a free port of loopback that refuses every request; `refused` counts the requests of pages.
 
-    `context(exempt)` are the arguments of a Playwright context whose requests all meet it, but those to the address
-    `exempt`, "127.0.0.1:8000": loopback is no exception.
+    `context_options(exempt)` returns the arguments of a Playwright context whose requests all go through the proxy,
+    those to loopback included, except those to the address `exempt`, such as "127.0.0.1:8000".
     """
 
     def __init__(self) -> None:
@@ -130,7 +134,7 @@ class Wall:
     async def start(self) -> None:
         self._server = await asyncio.get_running_loop().create_server(lambda: _Refusal(self), "127.0.0.1", 0)
 
-    def context(self, exempt: str) -> dict[str, Any]:
+    def context_options(self, exempt: str) -> dict[str, Any]:
         assert self._server is not None
         url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return {"proxy": {"server": url, "bypass": f"<-loopback>,{exempt}"}}
@@ -143,23 +147,23 @@ class Wall:
 
 
 class _Refusal(asyncio.Protocol):
-    """One connection to the wall: the first request is answered with 403, and the connection closed."""
+    """One connection to the proxy: the first request is answered with 403, and the connection is closed."""
 
-    def __init__(self, wall: Wall) -> None:
-        self._wall = wall
+    def __init__(self, proxy: BlockingProxy) -> None:
+        self._proxy = proxy
         self._waiting = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._wall._open.add(transport)
+        self._proxy._open.add(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._wall._open.discard(self._transport)
+        self._proxy._open.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:
         self._waiting += data
-        if b"\r\n\r\n" in self._waiting or len(self._waiting) > LONGEST_REQUEST:
-            self._wall.refused += not self._waiting.startswith(UNASKED)
+        if b"\r\n\r\n" in self._waiting or len(self._waiting) > MAX_REQUEST_BYTES:
+            self._proxy.refused += not self._waiting.startswith(CHROMIUM_OWN_REQUEST)
             self._transport.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             self._transport.close()

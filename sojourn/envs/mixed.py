@@ -1,4 +1,4 @@
-"""Several worlds as one: a single policy plays them all, and success is reported for each."""
+"""Mixes several worlds into one family: a single policy plays them all, and success is reported for each."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from sojourn.types import Task
 
 @dataclass
 class _Opened:
-    """The worlds that are open, to be closed together."""
+    """The stack that closes the open worlds together."""
 
     stack: AsyncExitStack | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mixed:
-    """Several worlds as one: their tasks take turns, `shares` of each in every round (one of each, where not said).
+    """A family whose tasks come from several worlds in rounds; `shares` gives each world's tasks per round (default 1).
 
-    Every task stays its own world's, so success is reported by world. Training goes on as long as the world with most
-    tasks has new ones, and those with fewer begin again; a test panel has as many whole rounds as all worlds have tasks
-    for. Each world is held to its own `capacity`.
+    Every task keeps the name of its own world, so success is reported by world. The training split lasts as long as the
+    world with most tasks has new ones, and repeats the tasks of worlds with fewer. The test split has as many whole
+    rounds as every world has tasks for. Each world keeps its own `capacity`.
     """
 
     worlds: Annotated[tuple[Any, ...], Kind("env")]
@@ -46,17 +46,18 @@ class Mixed:
 
     @cached_property
     def _by_name(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        by_name: dict[str, Any] = {}
         for world in self.worlds:
             name = _first(world).env
-            if name in found:
+            if name in by_name:
                 raise ConfigError(f"mixed: two of its worlds are called '{name}', so their tasks cannot be told apart")
-            found[name] = world
-        return found
+            by_name[name] = world
+        return by_name
 
     @cached_property
     def _round(self) -> tuple[tuple[int, int], ...]:
-        """Which world each task of a round is of, and which of its tasks in the round; spread evenly."""
+        """Returns, for each task of a round, the index of its world and its number among that world's tasks in the
+        round; the tasks of a world are spread evenly."""
         shares = self.shares or (1,) * len(self.worlds)
         places = [((k + 0.5) / share, which, k) for which, share in enumerate(shares) for k in range(share)]
         return tuple((which, k) for _, which, k in sorted(places))
@@ -78,7 +79,7 @@ class Mixed:
         return Generated(make, whole * len(self._round))
 
     def world_of(self, task: Task) -> Any:
-        """The world that a task belongs to."""
+        """Returns the world that a task belongs to."""
         if task.env not in self._by_name:
             raise ConfigError(
                 f"mixed: task {task.id} is of '{task.env}', but the worlds are {', '.join(self._by_name)}"
@@ -89,7 +90,7 @@ class Mixed:
         return self.world_of(task).make(task)
 
     async def open(self) -> None:
-        """Opens all worlds, or none."""
+        """Opens all worlds; where one fails, closes those that were opened before."""
         async with AsyncExitStack() as stack:
             for world in self.worlds:
                 if hasattr(world, "close"):

@@ -1,22 +1,22 @@
-"""A plain class as an environment: its public methods are the tools, its docstring is the system messages.
+"""Turns a plain class into an environment: its public methods are the tools, its docstring is the system message.
 
     class Calculator:
         '''Work out the sum with the tools, then submit it.'''
 
         def __init__(self, seed: int): ...           # every task has a seed; or `tasks` lists arguments, see below
-        def goal(self) -> str: ...                   # the first message (optional)
+        def goal(self) -> str: ...                   # the first user message (optional)
         def add(self, x: int, y: int) -> int: ...    # a tool: what it returns is shown to the agent
         def submit(self, answer: int) -> None: ...
         def reward(self) -> float | None: ...        # None while the play goes on
 
-The agent says one call as it would be written in Python, `add(x=1, y=2)` or `add(1, 2)`, with literal values alone;
-or it makes structured calls. A tool refuses by raising ValueError, with the object unchanged; where calls before
-it in the same turn worked, the turn's info has `error` 1.
+The agent writes one call as in Python, `add(x=1, y=2)` or `add(1, 2)`, with literal values only, or it makes structured
+tool calls. A tool refuses a call by raising ValueError, with the object unchanged; where earlier calls of the same turn
+worked, the turn's info has `error` 1.
 
-Optional, by name: `success()`, asked at the end (without it, a reward above 0 is success); `tasks`, a sequence of
-keyword arguments (every fifth is for testing), a mapping from "train" and "test" to such sequences, or a static method
-from the split to one; `expert()`, the next call as text; `choices()`, all calls possible now; `state_key()`; `close()`.
-A class without `close` holds nothing, so it can be forked by deep copy.
+Optional members are found by name: `success()`, asked at the end (without it, a reward above 0 is a success); `tasks`,
+a sequence of keyword arguments (every fifth is a test task), a mapping from "train" and "test" to such sequences, or a
+static method that returns the sequence of a split; `expert()`, the next call as text; `choices()`, all calls that are
+possible now; `state_key()`; `close()`. A class without `close` holds no resources, so it is forked by deep copy.
 Any method may be a coroutine, except `state_key`. Static methods, class methods and names with `_` are not tools.
 """
 
@@ -42,16 +42,16 @@ from sojourn.tasks.splits import first_seed, seeded
 from sojourn.types import Message, Observation, Role, Step, Task, ToolCall
 
 RESERVED = frozenset({"tasks", "goal", "reward", "success", "expert", "choices", "state_key", "close"})
-LARGEST = 1e30  # a reward; beyond it, what is made of rewards overflows in fp32
+MAX_REWARD = 1e30  # beyond it, what is computed from rewards overflows in fp32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    """Any plain class with typed methods, by its own name: `examples.guess:Guess`.
+    """The family of any plain class with typed methods; its name is the class's, such as `examples.guess:Guess`.
 
-    `cls` is "module:Class" (or the class). `arguments` are given to its constructor in every task. `form` says how
-    the tools are declared: in the system messages ("text", for models without a tool format), as schemas ("native"),
-    or "both". Both ways of calling are understood in any form.
+    `cls` is "module:Class" or the class. `arguments` are passed to its constructor in every task. `form` says how the
+    tools are declared: in the system message ("text", for models without a tool format), as schemas ("native"), or
+    "both". Written and structured calls are understood whatever the form is.
     """
 
     cls: str | type
@@ -107,7 +107,7 @@ class Tools:
         return ToolsEnv(self.interface, self.plain(**arguments))
 
     def _listed(self, split: str) -> Sequence[Any] | None:
-        """The class's own list of tasks for a split, or None where seeds are all there is to it."""
+        """Returns the tasks that the class lists for a split, or None where a task is only a seed."""
         declared = getattr(self.plain, "tasks", None)
         if declared is None and "seed" not in self.parameters:
             raise ConfigError(f"{self.name} has no tasks: list keyword arguments in `tasks`, or take a `seed: int`")
@@ -132,10 +132,10 @@ class Tools:
 
 @dataclass(frozen=True)
 class Interface:
-    """The tools of a plain class: how they are declared to an agent, and the methods that its calls run."""
+    """The tools of a plain class: `system` is the system message that describes them, `methods` are called by name."""
 
     name: str
-    brief: str
+    system: str
     methods: Mapping[str, Method]
     form: Literal["both", "text", "native"] = "both"
 
@@ -145,8 +145,8 @@ class Interface:
         tools, in the order in which they are defined, those of parent classes first."""
         names = dict.fromkeys(name for parent in reversed(plain.__mro__) for name in vars(parent))
         public = [name for name in names if not name.startswith("_") and name not in RESERVED]
-        found = {name: inspect.getattr_static(plain, name) for name in public}
-        methods = {n: method_of(n, f, name) for n, f in found.items() if isinstance(f, types.FunctionType)}
+        members = {name: inspect.getattr_static(plain, name) for name in public}
+        methods = {n: method_of(n, f, name) for n, f in members.items() if isinstance(f, types.FunctionType)}
         lines = [inspect.cleandoc(plain.__doc__ or "")]
         if form != "native":
             lines.append("Say one call:" if len(methods) == 1 else "Say one of these calls:")
@@ -155,13 +155,13 @@ class Interface:
 
 
 class ToolsEnv:
-    """One play of a plain object: see the module's docstring for what it may offer."""
+    """One play of a plain object; the module's docstring says which members the object may have."""
 
     def __init__(self, interface: Interface, game: Any) -> None:
         self.interface = interface
         self.game = game
         self.over = self.closed = False
-        for name in ("expert", "state_key"):  # offered where the object offers them
+        for name in ("expert", "state_key"):  # the play has them where the object has them
             if hasattr(game, name):
                 setattr(self, name, getattr(game, name))
         if not hasattr(game, "close"):
@@ -170,14 +170,16 @@ class ToolsEnv:
     async def start(self) -> Observation:
         goal = getattr(self.game, "goal", "Begin.")
         text = await settled(goal()) if callable(goal) else goal
-        brief = (Message(Role.SYSTEM, self.interface.brief),) if self.interface.brief else ()
-        return await self._observe((Message(Role.USER, str(text)),), brief)
+        system = (Message(Role.SYSTEM, self.interface.system),) if self.interface.system else ()
+        return await self._observe((Message(Role.USER, str(text)),), system)
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.over:
             raise InfrastructureError(f"{self.interface.name} was given an action after its end: play each object once")
         calls = action.calls or (parse_call(action.text, self.interface.methods),)
-        chosen = [(call, self._method(call).arguments(call.arguments)) for call in calls]  # all, before any is run
+        chosen = [
+            (call, self._method(call).arguments(call.arguments)) for call in calls
+        ]  # all are checked before any is run
         answers: list[Message] = []
         info = {"error": 0.0}
         for call, arguments in chosen:
@@ -202,14 +204,14 @@ class ToolsEnv:
             await settled(self.game.close())
 
     async def _fork(self) -> ToolsEnv:
-        twin = type(self)(self.interface, copy.deepcopy(self.game))
-        twin.over = self.over
-        return twin
+        copied = type(self)(self.interface, copy.deepcopy(self.game))
+        copied.over = self.over
+        return copied
 
-    async def _observe(self, messages: tuple[Message, ...], brief: tuple[Message, ...] = ()) -> Observation:
+    async def _observe(self, messages: tuple[Message, ...], system: tuple[Message, ...] = ()) -> Observation:
         choices: Any = await settled(self.game.choices()) if hasattr(self.game, "choices") else ()
         methods = () if self.interface.form == "text" else self.interface.methods.values()
-        return Observation(messages, system=brief, tools=tuple(m.tool for m in methods), choices=tuple(choices))
+        return Observation(messages, system=system, tools=tuple(m.tool for m in methods), choices=tuple(choices))
 
     def _method(self, call: ToolCall) -> Method:
         method = self.interface.methods.get(call.name)
@@ -218,7 +220,7 @@ class ToolsEnv:
         return method
 
     def _checked(self, reward: Any) -> float:
-        if not isinstance(reward, (int, float)) or not abs(reward) <= LARGEST:
+        if not isinstance(reward, (int, float)) or not abs(reward) <= MAX_REWARD:
             raise InfrastructureError(
                 f"{self.interface.name}.reward() gave {short(reward)}: return a finite number or None"
             )
@@ -226,9 +228,10 @@ class ToolsEnv:
 
 
 def as_family(obj: Any, **options: Any) -> Any:
-    """An EnvFamily from a plain class, from the class of a family, from a family, or from the "module:name" of one.
+    """Returns the EnvFamily of a plain class, of a family's class, of a family, or of the "module:name" of one of
+    these.
 
-    `options` are the fields of the family's class; for a plain class, those of `Tools` or its constructor's arguments.
+    `options` are fields of the family's class; for a plain class, fields of `Tools` or arguments of its constructor.
     """
     if isinstance(obj, str):
         return as_family(import_object(obj, "the environment"), **options)
@@ -241,7 +244,7 @@ def as_family(obj: Any, **options: Any) -> Any:
         return obj
     if not isinstance(obj, type):
         raise ConfigError(f"{obj!r} is no environment: give a class with reward() and tools, or tasks() and make()")
-    own = {key: options.pop(key) for key in ("form", "train", "test") if key in options}
-    where = f"{obj.__module__}:{obj.__qualname__}"
-    importable = "<locals>" not in where and getattr(sys.modules.get(obj.__module__), obj.__qualname__, None) is obj
-    return Tools(cls=where if importable else obj, arguments=options, **own)
+    fields = {key: options.pop(key) for key in ("form", "train", "test") if key in options}
+    path = f"{obj.__module__}:{obj.__qualname__}"
+    importable = "<locals>" not in path and getattr(sys.modules.get(obj.__module__), obj.__qualname__, None) is obj
+    return Tools(cls=path if importable else obj, arguments=options, **fields)

@@ -1,4 +1,4 @@
-"""Keys, doors and rooms: a small world in words that shows only the room one stands in.
+"""The toy world: text rooms with keys and doors, of which the agent sees only the room that it is in.
 
 Ours, after the text games of TextWorld (Côté et al. 2018, arXiv:1806.11532) and the door-and-key tasks of MiniGrid.
 It differs in what makes it learnable from scratch: about seventy words in all, sentences of fixed shape, no numbers.
@@ -35,12 +35,12 @@ OBJECTS = ["apple", "book", "bottle", "bowl", "candle", "cup", "hammer", "lamp",
 WAYS = {"north": (0, 1), "east": (1, 0), "south": (0, -1), "west": (-1, 0)}
 BACK = {"north": "south", "south": "north", "east": "west", "west": "east"}
 DIFFICULTY = ("rooms", "side_rooms", "doors", "decoys", "objects", "turns", "choices")
-BRIEF = "Take the treasure. A key opens the door of its colour. Say one action: go north, take red key, open red door."
+SYSTEM = "Take the treasure. A key opens the door of its colour. Say one action: go north, take red key, open red door."
 
 
 class Exit(NamedTuple):
     room: str
-    colour: str = ""  # of the locked door; empty where the way is free
+    colour: str = ""  # of the locked door; empty where there is none
 
 
 class State(NamedTuple):
@@ -51,7 +51,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """A world at rest: where one starts, the exits of every room by direction, and what lies in it."""
+    """A static layout: the start room, the exits of every room by direction, and the items in it."""
 
     start: str
     exits: Mapping[str, Mapping[str, Exit]]
@@ -65,12 +65,12 @@ class Layout:
         return [item for item in self.items[state.room] if item not in state.carried]
 
     def shut(self, state: State) -> dict[str, str]:
-        """The colours of the shut doors of this room, by direction."""
+        """Returns the colours of the shut doors of the current room, by direction."""
         ways = self.exits[state.room].items()
         return {way: exit.colour for way, exit in ways if exit.colour and exit.colour not in state.opened}
 
     def moves(self, state: State) -> dict[str, State]:
-        """Every possible action, and where it leads."""
+        """Returns every possible action with the state that it leads to."""
         shut, exits = self.shut(state), self.exits[state.room]
         moves = {f"take {item}": state._replace(carried=state.carried | {item}) for item in self.here(state)}
         for colour in shut.values():
@@ -79,12 +79,12 @@ class Layout:
         return moves | {f"go {way}": state._replace(room=exits[way].room) for way in exits if way not in shut}
 
     def plan(self, state: State) -> list[str]:
-        """A shortest way to the treasure, for one who knows the map."""
+        """Returns a shortest list of actions to the treasure, given the whole map."""
         return self._search(state, lambda now: TREASURE in now.carried)
 
     def explore(self, state: State, seen: Collection[str]) -> list[str]:
-        """A shortest way to something new, a key, an open door or a room not yet `seen`, for one who knows no more;
-        to a room behind a door rather than to another."""
+        """Returns a shortest list of actions to something new (a key, an open door, or a room not yet `seen`), without
+        knowledge of the map; it prefers rooms behind opened doors."""
         behind = {exit.room for exits in self.exits.values() for exit in exits.values() if exit.colour in state.opened}
 
         def new(now: State) -> bool:
@@ -95,7 +95,7 @@ class Layout:
         return self._search(state, new)
 
     def _search(self, state: State, ends: Callable[[State], bool]) -> list[str]:
-        """The first actions that lead to an end, breadth-first; objects good for nothing are left lying."""
+        """Returns the first actions, breadth-first, to a state that `ends`; useless objects are not taken."""
         before: dict[State, tuple[State, str] | None] = {state: None}
         queue = deque([state])
         while queue:
@@ -109,7 +109,7 @@ class Layout:
         raise InfrastructureError(f"nothing new can be reached from {state}: this is a bug in the toy's layouts")
 
     def describe(self, state: State, seen: Collection[str]) -> str:
-        """What one sees, and where the ways lead to that one has been to."""
+        """Returns the text of the current room; ways to rooms that were `seen` name their rooms."""
         shut, exits = self.shut(state), self.exits[state.room]
         ways = [f"{w} to {e.room}" if e.room in seen else w for w, e in exits.items() if w not in shut]
         lines = [f"The {state.room}."]
@@ -123,7 +123,7 @@ class Layout:
         return " ".join(lines)
 
     def refusal(self, state: State, words: Sequence[str]) -> str:
-        """Why an action that is not among the moves is refused, in the world's own words."""
+        """Returns the reason why an action that is not among the moves is refused, for the agent to read."""
         match words:
             case ["go", way] if way in WAYS:
                 colour = self.shut(state).get(way)
@@ -147,12 +147,15 @@ def _steps(before: Mapping[State, tuple[State, str] | None], last: State) -> lis
 
 @dataclass(frozen=True, kw_only=True)
 class Toy:
-    """Worlds of keys and doors. The defaults take 5 to 9 actions; 8 rooms, 6 side rooms and 5 doors take 18 to 28.
-    Who does not know the map needs up to twice as many.
+    """A family of small text worlds of rooms, keys and doors, whose agent must take a treasure.
 
-    `rooms` on the way to the treasure, `side_rooms` off it, `doors` locked on the way (the last before the treasure),
-    `decoys` keys that open nothing, `objects` good for nothing. `turns` ends the play, lost, after so many actions
-    (0: never, the rollout's own budget decides); `choices` lists the possible actions in every observation.
+    With the map known, the defaults take 5 to 9 actions, and 8 rooms, 6 side rooms and 5 doors take 18 to 28; without
+    it, up to twice as many.
+
+    `rooms` lie on the way to the treasure and `side_rooms` off it; `doors` are locked on the way (the last before the
+    treasure); `decoys` are keys that open nothing; `objects` are useless items. `turns` ends the play, lost, after that
+    many actions (0: never, so that only the rollout's budget ends it). `choices` lists the possible actions in every
+    observation.
 
     Every task carries its difficulty, so that a task file can mix difficulties. A layout belongs to one split by its
     own hash: no layout of the test split is ever seen in training, whatever the seeds.
@@ -161,7 +164,7 @@ class Toy:
     about: ClassVar[About] = About(
         source="ours, after TextWorld (Côté et al. 2018, arXiv:1806.11532) and the door-and-key tasks of MiniGrid",
         licence="Apache-2.0",
-        easy={"rooms": 2, "side_rooms": 0, "doors": 0, "decoys": 0, "objects": 0},
+        smallest={"rooms": 2, "side_rooms": 0, "doors": 0, "decoys": 0, "objects": 0},
     )
 
     rooms: int = 3
@@ -212,17 +215,17 @@ class ToyEnv:
         return TREASURE in self.state.carried or (self.turns > 0 and self.used >= self.turns)
 
     async def start(self) -> Observation:
-        return self._observe(brief=(Message(Role.SYSTEM, BRIEF),))
+        return self._observe(system=(Message(Role.SYSTEM, SYSTEM),))
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.done:
             raise InfrastructureError("a toy world was given an action after its end: play each world once")
         words = action.text[:200].lower().split()
         moves = self.layout.moves(self.state)
-        said = " ".join(words)
-        if said not in moves or len(action.text) > 200:
+        command = " ".join(words)
+        if command not in moves or len(action.text) > 200:
             raise ActionError(self.layout.refusal(self.state, words))
-        self.state = moves[said]
+        self.state = moves[command]
         self.seen |= {self.state.room}
         self.used += 1
         won = TREASURE in self.state.carried
@@ -245,31 +248,32 @@ class ToyEnv:
         return f"{self.layout.digest[:12]}/{state.room}/{carried}/{opened}/{seen}{left}"
 
     def expert(self) -> str:
-        """Knows no more than the player: takes every key, opens what it can, and looks into what it has not seen."""
+        """Returns the next action of an expert without the map: it takes keys, opens doors and explores unseen
+        rooms."""
         return self.layout.explore(self.state, self.seen)[0]
 
-    def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
-        said = Message(Role.USER, self.layout.describe(self.state, self.seen))
+    def _observe(self, system: tuple[Message, ...] = ()) -> Observation:
+        text = Message(Role.USER, self.layout.describe(self.state, self.seen))
         choices = tuple(self.layout.moves(self.state)) if self.choices else ()
-        return Observation((said,), system=brief, choices=choices)
+        return Observation((text,), system=system, choices=choices)
 
 
 def layout(task: Task) -> Layout:
-    """The layout of a task: the first of its seed's layouts whose hash falls to the task's split."""
+    """Returns the layout of a task: the first layout of its seed whose hash belongs to the task's split."""
     return _layout(task.split, task.seed, tuple(task.data.items()))
 
 
 @lru_cache(64)  # a group plays one task many times
 def _layout(split: str, seed: int, size: tuple[tuple[str, int], ...]) -> Layout:
     for attempt in count():
-        found = draw(random.Random(f"{split} {seed} {attempt}"), dict(size))
-        if SPLITS[int(found.digest[:8], 16) % 2] == split:
-            return found
+        drawn = draw(random.Random(f"{split} {seed} {attempt}"), dict(size))
+        if SPLITS[int(drawn.digest[:8], 16) % 2] == split:
+            return drawn
     raise AssertionError("unreachable: count() does not end")
 
 
 def draw(rng: random.Random, size: Mapping[str, int]) -> Layout:
-    """A random layout; its difficulty fields are those of `Toy`."""
+    """Returns a random layout; `size` holds the difficulty fields of `Toy`."""
     names = rng.sample(ROOMS, size["rooms"] + size["side_rooms"])
     path, sides = names[: size["rooms"]], names[size["rooms"] :]
     places = _walk(rng, path)
@@ -295,7 +299,8 @@ def draw(rng: random.Random, size: Mapping[str, int]) -> Layout:
 
 
 def _walk(rng: random.Random, path: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Puts the rooms of the path on a grid, each beside the last; starts again where the walk shuts itself in."""
+    """Places the rooms of the path on a grid, each beside the previous one; starts again where the path blocks
+    itself."""
     while True:
         x = y = 0
         places = {path[0]: (x, y)}
@@ -309,7 +314,7 @@ def _walk(rng: random.Random, path: Sequence[str]) -> dict[str, tuple[int, int]]
 
 
 def _free(places: Mapping[str, tuple[int, int]], avoid: str) -> list[tuple[str, tuple[int, int]]]:
-    """Every room and free place beside it, but none beside the room to avoid alone."""
+    """Returns the pairs of a room and a free place beside it, without those of the room to `avoid`."""
     taken = set(places.values())
     around = [(room, (x + dx, y + dy)) for room, (x, y) in places.items() for dx, dy in WAYS.values() if room != avoid]
     return [(room, place) for room, place in around if place not in taken]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from sojourn.config.registry import Range
 from sojourn.errors import InfrastructureError
-from sojourn.event_loop import limited
+from sojourn.event_loop import time_limit
 from sojourn.timeline import Timeline
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ async def ask(call: Callable[..., Awaitable[T]], limits: Limits, timeline: Timel
     """One call of the world, which may stall no longer than `limits.stall_s`."""
     limit = asyncio.timeout(limits.stall_s)
     try:
-        with limited(getattr(call, "__qualname__", "the world"), limits.stall_s):
+        with time_limit(getattr(call, "__qualname__", "the world"), limits.stall_s):
             async with limit:
                 with timeline.during("env"):
                     return await call(*given)

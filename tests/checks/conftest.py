@@ -1,9 +1,9 @@
 import pytest
 
-from sojourn.checks.env import holding
+from sojourn.checks.env import resources
 
 
 @pytest.fixture(autouse=True)
 def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left behind in these tests stays: nothing is gained by waiting for it to go."""
-    monkeypatch.setattr(holding, "LAST_PATIENCE_S", 0.1)
+    monkeypatch.setattr(resources, "LAST_PATIENCE_S", 0.1)

@@ -166,8 +166,8 @@ async def test_a_sound_world_holds():
 @pytest.mark.parametrize(
     ("env", "category", "told"),
     [
-        (Mentions, "stuffing", "in a list: it was paid 1 and counts as a success, where 0 is usual"),
-        (Believes, "injection", "it was paid 1 and counts as a success"),
+        (Mentions, "stuffing", "in a list: it earned 1 and counts as a success, where 0 is usual"),
+        (Believes, "injection", "it earned 1 and counts as a success"),
         (Runs, "injection", "a file outside of the world was touched"),
         (Visits, "injection", "a service on loopback that is not the world's was reached 1 times"),
         (Moves, "injection", "the working directory of this process changed"),
@@ -186,7 +186,7 @@ async def test_a_weak_world_is_found_out(env, category, told, monkeypatch, tmp_p
 async def test_a_loop_that_stands_still_is_seen(monkeypatch):
     monkeypatch.setattr(case, "HELD_UP_S", 0.5)
     found = await attack_env(World(Slow), only=["stalls"])
-    assert "the event loop stood still for" in found.report["stalls"].detail
+    assert "the event loop was blocked for" in found.report["stalls"].detail
 
 
 async def test_what_one_play_does_to_later_ones_is_seen():
@@ -201,7 +201,7 @@ async def test_what_an_attack_leaves_running_is_seen(monkeypatch):
     monkeypatch.setattr("sojourn.checks.attack.MARK_S", "31.0625")
 
     class Family(World):
-        about = About(source="ours", licence="Apache-2.0", writes=("bash {}",))
+        about = About(source="ours", licence="Apache-2.0", text_actions=("bash {}",))
 
     try:
         found = await attack_env(Family(Stays), only=["stalls"])
@@ -220,7 +220,7 @@ class Empty(World):
 class Single(World):
     """One task alone, whose text bash would run."""
 
-    about: ClassVar[About] = About(source="ours", licence="Apache-2.0", writes=("bash {}",))
+    about: ClassVar[About] = About(source="ours", licence="Apache-2.0", text_actions=("bash {}",))
 
     def tasks(self, split: str) -> list[Task]:
         return super().tasks(split)[:1]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from test_check_env import Counter, World
 
-from sojourn.checks.env import check_env, holding
+from sojourn.checks.env import check_env, resources
 from sojourn.types import Message, Observation, Step
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -260,7 +260,7 @@ class Family(World):
 async def test_what_outlives_a_killed_process_is_caught(tmp_path, monkeypatch, env):
     (tmp_path / "held_family.py").write_text(HELD)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("sojourn.checks.env.elsewhere.DIES_S", 5.0 if env == "Held" else 0.5)
+    monkeypatch.setattr("sojourn.checks.env.other_process.DIES_S", 5.0 if env == "Held" else 0.5)
     try:
         report = await check_env(__import__("held_family").Family(env))
     finally:
@@ -324,26 +324,26 @@ async def test_a_family_that_does_not_close_is_caught():
 
 
 def test_processes_are_found_by_descent_and_by_their_mark():
-    with holding.scratch() as folder:
-        before = holding.processes(str(folder))
+    with resources.scratch() as folder:
+        before = resources.processes(str(folder))
         child = subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
         grandchild = int(child.stdout.readline())
-        found = {process.number: process for process in holding.processes(str(folder)).keys() - before.keys()}
+        found = {process.number: process for process in resources.processes(str(folder)).keys() - before.keys()}
         assert found.keys() == {child.pid, grandchild}
         child.kill()
         child.wait()
-        left = holding.processes(str(folder)).keys() - before.keys()
+        left = resources.processes(str(folder)).keys() - before.keys()
         assert {process.number for process in left} == {grandchild}  # an orphan, known by its environment
-        assert holding.alive(found[grandchild])
-        assert not holding.alive(found[child.pid])
+        assert resources.alive(found[grandchild])
+        assert not resources.alive(found[child.pid])
         os.kill(grandchild, signal.SIGKILL)
         child.stdout.close()
 
 
 def test_a_scratch_folder_is_where_temporary_files_go_until_it_is_over():
     outside = tempfile.gettempdir()
-    with holding.scratch() as folder:
+    with resources.scratch() as folder:
         assert Path(tempfile.mkdtemp()).parent == folder
         assert os.environ["TMPDIR"] == str(folder)
         for inside in folder.iterdir():

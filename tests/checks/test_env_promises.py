@@ -30,8 +30,8 @@ async def failed(family: Any) -> dict[str, str]:
         ("a counter", "about is 'a counter': expected an About"),
         (About(source="ours", licence=" "), "about.licence is ' ': expected a text"),
         (About(source="", licence="MIT"), "about.source is '': expected a text"),
-        (About(source="ours", licence="MIT", sees=()), "about.sees is empty"),
-        (About(source="ours", licence="MIT", easy={"size": 1}), "unexpected keyword argument 'size'"),
+        (About(source="ours", licence="MIT", modalities=()), "about.modalities is empty"),
+        (About(source="ours", licence="MIT", smallest={"size": 1}), "unexpected keyword argument 'size'"),
     ],
 )
 async def test_what_it_says_of_itself_is_complete(about, told):
@@ -212,7 +212,7 @@ async def test_two_seats_that_take_turns_keep_every_promise():
     assert report.passed, report.failed
     assert report["its seats are named"].detail == "first, second; none moves in another's turn"
     assert report["the expert succeeds"].outcome is Outcome.PASSED
-    assert report["forks are equal and apart"].detail.startswith("it has none; by playing again: ")
+    assert report["forks are equal and apart"].detail.startswith("it has none; by replaying: ")
     assert (await check_env(DuelWorld(FailsOutOfTurn))).passed  # it need not be refused in words
 
 
@@ -221,10 +221,10 @@ async def test_two_seats_that_take_turns_keep_every_promise():
     [
         (DuelWorld(TakesAnybody), "it took an action of 'second' when it was the turn of 'first'"),
         (DuelWorld(CountsRefusedTurns), "after 'second' was refused out of turn, after 1 actions observation is"),
-        (DuelWorld(NoBrief), "the first observation of the seat 'second' has no brief"),
+        (DuelWorld(NoBrief), "the first observation of the seat 'second' has no system message"),
         (DuelWorld(ThirdMan), "it asks for the seat 'second ', but its `seats` are first, second"),
         (World(Duel), "it asks for the seat 'first', but its `seats` are agent"),
-        (DuelWorld(PaysNobody), "it pays 'loser', who has no seat"),
+        (DuelWorld(PaysNobody), "it rewards 'loser', who has no seat"),
     ],
 )
 async def test_wrong_seats_are_caught(family, told):
@@ -243,13 +243,13 @@ async def test_an_idle_seat_is_a_warning():
     assert "'third' never moved" in report["its seats are named"].detail
 
 
-# Forks by playing again
+# Forks by replaying
 
 
 async def test_a_world_without_a_fork_is_forked_by_playing_again():
     report = await check_env(World(Bare))
     assert report.passed, report.failed
-    assert report["forks are equal and apart"].detail.startswith("it has none; by playing again: ")
+    assert report["forks are equal and apart"].detail.startswith("it has none; by replaying: ")
     assert (await check_env(World()))["forks are equal and apart"].detail.startswith("its own: ")
 
 

@@ -4,33 +4,46 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Raw(NamedTuple):
+    """A response as the server sends it, which need be no chat completion."""
+
+    status: int
+    text: str = ""
+    headers: Mapping[str, str] = {}
 
 
 @contextmanager
 def served(
-    model: Callable[[list[dict[str, Any]]], str | dict[str, Any] | None],
+    model: Callable[[list[dict[str, Any]]], str | dict[str, Any] | Raw | None],
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The base URL of a server, and the requests it has had; where the model says None it answers 500, and a
-    mapping is the whole message."""
+    """Yields the base URL of a server and the list of the requests that it has had.
+
+    The model returns the text of a reply, its whole message as a mapping, or a raw response; None is a status of 500.
+    """
     asked: list[dict[str, Any]] = []
 
     class Completions(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             asked.append({**body, "path": self.path, "authorization": self.headers.get("Authorization")})
-            said = model(body["messages"])
-            message = said if isinstance(said, dict) else {"role": "assistant", "content": said}
-            usage = {"completion_tokens": 7}
-            answer = {"choices": [{"message": message}], "usage": usage} if said is not None else {}
-            text = json.dumps(answer).encode()
-            self.send_response(200 if said is not None else 500)
-            self.send_header("Content-Length", str(len(text)))
+            reply = model(body["messages"])
+            if not isinstance(reply, Raw):
+                message = reply if isinstance(reply, dict) else {"role": "assistant", "content": reply}
+                completion = {"choices": [{"message": message}], "usage": {"completion_tokens": 7}}
+                reply = Raw(500, "{}") if reply is None else Raw(200, json.dumps(completion))
+            data = reply.text.encode()
+            self.send_response(reply.status)
+            for name, value in {**reply.headers, "Content-Length": str(len(data))}.items():
+                self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(text)
+            with suppress(OSError):  # the client may have left
+                self.wfile.write(data)
 
         def log_message(self, *_: Any) -> None:
             pass

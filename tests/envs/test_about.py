@@ -2,20 +2,20 @@
 
 import pytest
 
-from sojourn.envs.about import need, need_program
+from sojourn.envs.about import require_module, require_program
 from sojourn.errors import MissingExtraError
 
 
 def test_a_module_that_is_there_is_imported() -> None:
-    assert need("json", "nothing", "toy").dumps([1]) == "[1]"
+    assert require_module("json", "nothing", "toy").dumps([1]) == "[1]"
 
 
 def test_what_is_missing_is_asked_for_by_its_extra() -> None:
     with pytest.raises(MissingExtraError, match=r"needs the package 'nosuch'.*pip install 'my-worlds\[castle\]'"):
-        need("nosuch.module", "my-worlds[castle]", "castle")
+        require_module("nosuch.module", "my-worlds[castle]", "castle")
 
 
 def test_a_missing_program_is_asked_for_by_its_package() -> None:
-    assert need_program("sh", "dash", "castle").endswith("sh")
+    assert require_program("sh", "dash", "castle").endswith("sh")
     with pytest.raises(MissingExtraError, match=r"the program 'nosuch'.*apt-get install such"):
-        need_program("nosuch", "such", "castle")
+        require_program("nosuch", "such", "castle")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sojourn.envs.sandbox import End, Limits, LostError, Sandbox
-from sojourn.envs.sandbox.groups import Group, delegated, memory_limit, place
+from sojourn.envs.sandbox.groups import Group, delegated, memory_limit, sandbox_parent
 from sojourn.envs.sandbox.risks import risks
 
 SECOND = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -22,7 +22,7 @@ MEMBER = "0::/user.slice/run.scope\n"
 LIMITS = Limits(memory_bytes=2**27, disk_bytes=2**24)
 
 is_delegated = pytest.mark.skipif(
-    place() is None or shutil.which("bwrap") is None, reason="no control group is delegated to this process"
+    sandbox_parent() is None or shutil.which("bwrap") is None, reason="no control group is delegated to this process"
 )
 
 
@@ -75,14 +75,14 @@ def test_a_machine_without_groups_has_no_limit(tmp_path):
 def test_only_a_group_that_is_said_to_be_delegated_is_changed(tmp_path, delegate):
     root = machine(tmp_path, SECOND, MEMBER, {**FILES, f"{SCOPE}/cgroup.procs": "", f"{SCOPE}/memory.max": "max\n"})
     assert delegated(root) is None
-    assert place(root) is None
+    assert sandbox_parent(root) is None
     assert (root / SCOPE / "cgroup.subtree_control").read_text() == "\n"
     assert not (root / SCOPE / "sojourn").exists()
-    place.cache_clear()
+    sandbox_parent.cache_clear()
     delegate(root / SCOPE, b"0")
     assert delegated(root) is None
     delegate(root / SCOPE)
-    assert delegated(root) == place(root) == root / SCOPE
+    assert delegated(root) == sandbox_parent(root) == root / SCOPE
     assert (root / SCOPE / "cgroup.subtree_control").read_text() == "+memory +pids"
 
 
@@ -100,14 +100,14 @@ def test_what_is_delegated_to_who_started_this_process_is_left_alone(tmp_path, d
     root = machine(tmp_path, SECOND, "0::/user.slice/run.scope/app.slice/terminal.scope\n", files)
     delegate(root / SCOPE)
     assert delegated(root) is None
-    assert place(root) is None
+    assert sandbox_parent(root) is None
 
 
 def test_a_group_whose_controllers_are_kept_back_is_left_alone(tmp_path, delegate):
     files = {**FILES, f"{SCOPE}/cgroup.controllers": "cpu pids\n", f"{SCOPE}/cgroup.procs": ""}
     root = machine(tmp_path, SECOND, MEMBER, files)
     delegate(root / SCOPE)
-    assert place(root) is None
+    assert sandbox_parent(root) is None
     assert (root / SCOPE / "cgroup.subtree_control").read_text() == "\n"
 
 
@@ -137,7 +137,7 @@ async def test_a_kill_for_want_of_memory_is_said(tmp_path, monkeypatch):
 
 @is_delegated
 async def test_a_sandbox_has_a_group_of_its_own_and_leaves_none():
-    parent = place()
+    parent = sandbox_parent()
     assert parent is not None
     assert not risks()
     async with Sandbox(LIMITS) as one, Sandbox(LIMITS):
@@ -162,7 +162,7 @@ async def test_a_sandbox_has_a_group_of_its_own_and_leaves_none():
 )
 async def test_the_kernel_bounds_what_a_sandbox_holds(command):
     """The limit that is looked at is far off, so that only the group's is left."""
-    parent = place()
+    parent = sandbox_parent()
     assert parent is not None
     async with Sandbox(Limits(memory_bytes=2**31, disk_bytes=2**27)) as sandbox:
         (group,) = parent.glob("sandbox-*")

@@ -16,7 +16,7 @@ from sojourn_worlds.terminal import Terminal
 def test_what_does_not_hold_is_said_in_sentences(monkeypatch, processor, limit, own, count):
     monkeypatch.setattr("platform.machine", lambda: processor)
     monkeypatch.setattr(module, "memory_limit", lambda: limit)
-    monkeypatch.setattr(module, "place", lambda: own)
+    monkeypatch.setattr(module, "sandbox_parent", lambda: own)
     risks.cache_clear()
     found = Terminal().risks()
     assert found == Python().risks() == Repo().risks()

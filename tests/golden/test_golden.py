@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import runs
 
-from sojourn.envs.chromium import executable
+from sojourn.envs.chromium import find_chromium
 from sojourn.errors import ConfigError
 
 DIGESTS = Path(__file__).with_name("digests.json")
@@ -34,7 +34,7 @@ def computed(*names: str) -> dict[str, Any]:
 def here() -> list[str]:
     """Returns the runs that can be made on this machine."""
     try:
-        executable()
+        find_chromium()
     except ConfigError:
         return [name for name in runs.RUNS if name != "miniwob"]
     return list(runs.RUNS)

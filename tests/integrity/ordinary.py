@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from sojourn.envs.sandbox.groups import place
+from sojourn.envs.sandbox.groups import sandbox_parent
 
 USER = 20002
 USERS = ("root", "ordinary") if os.geteuid() == 0 else ("ordinary",)
@@ -44,7 +44,7 @@ def run_as(user: str, test: Callable[[], Awaitable[object]]) -> None:
                 os.setresuid(USER, USER, USER)
                 if not os.access(sys.executable, os.X_OK):
                     os._exit(UNREACHABLE)
-                place.cache_clear()  # what may be divided is another user's
+                sandbox_parent.cache_clear()  # what may be divided is another user's
             asyncio.new_event_loop().run_until_complete(test())
         except BaseException:
             text = traceback.format_exc()[-20_000:].encode(errors="replace")

@@ -1,4 +1,4 @@
-"""Whatever an agent leaves behind is judged within limits, and whatever it does to its judge is no success."""
+"""Whatever an agent leaves behind is judged within limits, and whatever it does to its grader is no success."""
 
 import asyncio
 import gzip
@@ -14,8 +14,8 @@ import tracemalloc
 import pytest
 from bombs import ARCHIVES, HONEST, HURTS, TEXTS
 
-from sojourn.checks.env.holding import processes
-from sojourn.envs.judged import _PROCESS, Judge, Limits
+from sojourn.checks.env.resources import processes
+from sojourn.envs.grader import _FORK_SERVER, Grader, Limits
 from sojourn.envs.sandbox import Entry, Tree
 from sojourn.errors import InfrastructureError
 from sojourn.types import Message, Role
@@ -57,12 +57,12 @@ async def until(so) -> None:
 
 
 @pytest.fixture
-async def judge():
+async def grader():
     """One that must leave no process behind."""
     before = processes("no such mark")
-    judge = Judge(LOW)
-    yield judge
-    await judge.close()
+    grader = Grader(LOW)
+    yield grader
+    await grader.close()
     await until(lambda: processes("no such mark").keys() <= before.keys())
 
 
@@ -102,7 +102,7 @@ def test_no_json_is_read_beyond_its_limits(name):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_every_kind_of_job_says_no_to_bombs(kind, judge):
+async def test_every_kind_of_job_says_no_to_bombs(kind, grader):
     """In the place of every file that a job names."""
     family = Terminal(kinds=(kind,))
     task = family.tasks("test")[0]
@@ -111,25 +111,25 @@ async def test_every_kind_of_job_says_no_to_bombs(kind, judge):
     asked = f"{check_of.__module__}:{check_of.__name__}", dict(task.data), task.seed, task.split
     for bomb in [TEXTS["lines"], TEXTS["depth"], TEXTS["digits"], *ARCHIVES.values()]:
         tree = Tree({f"/task/{name}": Entry("file", bomb[: 2**20], 0o755) for name in names})
-        assert await judge(*asked, tree=tree) is not True
+        assert await grader(*asked, tree=tree) is not True
 
 
 @pytest.mark.parametrize("how", HURTS)
-async def test_a_judge_that_is_hurt_says_nothing(how, judge):
-    assert await judge("bombs:hurt", how, tree=RIGHT) is None
-    assert await judge("bombs:right", "right", tree=RIGHT) is True
-    assert await judge("bombs:right", "wrong", tree=RIGHT) is False
+async def test_a_grader_that_is_hurt_says_nothing(how, grader):
+    assert await grader("bombs:hurt", how, tree=RIGHT) is None
+    assert await grader("bombs:right", "right", tree=RIGHT) is True
+    assert await grader("bombs:right", "wrong", tree=RIGHT) is False
 
 
-async def test_a_judge_may_start_and_leave_nothing(judge):
-    assert await judge("bombs:bounds", tree=RIGHT) == [0, 0]
+async def test_a_grader_may_start_and_leave_nothing(grader):
+    assert await grader("bombs:bounds", tree=RIGHT) == [0, 0]
 
 
 async def test_time_on_a_processor_is_limited_by_itself():
-    judge = Judge(Limits(cpu_s=1, wall_s=1_000))
+    grader = Grader(Limits(cpu_s=1, wall_s=1_000))
     async with asyncio.timeout(30):
-        assert await judge("bombs:hurt", "computes", tree=RIGHT) is None
-    await judge.close()
+        assert await grader("bombs:hurt", "computes", tree=RIGHT) is None
+    await grader.close()
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
@@ -140,15 +140,15 @@ async def test_a_job_is_judged_by_the_process_that_may_die(limits):
     await env.start()
     for command in env.job.solution:
         await env.step("agent", Message(Role.ASSISTANT, command))
-    env.judge.limits = limits
+    env.grader.limits = limits
     assert (await env.step("agent", Message(Role.ASSISTANT, "done"))).success is (limits == Limits())
     await env.close()
 
 
-async def test_judgements_do_not_wait_for_each_other(judge):
-    judge.limits = Limits(wall_s=1_000)
-    slow = asyncio.create_task(judge("bombs:hurt", "sleeps", tree=RIGHT))
-    assert await asyncio.gather(*[judge("bombs:right", "right", tree=RIGHT) for _ in range(30)]) == [True] * 30
+async def test_gradings_do_not_wait_for_each_other(grader):
+    grader.limits = Limits(wall_s=1_000)
+    slow = asyncio.create_task(grader("bombs:hurt", "sleeps", tree=RIGHT))
+    assert await asyncio.gather(*[grader("bombs:right", "right", tree=RIGHT) for _ in range(30)]) == [True] * 30
     assert not slow.done()
     slow.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -158,41 +158,41 @@ async def test_judgements_do_not_wait_for_each_other(judge):
 async def test_a_judgement_that_is_cancelled_is_killed():
     """Also where its own limit is far: nobody waits for it any more."""
     none = len(processes("no such mark"))
-    judge = Judge(Limits(wall_s=1_000))
-    assert await judge("bombs:right", "right", tree=RIGHT)
+    grader = Grader(Limits(wall_s=1_000))
+    assert await grader("bombs:right", "right", tree=RIGHT)
     await until(lambda: len(processes("no such mark")) == none + 1)
-    asked = asyncio.create_task(judge("bombs:hurt", "sleeps", tree=RIGHT))
+    asked = asyncio.create_task(grader("bombs:hurt", "sleeps", tree=RIGHT))
     await until(lambda: len(processes("no such mark")) == none + 2)
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asked
     await until(lambda: len(processes("no such mark")) == none + 1)
-    await judge.close()
+    await grader.close()
     await until(lambda: len(processes("no such mark")) == none)
 
 
-async def test_the_process_that_judges_is_started_again(judge):
-    assert await judge("bombs:right", "right", tree=RIGHT)
-    assert _PROCESS.process is not None
-    first = _PROCESS.process.pid
-    asked = asyncio.create_task(judge("bombs:hurt", "sleeps", tree=RIGHT))
+async def test_the_process_that_judges_is_started_again(grader):
+    assert await grader("bombs:right", "right", tree=RIGHT)
+    assert _FORK_SERVER.process is not None
+    first = _FORK_SERVER.process.pid
+    asked = asyncio.create_task(grader("bombs:hurt", "sleeps", tree=RIGHT))
     await asyncio.sleep(0.1)
     os.kill(first, signal.SIGKILL)
-    await until(lambda: _PROCESS.ended)
-    assert await judge("bombs:right", "right", tree=RIGHT)
-    assert _PROCESS.process.pid != first
+    await until(lambda: _FORK_SERVER.ended)
+    assert await grader("bombs:right", "right", tree=RIGHT)
+    assert _FORK_SERVER.process.pid != first
     asked.cancel()
 
 
-async def test_nobody_to_judge_is_no_failure_of_the_agent(judge):
+async def test_nobody_to_judge_is_no_failure_of_the_agent(grader):
     for function in ("no_such_module:check", "bombs:no_such_check", "bombs:hurt"):
         with pytest.raises(InfrastructureError, match=function.split(":")[0]):
-            await judge(function, tree=RIGHT)
+            await grader(function, tree=RIGHT)
     with pytest.raises(ValueError, match="name a task by its seed"):
-        await judge("bombs:right", "x" * 100_000, tree=RIGHT)
+        await grader("bombs:right", "x" * 100_000, tree=RIGHT)
 
 
-async def test_files_come_as_they_are(judge):
+async def test_files_come_as_they_are(grader):
     """Names that are no text, links, rights, dates and data; also much of it."""
     entries = {
         os.fsdecode(b"/task/\xff\n"): Entry("file", bytes(range(256)), 0o600, 12.5),
@@ -201,7 +201,7 @@ async def test_files_come_as_they_are(judge):
         "/task/big": Entry.file(b"ab" * 2**24),
     }
     tree = Tree(entries)
-    assert await judge("test_bombs:digest", tree=tree) == [tree.digest, [list(e[2:]) for e in entries.values()]]
+    assert await grader("test_bombs:digest", tree=tree) == [tree.digest, [list(e[2:]) for e in entries.values()]]
 
 
 def digest():

@@ -12,7 +12,7 @@ from sojourn.envs import chromium
 from sojourn.errors import ConfigError
 
 try:
-    PROGRAM = chromium.executable()
+    PROGRAM = chromium.find_chromium()
 except ConfigError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 

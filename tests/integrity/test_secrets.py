@@ -24,11 +24,11 @@ from typer.testing import CliRunner
 from sojourn.cli import app
 from sojourn.config import toml
 from sojourn.config.registry import build
-from sojourn.envs.chat import Endpoint
-from sojourn.envs.judged import Judge
+from sojourn.envs.grader import Grader
 from sojourn.envs.sandbox import Entry, Tree
 from sojourn.envs.variables import inherited_variables
 from sojourn.errors import ActionError, ConfigError, InfrastructureError, cause
+from sojourn.models.endpoint import Endpoint
 from sojourn.record.run import RunFolder
 from sojourn.rollout.play import Limits
 from sojourn.secrets import MASK, masked, masked_table
@@ -47,7 +47,7 @@ KEYS = {  # a value that nobody may write into a config, by where it stands
     "env.url": f"https://host/mcp?api_key={CANARY}",
     "env.base_url": f"https://me:{CANARY}@host/v1",
     "env.options.password": CANARY,
-    "env.brief": f"Use sk-{CANARY}.",
+    "env.system": f"Use sk-{CANARY}.",
     "env.command": ["serve", "--api-key", CANARY],
     "env.judge.api_key": CANARY,
     "record.sinks.0.token": CANARY,
@@ -70,7 +70,7 @@ PLAIN = {  # what looks a little like one
     "env.key": "OPENAI_API_KEY",
     "env.api_key": "OPENAI_API_KEY",
     "env.url": "https://host/mcp?api_key=${MY_TOKEN}",
-    "env.brief": "The password: swordfish. Basic arithmetic; a bearer of news; token=3; task-of-the-scikit-learn-test.",
+    "env.system": "The password: swordfish. Basic arithmetic; bearer of news; token=3; task-of-the-scikit-learn-test.",
     "sampling.stop_strings": ["<|im_end|>"],
     "env.solution": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
 }
@@ -367,10 +367,10 @@ async def test_no_program_of_a_world_is_given_our_keys(name, program, fields, mo
 
 async def test_the_process_that_judges_is_given_no_keys(monkeypatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", CANARY)
-    judge = Judge()
-    assert await judge("bombs:right", "right", tree=Tree({"/task/a.txt": Entry.file("right")}))
+    grader = Grader()
+    assert await grader("bombs:right", "right", tree=Tree({"/task/a.txt": Entry.file("right")}))
     seen = environments()
-    await judge.close()
+    await grader.close()
     assert seen
     assert [who for who, given in seen.items() if CANARY in given] == []
 

@@ -15,7 +15,7 @@ import pytest_asyncio
 pytest.importorskip("miniwob", reason="the pages come with the package miniwob")
 pytest.importorskip("playwright", reason="Chromium is driven by playwright")
 
-from sojourn.envs.chromium import FLAGS, Wall, executable, risks
+from sojourn.envs.chromium import FLAGS, BlockingProxy, find_chromium, risks
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.types import Message, Role, Task
 from sojourn_worlds.miniwob import MiniWoB
@@ -24,7 +24,7 @@ from sojourn_worlds.miniwob.facts import page_names
 from sojourn_worlds.miniwob.page import FIELDS
 
 try:
-    executable(environ.get("SOJOURN_CHROMIUM"))
+    find_chromium(environ.get("SOJOURN_CHROMIUM"))
 except ConfigError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
@@ -285,10 +285,10 @@ async def test_no_request_of_a_page_reaches_another_service(family):
 
 async def test_the_wall_holds_without_the_policy_of_a_page(family):
     """Whatever is opened in such a context, with no header to forbid it."""
-    wall, browser = Wall(), await family._shared.chromium.launch()
+    wall, browser = BlockingProxy(), await family._shared.chromium.launch()
     await wall.start()
     async with service() as (address, met), service() as (exempt, reached):
-        context = await browser.new_context(**wall.context(exempt))
+        context = await browser.new_context(**wall.context_options(exempt))
         page = await context.new_page()
         for url in (f"http://{address}/", f"https://{address}/", "http://localhost:8099/", "http://example.org/"):
             with suppress(*family._shared.chromium.errors):

@@ -15,8 +15,8 @@ from sojourn.backends.torch.trainer.critic import Critic, Head
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.batch import Aggregate, choose, to_batch
 from sojourn.batch.flatten import flatten, scatter
-from sojourn.checks import made
-from sojourn.checks.made import FORKED, UNSTARTED, Shape
+from sojourn.checks import synthetic
+from sojourn.checks.synthetic import FORKED, UNSTARTED, Shape
 from sojourn.config.components import COMPONENTS
 from sojourn.config.registry import build
 from sojourn.config.toml import Tables
@@ -57,7 +57,7 @@ def trainer(token_budget: int) -> CopyableTrainer:
 
 async def played(lag: int):
     """A step whose sampler was the trainer, or where it lags, another policy near it."""
-    step = made.step(SHAPES, frozenset())
+    step = synthetic.step(SHAPES, frozenset())
     batch, places = flatten(step.groups)
     logprobs = (await trainer(100_000).forward(batch)).logprobs
     gap = np.random.default_rng(lag).normal(0, 0.3, len(batch)) if lag else np.zeros(len(batch))
@@ -96,7 +96,9 @@ async def told(stream, passes):
     """What a stream says; made up for one that reads the tasks' right answers, as these tasks have none."""
     if not hasattr(stream, "task_data"):
         return await stream(passes)
-    return made.of(passes.groups, frozenset({stream.provides}), np.random.default_rng(0)).streams[stream.provides]
+    return synthetic.step_of(passes.groups, frozenset({stream.provides}), np.random.default_rng(0)).streams[
+        stream.provides
+    ]
 
 
 async def gradient(batch, losses, token_budget):

@@ -14,8 +14,8 @@ from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.trainer.copies import CopyableTrainer
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
-from sojourn.checks.made import FORKED, UNSTARTED, WINDOWED, Shape
-from sojourn.checks.made import step as made_step
+from sojourn.checks.synthetic import FORKED, UNSTARTED, WINDOWED, Shape
+from sojourn.checks.synthetic import step as made_step
 from sojourn.config.components import COMPONENTS
 from sojourn.config.registry import build
 from sojourn.errors import ConfigError

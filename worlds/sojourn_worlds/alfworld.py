@@ -81,7 +81,7 @@ class ALFWorld:
         source="ALFWorld (Shridhar et al. 2021, arXiv:2010.03768), games made here, or the official ones",
         licence="MIT AND GPL-2.0-or-later AND GPL-3.0-or-later",
         extra="alfworld",
-        easy={"kinds": KINDS[:1], "alike": 1, "copies": 1, "turns": 20, "capacity": 2},
+        smallest={"kinds": KINDS[:1], "alike": 1, "copies": 1, "turns": 20, "capacity": 2},
     )
 
     def __post_init__(self) -> None:

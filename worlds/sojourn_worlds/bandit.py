@@ -34,7 +34,7 @@ class Bandit:
     about: ClassVar[About] = About(
         source="ours, after Krishnamurthy et al. 2024, arXiv:2403.15371",
         licence="Apache-2.0",
-        easy={"arms": 2, "rounds": 10, "gap": 0.6},
+        smallest={"arms": 2, "rounds": 10, "gap": 0.6},
     )
 
     arms: int = 4

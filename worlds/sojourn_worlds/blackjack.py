@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Any, ClassVar
 
-from sojourn.envs.about import About, need
+from sojourn.envs.about import About, require_module
 from sojourn.envs.fields import Count, check_fields
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.tasks.splits import seeded
@@ -61,7 +61,7 @@ class Blackjack:
 @lru_cache(256)
 def _deal(seed: int, winnable: bool) -> Any:
     """The table after the deal: the first of the seed's hands that can be won."""
-    rules = need("gymnasium.envs.toy_text.blackjack", "sojourn-worlds[gymnasium]", "blackjack")
+    rules = require_module("gymnasium.envs.toy_text.blackjack", "sojourn-worlds[gymnasium]", "blackjack")
     for attempt in count():
         hand = rules.BlackjackEnv()
         hand.reset(seed=int.from_bytes(hashlib.sha256(f"blackjack {seed} {attempt}".encode()).digest()[:4]))

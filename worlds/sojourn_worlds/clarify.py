@@ -18,7 +18,7 @@ from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.tasks.splits import seeded
 from sojourn.types import Task
-from sojourn_worlds.people import TellingEnv, interface_of
+from sojourn_worlds.tool_env_info import ToolsEnvWithInfo, cached_interface
 
 
 class Attribute(NamedTuple):
@@ -88,7 +88,7 @@ class Clarify:
     about: ClassVar[About] = About(
         source="Ours, in the spirit of CollabLLM (Wu et al. 2025, arXiv:2502.00640)",
         licence="Apache-2.0",
-        easy={"attributes": 2, "given": 0.0, "indifferent": 0.0, "dependent": False, "choices": True},
+        smallest={"attributes": 2, "given": 0.0, "indifferent": 0.0, "dependent": False, "choices": True},
     )
 
     def __post_init__(self) -> None:
@@ -101,8 +101,10 @@ class Clarify:
         data = {name: getattr(self, name) for name in DIFFICULTY}
         return seeded("clarify", self, split, lambda seed: {**data, "answer": draw(seed, data).order()})
 
-    def make(self, task: Task) -> TellingEnv:
-        return TellingEnv(interface_of(Order, "clarify", self.form), Order(draw(task.seed, task.data), task.data))
+    def make(self, task: Task) -> ToolsEnvWithInfo:
+        return ToolsEnvWithInfo(
+            cached_interface(Order, "clarify", self.form), Order(draw(task.seed, task.data), task.data)
+        )
 
 
 @dataclass(frozen=True)

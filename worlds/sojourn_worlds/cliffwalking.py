@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Annotated, ClassVar
 
 from sojourn.config.registry import Range
-from sojourn.envs.about import About, need
+from sojourn.envs.about import About, require_module
 from sojourn.envs.fields import Count, check_fields
 from sojourn.tasks.splits import seeded
 from sojourn.types import Task
@@ -66,7 +66,7 @@ def starts(split: str) -> list[int]:
 
 @lru_cache(2)
 def _table(slippery: bool) -> Table:
-    cliff = need("gymnasium.envs.toy_text.cliffwalking", "sojourn-worlds[gymnasium]", "cliffwalking")
+    cliff = require_module("gymnasium.envs.toy_text.cliffwalking", "sojourn-worlds[gymnasium]", "cliffwalking")
     goal = (
         "Walk to the goal in the lower right corner of a grid of 4 rows and 12 columns. Between the lower left corner "
         "and the goal is a cliff: who steps off it starts again in the lower left corner."

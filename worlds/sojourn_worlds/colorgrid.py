@@ -44,7 +44,7 @@ class ColorGrid:
         source="ours, after ColorGrid (Risukhin et al. 2025, arXiv:2501.10593)",
         licence="Apache-2.0",
         seats="1-2",
-        easy={"size": 4, "colours": 2, "blocks": 2, "target": 1, "turns": 12},
+        smallest={"size": 4, "colours": 2, "blocks": 2, "target": 1, "turns": 12},
     )
 
     size: int = 6

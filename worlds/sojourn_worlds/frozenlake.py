@@ -14,7 +14,7 @@ from itertools import count
 from typing import Annotated, ClassVar, Literal
 
 from sojourn.config.registry import Range
-from sojourn.envs.about import About, need
+from sojourn.envs.about import About, require_module
 from sojourn.envs.fields import Count, check_fields
 from sojourn.tasks.splits import seeded
 from sojourn.types import Task
@@ -49,7 +49,7 @@ class FrozenLake:
         source="FrozenLake of gymnasium (Towers et al. 2024, arXiv:2407.17032), told in words; a map for each task",
         licence="MIT",
         extra="gymnasium",
-        easy={"size": 3, "frozen": 0.7, "turns": 10},
+        smallest={"size": 3, "frozen": 0.7, "turns": 10},
     )
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class FrozenLake:
 @lru_cache(256)
 def _map(split: str, seed: int, size: int, frozen: float) -> tuple[str, ...]:
     """The first of the seed's maps whose hash falls to the split."""
-    lake = need("gymnasium.envs.toy_text.frozen_lake", "sojourn-worlds[gymnasium]", "frozenlake")
+    lake = require_module("gymnasium.envs.toy_text.frozen_lake", "sojourn-worlds[gymnasium]", "frozenlake")
     for attempt in count():
         drawn = hashlib.sha256(f"frozenlake {seed} {attempt}".encode()).digest()
         found = tuple(lake.generate_random_map(size, frozen, int.from_bytes(drawn[:4])))
@@ -79,7 +79,7 @@ def _map(split: str, seed: int, size: int, frozen: float) -> tuple[str, ...]:
 
 @lru_cache(256)
 def _table(rows: tuple[str, ...], slippery: bool, sees: str) -> Table:
-    lake = need("gymnasium.envs.toy_text.frozen_lake", "sojourn-worlds[gymnasium]", "frozenlake")
+    lake = require_module("gymnasium.envs.toy_text.frozen_lake", "sojourn-worlds[gymnasium]", "frozenlake")
     goal = "Cross the frozen lake to the goal. Do not fall into a hole."
     if sees != "around":
         goal += " On the map you are @, ice is ., a hole is O, the goal is G."

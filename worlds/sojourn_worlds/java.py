@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from sojourn.envs.about import need, need_program
+from sojourn.envs.about import require_module, require_program
 from sojourn.envs.variables import inherited_variables
 from sojourn.errors import InfrastructureError
 from sojourn.threads import surely
@@ -33,8 +33,8 @@ class Machine:
 
     @classmethod
     def start(cls, world: str, extra: str, jar: str, entry: str, options: tuple[str, ...]) -> Machine:
-        need_program("java", "default-jre-headless", world)
-        java = need("py4j.java_gateway", f"sojourn-worlds[{extra}]", world)
+        require_program("java", "default-jre-headless", world)
+        java = require_module("py4j.java_gateway", f"sojourn-worlds[{extra}]", world)
         process = subprocess.Popen(  # as py4j launches it, without the keys in our environment
             [
                 *("java", "-classpath", os.pathsep.join((java.find_jar_path(), jar)), *options),

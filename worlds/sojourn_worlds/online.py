@@ -43,7 +43,7 @@ class Online:
     about: ClassVar[About] = About(
         source="ours, after Park et al. 2024, arXiv:2403.16843",
         licence="Apache-2.0",
-        easy={"experts": 2, "rounds": 8, "losses": "steady"},
+        smallest={"experts": 2, "rounds": 8, "losses": "steady"},
     )
 
     experts: int = 3

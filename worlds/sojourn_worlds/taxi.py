@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
 from sojourn.config.registry import Range
-from sojourn.envs.about import About, need
+from sojourn.envs.about import About, require_module
 from sojourn.envs.fields import Count, check_fields
 from sojourn.tasks.splits import seeded
 from sojourn.types import Task
@@ -74,7 +74,9 @@ def decode(state: int) -> tuple[int, int, int, int]:
 
 @lru_cache(2)
 def _table(rainy: bool) -> Table:
-    town: Any = need("gymnasium.envs.toy_text.taxi", "sojourn-worlds[gymnasium]", "taxi").TaxiEnv(is_rainy=rainy)
+    town: Any = require_module("gymnasium.envs.toy_text.taxi", "sojourn-worlds[gymnasium]", "taxi").TaxiEnv(
+        is_rainy=rainy
+    )
     goal = "Drive the taxi: pick up the passenger, then drop them off at their destination."
     if rainy:
         goal += " It rains: the taxi may slip to the left or right of where you steer it."

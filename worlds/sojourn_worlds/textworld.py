@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.config.registry import Range
-from sojourn.envs.about import About, need
+from sojourn.envs.about import About, require_module
 from sojourn.envs.fields import Count, check_fields
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.tasks.splits import seeded
@@ -62,7 +62,7 @@ class TextWorld:
         source="TextWorld (Côté et al. 2018, arXiv:1806.11532), games generated and compiled here",
         licence="MIT AND GPL-2.0-or-later",
         extra="textworld",
-        easy={"rooms": 1, "objects": 2, "quest_length": 1, "turns": 10},
+        smallest={"rooms": 1, "objects": 2, "quest_length": 1, "turns": 10},
     )
 
     def __post_init__(self) -> None:
@@ -100,7 +100,7 @@ class Game:
 
     def file(self) -> Path:
         """The compiled game, made now where nobody has yet; several processes may want it at once."""
-        package = need("textworld", "sojourn-worlds[textworld]", "textworld")
+        package = require_module("textworld", "sojourn-worlds[textworld]", "textworld")
         shape = {name: value for name, value in self.data.items() if name not in ("partial", "turns")}
         key = f"{package.__version__} {sorted(shape.items())} {self.seed}"
         home = self.folder / hashlib.sha256(key.encode()).hexdigest()[:24]
@@ -109,8 +109,8 @@ class Game:
         return home / "game.z8"
 
     def _make(self, home: Path) -> None:
-        generator = need("textworld.generator", "sojourn-worlds[textworld]", "textworld")
-        inform = need("textworld.generator.inform7", "sojourn-worlds[textworld]", "textworld")
+        generator = require_module("textworld.generator", "sojourn-worlds[textworld]", "textworld")
+        inform = require_module("textworld.generator.inform7", "sojourn-worlds[textworld]", "textworld")
         self.folder.mkdir(parents=True, exist_ok=True)
         _sweep(self.folder)
         draft = Path(tempfile.mkdtemp(prefix="draft-", dir=self.folder))
@@ -129,7 +129,7 @@ class Game:
             shutil.rmtree(draft, ignore_errors=True)
 
     def _options(self) -> Any:
-        options = need("textworld", "sojourn-worlds[textworld]", "textworld").GameOptions()
+        options = require_module("textworld", "sojourn-worlds[textworld]", "textworld").GameOptions()
         options.nb_rooms, options.nb_objects = self.data["rooms"], self.data["objects"]
         options.nb_parallel_quests, options.quest_length = self.data["quests"], self.data["quest_length"]
         options.grammar.only_last_action = self.data["instructions"] == "last"
@@ -138,8 +138,8 @@ class Game:
 
     def enter(self, **infos: bool) -> tuple[Any, Any]:
         """The package's environment, and its first state."""
-        package = need("textworld", "sojourn-worlds[textworld]", "textworld")
-        unknown = need("jericho.jericho", "sojourn-worlds[textworld]", "textworld").UnsupportedGameWarning
+        package = require_module("textworld", "sojourn-worlds[textworld]", "textworld")
+        unknown = require_module("jericho.jericho", "sojourn-worlds[textworld]", "textworld").UnsupportedGameWarning
         warnings.filterwarnings("ignore", category=unknown)  # of every game but the classics
         file = self.file()
         with GENERATOR:

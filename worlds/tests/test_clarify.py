@@ -21,7 +21,7 @@ COFFEE = Wish(
 DATA = {"cost": 0.05, "wrong": 1.0, "turns": 6, "choices": False}
 
 
-@pytest.mark.parametrize("fields", [{}, {"choices": True, "turns": 8}, Clarify.about.easy])
+@pytest.mark.parametrize("fields", [{}, {"choices": True, "turns": 8}, Clarify.about.smallest])
 async def test_its_promises(fields) -> None:
     report = await check_env(Clarify(**fields))
     assert report.passed, report.failed

@@ -24,7 +24,7 @@ def case_of(family: Clinic, index: int) -> Case:
     return draw(task.seed, tuple((name, task.data[name]) for name in DIFFICULTY))
 
 
-@pytest.mark.parametrize("fields", [{}, {"bias": "mixed", "noise": 0.2, "choices": True}, Clinic.about.easy])
+@pytest.mark.parametrize("fields", [{}, {"bias": "mixed", "noise": 0.2, "choices": True}, Clinic.about.smallest])
 async def test_its_promises(fields) -> None:
     report = await check_env(Clinic(**fields))
     assert report.passed, report.failed

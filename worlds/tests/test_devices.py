@@ -26,7 +26,7 @@ def panel(names: tuple[str, ...], changes: dict, **data) -> Panel:
     return Panel(Errand(there, initial, {**initial, **changes}, ("Do it.",)), {**DATA, **data})
 
 
-@pytest.mark.parametrize("fields", [{}, {"mode": "state", "shown": False, "place": "car"}, Devices.about.easy])
+@pytest.mark.parametrize("fields", [{}, {"mode": "state", "shown": False, "place": "car"}, Devices.about.smallest])
 async def test_its_promises(fields) -> None:
     report = await check_env(Devices(**fields))
     assert report.passed, report.failed

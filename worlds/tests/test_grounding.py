@@ -14,14 +14,14 @@ pytest.importorskip("playwright", reason="Chromium is driven by playwright")
 pytest.importorskip("uvicorn", reason="the shop's pages need it")
 
 from sojourn.checks.env import check_env
-from sojourn.envs.chromium import executable
+from sojourn.envs.chromium import find_chromium
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.types import Message, Role, Step
 from sojourn_worlds.grounding import SCREENS, Grounding, GroundingEnv
 from sojourn_worlds.grounding.rewards import REWARDS
 
 try:
-    executable(None)
+    find_chromium(None)
 except ConfigError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 

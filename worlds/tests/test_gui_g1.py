@@ -15,7 +15,7 @@ pytest.importorskip("playwright", reason="Chromium is driven by playwright")
 
 from made_world import Says, rig
 
-from sojourn.envs.chromium import executable
+from sojourn.envs.chromium import find_chromium
 from sojourn.errors import ConfigError
 from sojourn.rollout.world import opened
 from sojourn.train.resolve import load
@@ -23,7 +23,7 @@ from sojourn.types import Prompt, Sample, SamplingParams
 from sojourn_worlds.grounding import SCREENS, Grounding
 
 try:
-    executable(None)
+    find_chromium(None)
 except ConfigError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 

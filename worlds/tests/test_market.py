@@ -14,7 +14,7 @@ from sojourn.types import Message, Role
 from sojourn_worlds.market import Market, shelf_of
 from sojourn_worlds.market.shelf import KINDS, MARGIN, Product, Shelf
 
-EASY = dict(Market.about.easy)
+EASY = dict(Market.about.smallest)
 FORMS = [EASY, {}, {"profile": "asked"}, {"profile": "past", "aspects": 4}, {"aspects": 5, "products": 24}]
 
 

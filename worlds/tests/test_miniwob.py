@@ -15,7 +15,7 @@ pytest.importorskip("miniwob", reason="the pages come with the package miniwob")
 pytest.importorskip("playwright", reason="Chromium is driven by playwright")
 
 from sojourn.checks.env import check_env
-from sojourn.envs.chromium import executable
+from sojourn.envs.chromium import find_chromium
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.types import Message, Role, Task
 from sojourn_worlds.miniwob import MiniWoB
@@ -23,7 +23,7 @@ from sojourn_worlds.miniwob.experts import EXPERTS
 from sojourn_worlds.miniwob.facts import RESETTABLE, page_names
 
 try:
-    executable(environ.get("SOJOURN_CHROMIUM"))
+    find_chromium(environ.get("SOJOURN_CHROMIUM"))
 except ConfigError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 

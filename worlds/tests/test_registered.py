@@ -35,8 +35,8 @@ def test_every_world_is_registered_by_its_name_and_says_what_it_is(name: str) ->
     assert family.about.source
     assert family.about.licence
     assert family.about.extra in {"", *PROJECT["optional-dependencies"]}
-    if family.about.easy:
-        family(**family.about.easy)
+    if family.about.smallest:
+        family(**family.about.smallest)
 
 
 def test_what_is_installed_is_what_is_registered_here() -> None:

@@ -21,7 +21,7 @@ from sojourn_worlds.search.play import snippet
 from sojourn_worlds.search.questions import Step, Thing, ask, flaw
 from sojourn_worlds.search.splits import split_of
 
-EASY = dict(Search.about.easy)
+EASY = dict(Search.about.smallest)
 
 
 def say(text: str) -> Message:

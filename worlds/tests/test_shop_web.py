@@ -139,10 +139,10 @@ async def test_words_from_products_and_shoppers_are_escaped() -> None:
 @pytest.fixture
 async def web() -> AsyncIterator[Shop]:
     pytest.importorskip("playwright")
-    from sojourn.envs.chromium import executable
+    from sojourn.envs.chromium import find_chromium
 
     try:
-        executable()
+        find_chromium()
     except ConfigError as error:
         pytest.skip(str(error))
     family = Shop(surface="web", **FIELDS)

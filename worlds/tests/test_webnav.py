@@ -14,7 +14,7 @@ from sojourn_worlds.webnav import WebNav, folder
 from sojourn_worlds.webnav.made import almanac, linked
 from sojourn_worlds.webnav.site import Link, Page, Site
 
-EASY = dict(WebNav.about.easy)
+EASY = dict(WebNav.about.smallest)
 
 
 def say(text: str) -> Message:

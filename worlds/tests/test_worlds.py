@@ -26,7 +26,7 @@ from sojourn.train.run import run_recipe
 
 def can_be_made(cls: Any) -> bool:
     """Without being told which server, program or environment to adapt."""
-    return bool(cls.about.easy) or not cls.__module__.startswith("sojourn_worlds.adapters.")
+    return bool(cls.about.smallest) or not cls.__module__.startswith("sojourn_worlds.adapters.")
 
 
 KNOWN = {name: find("env", name) for name in names("env")}
@@ -43,7 +43,7 @@ RL = {
 
 def fields(name: str) -> dict[str, object]:
     about: About = find("env", name).about
-    return {"name": name, **about.easy}
+    return {"name": name, **about.smallest}
 
 
 def table(name: str, expert: bool, choices: bool) -> dict[str, object]:

@@ -1,14 +1,14 @@
-"""Attacks on a world: does what an agent may try move its reward, excuse its play, or harm what is beside it?
+"""Attacks a world: checks that no attack changes rewards, passes for an infrastructure failure, or harms other plays.
 
-`sojourn check WORLD --attack` plays a world as an attacker who knows nothing of its code: texts that try to be more
-than text in every place where an action takes text, all answers at once, and, where the world runs programs, programs
-that exhaust, signal, race, stall and reach out. Three things are asked of every one of them: it earns no more than an
-idle play (or than harmless words in its place), it is not excused as a failure of the infrastructure, and nothing
-beside the play changes: honest plays beside and after it are as they were before, canaries are untouched, no process
-stays, the event loop turns, and memory does not grow without bound.
+`sojourn check WORLD --attack` plays a world as an attacker who does not know its code. It injects hostile texts in
+every place where an action takes text, gives all answers at once, and, where the world runs programs, runs programs
+that exhaust resources, send signals, race, stall, or reach out of the world. Each attack must hold to three
+conditions: it earns no more than an idle play (or than harmless words in its place); it does not count as an
+infrastructure failure; and nothing beside the play changes, so that honest plays beside and after it are as before,
+canaries are untouched, no process stays, the event loop runs, and memory does not grow without bound.
 
-What it cannot see: attacks that need to know the world, several actions that only together earn something, and what a
-world keeps on other machines. It is no proof: what it finds is there, what it does not find may be there too.
+It cannot see attacks that need knowledge of the world, several actions that earn something only together, and what a
+world keeps on other machines. It is no proof: what it finds exists, and what it does not find may exist too.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from sojourn.errors import ConfigError
 from sojourn.tasks.listed import listed
 from sojourn.types import Task
 
-KINDS, ALIKE, LOOKED = 3, 4, 300  # so many kinds of tasks, tasks of each, and tasks looked at for them
-UNTAGGED = 60  # tasks of a world that does not tell their kinds
-LEAST, HONEST_S = 12, 20.0  # honest plays that are always made, and how long more of them may take
+KINDS, ALIKE, SEARCHED = 3, 4, 300  # the kinds of tasks, the tasks of each kind, and the tasks searched for them
+UNTAGGED = 60  # tasks of a world without tags, which tell the kinds
+LEAST, HONEST_S = 12, 20.0  # the number of honest plays, and the time for more of them
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ async def attack_env(
     max_turns: int = 100,
     only: Sequence[str] = (),
 ) -> Attacked:
-    """Attacks a family (or a plain class) in every category, or in those of `only`."""
+    """Attacks a family (or a plain class) in every category, or in those of `only`, and returns the outcome."""
     if unknown := set(only) - set(CATEGORIES):
         raise ValueError(f"there is no category {sorted(unknown)[0]!r}: use some of {', '.join(CATEGORIES)}")
     made = as_family(family)
@@ -116,17 +116,17 @@ async def _attacks(case: Case, split: str, seed: int, names: Sequence[str]) -> l
 
 
 def _chosen(tasks: Sequence[Task], rng: random.Random) -> list[Task]:
-    """Some random tasks, and for each some that have its tags, as answers of one kind are alike; more where no tags
-    tell kinds apart."""
-    looked = [tasks[index] for index in rng.sample(range(len(tasks)), min(LOOKED, len(tasks)))]
+    """Returns random tasks, each with others of its first tag, as tasks of one kind have similar answers; more of them
+    where there are no tags."""
+    searched = [tasks[index] for index in rng.sample(range(len(tasks)), min(SEARCHED, len(tasks)))]
     chosen: list[Task] = []
-    for first in looked[:KINDS]:
-        chosen += [task for task in looked if task.tags[:1] == first.tags[:1] and task not in chosen][:ALIKE]
-    return chosen if any(task.tags for task in chosen) else looked[:UNTAGGED]
+    for first in searched[:KINDS]:
+        chosen += [task for task in searched if task.tags[:1] == first.tags[:1] and task not in chosen][:ALIKE]
+    return chosen if any(task.tags for task in chosen) else searched[:UNTAGGED]
 
 
 def _sleepers() -> list[str]:
-    """The processes that attacks started and that are still there, wherever on this machine."""
+    """Returns the command lines of attack processes that still run anywhere on this machine."""
     found: list[str] = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -138,8 +138,8 @@ def _sleepers() -> list[str]:
 
 def _verdict(tally: Tally) -> Verdict:
     if tally.broken:
-        told = f"{tally.tried} tried, {tally.held} held; {tally.broken[0]}"
-        return Verdict(tally.category, Outcome.FAILED, told)
+        detail = f"{tally.tried} tried, {tally.held} held; {tally.broken[0]}"
+        return Verdict(tally.category, Outcome.FAILED, detail)
     if not tally.tried:
         return Verdict(tally.category, Outcome.NOT_OFFERED, tally.absent)
     return Verdict(tally.category, Outcome.PASSED, f"{tally.tried} tried, all held")

@@ -1,7 +1,7 @@
-"""Canaries: what no attack may touch, reach or read, whatever the world lets an agent do.
+"""Sets up canaries, which no attack may touch, reach or read, whatever the world lets an agent do.
 
-A folder that everybody may write to, a service on loopback, a socket with an abstract name, and a secret in the
-environment. None of them belongs to the world, and no honest play has any use for them.
+They are a folder that everybody may write to, a service on loopback, a socket with an abstract name, and a secret in
+the environment. None of them belongs to the world, and no honest play uses them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VARIABLE = "SOJOURN_CANARY"
 
 @dataclass
 class Canary:
-    """`open` makes them all; `broken` says what happened to them since `settle`; `close` removes them."""
+    """The canaries: `open` makes them, `broken` says what happened to them since `settle`, `close` removes them."""
 
     secret: str = field(default_factory=lambda: secrets.token_hex(12))
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="canary-", dir="/tmp")))
@@ -34,7 +34,7 @@ class Canary:
 
     @property
     def abstract(self) -> str:
-        """The name of the abstract socket, without its leading zero byte."""
+        """Returns the name of the abstract socket, without its leading zero byte."""
         return f"canary-{self.secret}"
 
     async def open(self) -> Canary:
@@ -49,7 +49,7 @@ class Canary:
         return self
 
     def restore(self) -> None:
-        """Puts the file back and forgets visits, so that each attack is blamed for what it did itself."""
+        """Restores the file and forgets visits, so that each attack is blamed only for what it did."""
         for name in os.listdir(self.folder):
             (self.folder / name).unlink(missing_ok=True)
         file = self.folder / "canary"
@@ -58,7 +58,7 @@ class Canary:
         self.visits = 0
 
     def settle(self) -> None:
-        """Remembers how this process is now; honest plays may have set what a library keeps for good."""
+        """Records the state of this process now, as honest plays may have set what a library keeps for good."""
         self.before = _process_state()
 
     async def close(self) -> None:
@@ -68,7 +68,7 @@ class Canary:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def broken(self) -> str:
-        """Says what was touched since it was last asked, in words; empty where nothing was."""
+        """Describes what was touched since the last call; empty where nothing was."""
         fault = self._here() or self._elsewhere()
         if fault:
             self.restore()
@@ -94,7 +94,7 @@ class Canary:
 
 
 def _process_state() -> dict[str, object]:
-    """Returns what belongs to the whole process and no play may change."""
+    """Returns the state of the process that no play may change."""
     umask = os.umask(0o022)
     os.umask(umask)
     state: dict[str, object] = {"working directory": os.getcwd(), "file mode mask": umask}

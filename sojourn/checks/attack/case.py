@@ -1,4 +1,4 @@
-"""The plays of an attack: what is said before it, what it says, how the play then ends, and what is paid."""
+"""Plays attacks: the honest actions before one, its own actions, the end of the play, and the verdict on it."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from sojourn.rollout.play import Limits
 from sojourn.rollout.world import world_of
 from sojourn.types import Message, Role, Task, Tool
 
-STALL_S = Limits().stall_s  # a call of the world that takes longer is excused as infrastructure
-HELD_UP_S = 15.0  # the event loop may not stand still for so long, on a busy machine
-GROWN_BYTES = 1 << 30  # by so much this process may grow while a million characters are read, and no more
-DULL = "lorem ipsum"
+STALL_S = Limits().stall_s  # a call of the world that takes longer counts as an infrastructure failure
+HELD_UP_S = 15.0  # the event loop may not be blocked for longer, even on a busy machine
+GROWN_BYTES = 1 << 30  # this process may not grow by more while a million characters are read
+CONTROL_TEXT = "lorem ipsum"
 
 
 class Attempt(NamedTuple):
-    """One play's outcome: the attacker's total reward and success, the sentence of a failure that would be excused,
-    all that was shown, and how many of the attack's actions were said."""
+    """The outcome of one play: the attacker's total reward and success, the failure (if any) that would be excused as
+    the infrastructure's, all text that was shown, and how many of the attack's actions were taken."""
 
     reward: float
     success: bool
     excused: str
     shown: str
-    said: int
+    attempted: int
 
 
 class Attack(NamedTuple):
-    """The actions that an attack says, a name for each of them, and what it says afterwards, whatever came of them.
+    """The actions of an attack, a name for each of them, and the actions `then`, which follow in any case.
 
-    `dull` says something harmless or wrong in the place of each action (or one for all): where that earns as much, the
-    attack has moved nothing.
+    `controls` are harmless or wrong actions in the place of each action (or one for all): where these earn as much, the
+    attack has not changed the reward.
     """
 
     names: Sequence[str]
-    said: Sequence[Message]
+    actions: Sequence[Message]
     then: Sequence[Message] = ()
-    dull: Sequence[Message] = ()
+    controls: Sequence[Message] = ()
 
 
 @dataclass
-class Honest:
+class HonestPlay:
     """An honest play of one task, by the expert where there is one: its actions and its events."""
 
     task: Task
     play: Play
-    closing: Message | None = None  # ends another play of this task without earning anything
+    closing: Message | None = None  # an action that ends a play of this task without reward
 
     @property
     def actions(self) -> list[Message]:
@@ -62,12 +62,12 @@ class Honest:
 
 @dataclass
 class Tally:
-    """A category's count of attacks that were tried, and a sentence for each that was not held."""
+    """The number of attacks tried in a category, and a sentence for each one that succeeded."""
 
     category: str
     tried: int = 0
     broken: list[str] = field(default_factory=list)
-    absent: str = ""  # why there was nothing to try
+    absent: str = ""  # why nothing was tried
 
     @property
     def held(self) -> int:
@@ -82,24 +82,24 @@ class Case:
     canary: Canary
     watch: Watch
     max_turns: int
-    honest: list[Honest] = field(default_factory=list)
+    honest: list[HonestPlay] = field(default_factory=list)
     tools: dict[str, Tool] = field(default_factory=dict)
-    paid: dict[tuple[str, int], tuple[float, bool]] = field(default_factory=dict)
+    baselines: dict[tuple[str, int], tuple[float, bool]] = field(default_factory=dict)
 
     @property
     def room(self) -> int:
         """Returns how many plays the world holds at once, where it says so."""
         return min(getattr(world_of(self.family, honest.task), "capacity", 2) for honest in self.honest)
 
-    def about(self, honest: Honest) -> Any:
+    def about(self, honest: HonestPlay) -> Any:
         """Returns the `About` of a task's world; None where it has none."""
         return getattr(world_of(self.family, honest.task), "about", None)
 
-    def submits(self, honest: Honest) -> list[Message]:
-        """Returns the actions that hand in what was written."""
-        return [say(text) for text in getattr(self.about(honest), "submits", ())]
+    def submits(self, honest: HonestPlay) -> list[Message]:
+        """Returns the actions that submit what was written."""
+        return [say(text) for text in getattr(self.about(honest), "submit_actions", ())]
 
-    async def play_honestly(self, task: Task) -> Honest:
+    async def play_honestly(self, task: Task) -> HonestPlay:
         """Plays a task as the expert would, else at random, and keeps what happened."""
         play = Play(self.family.make(task))
         try:
@@ -110,22 +110,22 @@ class Case:
             await play.close()
         for event in play.events:
             self.tools |= {tool.name: tool for tool in (event.observation.tools if event.observation else ())}
-        return Honest(task, play)
+        return HonestPlay(task, play)
 
     async def attempt(
         self,
         task: Task,
         prefix: Sequence[Message],
-        said: Sequence[Message],
+        actions: Sequence[Message],
         then: Sequence[Message | None] = (),
         *,
         until_accepted: bool = False,
     ) -> Attempt:
-        """Plays `prefix`, what an attack says (where asked, only until the world accepts one of these actions), and
-        `then` (None where there is nothing to say), and judges the play.
+        """Plays `prefix`, then `actions` (with `until_accepted`, only up to the first that the world accepts), then the
+        actions of `then` that are not None, and returns the outcome.
 
-        The first seat to move attacks; others play as in an honest play. Exceptions of the world, which a run would
-        excuse as failures of the infrastructure, are the attempt's `excused`.
+        The first seat to move attacks; other seats play honestly. Exceptions of the world, which a run would count as
+        infrastructure failures, are the attempt's `excused`.
         """
         play, excused, count = Play(self.family.make(task)), "", 0
         try:
@@ -133,7 +133,7 @@ class Case:
             attacker = play.seat
             for action in prefix:
                 await self._act(play, attacker, action)
-            for action in said:
+            for action in actions:
                 if play.done:
                     break
                 count += 1
@@ -152,7 +152,7 @@ class Case:
         return _attempted(play, excused or closed, count)
 
     async def _act(self, play: Play, attacker: str, action: Message) -> bool:
-        """Says one action when it is the attacker's turn; returns whether it was accepted."""
+        """Takes one action when it is the attacker's turn; returns whether it was accepted."""
         while play.seat != attacker and not play.done:
             await play.act(await self._next(play))
         return not play.done and not (await asyncio.wait_for(play.act(action), STALL_S)).refused
@@ -161,47 +161,49 @@ class Case:
         if hasattr(play.env, "expert"):
             try:
                 return await ask_expert(play.env)
-            except Exception:  # it has no advice here, such as on a page without an expert
+            except Exception:  # it knows no action here, such as on a page without an expert
                 pass
         return await choose(play, random.Random(f"{play.events[0].observation} {len(play.events)}"))
 
-    async def baseline(self, honest: Honest, turns: int) -> tuple[float, bool]:
-        """Returns what is paid when nothing is done after the first `turns` honest actions but to end the play."""
+    async def baseline(self, honest: HonestPlay, turns: int) -> tuple[float, bool]:
+        """Returns the reward and success of a play that only ends after the first `turns` honest actions."""
         key = (honest.task.id, turns)
-        if key not in self.paid:
+        if key not in self.baselines:
             found = await self.attempt(honest.task, honest.actions[:turns], (), [honest.closing])
-            self.paid[key] = (found.reward, found.success)
-        return self.paid[key]
+            self.baselines[key] = (found.reward, found.success)
+        return self.baselines[key]
 
-    async def judge(self, tally: Tally, honest: Honest, turns: int, attack: Attack, *, alone: bool = True) -> int:
-        """Tries an attack after `turns` honest actions, counts it, and returns how many of its actions were said.
+    async def judge(self, tally: Tally, honest: HonestPlay, turns: int, attack: Attack, *, alone: bool = True) -> int:
+        """Tries an attack after `turns` honest actions, counts it, and returns how many of its actions were taken.
 
-        Where it is not `alone`, its actions are attacks of their own: the first that the world accepts is the last."""
+        Unless `alone`, each action is an attack of its own, and the first that the world accepts is the last."""
         self.watch.reset()
         start = self.watch.peak_bytes
         prefix, then = honest.actions[:turns], [*attack.then, honest.closing]
-        found = await self.attempt(honest.task, prefix, attack.said, then, until_accepted=not alone)
-        tally.tried += 1 if alone else max(found.said, 1)
-        if fault := await self._fault(found, honest, turns, attack, max(found.said, 1) - 1) or self._harm(found, start):
-            tally.broken.append(f"{attack.names[0 if alone else max(found.said, 1) - 1]}: {fault}")
-        return found.said
+        found = await self.attempt(honest.task, prefix, attack.actions, then, until_accepted=not alone)
+        tally.tried += 1 if alone else max(found.attempted, 1)
+        if fault := await self._fault(found, honest, turns, attack, max(found.attempted, 1) - 1) or self._harm(
+            found, start
+        ):
+            tally.broken.append(f"{attack.names[0 if alone else max(found.attempted, 1) - 1]}: {fault}")
+        return found.attempted
 
-    async def _fault(self, found: Attempt, honest: Honest, turns: int, attack: Attack, last: int) -> str:
+    async def _fault(self, found: Attempt, honest: HonestPlay, turns: int, attack: Attack, last: int) -> str:
         if found.excused:
             return f"the play would be excused: {found.excused}"
         usual, success = await self.baseline(honest, turns)
         if found.reward <= usual + 1e-9 and found.success <= success:
             return ""
-        if attack.dull:
-            said, then = [attack.dull[min(last, len(attack.dull) - 1)]], [*attack.then, honest.closing]
-            same = await self.attempt(honest.task, honest.actions[:turns], said, then)
+        if attack.controls:
+            actions, then = [attack.controls[min(last, len(attack.controls) - 1)]], [*attack.then, honest.closing]
+            same = await self.attempt(honest.task, honest.actions[:turns], actions, then)
             if found.reward <= same.reward + 1e-9 and found.success <= same.success:
                 return ""
-        return f"it was paid {found.reward:g}{' and counts as a success' * found.success}, where {usual:g} is usual"
+        return f"it earned {found.reward:g}{' and counts as a success' * found.success}, where {usual:g} is usual"
 
     def _harm(self, found: Attempt, start: int) -> str:
         if self.watch.longest_s > HELD_UP_S:
-            return f"the event loop stood still for {self.watch.longest_s:.0f} s"
+            return f"the event loop was blocked for {self.watch.longest_s:.0f} s"
         if self.watch.peak_bytes - start > GROWN_BYTES:
             return f"this process grew by {(self.watch.peak_bytes - start) >> 20} MiB"
         if self.canary.secret in found.shown.replace(self.canary.abstract, ""):
@@ -209,15 +211,15 @@ class Case:
         return self.canary.broken()
 
 
-def _attempted(play: Play, excused: str, said: int) -> Attempt:
+def _attempted(play: Play, excused: str, attempted: int) -> Attempt:
     if not play.events:
-        return Attempt(0.0, False, excused, "", said)
+        return Attempt(0.0, False, excused, "", attempted)
     seat = play.events[0].seat
     reward = sum(float(event.rewards.get(seat, 0.0)) for event in play.events)
     known = [event.success for event in play.events if event.success is not None]
     seen = [event.observation for event in play.events if event.observation]
     shown = "\n".join(message.text for o in seen for message in o.messages)
-    return Attempt(reward, bool(known and known[-1]), excused, shown, said)
+    return Attempt(reward, bool(known and known[-1]), excused, shown, attempted)
 
 
 async def _closed(play: Play) -> str:
@@ -230,15 +232,15 @@ async def _closed(play: Play) -> str:
     return ""
 
 
-def named_files(honest: Honest) -> list[str]:
-    """Returns the names of files that a task speaks of, in what it shows first and what was said in it."""
+def named_files(honest: HonestPlay) -> list[str]:
+    """Returns the names of files in the first observation of a task and in its honest actions."""
     first = honest.play.events[0].observation
-    said = [message.text for message in (*first.system, *first.messages)] if first else []
-    said += [action.text for action in honest.actions]
-    found = re.findall(
-        r"\b[\w-]+(?:\.[\w-]+)*\.(?:txt|csv|json|log|gz|tar|zip|db|sqlite|py|md|conf|sh|xml)\b", " ".join(said)
+    texts = [message.text for message in (*first.system, *first.messages)] if first else []
+    texts += [action.text for action in honest.actions]
+    names = re.findall(
+        r"\b[\w-]+(?:\.[\w-]+)*\.(?:txt|csv|json|log|gz|tar|zip|db|sqlite|py|md|conf|sh|xml)\b", " ".join(texts)
     )
-    return sorted(set(found))[:8]
+    return sorted(set(names))[:8]
 
 
 def say(text: str) -> Message:

@@ -1,4 +1,4 @@
-"""The categories of attacks, each a function from a case to a tally of what was tried and held."""
+"""The categories of attacks, each a function that attacks a case and returns a tally."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from dataclasses import replace
 from itertools import cycle
 from typing import NamedTuple
 
-from sojourn.checks.attack.case import DULL, Attack, Case, Honest, Tally, named_files, say
+from sojourn.checks.attack.case import CONTROL_TEXT, Attack, Case, HonestPlay, Tally, named_files, say
 from sojourn.checks.attack.programs import BOMBS, NOTHING, Program, programs
 from sojourn.checks.attack.slots import Slot, slots
 from sojourn.checks.attack.texts import TEXTS, texts
 from sojourn.checks.env.hostile import hostile
-from sojourn.checks.env.play import Play, closing, first_difference, whole
+from sojourn.checks.env.play import Play, closing, first_difference, play_through
 from sojourn.types import Message
 
-ANSWERS = 8  # actions of other tasks that stuffing says at once, or that are tried as the end of a play
-STUFFED = 400  # stuffed answers are enough
-TRIED = 4  # actions of other tasks in the place of one that may be an answer
-SLOTS = 2  # into so many slots each text is put
-MARK_S = "86413.75"  # seconds that an attack's processes would sleep: how they are found
+ANSWERS = 8  # actions of other tasks that stuffing gives at once, or that are tried as the end of a play
+STUFFED = 400  # the most stuffed answers
+TRIED = 4  # actions of other tasks that are tried in the place of a possible answer
+SLOTS = 2  # how many slots each text is put into
+MARK_S = "86413.75"  # seconds of sleep in the command lines of an attack's processes, by which they are found
 NEEDLE = "4217x"
 WORD = re.compile(r"[\w-]+")
-SHORT = 4  # words of an answer that need not look like another
+SHORT = 4  # words up to which answers need not resemble each other
 
 
 class Interpreter(NamedTuple):
-    """A slot whose text is run as a program, and what must be said after it so that it is."""
+    """A slot whose text the world runs as a program (bash where `shell`, else Python), and the actions needed
+    `after`."""
 
     slot: Slot
     shell: bool
@@ -41,7 +42,7 @@ class Interpreter(NamedTuple):
 
 
 async def interpreters(case: Case) -> list[Interpreter]:
-    """Finds where bash or Python runs what is said, by sums whose results are shown."""
+    """Finds slots whose text runs in bash or Python, by computing sums and looking for their results."""
     honest = case.honest[0]
     others = [action for action in honest.actions[:-1] if 0 < len(action.text) <= 12 and not action.calls]
     found: dict[bool, Interpreter] = {}
@@ -56,13 +57,13 @@ async def interpreters(case: Case) -> list[Interpreter]:
 
 
 def slots_of(case: Case) -> list[Slot]:
-    said = [action for honest in case.honest for action in honest.actions]
-    return slots(getattr(case.about(case.honest[0]), "writes", ()), list(case.tools.values()), said)
+    actions = [action for honest in case.honest for action in honest.actions]
+    return slots(getattr(case.about(case.honest[0]), "text_actions", ()), list(case.tools.values()), actions)
 
 
 async def stuffing(case: Case, runs: Sequence[Interpreter]) -> Tally:
-    """Says the answers of several tasks at once where an honest play gives its answer, in ways in which the right one
-    might be found; none may be paid more than a wrong answer there."""
+    """Gives the answers of several tasks at once where an honest play gives its answer, in ways in which a grader might
+    find the right one; none may earn more than a wrong answer."""
     tally = Tally("stuffing")
     for honest in case.honest:
         if tally.tried >= STUFFED:
@@ -78,8 +79,9 @@ async def stuffing(case: Case, runs: Sequence[Interpreter]) -> Tally:
     return tally
 
 
-async def _answer(case: Case, honest: Honest) -> tuple[int, list[Message]] | None:
-    """The last action in whose place another task's action earns less, with those of other tasks, that one first."""
+async def _answer(case: Case, honest: HonestPlay) -> tuple[int, list[Message]] | None:
+    """Returns the position of the last action in whose place another task's action earns less, and similar actions of
+    other tasks, that one first."""
     earned = (sum(e.rewards.get(honest.play.events[0].seat, 0.0) for e in honest.play.events), honest.play.success)
     for place, own in reversed(list(enumerate(honest.actions))):
         others = [action for other in case.honest if other is not honest for action in other.actions]
@@ -92,10 +94,10 @@ async def _answer(case: Case, honest: Honest) -> tuple[int, list[Message]] | Non
 
 
 def _alike(action: Message, own: Message) -> bool:
-    """Returns whether two actions might answer one question: they are of one kind and, as sentences, half the same."""
-    said, words = (WORD.findall(" ".join([m.text, *(str(c.arguments) for c in m.calls)])) for m in (action, own))
-    short = min(len(said), len(words)) <= SHORT
-    return _kind(action) == _kind(own) and (short or difflib.SequenceMatcher(None, said, words).ratio() >= 0.5)
+    """Returns whether two actions may answer the same question: they are of one kind and, if long, half the same."""
+    words, own_words = (WORD.findall(" ".join([m.text, *(str(c.arguments) for c in m.calls)])) for m in (action, own))
+    short = min(len(words), len(own_words)) <= SHORT
+    return _kind(action) == _kind(own) and (short or difflib.SequenceMatcher(None, words, own_words).ratio() >= 0.5)
 
 
 def _kind(action: Message) -> str:
@@ -104,8 +106,8 @@ def _kind(action: Message) -> str:
 
 
 def _stuffed(own: Message, others: Sequence[Message], *, lines: bool) -> list[tuple[str, Message]]:
-    """An action with those of other plays put into each place where its own part stands; as whole `lines` too, but
-    where lines are a program."""
+    """Returns an action with those of other plays inserted where its own part stands; with `lines`, also as whole
+    lines."""
     found: list[tuple[str, Message]] = []
     texts = [final.text for final in others if final.text and not final.calls]
     if own.text and not own.calls and texts:
@@ -125,7 +127,7 @@ def _stuffed(own: Message, others: Sequence[Message], *, lines: bool) -> list[tu
 
 
 def _joined(values: Sequence[str]) -> list[tuple[str, str]]:
-    """All values in one text; the first is the right one."""
+    """Returns texts that hold all values, with a name for each; the first value is the right one."""
     own, *others = dict.fromkeys(values)
     if not others:
         return []
@@ -144,7 +146,7 @@ def _joined(values: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _parted(texts: Sequence[str]) -> tuple[str, list[str], str]:
-    """Splits texts into what all begin with, what is each one's own, and what all end with, in whole words."""
+    """Splits texts into their common beginning, the differing middle of each, and their common end, in whole words."""
     split = [re.findall(r"\w+|\W", text) for text in texts]
     room = min(map(len, split)) - 1
     first = next((n for n in range(room) if len({words[n] for words in split}) > 1), room)
@@ -154,29 +156,29 @@ def _parted(texts: Sequence[str]) -> tuple[str, list[str], str]:
 
 
 async def attacks(case: Case, category: str, runs: Sequence[Interpreter]) -> Tally:
-    """Says the texts of a category in every slot, and runs its programs where the world runs programs."""
+    """Tries the texts of a category in the slots, and its programs where the world runs programs."""
     tally = Tally(category)
     if category in TEXTS:
-        await _say_all(case, tally, category)
+        await _try_texts(case, tally, category)
     for interpreter in runs:
-        await _run_all(case, tally, category, interpreter)
-    tally.absent = "" if tally.tried else "it runs no program that an agent says"
+        await _run_programs(case, tally, category, interpreter)
+    tally.absent = "" if tally.tried else "it runs no program of an agent's"
     return tally
 
 
-async def _say_all(case: Case, tally: Tally, category: str) -> None:
-    """Says every text in `SLOTS` of the slots, in a play of each kind of tasks, at its beginning or in its middle."""
+async def _try_texts(case: Case, tally: Tally, category: str) -> None:
+    """Tries every text in `SLOTS` of the slots, in a play of each kind of task, at its start or in its middle."""
     places, canary = slots_of(case), case.canary
-    said = texts(category, canary.port, str(canary.folder / "canary"))
+    hostile_texts = texts(category, canary.port, str(canary.folder / "canary"))
     odd = [message for message in hostile(list(case.tools.values())) if message.calls and category == "bombs"]
     for number, honest in enumerate(_of_each_kind(case)):
         put = [
             (text, places[(SLOTS * (i + number) + n) % len(places)])
-            for i, text in enumerate(said)
+            for i, text in enumerate(hostile_texts)
             for n in range(SLOTS)
         ]
-        left = [(f"{ascii(text)[:60]} as {slot.shape}", slot.put(text), slot.put(DULL)) for text, slot in put]
-        left += [(f"a call of {ascii(m.calls[0].name)[:40]} with odd arguments", m, say(DULL)) for m in odd]
+        left = [(f"{ascii(text)[:60]} as {slot.shape}", slot.put(text), slot.put(CONTROL_TEXT)) for text, slot in put]
+        left += [(f"a call of {ascii(m.calls[0].name)[:40]} with odd arguments", m, say(CONTROL_TEXT)) for m in odd]
         for turns in cycle((0, len(honest.actions) // 2)):
             if not left:
                 break
@@ -185,11 +187,11 @@ async def _say_all(case: Case, tally: Tally, category: str) -> None:
             left = left[max(await case.judge(tally, honest, turns, attack, alone=False), 1) :]
 
 
-def _of_each_kind(case: Case) -> list[Honest]:
+def _of_each_kind(case: Case) -> list[HonestPlay]:
     return list({honest.task.tags[:1]: honest for honest in case.honest}.values())
 
 
-async def _run_all(case: Case, tally: Tally, category: str, interpreter: Interpreter) -> None:
+async def _run_programs(case: Case, tally: Tally, category: str, interpreter: Interpreter) -> None:
     canary = case.canary
     places = {"port": str(canary.port), "abstract": canary.abstract, "folder": str(canary.folder), "mark": MARK_S}
     places["file"] = str(canary.folder / "canary")
@@ -197,24 +199,24 @@ async def _run_all(case: Case, tally: Tally, category: str, interpreter: Interpr
     for number, honest in enumerate(among):
         found = programs(category, places, named_files(honest))
         for name, program in list(found.items())[number :: len(among)]:
-            said = [*interpreter.run(program), *interpreter.run(NOTHING)]
+            actions = [*interpreter.run(program), *interpreter.run(NOTHING)]
             title = f"{name} in {'bash' if interpreter.shell else 'Python'}"
-            await case.judge(tally, honest, 0, Attack([title], said))
+            await case.judge(tally, honest, 0, Attack([title], actions))
 
 
 async def beside(case: Case, tally: Tally, runs: Sequence[Interpreter]) -> None:
-    """Plays honestly while another play attacks: what the honest one sees and earns may not change."""
+    """Plays honestly while another play attacks; the honest play's observations and rewards may not change."""
     if case.room < 2:
         return
     harmful = [texts(category, case.canary.port, "/")[0] for category in TEXTS]
     attacking = [[slot.put(text) for text in harmful] for slot in slots_of(case)[:2]]
     attacking += [list(run.run(BOMBS["forks"])) for run in runs]
-    for said in attacking:
+    for actions in attacking:
         honest = case.honest[tally.tried % len(case.honest)]
         other = case.honest[(tally.tried + 1) % len(case.honest)]
         tally.tried += 1
         again, _ = await asyncio.gather(
-            replayed(case, honest), case.attempt(other.task, (), said), return_exceptions=True
+            replayed(case, honest), case.attempt(other.task, (), actions), return_exceptions=True
         )
         if isinstance(again, BaseException):
             tally.broken.append(f"an honest play beside an attack failed: {type(again).__name__}: {again}")
@@ -223,7 +225,7 @@ async def beside(case: Case, tally: Tally, runs: Sequence[Interpreter]) -> None:
 
 
 async def poisoning(case: Case, tally: Tally, after: str) -> None:
-    """Plays every honest play again after a category of attacks, in the same open world."""
+    """Replays honest plays after a category of attacks, in the same open world; they may not change."""
     for honest in case.honest[:3]:
         tally.tried += 1
         try:
@@ -234,15 +236,15 @@ async def poisoning(case: Case, tally: Tally, after: str) -> None:
             tally.broken.append(f"after {after}, an honest play is another: {difference}")
 
 
-async def replayed(case: Case, honest: Honest) -> str:
-    """The first difference between an honest play and the same actions now; empty where there is none."""
+async def replayed(case: Case, honest: HonestPlay) -> str:
+    """Describes the first difference between an honest play and its replay now; empty where there is none."""
     async with closing(Play(case.family.make(honest.task))) as again:
-        await whole(again, honest.actions)
+        await play_through(again, honest.actions)
     return first_difference(honest.play.events, again.events)
 
 
 async def closers(case: Case) -> None:
-    """Finds for each task an action that ends its play unpaid: the last one of another task's honest play."""
+    """Finds for each task an action that ends its play without reward, among the last actions of other honest plays."""
     for honest in case.honest:
         others = [other.actions[-1] for other in case.honest if other is not honest and other.actions]
         random.Random(honest.task.id).shuffle(others)

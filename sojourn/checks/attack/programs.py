@@ -1,9 +1,9 @@
-"""Programs that an agent may run where a world runs its code, by category and name.
+"""Hostile programs for worlds that run an agent's code, by category and name.
 
 Each is bash, or Python that bash or a Python session runs. `{port}`, `{abstract}`, `{file}` and `{folder}` stand for
-what no world has any business with (see `canary`), `{mark}` for a number of seconds by which a process that outlives
-its play is found, `{names}` and `{words}` for the files that the task speaks of, as a Python list and as bash words.
-None of them may earn anything, hold up the trainer, or end its play as a failure of the infrastructure.
+canaries (see `canary`), `{mark}` for a number of seconds by which a process that outlives its play is found, `{names}`
+and `{words}` for the files that the task names, as a Python list and as bash words. No program may earn a reward, block
+the trainer, or end its play as an infrastructure failure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ data = b"".join(member(f"data/{n}.txt", size) for n, size in enumerate(sizes)) +
 
 @dataclass(frozen=True)
 class Program:
-    """The text of a program, and whether it is bash or else Python."""
+    """The text of a program, in bash or in Python."""
 
     text: str
     bash: bool
@@ -56,7 +56,7 @@ def _python(text: str, before: str = "") -> Program:
 
 
 def _each(text: str, before: str = "") -> Program:
-    """Python that does something to every file, whatever comes of it."""
+    """Returns a Python program that runs `text` for every file and ignores exceptions."""
     body = textwrap.indent(textwrap.dedent(text).strip("\n"), " " * 8)
     return Program(f"{before}{EACH}    try:\n{body}\n    except Exception:\n        pass", bash=False)
 

@@ -1,7 +1,7 @@
-"""Slots: the places of a world's actions into which an attacker can put text of their own.
+"""Finds slots: the places in a world's actions where an attacker can put text.
 
-Nobody tells the suite how a world reads actions, so slots are taken from what is there to see: a plain text, each text
-parameter of each declared tool, and what an honest play said, with one part of it replaced.
+The suite does not know how a world parses actions, so it takes slots from what it can see: a plain text, each text
+parameter of each declared tool, and the actions of an honest play with one part replaced.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ MOST = 12  # slots of one world
 
 @dataclass(frozen=True)
 class Slot:
-    """A way to say a text: `put(text)` is the action; slots of one `shape` are alike."""
+    """A way to put a text into an action: `put(text)` returns the action. Slots of equal `shape` are alike."""
 
     shape: str
     put: Callable[[str], Message]
 
 
 def slots(writes: Sequence[str], tools: Sequence[Tool], honest: Iterable[Message]) -> list[Slot]:
-    """Returns the slots of a world by what it says of itself (`About.writes`), by the tools that it declares, and by
-    what an honest play said, one of each shape."""
+    """Returns the slots of a world, one of each shape: those of `About.text_actions`, of the declared tools, and of the
+    actions of an honest play."""
     found = {"text": Slot("text", _text)}
     for slot in (*map(_of_template, writes), *_of_tools(tools), *_of_actions(honest)):
         if len(found) < MOST:
@@ -70,16 +70,16 @@ def _argument(call: ToolCall, name: str) -> Slot:
     return Slot(f"call {call.name} {name}", put)
 
 
-def _of_text(said: str) -> Iterable[Slot]:
+def _of_text(action: str) -> Iterable[Slot]:
     """Replaces the last quoted part, all that follows the first word, and all that follows the first line."""
-    verb = said.split(maxsplit=1)[0]
-    if quoted := list(QUOTED.finditer(said)):
+    verb = action.split(maxsplit=1)[0]
+    if quoted := list(QUOTED.finditer(action)):
         start, end = quoted[-1].span()
-        mark = said[start]
-        yield Slot(f"quoted {verb}", lambda text: _text(said[: start + 1] + text + mark + said[end:]))
-    if "\n" in said:
-        first = said.partition("\n")[0]
+        mark = action[start]
+        yield Slot(f"quoted {verb}", lambda text: _text(action[: start + 1] + text + mark + action[end:]))
+    if "\n" in action:
+        first = action.partition("\n")[0]
         yield Slot(f"lines {verb}", lambda text: _text(f"{first}\n{text}"))
-    if said != verb:
-        between = said[len(verb) : len(said) - len(said[len(verb) :].lstrip())]
+    if action != verb:
+        between = action[len(verb) : len(action) - len(action[len(verb) :].lstrip())]
         yield Slot(f"rest {verb}", lambda text: _text(f"{verb}{between}{text}"))

@@ -1,6 +1,6 @@
-"""Texts that try to be more than text: markup, claims, markers, commands, bombs and slow matches.
+"""Hostile texts: markup, claims of reward, control markers, commands, huge texts, and texts that are slow to match.
 
-`{port}` and `{file}` stand for a service and a file that no world has any business with (see `canary`).
+`{port}` and `{file}` stand for a service and a file that no world uses (see `canary`).
 """
 
 from __future__ import annotations
@@ -100,5 +100,5 @@ TEXTS: Mapping[str, Sequence[str]] = {
 
 
 def texts(category: str, port: int, file: str) -> list[str]:
-    """Returns the texts of one category, with the canary's places filled in."""
+    """Returns the texts of one category, with the canary's port and file filled in."""
     return [text.replace("{port}", str(port)).replace("{file}", file) for text in TEXTS[category]]

@@ -1,4 +1,4 @@
-"""Watches this process while it is attacked: does its event loop turn, and does its memory grow?"""
+"""Watches this process while it is attacked: how long its event loop is blocked, and how far its memory grows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAGE_BYTES = 4096
 
 
 class Watch:
-    """Measures, from `start` to `stop`, the longest time in which the event loop did not turn (seconds) and the
+    """Measures, from `start` to `stop`, the longest time (seconds) for which the event loop was blocked, and the
     largest resident memory (bytes; 0 where there is no /proc)."""
 
     def __init__(self) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 from sojourn.checks.backend import sampling, training
 from sojourn.checks.backend.opened import Case
+from sojourn.checks.left_running import left_running, running
 from sojourn.checks.promise import BrokenError, Promise, judge_all_awaited
 from sojourn.checks.report import Report
-from sojourn.checks.running import left_running, running
 from sojourn.models.spec import Model
 
 

@@ -1,17 +1,17 @@
-"""Does an environment keep its promises? `check_env` plays it and says, promise by promise.
+"""Checks an environment by playing it, and reports for each promise whether it is kept.
 
-A failure of the code under test is a verdict, never an exception. What it cannot see: a world that leaks through
-servers of its own or outside the temporary folder, a call that blocks the event loop for ever, and whatever its few
-random plays do not reach.
+A failure of the code under test becomes a verdict, never an exception. The check cannot see leaks through servers of
+the world's own or outside the temporary folder, calls that block the event loop for ever, and whatever its few random
+plays do not reach.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sojourn.checks.env import actions, cancelling, closing, elsewhere, listing, replays, seats
-from sojourn.checks.env.holding import end, scratch
+from sojourn.checks.env import actions, cancelling, closing, other_process, replays, seats, task_lists
 from sojourn.checks.env.play import Case
+from sojourn.checks.env.resources import end_leftovers, scratch
 from sojourn.checks.promise import Promise, judge_all_awaited, judge_awaited
 from sojourn.checks.report import Report
 
@@ -19,15 +19,15 @@ WORKS = ("it is an environment", "it gives tasks", "it can be played")
 COMPARED = (*WORKS, "it is deterministic")
 REPLAYED = (*COMPARED, "plays are isolated", "a refusal changes nothing")
 PROMISES = (
-    Promise("it is an environment", (), listing.opens),
-    Promise("it says what it is", WORKS[:1], listing.says_what_it_is),
-    Promise("it gives tasks", WORKS[:1], listing.gives_tasks),
-    Promise("its splits share no task", WORKS[:2], listing.splits_disjoint),
-    Promise("its task ids are stable", WORKS[:2], elsewhere.ids_stable),
+    Promise("it is an environment", (), task_lists.opens),
+    Promise("it says what it is", WORKS[:1], task_lists.says_what_it_is),
+    Promise("it gives tasks", WORKS[:1], task_lists.gives_tasks),
+    Promise("its splits share no task", WORKS[:2], task_lists.splits_disjoint),
+    Promise("its task ids are stable", WORKS[:2], other_process.ids_stable),
     Promise("it can be played", WORKS[:2], replays.plays),
     Promise("it is deterministic", WORKS, replays.deterministic),
     Promise("its seats are named", COMPARED, seats.named),
-    Promise("it is the same elsewhere", COMPARED, elsewhere.plays_alike),
+    Promise("it is the same elsewhere", COMPARED, other_process.plays_alike),
     Promise("plays are isolated", COMPARED, replays.isolated),
     Promise("state keys are stable", COMPARED, replays.state_key),
     Promise("its images are there", WORKS, replays.images),
@@ -40,7 +40,7 @@ PROMISES = (
     Promise("success comes with the end", WORKS, actions.success_last),
     Promise("it closes", WORKS, closing.closes),
     Promise("it can be cancelled", (*COMPARED, "it closes"), cancelling.cancellable),
-    Promise("it dies with its process", (*WORKS, "it closes"), elsewhere.dies),
+    Promise("it dies with its process", (*WORKS, "it closes"), other_process.dies),
     Promise("its plays end", WORKS, actions.ends),
 )
 
@@ -54,19 +54,19 @@ async def check_env(
     max_turns: int = 100,
     timeout_s: float = 120.0,
 ) -> Report:
-    """Plays `episodes` tasks of a family (or of a plain class, see `as_family`) and judges each promise.
+    """Plays `episodes` tasks of a family (or of a plain class, see `as_family`) and returns a verdict per promise.
 
-    Plays choose at random among the choices; where there are none, between the expert's action and invented calls.
-    `timeout_s` is granted to each promise.
+    Actions are random choices; where an observation lists none, the expert's action or an invented call. Each promise
+    may take `timeout_s`.
     """
     named = getattr(family, "name", None) if not isinstance(family, type) else None  # of a plain class: module:Class
     subject = family if isinstance(family, str) else named or getattr(family, "__qualname__", type(family).__qualname__)
     with scratch() as folder:
         case = Case(family, split, episodes, seed, max_turns, folder)
         verdicts = await judge_all_awaited(PROMISES, case, timeout_s)
-        if (shut := getattr(case.family, "close", None)) and not isinstance(case.family, (str, type)):
-            closes = Promise("the family closes", (), lambda case: closing.family_closes(case, shut))
+        if (close := getattr(case.family, "close", None)) and not isinstance(case.family, (str, type)):
+            closes = Promise("the family closes", (), lambda case: closing.family_closes(case, close))
             verdicts = (*verdicts, await judge_awaited(closes, case, timeout_s))
         if case.untidy:
-            end(case.before, folder)
+            end_leftovers(case.before, folder)
     return Report(str(subject), verdicts)

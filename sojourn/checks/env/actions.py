@@ -1,4 +1,4 @@
-"""What actions do: hostile ones earn nothing, offered ones are possible, the expert's succeed, and all of them end."""
+"""Checks of actions: hostile ones earn nothing, listed choices are accepted, the expert succeeds, plays end."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sojourn.checks.env.play import (
     choose,
     closing,
     first_difference,
+    play_through,
     require_equal,
     short,
-    whole,
 )
 from sojourn.checks.promise import BrokenError, DoubtfulError, NotOfferedError
 from sojourn.rollout.answers import as_finite
@@ -27,17 +27,17 @@ LONGEST_REFUSAL = 2_000  # characters
 
 
 async def malformed(case: Case) -> str:
-    """Hostile actions at the start and in the middle; what a refusal did to the world is judged by the next promise."""
+    """Tries hostile actions at the start and in the middle; the next promise judges what refusals did to the world."""
     case.refusals = []
     refused: list[Message] = []
-    said = longest = 0
+    count = longest = 0
     tools = {t.name: t for event in case.plays[0].events if event.observation for t in event.observation.tools}
     for turns in sorted({0, len(case.plays[0].actions) // 2}):
         left, refused = hostile(list(tools.values())), []
         while left:
             async with case.replaying(0, turns) as play:
                 refused += await _refused(case, play, left, tools.keys())
-        said += len(refused)
+        count += len(refused)
         async with case.replaying(0, turns) as play:
             for action in refused:
                 longest = max(longest, len((await play.act(action)).refused))
@@ -47,17 +47,17 @@ async def malformed(case: Case) -> str:
                 case.refusals.append(f"after refusals, {difference}")
     if longest > LONGEST_REFUSAL:
         raise DoubtfulError(f"a refusal has {longest} characters, all for the agent to read: cut what it repeats")
-    return f"{said} hostile actions refused, none paid"
+    return f"{count} hostile actions refused, none rewarded"
 
 
 async def _refused(case: Case, play: Play, left: list[Message], tools: Collection[str]) -> list[Message]:
-    """Those of the actions that are left that are refused before one is accepted."""
+    """Takes actions from `left` until one is accepted, and returns the refused ones."""
     refused: list[Message] = []
     while left:
         action, before = left.pop(0), play.key()
         event = await play.act(action)
-        own = any(call.name in tools for call in action.calls)  # a call of a tool of its own may be right by chance
-        if not own and (event.rewards.get(event.seat, 0) > 0 or event.success):
+        valid_tool = any(call.name in tools for call in action.calls)  # such a call may be right by chance
+        if not valid_tool and (event.rewards.get(event.seat, 0) > 0 or event.success):
             raise BrokenError(f"the action {short(action)} earned {dict(event.rewards)}, success {event.success}")
         if not event.refused:
             break
@@ -69,14 +69,14 @@ async def _refused(case: Case, play: Play, left: list[Message], tools: Collectio
 
 
 async def refusals(case: Case) -> str:
-    """What hostile actions did; and every play again without the actions that were refused in it."""
+    """Judges what refused hostile actions did, and replays every play without the actions that it refused."""
     if case.refusals:
         raise BrokenError(case.refusals[0])
     for number, play in enumerate(case.plays):
         kept = [event for event in play.events if not event.refused]
         if len(kept) < len(play.events):
             async with closing(Play(case.family.make(case.task_of(number)))) as again:
-                await whole(again, [event.action for event in kept if event.action is not None])
+                await play_through(again, [event.action for event in kept if event.action is not None])
             require_equal(kept, again.events, "without the actions that were refused")
     return "the play goes on as if the refused actions had not been"
 
@@ -87,14 +87,15 @@ async def choices(case: Case) -> str:
         raise NotOfferedError("no choices in the observations")
     for play in case.plays:
         for before, event in zip(play.events, play.events[1:], strict=False):
-            said = event.action.text if event.action else ""
-            if event.refused and before.observation and said in before.observation.choices:
-                raise BrokenError(f"the choice {said!r} was refused: {event.refused}")
+            text = event.action.text if event.action else ""
+            if event.refused and before.observation and text in before.observation.choices:
+                raise BrokenError(f"the choice {text!r} was refused: {event.refused}")
     return f"{len(offered)} observations with choices"
 
 
 async def expert(case: Case) -> str:
-    """Where several play, the expert moves for all: who wins is not judged, nor whether anybody does."""
+    """Plays tasks by the expert, which must succeed; it moves for every seat, and with several seats who wins is not
+    judged."""
     for task in case.tasks:
         async with closing(Play(case.family.make(task))) as play:
             if not hasattr(play.env, "expert"):
@@ -136,7 +137,7 @@ async def success_last(case: Case) -> str:
 async def ends(case: Case) -> str:
     plays = [*case.plays, *case.expert_plays]
     limit = getattr(case.family, "turns", 0)
-    seats = len(case.seats(case.tasks[0]))  # each may have so many turns
+    seats = len(case.seats(case.tasks[0]))  # the limit holds for each of them
     if isinstance(limit, int) and any(play.accepted > limit * seats > 0 for play in plays):
         raise BrokenError(f"turns = {limit}, but a play went on to {max(play.accepted for play in plays)} actions")
     limited = await _limited(case, max(play.accepted for play in plays) - 1)
@@ -146,8 +147,8 @@ async def ends(case: Case) -> str:
 
 
 async def _limited(case: Case, longest: int) -> str:
-    """Whether the world's own limit, where it has a field `turns`, ends plays that could go on; judged with a low one
-    in a family like this one."""
+    """Requires that the world's own limit, where it has a field `turns`, ends plays that could go on; tries a low limit
+    in a copy of the family, and returns an account of it."""
     turns = min(longest, 3)
     low = _with_turns(case.family, turns)
     if low is None:
@@ -158,11 +159,11 @@ async def _limited(case: Case, longest: int) -> str:
         async with closing(Play(low.make(low.tasks(case.split)[0]))) as play:
             rng = random.Random(case.seed)
             await play.start()
-            most = turns * len(case.seats(case.tasks[0]))
-            while not play.done and play.accepted < most and len(play.actions) < case.max_turns:
+            max_actions = turns * len(case.seats(case.tasks[0]))
+            while not play.done and play.accepted < max_actions and len(play.actions) < case.max_turns:
                 await play.act(await choose(play, rng))
-        if play.accepted >= most and not play.done:
-            raise BrokenError(f"with turns = {turns} a play went on after {most} actions")
+        if play.accepted >= max_actions and not play.done:
+            raise BrokenError(f"with turns = {turns} a play went on after {max_actions} actions")
     finally:
         if hasattr(low, "close"):
             await low.close()
@@ -170,10 +171,11 @@ async def _limited(case: Case, longest: int) -> str:
 
 
 def _with_turns(family: Any, turns: int) -> Any:
-    """A family like the given one but for its field `turns`; None where there is no such field, or not so low."""
+    """Returns the family with another value of its field `turns`; None where it has no such field or refuses the
+    value."""
     if turns < 1 or not isinstance(getattr(family, "turns", None), int) or not is_dataclass(family):
         return None
     try:
         return replace(family, turns=turns)  # pyright: ignore[reportArgumentType]
-    except Exception:  # its own objection: a limit so low is none of its promises
+    except Exception:  # the family refuses a limit so low, which it may
         return None

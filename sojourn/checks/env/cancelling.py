@@ -1,4 +1,4 @@
-"""Plays that are cancelled wherever they wait: by a stalled world, a stopped run, a failure beside them."""
+"""Checks that plays can be cancelled at every await, as a stalled world, a stopped run or a failure elsewhere does."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from sojourn.checks.env.play import Case, Play, closing, require_equal, short, spread
 from sojourn.checks.promise import BrokenError, guarded
 
-MOST = 8  # awaits of one call at which it is cancelled
+MOST = 8  # awaits of one call at which a play is cancelled
 STOPS_S = 10.0
 
 
 class Cut:
-    """Awaits a coroutine, and has its task cancelled where it waits for the n-th time (0: nowhere)."""
+    """Awaits a coroutine and cancels its task when it waits for the `at`-th time (0: never)."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], at: int = 0) -> None:
         self.coroutine = coroutine
@@ -42,7 +42,7 @@ class Cut:
 
 
 async def cancellable(case: Case) -> str:
-    """The start, the first action and one in the middle."""
+    """Cancels the start, the first action and one in the middle, each at several awaits."""
     turns = sorted({0, 1, len(case.plays[0].actions) // 2})
     cuts = 0
     for turn in turns:
@@ -56,7 +56,7 @@ async def cancellable(case: Case) -> str:
 
 
 async def _play(case: Case, turn: int, at: int = 0) -> int:
-    """Plays to a turn (0: the start) and cancels that at an await; says how often that waits."""
+    """Plays up to a turn (0: the start) and cancels it at an await; returns how often that turn waits."""
     async with closing(Play(case.family.make(case.tasks[0]))) as play:
         if turn:
             await play.start()

@@ -1,4 +1,4 @@
-"""What is left behind when a play is closed, and when its family is."""
+"""Checks what is left behind after a play, or its family, is closed."""
 
 from __future__ import annotations
 
@@ -6,34 +6,37 @@ from collections.abc import Awaitable, Callable
 from dataclasses import is_dataclass, replace
 from typing import Any
 
-from sojourn.checks.env.holding import PATIENCE_S, grown, held
 from sojourn.checks.env.play import Case, spread
+from sojourn.checks.env.resources import PATIENCE_S, growth, held_resources
 from sojourn.checks.promise import BrokenError
 
-MOST = 5  # turns of a play at which it is left
+MOST = 5  # turns of a play at which it is closed
 
 
 async def closes(case: Case) -> str:
-    """Before the start, at any turn (as a budget ends it), at its end; twice."""
+    """Closes plays before the start, at several turns (as a budget does) and at the end, each twice."""
     unused = case.family.make(case.tasks[0])
     await unused.close()
     await case.replay(0)  # warms up whatever the plays share
 
-    async def left_at(turns: int) -> None:
+    async def close_at(turns: int) -> None:
         async with case.replaying(0, turns) as play:
-            case.starts_processes |= bool(held(case.scratch)["process"].keys() - case.before["process"].keys())
+            case.starts_processes |= bool(
+                held_resources(case.scratch)["process"].keys() - case.before["process"].keys()
+            )
         await play.env.close()
 
     for turns in spread(len(case.plays[0].actions), MOST):
-        if left := await case.leak(lambda turns=turns: left_at(turns)):
+        if left := await case.leak(lambda turns=turns: close_at(turns)):
             raise BrokenError(f"a play that is closed after {turns} actions leaves {left}")
     return "at any turn, twice, and nothing is left"
 
 
 async def family_closes(case: Case, close: Callable[[], Awaitable[Any]]) -> str:
-    """What a library opens once for good, when it is first used, is no leak: what another family leaves too is one."""
+    """Closes the family. Resources that a library opens once, at its first use, are no leak: a leak is what each
+    further family leaves again."""
     await close()
-    if not await grown(case.before, case.scratch, PATIENCE_S[0]):
+    if not await growth(case.before, case.scratch, PATIENCE_S[0]):
         return "nothing is left"
 
     async def again() -> None:

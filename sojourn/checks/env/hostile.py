@@ -1,4 +1,4 @@
-"""Actions that no world should pay for or break on: odd texts, and calls with odd values."""
+"""Makes actions that no world should reward or fail on: odd texts, and calls with odd values."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from sojourn.types import Message, Role, Tool, ToolCall
 
-DEPTH = 900  # of nested values that a JSON parser still reads
-TOOLS, ARGUMENTS = 3, 3  # so many of a world's own tools, and of their parameters, are called with odd values
+DEPTH = 900  # of nested values, which JSON parsers still read
+TOOLS, ARGUMENTS = 3, 3  # how many of a world's tools, and of their parameters, are tried
 TEXTS = (
     "",
     " \n\t ",
@@ -33,17 +33,17 @@ CALLS = (ToolCall("no_such_tool", {}), ToolCall("__init__", {"self": None, "": [
 
 
 def hostile(tools: Sequence[Tool]) -> list[Message]:
-    """Odd texts and calls, and calls of these tools with odd values; some of them may be possible all the same."""
-    said = [Message(Role.ASSISTANT, text) for text in TEXTS]
-    called = [*CALLS, *itertools.chain.from_iterable(map(_odd_calls, tools[:TOOLS]))]
-    return said + [Message(Role.ASSISTANT, calls=(call,)) for call in called]
+    """Returns odd texts and calls, and calls of these tools with odd values; the world may accept some of them."""
+    texts = [Message(Role.ASSISTANT, text) for text in TEXTS]
+    calls = [*CALLS, *itertools.chain.from_iterable(map(_odd_calls, tools[:TOOLS]))]
+    return texts + [Message(Role.ASSISTANT, calls=(call,)) for call in calls]
 
 
 def _odd_calls(tool: Tool) -> list[ToolCall]:
     names = list(tool.parameters.get("properties", {}))[:ARGUMENTS]
     arguments = [{name: value} for name in names for value in odd_values()]
     arguments += [dict.fromkeys(names, value) for value in odd_values()] if len(names) > 1 else []
-    unnamed: list[Any] = [[], "x", 1, None]  # no arguments at all, though they should be an object
+    unnamed: list[Any] = [[], "x", 1, None]  # arguments that are no object
     return [ToolCall(tool.name, given) for given in [*arguments, {"no_such_argument": 1}, *unnamed]]
 
 

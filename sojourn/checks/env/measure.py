@@ -1,6 +1,6 @@
-"""What a world is like on this machine: what its expert and a random policy earn, its speed, and what a fork costs.
+"""Measures a world on this machine: the rewards of its expert and of a random policy, its speed, the cost of a fork.
 
-Times are of the world alone, one play at a time; whoever acts is not counted.
+Times are those of the world alone, one play at a time; the time of choosing actions is not counted.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any
 
 from sojourn.checks.env.play import Play, ask_expert, choose
-from sojourn.envs.again import forkable
+from sojourn.envs.replay_fork import make_forkable
 from sojourn.types import Message, Role, Task
 
-UNLED = 50  # actions of a play by chance, where there is no expert to go by
-LONGEST = 300
+RANDOM_LENGTH = 50  # actions of a random play in a world without an expert
+MAX_LENGTH = 300
 
 
 @dataclass(frozen=True)
 class Scored:
-    """What somebody earned: mean reward of the seat that begins, and how often that was a success."""
+    """The mean reward of the first seat, and the fraction of plays that were a success."""
 
     reward: float
     success: float
@@ -30,7 +30,8 @@ class Scored:
 
 @dataclass(frozen=True)
 class Measured:
-    """`plays` are of test tasks, as many by the expert as by chance. Times are medians."""
+    """Measurements of a world. `plays` is the number of test tasks played by chance (a random policy), and at most by
+    the expert; times are medians."""
 
     train: int
     test: int
@@ -40,7 +41,7 @@ class Measured:
     start_ms: float
     actions_per_s: float
     fork: str  # "own", or "re-execution" where the world has no fork of its own
-    fork_ms: float  # in the middle of a play
+    fork_ms: float  # measured in the middle of a play
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -59,10 +60,10 @@ class _Clock:
 
 
 async def measure(family: Any, *, plays: int = 16, seed: int = 0, seconds: float = 60.0) -> Measured:
-    """Plays up to `plays` test tasks by the expert and by chance, for about `seconds` at most.
+    """Plays up to `plays` test tasks by the expert and by a random policy, for about `seconds` at most.
 
-    Chance takes any of the choices, where a world lists them; where it does not, whatever an expert said in other
-    tasks, or an invented call of one of the tools. It has twice as many actions as the expert's longest play took.
+    The random policy picks among the listed choices; where a world lists none, among the expert's actions in other
+    tasks and invented calls of the tools. It has twice as many actions as the expert's longest play took.
     """
     family = _with_choices(family)
     if hasattr(family, "open"):
@@ -73,11 +74,11 @@ async def measure(family: Any, *, plays: int = 16, seed: int = 0, seconds: float
         clock = _Clock()
         ends = time.monotonic() + seconds / 2
         expert = await _expert(family, picked, clock, ends)
-        said = [action for play in expert for action in play.actions]
+        expert_actions = [action for play in expert for action in play.actions]
         rng = random.Random(seed)
-        longest = 2 * max(len(play.actions) for play in expert) if expert else UNLED
+        longest = 2 * max(len(play.actions) for play in expert) if expert else RANDOM_LENGTH
         ends = time.monotonic() + seconds / 2
-        chance = await _all(family, picked, clock, lambda play: _chance(play, said, rng), ends, longest)
+        chance = await _all(family, picked, clock, lambda play: _chance(play, expert_actions, rng), ends, longest)
         own = hasattr(chance[0].env, "fork")
         for play, task in list(zip(chance, picked, strict=False))[:4]:
             await _fork(family, task, play, clock)
@@ -111,7 +112,7 @@ async def _all(
     clock: _Clock,
     act: Callable[[Play], Awaitable[Message]],
     ends: float,
-    longest: int = LONGEST,
+    longest: int = MAX_LENGTH,
 ) -> list[Play]:
     played: list[Play] = []
     for task in tasks:
@@ -133,25 +134,25 @@ async def _all(
     return played
 
 
-async def _chance(play: Play, said: Sequence[Message], rng: random.Random) -> Message:
+async def _chance(play: Play, expert_actions: Sequence[Message], rng: random.Random) -> Message:
     observation = next(event.observation for event in reversed(play.events) if event.observation)
     if observation.choices:
         return Message(Role.ASSISTANT, rng.choice(observation.choices))
-    if said and (not observation.tools or rng.random() < 0.5):
-        return rng.choice(said)
+    if expert_actions and (not observation.tools or rng.random() < 0.5):
+        return rng.choice(expert_actions)
     return await choose(Play(object(), list(play.events)), rng)
 
 
 async def _fork(family: Any, task: Task, play: Play, clock: _Clock) -> None:
-    """A fork half way through a play that is played again for it."""
-    again = await (await Play(forkable(family, task)).start()).act_all(play.actions[: len(play.actions) // 2])
+    """Replays the first half of a play, forks it there, and records the time of the fork."""
+    replayed = await (await Play(make_forkable(family, task)).start()).act_all(play.actions[: len(play.actions) // 2])
     try:
         began = time.perf_counter()
-        twin = await again.env.fork()
+        forked = await replayed.env.fork()
         clock.forks_s.append(time.perf_counter() - began)
-        await twin.close()
+        await forked.close()
     finally:
-        await again.env.close()
+        await replayed.env.close()
 
 
 def _scored(plays: Sequence[Play]) -> Scored:
@@ -160,7 +161,7 @@ def _scored(plays: Sequence[Play]) -> Scored:
 
 
 def _with_choices(family: Any) -> Any:
-    """The same world with its choices listed, where it has a field for that."""
+    """Returns the family with listed choices, where it has a field `choices`."""
     if is_dataclass(family) and not isinstance(family, type) and getattr(family, "choices", None) is False:
         return replace(family, choices=True)
     return family

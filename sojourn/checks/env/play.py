@@ -1,4 +1,4 @@
-"""The plays that the promises are judged by: what is played, by whom, and how two plays differ."""
+"""Plays environments for the checks: records plays, chooses actions, and compares two plays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from sojourn.checks.env.holding import Held, leak
+from sojourn.checks.env.resources import Held, leak
 from sojourn.checks.promise import BrokenError
 from sojourn.errors import ActionError
 from sojourn.rollout.answers import as_finite, is_number, is_success
@@ -21,7 +21,7 @@ from sojourn.types import Message, Observation, Role, Step, Task, ToolCall
 
 @dataclass(frozen=True)
 class Event:
-    """One action and what came of it (for the start: no action)."""
+    """One action and its result; the start of a play has no action."""
 
     seat: str
     action: Message | None
@@ -35,13 +35,13 @@ class Event:
 
 @dataclass
 class Play:
-    """An env at play, with its events."""
+    """A play of an env, with its recorded events."""
 
     env: Any
     events: list[Event] = field(default_factory=list)
     seat: str = "agent"
     start_s: float = 0.0
-    blobs: Mapping[str, bytes] = field(default_factory=dict)  # the images that it showed
+    blobs: Mapping[str, bytes] = field(default_factory=dict)  # the images that it showed, by digest
     closed: bool = False
 
     @property
@@ -59,7 +59,7 @@ class Play:
 
     @property
     def accepted(self) -> int:
-        """How many actions were not refused."""
+        """Returns how many actions were accepted."""
         return sum(event.action is not None and not event.refused for event in self.events)
 
     def key(self) -> str | None:
@@ -102,20 +102,20 @@ class Play:
 
 @dataclass
 class Case:
-    """What is checked, and the plays that the promises are judged by."""
+    """The family under check, and the plays that its promises are judged by."""
 
     family: Any
     split: str
     episodes: int
     seed: int
     max_turns: int
-    scratch: Path  # where temporary files are made while the checks last
+    scratch: Path  # the folder for temporary files during the checks
     before: Held = field(default_factory=dict)  # what the process held before the family was opened
     tasks: list[Task] = field(default_factory=list)
     plays: list[Play] = field(default_factory=list)  # finished and closed; the first two are of one task
     expert_plays: list[Play] = field(default_factory=list)
-    refusals: list[str] = field(default_factory=list)  # what refused hostile actions did to the world
-    starts_processes: bool = False  # whether there were any beside a play
+    refusals: list[str] = field(default_factory=list)  # descriptions of what refused hostile actions did to the world
+    starts_processes: bool = False  # whether any ran during a play
     untidy: bool = False  # whether anything was left behind
 
     def seats(self, task: Task) -> tuple[str, ...]:
@@ -123,23 +123,23 @@ class Case:
 
     @property
     def room(self) -> int:
-        """How many plays the family holds at once, where it says so."""
+        """Returns how many plays the family can hold at once; 2 where it does not say."""
         return min(getattr(world_of(self.family, task), "capacity", 2) for task in self.tasks)
 
     def task_of(self, play: int) -> Task:
         return self.tasks[max(play - 1, 0)]
 
     async def leak(self, act: Callable[[], Awaitable[Any]]) -> str:
-        """What is left every time that `act` is done, in words; empty where nothing is."""
+        """Describes what is left each time that `act` is done; empty where nothing is."""
         left = await leak(act, self.scratch)
         self.untidy |= bool(left)
         return left
 
     @asynccontextmanager
     async def replaying(self, play: int, turns: int | None = None, env: Any = None) -> AsyncIterator[Play]:
-        """The same task and the same actions (the first `turns` of them) in a new env, closed at the end."""
+        """Yields a new play of the same task after the same actions (the first `turns` of them), and closes it."""
         async with closing(Play(env or self.family.make(self.task_of(play)))) as fresh:
-            await whole(fresh, self.plays[play].actions[:turns])
+            await play_through(fresh, self.plays[play].actions[:turns])
             yield fresh
 
     async def replay(self, play: int) -> list[Event]:
@@ -157,12 +157,12 @@ async def closing(play: Play) -> AsyncIterator[Play]:
 
 
 def spread(last: int, most: int) -> list[int]:
-    """At most so many numbers from 0 to `last`, both among them, evenly spaced."""
+    """Returns at most `most` evenly spaced integers from 0 to `last`, both included."""
     return sorted({round(step * last / max(most - 1, 1)) for step in range(most)})
 
 
 async def choose(play: Play, rng: random.Random) -> Message:
-    """A random choice; without choices, the expert's action, an invented call, or words that were shown."""
+    """Returns a random choice; without choices, the expert's action, an invented call, or a word that was shown."""
     observation = next(event.observation for event in reversed(play.events) if event.observation)
     if observation.choices:
         return Message(Role.ASSISTANT, rng.choice(observation.choices))
@@ -185,7 +185,7 @@ async def ask_expert(env: Any) -> Message:
 
 
 def invent(schema: Mapping[str, Any], rng: random.Random) -> Any:
-    """A value that fits a JSON Schema of the plain kinds."""
+    """Returns a random value that fits a JSON Schema of one of the simple kinds."""
     if "enum" in schema:
         return rng.choice(schema["enum"])
     if "anyOf" in schema:
@@ -206,7 +206,7 @@ def invent(schema: Mapping[str, Any], rng: random.Random) -> Any:
     return rng.choice(("a", "b", "yes"))
 
 
-async def whole(play: Play, actions: Sequence[Message]) -> None:
+async def play_through(play: Play, actions: Sequence[Message]) -> None:
     await play.start()
     await play.act_all(actions)
 
@@ -214,10 +214,10 @@ async def whole(play: Play, actions: Sequence[Message]) -> None:
 def require_observation(value: Any, where: str) -> None:
     if not isinstance(value, Observation):
         raise BrokenError(f"{where} gave {short(value)}: expected an Observation")
-    said = [*value.system, *value.messages]
-    if not said or not all(isinstance(message, Message) for message in said):
+    messages = [*value.system, *value.messages]
+    if not messages or not all(isinstance(message, Message) for message in messages):
         raise BrokenError(
-            f"{where} gave an observation with the messages {short(said)}: expected Messages, at least one"
+            f"{where} gave an observation with the messages {short(messages)}: expected Messages, at least one"
         )
 
 
@@ -244,7 +244,7 @@ def require_equal(then: Sequence[Event], now: Sequence[Event], when: str) -> Non
 
 
 def first_difference(then: Sequence[Event], now: Sequence[Event]) -> str:
-    """The first difference of two plays in words, state keys apart; empty where there is none."""
+    """Describes the first difference of two plays, state keys aside; empty where there is none."""
     for turn, (one, other) in enumerate(zip(then, now, strict=False)):
         for name in ("seat", "observation", "rewards", "done", "success", "refused"):
             was, became = getattr(one, name), getattr(other, name)
@@ -254,7 +254,7 @@ def first_difference(then: Sequence[Event], now: Sequence[Event]) -> str:
 
 
 def difference(name: str, was: Any, became: Any) -> str:
-    """What differs: of observations with the same words, which other part of them; of long texts, where."""
+    """Describes how two values differ: for observations with equal text, in which other part; for long texts, where."""
     if isinstance(was, Observation) and isinstance(became, Observation) and _words(was) == _words(became):
         part = next(f.name for f in fields(Observation) if getattr(was, f.name) != getattr(became, f.name))
         return difference(f"observation.{part}", getattr(was, part), getattr(became, part))
@@ -277,7 +277,7 @@ def _cut(text: str, start: int = 0) -> str:
 
 
 def _ascii(value: Any) -> str:
-    """Any value in print, also one too deep or too long for Python to print."""
+    """Returns any value as ASCII text, also one that is nested too deep or too long for Python to print."""
     if isinstance(value, Message):
         value = value.text[: 100 * LONGEST] or [(call.name, call.arguments) for call in value.calls]
     if isinstance(value, Observation):

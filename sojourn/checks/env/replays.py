@@ -1,4 +1,4 @@
-"""Plays that must be equal: repeated, beside each other, forked."""
+"""Checks that plays are equal where they must be: repeated, beside each other, and forked."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack
 
 from sojourn.checks.env.play import Case, Play, choose, closing, require_equal, short
 from sojourn.checks.promise import BrokenError, NotOfferedError
-from sojourn.envs.again import PlayedAgain, forkable
+from sojourn.envs.replay_fork import ReplayForkable, make_forkable
 
-ACTIONS, REPEATS = 30, 5  # plays are repeated for so many actions in all, but not more often than so
+ACTIONS, REPEATS = 30, 5  # the number of actions to repeat in all, and the most repeats of a play
 
 
 async def plays(case: Case) -> str:
@@ -27,7 +27,7 @@ async def plays(case: Case) -> str:
 
 
 async def deterministic(case: Case) -> str:
-    """Short plays are repeated more often: chance shows in few of their actions."""
+    """Repeats plays; short ones more often, as randomness shows in few of their actions."""
     actions = sum(len(play.actions) for play in case.plays)
     for _ in range(min(max(ACTIONS // max(actions, 1), 1), REPEATS)):
         for number, play in enumerate(case.plays):
@@ -39,8 +39,8 @@ async def isolated(case: Case) -> str:
     require_room(case)
     for one, other in [(0, number) for number in range(1, len(case.plays))]:
         async with AsyncExitStack() as stack:
-            made = [Play(case.family.make(case.task_of(number))) for number in (one, other)]
-            pair = [await stack.enter_async_context(closing(play)) for play in made]
+            both = [Play(case.family.make(case.task_of(number))) for number in (one, other)]
+            pair = [await stack.enter_async_context(closing(play)) for play in both]
             for play in pair:
                 await play.start()
             queues = [case.plays[number].actions for number in (one, other)]
@@ -53,7 +53,7 @@ async def isolated(case: Case) -> str:
 
 
 async def forks(case: Case) -> str:
-    """Where a world has no fork of its own, one by playing again."""
+    """Forks plays in the middle; where a world has no fork of its own, by replaying."""
     require_room(case)
     forks_s: list[float] = []
     starts_s: list[float] = []
@@ -61,21 +61,21 @@ async def forks(case: Case) -> str:
     for number, play in enumerate(case.plays):
         middle = len(play.actions) // 2
         for fork_first in (True, False):
-            env = forkable(case.family, case.task_of(number))
-            own = not isinstance(env, PlayedAgain)
+            env = make_forkable(case.family, case.task_of(number))
+            own = not isinstance(env, ReplayForkable)
             async with case.replaying(number, middle, env) as original:
                 began = time.perf_counter()
                 forked = await original.env.fork()
                 forks_s.append(time.perf_counter() - began)
                 starts_s.append(original.start_s)
-                async with closing(Play(forked, list(original.events), original.seat)) as twin:
-                    for copy in (twin, original) if fork_first else (original, twin):
+                async with closing(Play(forked, list(original.events), original.seat)) as copied:
+                    for copy in (copied, original) if fork_first else (original, copied):
                         await copy.act_all(play.actions[middle:])
                         await copy.close()
-            require_equal(play.events, twin.events, f"in a fork after {middle} actions")
+            require_equal(play.events, copied.events, f"in a fork after {middle} actions")
             require_equal(play.events, original.events, f"in the original of a fork after {middle} actions")
     cost = f"{1000 * sum(forks_s) / len(forks_s):.3g} ms, {sum(forks_s) / max(sum(starts_s), 1e-9):.2g} starts"
-    return f"its own: {cost}" if own else f"it has none; by playing again: {cost}"
+    return f"its own: {cost}" if own else f"it has none; by replaying: {cost}"
 
 
 async def state_key(case: Case) -> str:
@@ -92,7 +92,7 @@ async def state_key(case: Case) -> str:
 
 
 async def images(case: Case) -> str:
-    """Every image that a message names is among the play's blobs before it is closed, under the hash of its content."""
+    """Requires every image that a message names among the play's blobs before its close, under its content's hash."""
     blobs = {digest: blob for play in case.plays for digest, blob in play.blobs.items()}
     seen = [event.observation for play in case.plays for event in play.events if event.observation]
     named = {image for o in seen for message in (*o.system, *o.messages) for image in message.images}

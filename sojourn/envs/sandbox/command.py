@@ -1,4 +1,4 @@
-"""The command line that puts a program into a sandbox (bubblewrap, and setpriv where we are root)."""
+"""Builds the command line that runs a program in a sandbox: bubblewrap, and setpriv where we are root."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from pathlib import Path
 
 import sojourn
 from sojourn.config import plugins
-from sojourn.envs.about import need_program
+from sojourn.envs.about import require_program
 from sojourn.errors import ConfigError
 
-UNPRIVILEGED = 20001  # who root becomes: nobody else's number, so that no file is theirs
+UNPRIVILEGED = 20001  # the user id that root changes to; it belongs to nobody, so it owns no files
 PASSWD = b"agent:x:1000:1000:agent:/task:/usr/bin/bash\nroot:x:0:0:root:/root:/usr/bin/bash\n"
 GROUP = b"agent:x:1000:\nroot:x:0:\n"
 
 
 def python() -> str:
-    """The system's own Python: whoever is in a sandbox sees /usr alone, and reads it as a stranger."""
+    """Returns the path of the system's own Python, as a sandbox sees only /usr, and with a stranger's permissions."""
     for path in ("/usr/bin/python3", "/usr/local/bin/python3"):
         if os.path.exists(path):
             return path
     raise ConfigError("a sandbox needs /usr/bin/python3: install it (Debian: apt-get install python3)")
 
 
-def sandboxed(
+def sandbox_command(
     argv: Sequence[str], *, disk_bytes: int, info: int, passwd: int, group: int, seccomp: int | None
 ) -> list[str]:
-    """`argv` in namespaces of its own; the numbers are of file descriptors that bubblewrap reads, or writes to."""
-    require("a sandbox")
+    """Returns the command line that runs `argv` in namespaces of its own; the integers are file descriptors for
+    bubblewrap: it writes to `info` and reads the others."""
+    require_sandbox("a sandbox")
     line = []
-    if os.geteuid() == 0:  # root's limits on processes would not hold, and its rights would
+    if os.geteuid() == 0:  # root's processes are not limited, and it keeps its rights
         number = str(UNPRIVILEGED)
         line += ["setpriv", "--reuid", number, "--regid", number, "--clear-groups", "--no-new-privs", "--"]
     line += ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns"]
@@ -42,17 +43,17 @@ def sandboxed(
             line += ["--symlink", os.readlink(path), str(path)]
         elif path.exists():
             line += ["--ro-bind", str(path), str(path)]
-    for own in (Path(sojourn.__file__).resolve().parent, *plugins.folders()):
-        if own.is_relative_to("/usr"):  # tasks and their answers are written in the files of worlds
-            hidden = ["--tmpfs", str(own), "--remount-ro", str(own)]
-            line += ["--ro-bind", "/dev/null", str(own)] if own.is_file() else hidden
+    for folder in (Path(sojourn.__file__).resolve().parent, *plugins.folders()):
+        if folder.is_relative_to("/usr"):  # the files of worlds hold tasks and their answers
+            hidden = ["--tmpfs", str(folder), "--remount-ro", str(folder)]
+            line += ["--ro-bind", "/dev/null", str(folder)] if folder.is_file() else hidden
     line += ["--perms", "0755", "--dir", "/etc"]
     for name in ("/etc/alternatives", "/etc/ld.so.cache"):
         line += ["--ro-bind-try", name, name]
     line += ["--perms", "0444", "--ro-bind-data", str(passwd), "/etc/passwd"]
     line += ["--perms", "0444", "--ro-bind-data", str(group), "/etc/group"]
     line += ["--proc", "/proc", "--dev", "/dev"]
-    line += ["--dev-bind", "/dev/full", "/dev/zero"]  # which reads the same, but cannot be mapped: see `seccomp`
+    line += ["--dev-bind", "/dev/full", "/dev/zero"]  # it reads the same, but cannot be mapped: see `seccomp`
     line += ["--remount-ro", "/dev"]
     for path in ("/tmp", "/task"):
         line += ["--perms", "0755", "--size", str(disk_bytes), "--tmpfs", path]
@@ -71,11 +72,11 @@ def sandboxed(
     return [*line, "--", *argv]
 
 
-def require(world: str) -> None:
+def require_sandbox(world: str) -> None:
     """Raises ConfigError, naming the world, where this machine cannot have sandboxes."""
     if not sys.platform.startswith("linux"):
         raise ConfigError(f"{world} needs Linux, but this is {sys.platform}: run it in a Linux machine")
-    need_program("bwrap", "bubblewrap", world)
+    require_program("bwrap", "bubblewrap", world)
     if os.geteuid() == 0:
-        need_program("setpriv", "util-linux", world)
+        require_program("setpriv", "util-linux", world)
     python()

@@ -2,11 +2,11 @@
 
     systemd-run --user --scope -p Delegate=yes sojourn train ...
 
-What a group may hold is bounded by the kernel, all at once: memory of processes, of what the kernel keeps for them, of
-sockets, and of the files in /task and /tmp. A group is delegated where systemd says so, in the attribute
-`user.delegate` or `trusted.delegate` of its folder; nothing is ever written to others. A group has either processes or
-limited groups in it, so that those who are in the delegated one move into one below it, `sojourn`, first. A group
-further up is somebody else's to divide: that of a user's own systemd is delegated, too, and holds all that user's.
+The kernel bounds everything that a group holds together: the memory of its processes, of what the kernel keeps for
+them, of sockets, and of the files in /task and /tmp. A group is delegated where systemd says so, in the attribute
+`user.delegate` or `trusted.delegate` of its folder; nothing is ever written to other groups. A group holds either
+processes or limited groups, so the processes of the delegated group first move into a group below it, `sojourn`. Groups
+further up are left alone: that of a user's own systemd is delegated too, and holds all processes of that user.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from sojourn.envs.sandbox.facts import Limits
+from sojourn.envs.sandbox.results import Limits
 
 CONTROLLERS = ("memory", "pids")
 OWN_BYTES, OWN_PROCESSES = 2**26, 8  # of process 1 and of bubblewrap
 OURS, PREFIX = "sojourn", "sandbox-"
 ENTER = 'echo 0 > "$0" && exec "$@"'
-MOST = 2**60  # bytes; version 1 writes "no limit" as a number close to 2**63
+UNLIMITED = 2**60  # bytes; version 1 writes "no limit" as a number close to 2**63
 _numbers = itertools.count()
 
 
@@ -35,12 +35,12 @@ class Group:
     """The control group of one sandbox."""
 
     path: Path
-    kills: int = 0  # so many processes the kernel had killed for want of memory when it was asked last
+    kills: int = 0  # how many processes the kernel had killed for lack of memory when last asked
 
     @classmethod
     def make(cls, limits: Limits) -> Group | None:
         """Returns a group with the limits of a sandbox; None where none can be made here. Raises `OSError`."""
-        parent = place()
+        parent = sandbox_parent()
         if parent is None:
             return None
         path = parent / f"{PREFIX}{os.getpid()}-{next(_numbers)}"
@@ -64,9 +64,9 @@ class Group:
         return ["/bin/sh", "-c", ENTER, str(self.path / "cgroup.procs"), *argv]
 
     def ran_out(self) -> bool:
-        """Returns whether the kernel has killed a process here for want of memory since this was asked last."""
-        told, self.kills = self.kills, _numbers_in(self.path / "memory.events").get("oom_kill", self.kills)
-        return self.kills > told
+        """Returns whether the kernel has killed a process of the group for lack of memory since the last call."""
+        before, self.kills = self.kills, _numbers_in(self.path / "memory.events").get("oom_kill", self.kills)
+        return self.kills > before
 
     def remove(self) -> None:
         """Removes the group, whose processes have ended."""
@@ -74,15 +74,15 @@ class Group:
             with contextlib.suppress(FileNotFoundError):
                 try:
                     self.path.rmdir()
-                except OSError:  # the kernel still buries somebody
+                except OSError:  # the kernel still reaps a process
                     time.sleep(0.001)
                     continue
             return
 
 
 @cache
-def place(root: Path = Path("/")) -> Path | None:
-    """Returns the delegated group, made ready to have limited groups in it; None without one that can be."""
+def sandbox_parent(root: Path = Path("/")) -> Path | None:
+    """Returns the delegated group, prepared to hold limited groups; None where there is none that can."""
     parent = delegated(root)
     if parent is None or not set(CONTROLLERS) <= _words(parent / "cgroup.controllers"):
         return None
@@ -97,7 +97,8 @@ def place(root: Path = Path("/")) -> Path | None:
 
 
 def delegated(root: Path = Path("/")) -> Path | None:
-    """Returns the group of version 2 that this process is in, or was in before it moved down, where it is delegated."""
+    """Returns the delegated group (version 2) that this process is in, or was in before it moved below it; else
+    None."""
     own = [path for path, file in _groups(root) if file == "memory.max"][:2]
     for path in own if own and own[0].name == OURS else own[:1]:
         if os.access(path, os.W_OK) and _is_delegated(path):
@@ -106,29 +107,30 @@ def delegated(root: Path = Path("/")) -> Path | None:
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """Returns the least of the memory limits (bytes) of the control groups that this process is in; None without one.
+    """Returns the smallest of the memory limits (bytes) of the control groups that this process is in; None without
+    one.
 
     Reads version 2 (`memory.max`) and version 1 (`memory.limit_in_bytes`), and changes nothing.
     """
     limits = []
     for path, file in _groups(root):
         try:
-            said = (path / file).read_text().strip()
+            text = (path / file).read_text().strip()
         except OSError:
             continue
-        if said.isdigit() and int(said) < MOST:
-            limits.append(int(said))
+        if text.isdigit() and int(text) < UNLIMITED:
+            limits.append(int(text))
     return min(limits, default=None)
 
 
 def _groups(root: Path) -> list[tuple[Path, str]]:
-    """Returns the folders of this process's groups and of those that they lie in, each with its file of the limit."""
+    """Returns the folders of this process's groups and of their parents, each with the name of its limit file."""
     try:
         mounts = [line.split() for line in (root / "proc/self/mountinfo").read_text().splitlines()]
         member = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
     except OSError:
         return []
-    found = []
+    groups = []
     for words in mounts:
         kind, options = words[words.index("-") + 1], words[-1].split(",")
         for _, controllers, path in member:
@@ -138,8 +140,8 @@ def _groups(root: Path) -> list[tuple[Path, str]]:
             seen = Path(path).relative_to(words[3]) if Path(path).is_relative_to(words[3]) else Path()
             mount = root / words[4].lstrip("/")
             places = [mount / seen, *(mount / parent for parent in seen.parents)]
-            found += [(folder, "memory.max" if second else "memory.limit_in_bytes") for folder in places]
-    return found
+            groups += [(folder, "memory.max" if second else "memory.limit_in_bytes") for folder in places]
+    return groups
 
 
 def _is_delegated(path: Path) -> bool:
@@ -151,7 +153,7 @@ def _is_delegated(path: Path) -> bool:
 
 
 def _move_down(parent: Path) -> None:
-    """Moves all processes of a group into one below it, with those that they start meanwhile."""
+    """Moves all processes of a group, and those that they start meanwhile, into a group below it."""
     ours = parent / OURS
     ours.mkdir(exist_ok=True)
     for _ in range(100):
@@ -164,7 +166,7 @@ def _move_down(parent: Path) -> None:
 
 
 def _sweep(parent: Path) -> None:
-    """Removes the groups of sandboxes whose trainer was killed."""
+    """Removes the groups of sandboxes whose process was killed."""
     for path in parent.glob(f"{PREFIX}*"):
         if not os.path.exists(f"/proc/{path.name.removeprefix(PREFIX).split('-')[0]}"):
             with contextlib.suppress(OSError):

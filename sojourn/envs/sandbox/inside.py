@@ -1,15 +1,15 @@
-"""The first process of a sandbox: runs what it is told, one thing at a time, and kills what is left of it.
+"""The first process of a sandbox: it serves one request at a time, and kills what a request leaves running.
 
 It runs inside, under the system's own Python, with nothing but the standard library, as process 1 of its own process
-namespace: no signal from inside reaches it, nobody inside can look into it, and when it ends, all ends. It hears
-requests on its standard input and answers on its standard output, which no other process in here has: each is two
+namespace: no signal from inside reaches it, nothing inside can inspect it, and everything ends with it. It reads
+requests from its standard input and answers on its standard output, which no other process inside has. A message is two
 lengths of four bytes, a JSON header, and bytes.
 
-Nothing here waits for an agent's program: what it is given and what it says goes through pipes that never block, and
-every wait has a limit.
+Nothing here waits for an agent's program: its input and output go through pipes that never block, and every wait has a
+limit.
 
-Every shell command has its own bash, so that `exit`, `exec` and unbalanced quotes end that command alone; variables,
-functions and the working directory go from one to the next as text, which the caller keeps.
+Every shell command has its own bash, so that `exit`, `exec` and unbalanced quotes end only that command. Variables,
+functions and the working directory pass from one command to the next as text, which the caller keeps.
 """
 
 import contextlib
@@ -22,19 +22,27 @@ import signal
 import struct
 import time
 
-from sojourn.envs.sandbox.look import MOST_DESCRIPTORS, MOST_LOCKS, descriptors, held, inodes, locks, standing
-from sojourn.envs.sandbox.pipes import Feed, Output, drained, taken
+from sojourn.envs.sandbox.pipes import Output, PipeWriter, drain, read_available
+from sojourn.envs.sandbox.usage import (
+    MOST_DESCRIPTORS,
+    MOST_LOCKS,
+    all_stopped,
+    file_locks,
+    memory_bytes,
+    open_files,
+    used_inodes,
+)
 
-STATE_IN, STATE_OUT, CELL_IN, CELL_OUT = 200, 201, 202, 203  # file descriptors that a shell or session is given
-STATE_BYTES = 60_000  # a longer one does not last
-PAUSE_S = 0.05  # between looks at memory, files and the clock
-LOCKS_S = 1.0  # between looks at locks of files, which take longer
-SOON_S = 0.002  # in which a session stands still, mostly: it is not slept through
-STOP_S = 5.0  # until all of a session stands still, on a machine that is busy
-IDLE_S = 0.25  # between looks at a session that stands still
-SIGNALS = 256  # that may wait for processes, in all
-DATES = -(2**31), 2**40  # seconds that a file's date is kept within
-# A shell reads this first: what the last one left, then how to leave the same.
+STATE_IN, STATE_OUT, CELL_IN, CELL_OUT = 200, 201, 202, 203  # file descriptors of a shell or session
+STATE_BYTES = 60_000  # a longer state is dropped
+PAUSE_S = 0.05  # between checks of memory, files and the clock
+LOCKS_S = 1.0  # between checks of file locks, which take longer
+SOON_S = 0.002  # within which a session usually stops: no sleep until then
+STOP_S = 5.0  # until all of a session has stopped, on a busy machine
+IDLE_S = 0.25  # between checks of a stopped session
+SIGNALS = 256  # that may be pending, for all processes
+DATES = -(2**31), 2**40  # seconds: the range of a file's date
+# A shell reads this first, after the state of the last one; it writes its own state when it exits.
 PROLOGUE = r"""
 builtin exec 200<&-; builtin unset BASH_ENV
 __leave() {
@@ -57,8 +65,8 @@ builtin trap '__leave 2>/dev/null >&201' EXIT
 builtin echo ready >&201
 """
 READY = b"ready\n"
-# A session reads a length and code, runs it as a notebook would, and answers with one byte. A copy of it, which code
-# forked, ends with its cell: it would hear what the session is told next.
+# A session reads a length and code, runs the code as a notebook would, and answers with one byte. A process that the
+# code forked ends with its cell, as it would read the session's next input.
 SESSION = r"""
 import ast, linecache, os, struct, sys, traceback
 def serve(count=0):
@@ -95,18 +103,18 @@ serve()
 class Sandbox:
     def __init__(self) -> None:
         with open("/proc/self/oom_score_adj", "wb") as file:
-            file.write(b"1000")  # should the machine run out of memory, then us first
+            file.write(b"1000")  # this sandbox is the first to be killed where the machine runs out of memory
         libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: /proc/1 is nobody's in here
-        libc.prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: a huge page stays while a part of it is mapped
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # which process 1 does not get
-        header, _ = self.hear()
+        libc.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: no process inside may read /proc/1
+        libc.prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: a huge page is kept while a part of it is mapped
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # else Python would handle it
+        header, _ = self.receive()
         self.limits = header
         self.session = None
         self.looked = self.locks_seen = 0.0
         self.answer({"ready": True})
 
-    def hear(self):
+    def receive(self):
         lengths = os.read(0, 8)
         if not lengths:
             os._exit(0)
@@ -130,19 +138,19 @@ class Sandbox:
     def serve(self):
         while True:
             self.wait()
-            header, payload = self.hear()
+            header, payload = self.receive()
             self.answer(*getattr(self, header.pop("do"))(payload, **header))
 
     def wait(self):
-        """Waits until something is asked; a session that no longer stands still meanwhile has ended."""
+        """Waits for a request; ends a session that is no longer stopped meanwhile."""
         asked = select.poll()
         asked.register(0, select.POLLIN)
         while not asked.poll(IDLE_S * 1000 if self.session else None):
-            if not standing():
+            if not all_stopped():
                 self.clear()
 
     def write(self, payload, entries):
-        """Files, folders and links, in the order given; says which could not be written."""
+        """Writes files, folders and links in the given order; answers with those that could not be written."""
         failed, placed, offset = [], [], 0
         for path, kind, mode, size, mtime in entries:
             data, offset = payload[offset : offset + size], offset + size
@@ -173,57 +181,59 @@ class Sandbox:
             file.write(data)
 
     def shell(self, payload, command_bytes, timeout_s):
-        """One command, after the state of the last shell; answers with the state it leaves, then its output."""
+        """Runs one command after restoring the last shell's state; answers with the new state, then the output."""
         command, state = payload[:command_bytes], payload[command_bytes:]
-        give, take, out = os.pipe(), os.pipe(), os.pipe()
+        state_in, state_out, out = os.pipe(), os.pipe(), os.pipe()
         argv = ["bash", "--noprofile", "--norc", "-c", os.fsdecode(command)]
         extra = {"BASH_ENV": f"/dev/fd/{STATE_IN}"}
-        child = self.start("/bin/bash", argv, {1: out[1], 2: out[1], STATE_IN: give[0], STATE_OUT: take[1]}, extra)
-        for fd in (give[0], take[1], out[1]):
+        child = self.start(
+            "/bin/bash", argv, {1: out[1], 2: out[1], STATE_IN: state_in[0], STATE_OUT: state_out[1]}, extra
+        )
+        for fd in (state_in[0], state_out[1], out[1]):
             os.close(fd)
-        for fd in (out[0], take[0]):
+        for fd in (out[0], state_out[0]):
             os.set_blocking(fd, False)
-        feed = Feed(give[1], state + PROLOGUE.encode(), last=True)
-        end, code, output, left = self.watch(child, out[0], take[0], feed, timeout_s)
+        feed = PipeWriter(state_in[1], state + PROLOGUE.encode(), last=True)
+        end, code, output, left = self.watch(child, out[0], state_out[0], feed, timeout_s)
         self.clear()
-        feed.end()
-        output += drained(out[0])
-        left += drained(take[0])
-        for fd in (out[0], take[0]):
+        feed.close_last()
+        output += drain(out[0])
+        left += drain(state_out[0])
+        for fd in (out[0], state_out[0]):
             os.close(fd)
-        kept = left_of(bytes(left))
+        kept = parse_state(bytes(left))
         header = {"end": end, "code": code, "cut": output.cut, "state_bytes": None if kept is None else len(kept)}
         return header, (kept or b"") + output.text()
 
     def cell(self, payload, timeout_s):
-        """One cell in the session that keeps its variables, begun when there is none; else it stands still."""
+        """Runs one cell in the session, which is started where there is none and is stopped between cells."""
         fresh = self.session is None
         self.session = self.session or self.begin()
         child, out, send, take = self.session
         signal_all(signal.SIGCONT)
         for fd in (out, take):
-            drained(fd)  # what threads said after the last cell was over
-        feed = Feed(send, struct.pack("!I", len(payload)) + payload)
+            drain(fd)  # what threads wrote after the last cell had ended
+        feed = PipeWriter(send, struct.pack("!I", len(payload)) + payload)
         end, code, output, _ = self.watch(child, out, take, feed, timeout_s, session=True)
-        output += drained(out)
+        output += drain(out)
         if end == "answered":
             end = self.stop(output, feed)
         if end != "answered":
             self.kill()
-            output += drained(out)
+            output += drain(out)
             self.clear()
         return {"end": end, "code": code, "cut": output.cut, "fresh": fresh}, output.text()
 
     def stop(self, output, feed):
-        """Stops all of a session that has answered; how its cell ended, now that nothing grows any more.
+        """Stops all processes of a session that has answered; returns how its cell ended, now that usage is constant.
 
-        What was running within the kernel when the others stopped may still end there, and so wake some of them: so all
-        are told again until they have stood still twice.
+        A task that ran within the kernel when the others stopped may end there and so wake some of them, so all get the
+        signal again until they were found stopped twice.
         """
         began, clean = time.monotonic(), 0
         while clean < 2:
             signal_all(signal.SIGSTOP)
-            clean = clean + 1 if standing() else 0
+            clean = clean + 1 if all_stopped() else 0
             if not clean:
                 took = time.monotonic() - began
                 if took > STOP_S:
@@ -233,7 +243,7 @@ class Sandbox:
                 else:
                     time.sleep(0.001)
         if feed.data:
-            return "ended"  # it has answered what it has not read
+            return "ended"  # it answered before it had read the whole cell
         return self.exceeded(output, at_once=True) or "answered"
 
     def begin(self):
@@ -247,7 +257,7 @@ class Sandbox:
         return child, out[0], ask[1], take[0]
 
     def start(self, path, argv, files, environment):
-        """A child with these file descriptors alone and the limits of an agent's program."""
+        """Forks a child with only these file descriptors and the limits of an agent's program; returns its id."""
         pid = os.fork()
         if pid:
             return pid
@@ -264,7 +274,7 @@ class Sandbox:
                 last = number
             os.closerange(last + 1, 4096)
             for name, value in (
-                (resource.RLIMIT_AS, limits["memory_bytes"] * 2),  # what is reserved; what is used is watched
+                (resource.RLIMIT_AS, limits["memory_bytes"] * 2),  # of reserved memory; used memory is watched
                 (resource.RLIMIT_CPU, limits["cpu_s"]),
                 (resource.RLIMIT_FSIZE, limits["file_bytes"]),
                 (resource.RLIMIT_NPROC, limits["processes"]),
@@ -281,9 +291,10 @@ class Sandbox:
             os._exit(127)
 
     def watch(self, child, out, side, feed, timeout_s, session=False):
-        """Waits until the child ends, a session answers, or a limit is passed: how it ended, its code, what it said."""
+        """Waits until the child ends, a session answers, or a limit is passed; returns how, the exit code, the output,
+        and what came from `side`."""
         self.deadline = time.monotonic() + timeout_s
-        self.allowed = max(self.limits["files"], self.count())  # who has too many may still remove some
+        self.allowed = max(self.limits["files"], self.count())  # with too many already, it may still remove some
         output, left = Output(self.limits["output_bytes"]), bytearray()
         ended = os.pidfd_open(child)
         poll = select.poll()
@@ -294,16 +305,16 @@ class Sandbox:
             while True:
                 for fd, event in poll.poll(PAUSE_S * 1000):
                     if fd == 0:
-                        os._exit(0)  # nothing is asked while we work: the caller has gone
+                        os._exit(0)  # no request comes while one is served: the caller is gone
                     if fd == ended:
                         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
                         return "ended", code if code >= 0 else 128 - code, output, left
                     if fd == feed.fd:
-                        if feed.done():
+                        if feed.write_some():
                             poll.unregister(fd)
-                            feed.end()
+                            feed.close_last()
                         continue
-                    data = taken(fd) if event & select.POLLIN else b""
+                    data = read_available(fd) if event & select.POLLIN else b""
                     if data == b"":
                         poll.unregister(fd)
                     elif data is None:
@@ -320,7 +331,7 @@ class Sandbox:
             os.close(ended)
 
     def exceeded(self, output, at_once=False):
-        """Returns which limit is passed; those that are costly to look at are looked at now and then, or `at_once`."""
+        """Returns the limit that is passed, if any. Costly limits are checked only now and then, or where `at_once`."""
         limits, now = self.limits, time.monotonic()
         if now > self.deadline and not at_once:
             return "timeout"
@@ -330,25 +341,25 @@ class Sandbox:
             self.looked = now
             if self.count() > self.allowed:
                 return "files"
-            if descriptors() > limits["descriptors"]:
+            if open_files() > limits["descriptors"]:
                 return "descriptors"
-            if held() > limits["memory_bytes"]:
+            if memory_bytes() > limits["memory_bytes"]:
                 return "memory"
             if now > self.locks_seen + LOCKS_S or at_once:
                 self.locks_seen = now
-                if locks() > MOST_LOCKS:
+                if file_locks() > MOST_LOCKS:
                     return "memory"
         return None
 
     def count(self):
-        return sum(inodes(path) for path in self.limits["places"])
+        return sum(used_inodes(path) for path in self.limits["places"])
 
     def restart(self, payload):
         self.clear()
         return {}, b""
 
     def clear(self):
-        """Kills everything else in here, a session included."""
+        """Kills all other processes, a session included."""
         self.kill()
         if self.session:
             for fd in self.session[1:]:
@@ -364,12 +375,12 @@ class Sandbox:
                 return
 
 
-def left_of(said):
-    """The state that a shell left; None where it left none, and nothing where what it began with had ended it."""
-    if not said.startswith(READY):
+def parse_state(data):
+    """Returns the state that a shell left; None where it left none, empty where its restored state made it exit."""
+    if not data.startswith(READY):
         return b""
-    last = said[said.rstrip(b"\n").rfind(b"\n") + 1 :]
-    return said[len(READY) :] if len(said) <= STATE_BYTES and last.startswith(b"cd -- ") else None
+    last = data[data.rstrip(b"\n").rfind(b"\n") + 1 :]
+    return data[len(READY) :] if len(data) <= STATE_BYTES and last.startswith(b"cd -- ") else None
 
 
 def signal_all(number):

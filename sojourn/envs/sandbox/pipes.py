@@ -1,4 +1,4 @@
-"""The pipes between process 1 of a sandbox and the programs that it runs: nothing here ever waits for one of them.
+"""Reads and writes the pipes between process 1 of a sandbox and the programs that it runs, without ever blocking.
 
 It runs inside, beside `inside.py`, under the system's own Python.
 """
@@ -6,15 +6,15 @@ It runs inside, beside `inside.py`, under the system's own Python.
 import os
 
 
-class Feed:
-    """Bytes that are written to a pipe as fast as its reader takes it, and never waited for."""
+class PipeWriter:
+    """Writes bytes to a pipe as fast as its reader takes them, without blocking."""
 
     def __init__(self, fd, data, last=False):
         os.set_blocking(fd, False)
         self.fd, self.data, self.last = fd, memoryview(data), last
 
-    def done(self):
-        """Writes what fits; whether nothing is left, or nobody there to read it."""
+    def write_some(self):
+        """Writes what fits; returns whether nothing is left to write, or nobody is left to read it."""
         try:
             self.data = self.data[os.write(self.fd, self.data) :]
         except BlockingIOError:
@@ -23,31 +23,31 @@ class Feed:
             return True
         return not self.data
 
-    def end(self):
-        """Lets the reader know that nothing comes after it."""
+    def close_last(self):
+        """Closes the pipe of a `last` feed, so that its reader sees the end."""
         if self.last and self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
-def taken(fd):
-    """Returns the bytes in a pipe now; None where somebody else has taken it, and no bytes at its end."""
+def read_available(fd):
+    """Returns the bytes in a pipe now: None where there are none, and no bytes at its end."""
     try:
         return os.read(fd, 65536)
     except BlockingIOError:
         return None
 
 
-def drained(fd):
-    """Returns the bytes in a pipe."""
+def drain(fd):
+    """Returns all bytes that are in a pipe now, about a million at most."""
     data = bytearray()
-    while len(data) < 1 << 20 and (new := taken(fd)):
+    while len(data) < 1 << 20 and (new := read_available(fd)):
         data += new
     return bytes(data)
 
 
 class Output:
-    """The first and the last bytes of what was said, half each."""
+    """Keeps the first and the last bytes of an output, half each."""
 
     def __init__(self, kept):
         self.half = kept // 2
@@ -64,7 +64,7 @@ class Output:
 
     @property
     def cut(self):
-        """Returns how many bytes were left out, and after which."""
+        """Returns how many bytes were left out, and the position where."""
         return max(self.total - 2 * self.half, 0), len(self.head)
 
     def text(self):

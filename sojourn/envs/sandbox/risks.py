@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from functools import cache
 
-from sojourn.envs.sandbox.groups import memory_limit, place
+from sojourn.envs.sandbox.groups import memory_limit, sandbox_parent
 from sojourn.envs.sandbox.seccomp import program
 
 WATCHED = (
@@ -24,6 +24,6 @@ UNFILTERED = (
 def risks() -> tuple[str, ...]:
     """Returns one sentence for each protection that does not hold here, with its remedy; empty where all hold."""
     found = [] if program() else [UNFILTERED.format(platform.machine())]
-    if place() is None and memory_limit() is None:
+    if sandbox_parent() is None and memory_limit() is None:
         found.append(WATCHED)
     return tuple(found)

@@ -1,10 +1,12 @@
-"""System calls that are refused in a sandbox.
+"""The filter of system calls in a sandbox.
 
-Refused is what holds memory that no limit counts, what would wake a process that was stopped, what takes a share of
-something that the agent's user and ours have together (inotify, epoll, asynchronous files), and doors into the kernel.
-A call that programs can do without is said not to be there (ENOSYS): they fall back to an older one.
+It refuses calls that hold memory which no limit counts, that would wake a stopped process, that use up what the agent's
+user and ours share (inotify, epoll, asynchronous files), or that open more of the kernel. A call that programs can do
+without fails as if the kernel did not have it (ENOSYS), so that they fall back to an older one.
 
-Numbers are of Linux on x86-64 and arm64 (man 2 syscalls); elsewhere there is no filter, and the other walls remain.
+The numbers are those of Linux on x86-64 and arm64 (man 2 syscalls). On other processors there is no filter, and the
+other protections remain. The filter is written as BPF here and not by libseccomp (pyseccomp), which cannot refuse a
+range of numbers and so lets later calls through, nor say "none of these values" of an argument.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import NamedTuple
 
 LOAD, AND, JUMP_EQUAL, JUMP_AT_LEAST, RETURN = 0x20, 0x54, 0x15, 0x35, 0x06  # classic BPF
 ALLOW, ERROR, KILL = 0x7FFF0000, 0x00050000, 0x80000000
-NEWER = 453  # calls from here on came after Linux 6.6, and hence hold what nobody has looked at; x32's are here too
+NEWER = 453  # calls from here on came after Linux 6.6 and were not reviewed; the numbers of x32 are in this range too
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 REFUSED: dict[str, tuple[int | None, int | None]] = {
@@ -61,7 +63,7 @@ ABSENT: dict[str, tuple[int | None, int | None]] = {
 
 
 class Check(NamedTuple):
-    """Whether an argument of a call, less the bits that `mask` leaves out, is `among` some values (or is not)."""
+    """A condition on an argument of a call: `argument & mask` is one of `values`, or none of them where not `among`."""
 
     argument: int
     values: tuple[int, ...]
@@ -70,7 +72,7 @@ class Check(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A call that fails with `error` (0: seems to succeed, and does nothing) where all of its checks hold."""
+    """A call that fails with `error` where all of its checks hold; with error 0 it returns 0 and does nothing."""
 
     numbers: tuple[int, int]
     error: int
@@ -100,7 +102,7 @@ RULES = (
 
 
 def program() -> bytes:
-    """The filter as the kernel reads it; empty where the architecture is not known."""
+    """Returns the filter as the kernel reads it; empty where the architecture is not known."""
     machine = platform.machine()
     if machine not in ARCHITECTURES:
         return b""
@@ -124,7 +126,7 @@ def program() -> bytes:
 
 
 def _lines(rule: Rule, column: int) -> list[tuple[int, int, int, int]]:
-    """A rule as lines that go on with the call's number loaded, as they began, where it does not refuse."""
+    """Returns the instructions of a rule. Before and after them the number of the call is loaded, unless it refuses."""
     last = [(RETURN, 0, 0, ERROR | rule.error), (LOAD, 0, 0, 0)]
     lines: list[tuple[int, int, int, int]] = []
     for check in reversed(rule.checks):

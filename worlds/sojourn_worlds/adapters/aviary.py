@@ -15,9 +15,9 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.config.registry import Range
-from sojourn.envs.about import About, need
-from sojourn.envs.aside import Aside, Threads, offered
+from sojourn.envs.about import About, require_module
 from sojourn.envs.calls import settled
+from sojourn.envs.env_threads import EnvThreads, ThreadedEnv, offered_calls
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed
@@ -49,7 +49,7 @@ class Aviary:
     instructions: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     splits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    brief: str = ""
+    system: str = ""
     form: Form = "both"
     scale: Annotated[float, Range(above=0)] = 1.0
     solved: float = 0.0
@@ -101,9 +101,9 @@ class Aviary:
         numbers = range(size) if self.splits else [i for i in range(size) if (i % 5 == 4) == (split == "test")]
         return Generated(lambda i: Task("aviary", {**shared, "index": numbers[i]}, first + i, split), len(numbers))
 
-    def make(self, task: Task) -> AviaryPlay | Aside:
+    def make(self, task: Task) -> AviaryPlay | ThreadedEnv:
         cls = AviaryPlayWithExpert if self.expert else AviaryPlay
-        return self._aside.make(lambda: cls(self, task), offered(cls)) if self.threads else cls(self, task)
+        return self._aside.make(lambda: cls(self, task), offered_calls(cls)) if self.threads else cls(self, task)
 
     async def open(self) -> None:
         """May be called again; each call needs its `close`."""
@@ -113,12 +113,12 @@ class Aviary:
         self._aside.leave()
 
     @cached_property
-    def _aside(self) -> Threads:
-        return Threads(self.threads, "aviary")
+    def _aside(self) -> EnvThreads:
+        return EnvThreads(self.threads, "aviary")
 
     def build(self, task: Task) -> Any:
         """The environment of a task, before its reset."""
-        core = need("aviary.core", "sojourn-worlds[aviary]", "aviary")
+        core = require_module("aviary.core", "sojourn-worlds[aviary]", "aviary")
         data = task.data
         if "dataset" in data:
             return self._dataset(data).get_new_env_by_idx(data["index"])
@@ -132,7 +132,7 @@ class Aviary:
         """A dataset, made once for all its tasks."""
         key = json.dumps([data["dataset"], dict(data["arguments"])], sort_keys=True, default=str)
         if key not in self._datasets:
-            core = need("aviary.core", "sojourn-worlds[aviary]", "aviary")
+            core = require_module("aviary.core", "sojourn-worlds[aviary]", "aviary")
             name, arguments = data["dataset"], dict(data["arguments"])
             if ":" in name:
                 self._datasets[key] = called(name, "aviary: dataset")(**arguments)
@@ -169,9 +169,9 @@ class AviaryPlay:
         messages, tools = await self.env.reset()
         self.toolbox = Toolbox.of(map(_tool, tools), self.world.form, f"aviary: {self._name()}")
         standing = [message.content for message in messages if message.role == "system" and message.content]
-        brief = self.toolbox.told(self.world.brief, *standing)
+        system = self.toolbox.told(self.world.system, *standing)
         said = tuple(Message(Role.USER, m.content or "") for m in messages if m.role != "system")
-        return Observation(said or (Message(Role.USER, "Begin."),), system=brief, tools=self.toolbox.tools)
+        return Observation(said or (Message(Role.USER, "Begin."),), system=system, tools=self.toolbox.tools)
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.over or self.toolbox is None:

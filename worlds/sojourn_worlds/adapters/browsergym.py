@@ -57,7 +57,7 @@ class BrowserGym:
     environment: Mapping[str, str] = field(default_factory=dict)
     chromium: str = ""
     subsets: tuple[str, ...] = ("bid",)
-    brief: str = ""
+    system: str = ""
     longest: Annotated[int, Range(100)] = 6_000
     scale: Annotated[float, Range(above=0)] = 1.0
     solved: float = 0.0
@@ -146,9 +146,9 @@ class BrowserGymPlay:
             seed=self.task.seed,
         )
         self.goal = seen["goal"]
-        brief = "\n".join([*filter(None, [world.brief]), "Say one of these calls:", *seen["calls"]])
+        system = "\n".join([*filter(None, [world.system]), "Say one of these calls:", *seen["calls"]])
         said = f"{self.goal}\n\n{self._read(seen)}"
-        return Observation((Message(Role.USER, said),), system=(Message(Role.SYSTEM, brief),))
+        return Observation((Message(Role.USER, said),), system=(Message(Role.SYSTEM, system),))
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.over or self.child is None:

@@ -18,8 +18,8 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.config.registry import Range
-from sojourn.envs.about import About, need
-from sojourn.envs.aside import Aside, Threads, offered
+from sojourn.envs.about import About, require_module
+from sojourn.envs.env_threads import EnvThreads, ThreadedEnv, offered_calls
 from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import seeded
@@ -38,7 +38,7 @@ class Gymnasium:
     """Any environment of Gymnasium, by its id or its class: `FrozenLake-v1`, `minigrid:MiniGrid-Empty-5x5-v0` (of a
     package that registers it), `my.module:MyEnv`.
 
-    `arguments` are given to its constructor, `options` to reset, whose seed is the task's. `brief` says what it is
+    `arguments` are given to its constructor, `options` to reset, whose seed is the task's. `system` says what it is
     about. `actions` names discrete actions in their order. `describe` says an observation: "" by its space, "render"
     by the environment's own text rendering, or "module:function" of (observation, env). `masked` refuses discrete
     actions that `info["action_mask"]` rules out. `choices` lists discrete actions.
@@ -57,7 +57,7 @@ class Gymnasium:
     id: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    brief: str = ""
+    system: str = ""
     actions: tuple[str, ...] = ()
     describe: str = ""
     masked: bool = False
@@ -75,7 +75,7 @@ class Gymnasium:
         source="Gymnasium, Towers et al. 2024, arXiv:2407.17032, and the environments that follow its interface",
         licence="MIT (Gymnasium; an environment has its own)",
         extra="gymnasium",
-        easy={
+        smallest={
             "id": "FrozenLake-v1",
             "arguments": {"is_slippery": False},
             "actions": ("left", "down", "right", "up"),
@@ -103,17 +103,17 @@ class Gymnasium:
         data = {"id": self.id, "arguments": dict(self.arguments), "options": dict(self.options)}
         return seeded("gymnasium", self, split, data)
 
-    def make(self, task: Task) -> GymnasiumPlay | Aside:
+    def make(self, task: Task) -> GymnasiumPlay | ThreadedEnv:
         cls = GymnasiumPlayWithExpert if self.expert else GymnasiumPlay
-        return self._aside.make(lambda: cls(self, task), offered(cls)) if self.threads else cls(self, task)
+        return self._aside.make(lambda: cls(self, task), offered_calls(cls)) if self.threads else cls(self, task)
 
     @cached_property
-    def _aside(self) -> Threads:
-        return Threads(self.threads, "gymnasium")
+    def _aside(self) -> EnvThreads:
+        return EnvThreads(self.threads, "gymnasium")
 
     def build(self, task: Task) -> Any:
         """The environment of a task, before its reset."""
-        package = need("gymnasium", "sojourn-worlds[gymnasium]", "gymnasium")
+        package = require_module("gymnasium", "sojourn-worlds[gymnasium]", "gymnasium")
         name, arguments = task.data["id"], dict(task.data["arguments"])
         if self.describe == "render":
             arguments.setdefault("render_mode", "ansi")
@@ -149,7 +149,7 @@ class GymnasiumPlay:
         self._see(*self.env.reset(seed=self.task.seed, options=dict(self.task.data["options"]) or None))
         shown = ", ".join(self.names) if 0 < len(self.names) <= spaces.MOST_CHOICES else None
         how = f"Say one action: {shown or spaces.in_words(self.env.action_space)}."
-        about = self.world.brief or f"You act in {self.task.data['id']}."
+        about = self.world.system or f"You act in {self.task.data['id']}."
         return self._observe((Message(Role.SYSTEM, f"{about} {how}"),))
 
     async def step(self, agent: str, action: Message) -> Step:
@@ -216,10 +216,10 @@ class GymnasiumPlay:
         else:
             self.said = spaces.say(self.env.observation_space, seen, f"gymnasium: {self.task.data['id']}")
 
-    def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
+    def _observe(self, system: tuple[Message, ...] = ()) -> Observation:
         listed = self.world.choices and len(self.names) <= spaces.MOST_CHOICES
         choices = self._possible() if listed else ()
-        return Observation((Message(Role.USER, self.said),), system=brief, choices=choices)
+        return Observation((Message(Role.USER, self.said),), system=system, choices=choices)
 
     def _possible(self) -> tuple[str, ...]:
         return tuple(n for i, n in enumerate(self.names) if self.mask is None or self.mask[i])

@@ -70,7 +70,7 @@ class MCP:
     url: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     check: str = ""
-    brief: str = ""
+    system: str = ""
     tools: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     form: Form = "both"
@@ -132,9 +132,9 @@ class MCPPlay:
                 raise ConfigError(f"mcp: the server has no tool {min(unknown)}: it has {_names(chosen)}")
             chosen = [tool for tool in chosen if tool.name in self.world.tools]
         self.toolbox = Toolbox.of([*chosen, FINISH], self.world.form, "mcp: the server")
-        brief = self.toolbox.told(self.world.brief, self.session.instructions)
+        system = self.toolbox.told(self.world.system, self.session.instructions)
         asked = Message(Role.USER, self.task.data["instruction"])
-        return Observation((asked,), system=brief, tools=self.toolbox.tools)
+        return Observation((asked,), system=system, tools=self.toolbox.tools)
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.over or self.toolbox is None:

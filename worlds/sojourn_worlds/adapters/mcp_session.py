@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from sojourn.envs.about import need
+from sojourn.envs.about import require_module
 from sojourn.envs.variables import fill_variables, mask_variables
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.secrets import REFERENCE, filled
@@ -64,8 +64,8 @@ class Session:
 
     async def open(self) -> list[Tool]:
         """The server's tools, once it runs and has said them."""
-        need("mcp", "sojourn-worlds[mcp]", "mcp")
-        self.scope = need("anyio", "sojourn-worlds[mcp]", "mcp").CancelScope()
+        require_module("mcp", "sojourn-worlds[mcp]", "mcp")
+        self.scope = require_module("anyio", "sojourn-worlds[mcp]", "mcp").CancelScope()
         self.ready = asyncio.get_running_loop().create_future()
         self.host = asyncio.create_task(self._host(), name="mcp session")
         try:

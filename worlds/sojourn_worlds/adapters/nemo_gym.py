@@ -48,7 +48,7 @@ class NemoGym:
 
     url: str
     instructions: str
-    brief: str = ""
+    system: str = ""
     form: Form = "both"
     scale: Annotated[float, Range(above=0)] = 1.0
     solved: float = 0.0
@@ -147,9 +147,9 @@ class NemoGymPlay:
         said = [_message(item) for item in given]
         standing = [m.text for m in said if m.role is Role.SYSTEM]
         standing += [asked["instructions"]] if asked.get("instructions") else []
-        brief = self._brief(standing)
+        system = self._system(standing)
         rest = tuple(m for m in said if m.role is not Role.SYSTEM)
-        return Observation(rest or (Message(Role.USER, "Begin."),), system=brief, tools=self._tools())
+        return Observation(rest or (Message(Role.USER, "Begin."),), system=system, tools=self._tools())
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.over:
@@ -226,11 +226,11 @@ class NemoGymPlay:
         paid = float(reward) * self.world.scale
         return Step(None, {agent: paid}, done=True, success=reward > self.world.solved)
 
-    def _brief(self, standing: Sequence[str]) -> tuple[Message, ...]:
+    def _system(self, standing: Sequence[str]) -> tuple[Message, ...]:
         if self.toolbox is None:
-            said = "\n".join(filter(None, [self.world.brief, *standing]))
+            said = "\n".join(filter(None, [self.world.system, *standing]))
             return (Message(Role.SYSTEM, said),) if said else ()
-        told = self.toolbox.told(self.world.brief, *standing)
+        told = self.toolbox.told(self.world.system, *standing)
         text = "\n".join([*(message.text for message in told), ANSWER])
         return (Message(Role.SYSTEM, text),)
 

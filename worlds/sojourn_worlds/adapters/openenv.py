@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
 from sojourn.config.registry import Range
-from sojourn.envs.about import About, need
+from sojourn.envs.about import About, require_module
 from sojourn.envs.calls import LONGEST_ACTION, as_text, settled, short
 from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
@@ -52,7 +52,7 @@ class OpenEnv:
     options: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
     describe: str = ""
-    brief: str = ""
+    system: str = ""
     form: Form = "both"
     scale: Annotated[float, Range(above=0)] = 1.0
     solved: float = 0.0
@@ -128,10 +128,10 @@ class OpenEnvPlay:
         await self._connect()
         said = await self._say()
         if self.world.text:
-            brief = (Message(Role.SYSTEM, self.world.brief),) if self.world.brief else ()
-            return Observation((Message(Role.USER, said),), system=brief)
-        brief = self.toolbox.told(self.world.brief)
-        return Observation((Message(Role.USER, said),), system=brief, tools=self.toolbox.tools)
+            system = (Message(Role.SYSTEM, self.world.system),) if self.world.system else ()
+            return Observation((Message(Role.USER, said),), system=system)
+        system = self.toolbox.told(self.world.system)
+        return Observation((Message(Role.USER, said),), system=system, tools=self.toolbox.tools)
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.over or self.toolbox is None:
@@ -180,7 +180,7 @@ class OpenEnvPlay:
 
     async def _connect(self) -> None:
         """A session of our own, reset to the task."""
-        client = need("websockets.asyncio.client", "sojourn-worlds[openenv]", "openenv")
+        client = require_module("websockets.asyncio.client", "sojourn-worlds[openenv]", "openenv")
         address = f"ws{self.world.url.rstrip('/').removeprefix('http')}/ws"
         try:
             self.socket = await client.connect(
@@ -258,4 +258,4 @@ def _fetched(url: str, timeout_s: float) -> Any:
 
 
 def _broken() -> type[Exception]:
-    return need("websockets.exceptions", "sojourn-worlds[openenv]", "openenv").WebSocketException
+    return require_module("websockets.exceptions", "sojourn-worlds[openenv]", "openenv").WebSocketException

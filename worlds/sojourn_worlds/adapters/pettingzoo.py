@@ -21,8 +21,8 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from sojourn.config.registry import Range
-from sojourn.envs.about import About, need
-from sojourn.envs.aside import Aside, Threads, offered
+from sojourn.envs.about import About, require_module
+from sojourn.envs.env_threads import EnvThreads, ThreadedEnv, offered_calls
 from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import seeded
@@ -36,10 +36,10 @@ class PettingZoo:
     """Any game of PettingZoo, by its module or its function: `pettingzoo.classic.tictactoe_v3`, `my.module:env`.
 
     `arguments` are given to its constructor. `opponent`: "self" (the policy sits in every seat), "random" or "expert":
-    the world plays all seats but one, "agent", which is `seat`, or changes with the task's seed (""). `brief` says what
-    it is about, `actions` names discrete actions in their order, `describe` is "module:function" of (observation, env,
-    name of the seat) that says an observation ("": by its space, without the mask of legal actions). `expert` is one of
-    the same three that gives an action. `choices` lists the legal actions.
+    the world plays all seats but one, "agent", which is `seat`, or changes with the task's seed (""). `system` says
+    what it is about, `actions` names discrete actions in their order, `describe` is "module:function" of (observation,
+    env, name of the seat) that says an observation ("": by its space, without the mask of legal actions). `expert` is
+    one of the same three that gives an action. `choices` lists the legal actions.
 
     A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. `turns` ends a play after so many actions
     (0: when the game does). Plays are made and stepped in `threads` of this world's own, each play in one: more than
@@ -51,7 +51,7 @@ class PettingZoo:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     opponent: str = "self"
     seat: str = ""
-    brief: str = ""
+    system: str = ""
     actions: tuple[str, ...] = ()
     describe: str = ""
     expert: str = ""
@@ -67,7 +67,7 @@ class PettingZoo:
         licence="MIT (PettingZoo; a game has its own)",
         extra="pettingzoo",
         seats="n",
-        easy={"id": "pettingzoo.classic.tictactoe_v3", "choices": True},
+        smallest={"id": "pettingzoo.classic.tictactoe_v3", "choices": True},
     )
 
     def __post_init__(self) -> None:
@@ -108,20 +108,20 @@ class PettingZoo:
         data = {"id": self.id, "arguments": dict(self.arguments)}
         return seeded("pettingzoo", self, split, data)
 
-    def make(self, task: Task) -> PettingZooPlay | Aside:
+    def make(self, task: Task) -> PettingZooPlay | ThreadedEnv:
         if (task.data["id"], dict(task.data["arguments"])) != (self.id, dict(self.arguments)):
             raise ConfigError(f"pettingzoo: task {task.id} is of {task.data['id']}, but this is {self.id}")
         cls = PettingZooPlayWithExpert if self.expert and self.opponent != "self" else PettingZooPlay
-        return self._aside.make(lambda: cls(self, task), offered(cls)) if self.threads else cls(self, task)
+        return self._aside.make(lambda: cls(self, task), offered_calls(cls)) if self.threads else cls(self, task)
 
     @cached_property
-    def _aside(self) -> Threads:
-        return Threads(self.threads, "pettingzoo")
+    def _aside(self) -> EnvThreads:
+        return EnvThreads(self.threads, "pettingzoo")
 
     def build(self) -> Any:
         """The game in its turn-by-turn interface, before its reset."""
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # it would greet us on our standard output
-        package = need("pettingzoo", "sojourn-worlds[pettingzoo]", "pettingzoo")
+        package = require_module("pettingzoo", "sojourn-worlds[pettingzoo]", "pettingzoo")
         if ":" in self.id:
             made = called(self.id, "pettingzoo: id")(**self.arguments)
         else:
@@ -285,14 +285,14 @@ class PettingZooPlay:
 
     def _observe(self) -> Observation:
         seat, names = self.seat, self.names
-        brief: tuple[Message, ...] = ()
+        system: tuple[Message, ...] = ()
         if seat not in self.told:
             shown = ", ".join(names) if 0 < len(names) <= spaces.MOST_CHOICES else spaces.in_words(self.space)
-            about = self.world.brief or f"You play {self.world.id.rpartition('.')[2]}."
-            brief = (Message(Role.SYSTEM, f"{about} You are {seat}. Say one action: {shown}."),)
+            about = self.world.system or f"You play {self.world.id.rpartition('.')[2]}."
+            system = (Message(Role.SYSTEM, f"{about} You are {seat}. Say one action: {shown}."),)
             self.told |= {seat}
         choices = self._possible() if self.world.choices and len(names) <= spaces.MOST_CHOICES else ()
-        return Observation((Message(Role.USER, self.said),), system=brief, choices=choices, agent=self.mover)
+        return Observation((Message(Role.USER, self.said),), system=system, choices=choices, agent=self.mover)
 
 
 class PettingZooPlayWithExpert(PettingZooPlay):

@@ -219,9 +219,9 @@ class VerifiersPlay:
         said = [_heard(message) for message in event["messages"]]
         first = not self.heard
         self.heard += said
-        brief = tuple(m for m in said if m.role is Role.SYSTEM) if first else ()
-        new = tuple(m for m in said if m not in brief) or (Message(Role.USER, "Go on."),)
-        return Observation(new, system=brief, tools=tools)
+        system = tuple(m for m in said if m.role is Role.SYSTEM) if first else ()
+        new = tuple(m for m in said if m not in system) or (Message(Role.USER, "Go on."),)
+        return Observation(new, system=system, tools=tools)
 
 
 class VerifiersPlayWithExpert(VerifiersPlay):

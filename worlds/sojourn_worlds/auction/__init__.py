@@ -40,7 +40,7 @@ class Auction:
         source="ours: the auctions of Vickrey 1961",
         licence="Apache-2.0",
         seats="1-n",
-        easy={"kind": "second_price", "items": 1, "bidders": 2, "highest": 10},
+        smallest={"kind": "second_price", "items": 1, "bidders": 2, "highest": 10},
     )
 
     kind: str = "second_price"

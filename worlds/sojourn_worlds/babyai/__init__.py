@@ -45,7 +45,7 @@ class BabyAI:
         source="BabyAI (Chevalier-Boisvert et al. 2019, arXiv:1810.08272) in minigrid (arXiv:2306.13831)",
         licence="Apache-2.0",
         extra="babyai",
-        easy={"levels": ("GoToRedBallNoDists",), "turns": 30},
+        smallest={"levels": ("GoToRedBallNoDists",), "turns": 30},
     )
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from sojourn.envs.about import need
+from sojourn.envs.about import require_module
 from sojourn_worlds.babyai.rules import refusal
 
 LEFT, RIGHT, FORWARD, PICK_UP, DROP, TOGGLE, DONE = range(7)  # the package's numbers
@@ -117,7 +117,7 @@ def _opening(world: Any, attempt: int, drops: bool) -> Iterator[int]:
 
 
 def _bot(world: Any, seen: np.ndarray) -> Any:
-    bot = need("minigrid.utils.baby_ai_bot", "sojourn-worlds[babyai]", "babyai").BabyAIBot(world)
+    bot = require_module("minigrid.utils.baby_ai_bot", "sojourn-worlds[babyai]", "babyai").BabyAIBot(world)
     bot.vis_mask = seen
     bot.stack = _Stack()
     for part in reversed(remaining(world.instrs)):

@@ -6,7 +6,7 @@ import copy
 from functools import lru_cache
 from typing import Any
 
-from sojourn.envs.about import need
+from sojourn.envs.about import require_module
 from sojourn.errors import ConfigError
 
 # not here: KeyInBox, which the bot cannot solve, and OpenDoorsOrder...Debug, whose rules fail even who obeys them
@@ -42,9 +42,9 @@ def enter(level: str, seed: int, turns: int) -> Any:
 
 @lru_cache(16)  # a group plays one task many times
 def _made(level: str, seed: int) -> Any:
-    need("minigrid", "sojourn-worlds[babyai]", "babyai")  # registers the levels
-    registry = need("gymnasium.envs.registration", "sojourn-worlds[babyai]", "babyai")
-    levels = need("minigrid.envs.babyai.core.roomgrid_level", "sojourn-worlds[babyai]", "babyai")
+    require_module("minigrid", "sojourn-worlds[babyai]", "babyai")  # registers the levels
+    registry = require_module("gymnasium.envs.registration", "sojourn-worlds[babyai]", "babyai")
+    levels = require_module("minigrid.envs.babyai.core.roomgrid_level", "sojourn-worlds[babyai]", "babyai")
     levels.__dict__["print"] = _silent  # it prints on every layout that it rejects
     found = next((spec for name, spec in registry.registry.items() if name.startswith(f"BabyAI-{level}-v")), None)
     if found is None:

@@ -19,7 +19,7 @@ from sojourn.tasks.splits import seeded
 from sojourn.types import Task
 from sojourn_worlds.clinic.case import BIASES, Case, Doctor, draw, trusts
 from sojourn_worlds.clinic.table import NORMAL, diseases
-from sojourn_worlds.people import TellingEnv, interface_of
+from sojourn_worlds.tool_env_info import ToolsEnvWithInfo, cached_interface
 
 MOST = 12  # diseases of a case
 DIFFICULTY = ("diseases", "book", "bias", "noise", "test_turns", "turns", "choices")
@@ -55,7 +55,7 @@ class Clinic:
     about: ClassVar[About] = About(
         source="Ours, after AgentClinic (Schmidgall et al. 2024, arXiv:2405.07960); invented table, no medical advice",
         licence="Apache-2.0",
-        easy={"diseases": 3, "choices": True},
+        smallest={"diseases": 3, "choices": True},
     )
 
     def __post_init__(self) -> None:
@@ -68,10 +68,10 @@ class Clinic:
         data = {name: getattr(self, name) for name in DIFFICULTY}
         return seeded("clinic", self, split, lambda s: {**data, "answer": draw(s, tuple(data.items())).disease})
 
-    def make(self, task: Task) -> TellingEnv:
+    def make(self, task: Task) -> ToolsEnvWithInfo:
         fields = {name: task.data[name] for name in DIFFICULTY}
         case = draw(task.seed, tuple(fields.items()))
-        return TellingEnv(interface_of(Visit, "clinic", self.form), Visit(case, fields))
+        return ToolsEnvWithInfo(cached_interface(Visit, "clinic", self.form), Visit(case, fields))
 
 
 @dataclass

@@ -68,8 +68,8 @@ class Desktop:
         licence="Apache-2.0; the programs it runs are GPL-2.0-or-later and MIT, python-xlib is LGPL-2.1-or-later",
         extra="desktop",
         programs=PROGRAMS,
-        sees=("text", "image"),
-        easy={"kinds": ("calculator",), "displays": 2},
+        modalities=("text", "image"),
+        smallest={"kinds": ("calculator",), "displays": 2},
     )
 
     kinds: tuple[str, ...] = KINDS
@@ -124,7 +124,7 @@ class DesktopEnv:
             program = panel_command(job.spec)
         opened = {"program": program, "files": dict(job.files), "panel": job.spec is not None}
         self._shown = await self._ask("open", {"width": WIDTH, "height": HEIGHT, **opened})
-        return self._observe((Message(Role.SYSTEM, f"{HANDS.brief}\nTask: {job.goal}"),))
+        return self._observe((Message(Role.SYSTEM, f"{HANDS.system}\nTask: {job.goal}"),))
 
     async def step(self, agent: str, action: Message) -> Step:
         if self._over or self._shown is None:

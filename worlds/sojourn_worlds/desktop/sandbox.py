@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sojourn.envs.about import need, need_program
+from sojourn.envs.about import require_module, require_program
 from sojourn.errors import ConfigError, InfrastructureError
 
 PROGRAMS = {"bwrap": "bubblewrap", "Xvfb": "xvfb", "openbox": "openbox", "mousepad": "mousepad"}
@@ -30,10 +30,10 @@ LONGEST_ANSWER = 16 * 2**20  # bytes
 
 def check(kinds: tuple[str, ...]) -> None:
     """Whether all that is needed is installed; one sentence with the remedy where it is not."""
-    need("Xlib", "sojourn-worlds[desktop]", "desktop")
+    require_module("Xlib", "sojourn-worlds[desktop]", "desktop")
     for program, package in PROGRAMS.items():
         if program != "mousepad" or "edit" in kinds:
-            need_program(program, package, "desktop")
+            require_program(program, package, "desktop")
     if any(kind != "edit" for kind in kinds):
         try:
             import _tkinter  # noqa: F401
@@ -45,7 +45,7 @@ def check(kinds: tuple[str, ...]) -> None:
 
 
 def command() -> list[str]:
-    library = Path(need("Xlib", "sojourn-worlds[desktop]", "desktop").__file__ or "").resolve().parent.parent
+    library = Path(require_module("Xlib", "sojourn-worlds[desktop]", "desktop").__file__ or "").resolve().parent.parent
     words = [
         *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"),
         "--ro-bind",

@@ -23,7 +23,7 @@ from sojourn.tasks.splits import seeded
 from sojourn.types import Task, Tool
 from sojourn_worlds.devices.errand import Errand, draw
 from sojourn_worlds.devices.table import Property, State, devices
-from sojourn_worlds.people import TellingEnv
+from sojourn_worlds.tool_env_info import ToolsEnvWithInfo
 
 DIFFICULTY = ("place", "devices", "requests", "relative", "mode", "shown", "turns")
 BRIEF = "Do what the user wants with the devices and change nothing else, then call done. Some settings need others."
@@ -59,7 +59,7 @@ class Devices:
     about: ClassVar[About] = About(
         source="Ours, after VehicleWorld (Yang et al. 2025, arXiv:2509.06736)",
         licence="Apache-2.0",
-        easy={"devices": 1, "requests": 1, "relative": 0.0, "mode": "state"},
+        smallest={"devices": 1, "requests": 1, "relative": 0.0, "mode": "state"},
     )
 
     def __post_init__(self) -> None:
@@ -78,10 +78,10 @@ class Devices:
 
         return seeded("devices", self, split, answered)
 
-    def make(self, task: Task) -> TellingEnv:
+    def make(self, task: Task) -> ToolsEnvWithInfo:
         fields = {name: task.data[name] for name in DIFFICULTY}
         panel = Panel(draw(task.seed, tuple(fields.items())), fields)
-        return TellingEnv(_interface(panel, self.form), panel)
+        return ToolsEnvWithInfo(_interface(panel, self.form), panel)
 
 
 @dataclass

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.config.registry import Range
-from sojourn.envs.about import About, need
-from sojourn.envs.chromium import executable, risks
+from sojourn.envs.about import About, require_module
+from sojourn.envs.chromium import find_chromium, risks
 from sojourn.envs.fields import Count, check_fields, check_names
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import in_turns
@@ -75,8 +75,8 @@ class Grounding:
         licence="Apache-2.0; the pages of the package `miniwob` are MIT",
         extra="grounding",
         programs={"chromium": "chromium"},
-        sees=("image", "text"),
-        easy={"sources": ("drawn",), "observation": "text", "contexts": 2},
+        modalities=("image", "text"),
+        smallest={"sources": ("drawn",), "observation": "text", "contexts": 2},
     )
 
     sources: tuple[str, ...] = SOURCES
@@ -118,11 +118,11 @@ class Grounding:
         """Launch Chromium, and stock the shop; once."""
         if self._shared.chromium is not None:
             return
-        need("playwright", "sojourn-worlds[grounding]", "grounding")
-        need("miniwob", "sojourn-worlds[grounding]", "grounding")
+        require_module("playwright", "sojourn-worlds[grounding]", "grounding")
+        require_module("miniwob", "sojourn-worlds[grounding]", "grounding")
         if "shop" in self.sources:
             self._shared.site = await asyncio.to_thread(_site)
-        program = executable(self.chromium)
+        program = find_chromium(self.chromium)
         chromium = Chromium(program, self.contexts, html_folder())
         try:
             await chromium.open()
@@ -274,7 +274,7 @@ def _elements(entries: Sequence[Mapping[str, Any]], width: int, height: int) -> 
 
 def _site() -> Any:
     """The shop's pages, of a small catalogue."""
-    need("starlette", "sojourn-worlds[grounding]", "grounding")
+    require_module("starlette", "sojourn-worlds[grounding]", "grounding")
     from sojourn_worlds.shop.catalogue import generate
     from sojourn_worlds.shop.search import Index
     from sojourn_worlds.shop.store import Store

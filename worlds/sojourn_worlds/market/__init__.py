@@ -51,7 +51,7 @@ class Market:
     about: ClassVar[About] = About(
         source="ours, after ACES (Allouah et al. 2025) and UA2 (Yang et al. 2024)",
         licence="Apache-2.0",
-        easy={"products": 4, "columns": 2, "aspects": 1, "hidden": False, "choices": True},
+        smallest={"products": 4, "columns": 2, "aspects": 1, "hidden": False, "choices": True},
     )
 
     def __post_init__(self) -> None:

@@ -65,7 +65,7 @@ class Matrix:
         source="ours: textbook games, with the opponents of Axelrod 1984 and their kin",
         licence="Apache-2.0",
         seats="1-2",
-        easy={"game": "prisoners_dilemma", "opponent": "always_cooperate", "rounds": 4},
+        smallest={"game": "prisoners_dilemma", "opponent": "always_cooperate", "rounds": 4},
     )
 
     game: str = "prisoners_dilemma"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sojourn.envs.chromium import Wall, answers, launch
+from sojourn.envs.chromium import BlockingProxy, is_responsive, launch
 from sojourn.errors import InfrastructureError, MissingExtraError
 from sojourn_worlds.miniwob.script import INIT_SCRIPT
 from sojourn_worlds.miniwob.serve import PagesServer
@@ -36,7 +36,7 @@ class Seat:
     context: BrowserContext
     page: Page
     browser: Browser
-    wall: Wall
+    wall: BlockingProxy
     shows: str = ""
     sound: bool = True
     tainted: bool = False
@@ -80,7 +80,7 @@ class Chromium:
         self._launching = asyncio.Lock()
         self._idle: list[Seat] = []
         self._chores: set[asyncio.Task[Any]] = set()
-        self._walls: set[Wall] = set()
+        self._walls: set[BlockingProxy] = set()
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
         self.server = PagesServer(folder)
@@ -118,7 +118,7 @@ class Chromium:
 
     async def failed_itself(self, seat: Seat) -> bool:
         """Whether a failure is the whole browser's, and not that of the seat's page alone."""
-        return not seat.crashed and not await answers(seat.browser, self.errors)
+        return not seat.crashed and not await is_responsive(seat.browser, self.errors)
 
     async def seat(self, page: str) -> Seat:
         """A seat, as soon as one of the `contexts` is free; `leave` gives it back."""
@@ -178,14 +178,14 @@ class Chromium:
             return await self._make_in(await self.launch())
 
     async def _make_in(self, browser: Browser) -> Seat:
-        wall = Wall()
+        wall = BlockingProxy()
         await wall.start()
         try:
             context = await browser.new_context(
                 viewport=VIEWPORT,  # pyright: ignore[reportArgumentType]
                 timezone_id="UTC",
                 locale="en-US",
-                **wall.context(self.server.address),
+                **wall.context_options(self.server.address),
             )
             await context.add_init_script(INIT_SCRIPT)
             seat = Seat(context=context, page=await context.new_page(), browser=browser, wall=wall)

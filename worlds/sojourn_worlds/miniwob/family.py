@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sojourn.envs.about import About
-from sojourn.envs.chromium import executable, risks
+from sojourn.envs.chromium import find_chromium, risks
 from sojourn.errors import ConfigError
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import FIRST_TEST, first_seed
@@ -53,11 +53,11 @@ class MiniWoB:
         source="MiniWoB++ (Shi et al. 2017; Liu et al. 2018, arXiv:1802.08802), the pages of the package `miniwob`",
         licence="MIT",
         extra="miniwob",
-        writes=('type "{}"',),
-        submits=("press Enter",),
+        text_actions=('type "{}"',),
+        submit_actions=("press Enter",),
         programs={"chromium": "chromium"},
-        sees=("text", "image"),
-        easy={"pages": ("click-tab-2",), "contexts": 2},
+        modalities=("text", "image"),
+        smallest={"pages": ("click-tab-2",), "contexts": 2},
     )
 
     pages: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class MiniWoB:
     async def open(self) -> None:
         """Serve the pages and launch Chromium; once."""
         if self._shared.chromium is None:
-            program = executable(self.chromium)
+            program = find_chromium(self.chromium)
             chromium = Chromium(program, self.contexts, html_folder())
             try:
                 await chromium.open()

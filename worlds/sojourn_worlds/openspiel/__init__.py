@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 from sojourn.envs.about import About
-from sojourn.envs.aside import ALL, Aside, Threads
+from sojourn.envs.env_threads import ALL_CALLS, EnvThreads, ThreadedEnv
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.errors import ConfigError
 from sojourn.tasks.splits import of_task, tasks_of
@@ -49,7 +49,7 @@ class OpenSpiel:
         licence="Apache-2.0",
         extra="openspiel",
         seats="1-n",
-        easy={"game": "tic_tac_toe", "opponent": "random"},
+        smallest={"game": "tic_tac_toe", "opponent": "random"},
     )
 
     game: str = "tic_tac_toe"
@@ -79,18 +79,18 @@ class OpenSpiel:
     def tasks(self, split: str) -> Sequence[Task]:
         return tasks_of("openspiel", self, split)
 
-    def make(self, task: Task) -> Aside:
+    def make(self, task: Task) -> ThreadedEnv:
         """Moves that are searched for, and the solving of a game, are made aside; what is known at once is not."""
         own = of_task(self, task)
         loaded = load(own.game)
         advised = (own.opponent != "self" or loaded.players == 1) and loaded.perfect and loaded.duel
         offers = {"fork", "state_key"} | ({"expert"} if advised and not loaded.chance else set())
-        slow = ALL if own.opponent == "expert" else {"expert"}
+        slow = ALL_CALLS if own.opponent == "expert" else {"expert"}
         return self._aside.make(lambda: _dealt(own, task), offers, slow)
 
     @cached_property
-    def _aside(self) -> Threads:
-        return Threads(os.cpu_count() or 1, "openspiel")
+    def _aside(self) -> EnvThreads:
+        return EnvThreads(os.cpu_count() or 1, "openspiel")
 
 
 def _dealt(own: OpenSpiel, task: Task) -> Table:

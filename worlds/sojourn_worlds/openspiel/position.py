@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sojourn.envs.about import need
+from sojourn.envs.about import require_module
 from sojourn.errors import ActionError, ConfigError
 from sojourn_worlds.openspiel.rules import Rules, rules_of
 from sojourn_worlds.table import plain
@@ -33,7 +33,7 @@ class Loaded(NamedTuple):
 @lru_cache(64)
 def load(name: str) -> Loaded:
     """The game of a name such as `hex(board_size=4)`; games in which several move at once are played in turn."""
-    pyspiel = need("pyspiel", "sojourn-worlds[openspiel]", "openspiel")
+    pyspiel = require_module("pyspiel", "sojourn-worlds[openspiel]", "openspiel")
     known = pyspiel.registered_names()
     if name.partition("(")[0] not in known:
         raise ConfigError(f'openspiel: game = "{name}" is not among the {len(known)} games: {", ".join(known)}')

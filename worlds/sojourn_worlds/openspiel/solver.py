@@ -12,7 +12,7 @@ import threading
 from functools import lru_cache
 from typing import Any
 
-from sojourn.envs.about import need
+from sojourn.envs.about import require_module
 from sojourn_worlds.openspiel.position import Position, load
 
 SMALL = 30_000  # positions of a game that is solved exactly
@@ -91,7 +91,7 @@ def good_move(position: Position) -> int:
     best = optimal(position.loaded.name, state)
     if best:
         return position.coins("good move").choice(best)
-    pyspiel = need("pyspiel", "sojourn-worlds[openspiel]", "openspiel")
+    pyspiel = require_module("pyspiel", "sojourn-worlds[openspiel]", "openspiel")
     seed = int(hashlib.sha256(position.key().encode()).hexdigest()[:7], 16)
     evaluator = pyspiel.RandomRolloutEvaluator(1, seed)
     bot = pyspiel.MCTSBot(position.loaded.game, evaluator, 1.4, position.simulations, 64, True, seed, False)

@@ -21,8 +21,8 @@ from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import LONGEST_ACTION, short
 from sojourn.envs.fields import Count, check_fields, check_names
-from sojourn.envs.sandbox import End, Entry, LostError, Result, Sandbox, Tree, show
-from sojourn.envs.sandbox.command import require
+from sojourn.envs.sandbox import End, Entry, LostError, Result, Sandbox, Tree, format_result
+from sojourn.envs.sandbox.command import require_sandbox
 from sojourn.envs.sandbox.risks import risks
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import in_turns, of_its_split
@@ -62,7 +62,7 @@ class Python:
         source="problems of our own; after ReTool (arXiv:2504.11536) and ToRL (arXiv:2503.23383)",
         licence="Apache-2.0",
         programs={"bwrap": "bubblewrap", "setpriv": "util-linux", "python3": "python3"},
-        easy={"kinds": ("divisible", "ones", "best"), "turns": 4},
+        smallest={"kinds": ("divisible", "ones", "best"), "turns": 4},
     )
 
     level: Annotated[int, Range(1, 3)] = 1
@@ -88,7 +88,7 @@ class Python:
         return risks()
 
     def make(self, task: Task) -> PythonEnv:
-        require("python")
+        require_sandbox("python")
         return PythonEnv(self, task, problem_of(task))
 
 
@@ -181,7 +181,7 @@ class PythonEnv:
         return result
 
     def _told(self, result: Result) -> str:
-        text = show(result, self.family.shown)
+        text = format_result(result, self.family.shown)
         return text if result.end is End.ANSWERED else f"{text}\n[the session has ended, and its variables are gone]"
 
     async def _restart(self) -> str:

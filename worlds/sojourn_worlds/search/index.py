@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sojourn.envs.about import need
+from sojourn.envs.about import require_module
 from sojourn_worlds.search.corpus import Corpus, Passage
 from sojourn_worlds.search.dense import Embedder, check
 
@@ -95,7 +95,7 @@ class BM25S:
     """Lù 2024, arXiv:2407.03618; titles weigh more by being said again."""
 
     def __init__(self, passages: Sequence[Passage]) -> None:
-        bm25s = need("bm25s", "sojourn-worlds[search]", "search")
+        bm25s = require_module("bm25s", "sojourn-worlds[search]", "search")
         said = [_tokens(" ".join([passage.title] * TITLE_WEIGHT + [passage.text])) for passage in passages]
         self._model = bm25s.BM25()
         self._known = {word for tokens in said for word in tokens}
@@ -111,7 +111,7 @@ class BM25S:
 
 class Tantivy:
     def __init__(self, passages: Sequence[Passage]) -> None:
-        self._tantivy = need("tantivy", "sojourn-worlds[search]", "search")
+        self._tantivy = require_module("tantivy", "sojourn-worlds[search]", "search")
         builder = self._tantivy.SchemaBuilder()
         builder.add_unsigned_field("number", stored=True)
         for name in ("title", "body"):

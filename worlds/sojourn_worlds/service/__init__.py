@@ -17,14 +17,15 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.config.registry import Range
 from sojourn.envs.about import About
-from sojourn.envs.chat import Endpoint, SpokenUser
 from sojourn.envs.fields import SIZES, require_one_of, require_within
+from sojourn.envs.simulated_user import SimulatedUser
+from sojourn.models.endpoint import Endpoint
 from sojourn.tasks.splits import seeded
 from sojourn.types import Task
-from sojourn_worlds.people import TellingEnv, interface_of
 from sojourn_worlds.service.customer import Customer, instructions
 from sojourn_worlds.service.desk import Desk
 from sojourn_worlds.service.shop import FIRST, LAST, Case, draw_case
+from sojourn_worlds.tool_env_info import ToolsEnvWithInfo, cached_interface
 
 MOST = min(len(FIRST), len(LAST))
 DIFFICULTY = ("users", "requests", "denied", "turns")
@@ -62,7 +63,7 @@ class Service:
     about: ClassVar[About] = About(
         source="Ours, after tau-bench (Yao et al. 2024, arXiv:2406.12045)",
         licence="Apache-2.0",
-        easy={"users": 2, "denied": 0.0},
+        smallest={"users": 2, "denied": 0.0},
     )
 
     def __post_init__(self) -> None:
@@ -81,13 +82,13 @@ class Service:
 
         return seeded("service", self, split, answered)
 
-    def make(self, task: Task) -> TellingEnv:
+    def make(self, task: Task) -> ToolsEnvWithInfo:
         case = draw(task.seed, task.data["users"], task.data["requests"], task.data["denied"])
         user = Customer(case)
         if self.user == "llm":
-            user = SpokenUser(self._endpoint(), instructions(case), case.wishes[0].said)
+            user = SimulatedUser(self._endpoint(), instructions(case), case.wishes[0].said)
         desk = Desk(case, user, task.data["turns"], copy.deepcopy(case.database))
-        return TellingEnv(interface_of(Desk, "service", self.form), desk)
+        return ToolsEnvWithInfo(cached_interface(Desk, "service", self.form), desk)
 
     def _endpoint(self) -> Endpoint:
         return Endpoint(self.base_url, self.model, self.key)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sojourn.envs.chat import STOP, SpokenUser
+from sojourn.envs.simulated_user import STOP, SimulatedUser
 from sojourn_worlds.service.customer import Customer
 from sojourn_worlds.service.shop import Case, Database, Wish, change, digest, transfer
 
@@ -33,7 +33,7 @@ class Desk:
     """
 
     case: Case
-    user: Customer | SpokenUser
+    user: Customer | SimulatedUser
     turns: int
     database: Database
     used: int = 0
@@ -164,7 +164,7 @@ class Desk:
 
     def state_key(self) -> str:
         user = self.user
-        talk = [user.stated, sorted(user.told), user.finished] if isinstance(user, Customer) else user.talk
+        talk = [user.stated, sorted(user.told), user.finished] if isinstance(user, Customer) else user.messages
         sets = [sorted(s) for s in (self.seen, self.confirmed, self.reached)]
         known = [
             sorted(self.denied.items()),

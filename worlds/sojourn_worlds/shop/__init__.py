@@ -58,7 +58,7 @@ class Shop:
     about: ClassVar[About] = About(
         source="ours, after WebShop (Yao et al. 2022, arXiv:2207.01206); the catalogue is generated",
         licence="Apache-2.0",  # the web surface alone needs an extra, 'shop', and Chromium
-        easy={"products": 200, "attributes": 1, "options": 0, "price_limit": False, "results_per_page": 3},
+        smallest={"products": 200, "attributes": 1, "options": 0, "price_limit": False, "results_per_page": 3},
     )
 
     products: int = 10_000

@@ -3,9 +3,9 @@
 Observations are the page's visible text, actions are typed and clicked in the page, and the reward is computed here
 from what the site's session says was bought.
 
-The tabs reach the site's server alone (`sojourn.envs.chromium.Wall`). A tab that fails after an action (it hangs,
-crashes, shows something else than a page of the shop) loses the play; only a browser that fails as a whole is a failure
-of the infrastructure.
+The tabs reach the site's server alone (`sojourn.envs.chromium.BlockingProxy`). A tab that fails after an action (it
+hangs, crashes, shows something else than a page of the shop) loses the play; only a browser that fails as a whole is a
+failure of the infrastructure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ except ModuleNotFoundError as error:
         "pip install 'sojourn-worlds[shop]' playwright"
     ) from None
 
-from sojourn.envs.chromium import Wall, answers, executable, launch
+from sojourn.envs.chromium import BlockingProxy, find_chromium, is_responsive, launch
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.threads import surely
 from sojourn.types import Message, Observation, Role, Step
@@ -53,17 +53,17 @@ class Browser:
     playwright: Playwright
     chromium: Chromium
     context: BrowserContext
-    wall: Wall
+    wall: BlockingProxy
 
     @classmethod
     async def open(cls, store: Store) -> Browser:
         site = Site(store)
-        path, server = executable(), Server(site.app)
-        playwright, wall = await async_playwright().start(), Wall()
+        path, server = find_chromium(), Server(site.app)
+        playwright, wall = await async_playwright().start(), BlockingProxy()
         try:
             await wall.start()
             chromium = await launch(playwright, path)
-            context = await chromium.new_context(**wall.context(server.url.removeprefix("http://")))
+            context = await chromium.new_context(**wall.context_options(server.url.removeprefix("http://")))
             await asyncio.to_thread(server.start)
         except BaseException:
             await asyncio.shield(_end(playwright, server, wall))
@@ -78,7 +78,7 @@ class Browser:
         return WebPlay(self, goal, key, choices, self.site.enter())
 
 
-async def _end(playwright: Playwright, server: Server, wall: Wall, *opened: BrowserContext | Chromium) -> None:
+async def _end(playwright: Playwright, server: Server, wall: BlockingProxy, *opened: BrowserContext | Chromium) -> None:
     async with AsyncExitStack() as ends:  # one that fails keeps none of the others from its end
         ends.callback(wall.close)
         ends.push_async_callback(surely, server.stop)
@@ -117,7 +117,7 @@ class WebPlay:
             async with asyncio.timeout(STEP_S):
                 return await self._acted(agent, self.tab, verb, argument)
         except (TimeoutError, Error) as error:
-            if not await answers(self.browser.chromium, (Error,)):
+            if not await is_responsive(self.browser.chromium, (Error,)):
                 raise InfrastructureError(f"Chromium failed in the shop: {str(error).splitlines()[:1]}") from error
             self.lost = True
             return Step(None, {agent: 0.0}, done=True, success=False, info={"lost": 1.0})

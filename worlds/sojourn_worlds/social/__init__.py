@@ -23,10 +23,10 @@ from sojourn.envs.tools import Interface
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import seeded
 from sojourn.types import Message, Observation, Role, Step, Task
-from sojourn_worlds.people import interface_of
 from sojourn_worlds.social import judge, player
 from sojourn_worlds.social.scene import KINDS, SEATS, draw, written
 from sojourn_worlds.social.talk import OTHER, Talk
+from sojourn_worlds.tool_env_info import cached_interface
 
 WEIGHTS = ("goal", "relationship", "knowledge", "material", "secret", "rules")
 DIFFICULTY = ("kind", "turns", "choices", "opponent", *WEIGHTS)
@@ -69,7 +69,7 @@ class Social:
         source="Ours, after Sotopia (Zhou et al. 2023, arXiv:2310.11667)",
         licence="Apache-2.0",
         seats="1-2",
-        easy={"kind": "price", "opponent": "expert", "choices": True},
+        smallest={"kind": "price", "opponent": "expert", "choices": True},
     )
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class Social:
     def make(self, task: Task) -> SocialEnv:
         data = task.data
         return SocialEnv(
-            interface=interface_of(Talk, "social", self.form),
+            interface=cached_interface(Talk, "social", self.form),
             talk=Talk(draw(task.seed, data["kind"]), data["turns"]),
             weights={name: data[name] for name in WEIGHTS},
             opponent=data["opponent"],
@@ -195,7 +195,7 @@ class SocialEnv:
         heard = talk.heard or f"You begin. {OTHER[talk.mover].capitalize()} listens."
         brief: tuple[Message, ...] = ()
         if seat not in self.briefed:
-            brief = (Message(Role.SYSTEM, f"{self.interface.brief}\n{player.brief(talk, talk.mover)}"),)
+            brief = (Message(Role.SYSTEM, f"{self.interface.system}\n{player.brief(talk, talk.mover)}"),)
             self.briefed |= {seat}
         tools = () if self.interface.form == "text" else tuple(m.tool for m in self.interface.methods.values())
         choices = tuple(player.choices(talk)) if self.choices else ()

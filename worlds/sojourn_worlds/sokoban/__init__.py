@@ -46,8 +46,8 @@ class Sokoban:
     about: ClassVar[About] = About(
         source="ours, after Sokoban (Imabayashi 1982) and Racanière et al. 2017, arXiv:1707.06203",
         licence="Apache-2.0",
-        sees=("text", "image"),
-        easy={"size": 5, "boxes": 1, "pulls": 4, "turns": 20},
+        modalities=("text", "image"),
+        smallest={"size": 5, "boxes": 1, "pulls": 4, "turns": 20},
     )
 
     size: int = 6

@@ -21,18 +21,19 @@ from typing import Annotated, ClassVar, Literal
 from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import method_of
-from sojourn.envs.chat import Endpoint, SpokenUser
 from sojourn.envs.fields import require_one_of, require_within
+from sojourn.envs.simulated_user import SimulatedUser
 from sojourn.envs.tools import Interface
 from sojourn.errors import ConfigError
+from sojourn.models.endpoint import Endpoint
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed
 from sojourn.types import Task
-from sojourn_worlds.people import TellingEnv
 from sojourn_worlds.tau import calls
 from sojourn_worlds.tau.data import Problem, load
 from sojourn_worlds.tau.desk import Caller, Desk, Gold
 from sojourn_worlds.tau.tables import Tables
+from sojourn_worlds.tool_env_info import ToolsEnvWithInfo
 
 FIRST_LINE = (
     "Serve the customer by the policy below, then call finish. Notes to the customer say 'you' and mean them. Look up "
@@ -74,7 +75,7 @@ class Tau:
         source="tau-bench (Yao et al. 2024, arXiv:2406.12045), tau2-bench (Barres et al. 2025, arXiv:2506.07982)",
         licence="MIT (tau2-bench, upstream of the data; the packages themselves state none)",
         extra="tau",
-        easy={"idle": False},
+        smallest={"idle": False},
     )
 
     def __post_init__(self) -> None:
@@ -94,7 +95,7 @@ class Tau:
         ]
         return Generated(lambda index: self._task(*chosen[index]), len(chosen))
 
-    def make(self, task: Task) -> TellingEnv:
+    def make(self, task: Task) -> ToolsEnvWithInfo:
         source = load(self.domain, self.data)
         problem = source.problems.get(task.data["problem"])
         if problem is None or task.data["domain"] != self.domain:
@@ -104,11 +105,11 @@ class Tau:
             )
         user = Caller(problem, solo=self.user == "solo")
         if self.user == "llm":
-            user = SpokenUser(self._endpoint(), problem.notes)
+            user = SimulatedUser(self._endpoint(), problem.notes)
         tables = Tables.of(source.database)
         gold = _gold(self.domain, self.data, problem.id)
         desk = Desk(source, problem, gold, user, task.data["turns"], tables)
-        return TellingEnv(_interface(self.domain, self.data, self.form), desk)
+        return ToolsEnvWithInfo(_interface(self.domain, self.data, self.form), desk)
 
     def _task(self, number: int, problem: Problem) -> Task:
         last = problem.actions[-1].said() if problem.actions else "finish()"

@@ -9,7 +9,7 @@ from functools import lru_cache
 from types import FunctionType, ModuleType
 from typing import Any
 
-from sojourn.envs.about import need
+from sojourn.envs.about import require_module
 from sojourn.envs.calls import Method, as_text, method_of
 from sojourn_worlds.tau.tables import Tables
 
@@ -24,7 +24,7 @@ BROKEN = (ValueError, KeyError, IndexError, TypeError, AttributeError, Arithmeti
 
 
 def server(domain: str) -> ModuleType:
-    return need(f"tau2_{domain}_mcp.server", "sojourn-worlds[tau]", "tau")
+    return require_module(f"tau2_{domain}_mcp.server", "sojourn-worlds[tau]", "tau")
 
 
 @lru_cache(2)

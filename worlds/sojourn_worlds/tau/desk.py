@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from sojourn.envs.chat import STOP, SpokenUser
+from sojourn.envs.simulated_user import STOP, SimulatedUser
 from sojourn_worlds.answers import number_of, said_of, so_many_numbers
 from sojourn_worlds.tau import calls
 from sojourn_worlds.tau.data import Action, Problem, Source
@@ -57,7 +57,7 @@ class Desk:
     source: Source
     problem: Problem
     gold: Gold
-    user: Caller | SpokenUser
+    user: Caller | SimulatedUser
     turns: int
     tables: Tables
     used: int = 0
@@ -69,7 +69,7 @@ class Desk:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Desk:
         """Shares what is never changed, the tables among it."""
-        return replace(self, user=copy.deepcopy(self.user, memo) if isinstance(self.user, SpokenUser) else self.user)
+        return replace(self, user=copy.deepcopy(self.user, memo) if isinstance(self.user, SimulatedUser) else self.user)
 
     def __getattr__(self, name: str) -> Callable[..., str]:
         """The tools of the domain."""
@@ -122,7 +122,7 @@ class Desk:
         return "finish()"
 
     def state_key(self) -> str:
-        talk = self.user.talk if isinstance(self.user, SpokenUser) else []
+        talk = self.user.messages if isinstance(self.user, SimulatedUser) else []
         known = [
             sorted(self.taken),
             sorted(self.told),

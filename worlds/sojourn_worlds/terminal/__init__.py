@@ -18,9 +18,9 @@ from sojourn.config.registry import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import LONGEST_ACTION, short
 from sojourn.envs.fields import Count, check_fields, check_names
-from sojourn.envs.judged import Check, Judge
-from sojourn.envs.sandbox import LostError, Sandbox, Tree, show
-from sojourn.envs.sandbox.command import require
+from sojourn.envs.grader import Check, Grader
+from sojourn.envs.sandbox import LostError, Sandbox, Tree, format_result
+from sojourn.envs.sandbox.command import require_sandbox
 from sojourn.envs.sandbox.risks import risks
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import in_turns, of_its_split
@@ -53,7 +53,7 @@ class Terminal:
         source="jobs of our own; after Endless Terminals (arXiv:2601.16443)",
         licence="Apache-2.0",
         programs={"bwrap": "bubblewrap", "setpriv": "util-linux", "python3": "python3"},
-        easy={"kinds": ("count_lines", "sort_lines", "rename"), "turns": 6},
+        smallest={"kinds": ("count_lines", "sort_lines", "rename"), "turns": 6},
     )
 
     level: Annotated[int, Range(1, 3)] = 1
@@ -64,7 +64,7 @@ class Terminal:
     form: Literal["text", "native"] = "text"
     train: Count = 100_000
     test: Count = 1_000
-    _judge: Judge = field(default_factory=Judge, init=False, repr=False, compare=False)  # kept while it is open
+    _grader: Grader = field(default_factory=Grader, init=False, repr=False, compare=False)  # kept while it is open
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kinds", tuple(self.kinds))
@@ -72,10 +72,10 @@ class Terminal:
         check_names("terminal", "kinds", self.kinds or KINDS, KINDS)
 
     async def open(self) -> None:
-        await self._judge.open()
+        await self._grader.open()
 
     async def close(self) -> None:
-        await self._judge.close()
+        await self._grader.close()
 
     def tasks(self, split: str) -> Sequence[Task]:
         kinds = self.kinds or tuple(KINDS)
@@ -86,7 +86,7 @@ class Terminal:
         return risks()
 
     def make(self, task: Task) -> TerminalEnv:
-        require("terminal")
+        require_sandbox("terminal")
         return TerminalEnv(self, task, job_of(task))
 
 
@@ -104,7 +104,7 @@ def job_of(task: Task) -> Job:
 
 
 def check_of(data: Mapping[str, Any], seed: int, split: str) -> Check:
-    """How a task is judged, for the process that judges."""
+    """Returns the check of a task, for the grading process."""
     return job_of(Task("terminal", data, seed, split)).check
 
 
@@ -114,7 +114,7 @@ class TerminalEnv:
     task: Task
     job: Job
     sandbox: Sandbox = field(default_factory=Sandbox)
-    judge: Judge = field(default_factory=Judge)
+    grader: Grader = field(default_factory=Grader)
     used: int = 0
     over: bool = False
     tree: Tree = field(default_factory=Tree)  # after the last action
@@ -144,19 +144,19 @@ class TerminalEnv:
         info = {"error": float(bool(result.note))}
         if self.used >= self.family.turns:
             return self._end(agent, False, **info)
-        return Step(self._observe(show(result, self.family.shown)), {agent: 0.0}, info=info)
+        return Step(self._observe(format_result(result, self.family.shown)), {agent: 0.0}, info=info)
 
     async def close(self) -> None:
         self.over = True
         try:
             await self.sandbox.close()
         finally:
-            await self.judge.close()
+            await self.grader.close()
 
     async def fork(self) -> TerminalEnv:
         sandbox = Sandbox() if self.over else await self.sandbox.fork()
         used, tree = self.used, self.tree
-        return TerminalEnv(self.family, self.task, self.job, sandbox, Judge(), used, self.over, tree, self.place)
+        return TerminalEnv(self.family, self.task, self.job, sandbox, Grader(), used, self.over, tree, self.place)
 
     def state_key(self) -> str:
         left = self.family.turns - self.used
@@ -173,7 +173,7 @@ class TerminalEnv:
     async def _passes(self) -> bool:
         task = self.task
         check = f"{__name__}:{check_of.__name__}"
-        return await self.judge(check, dict(task.data), task.seed, task.split, tree=self.tree) is True
+        return await self.grader(check, dict(task.data), task.seed, task.split, tree=self.tree) is True
 
     def _observe(self, text: str, brief: tuple[Message, ...] = ()) -> Observation:
         tools = TOOLS if self.family.form == "native" else ()

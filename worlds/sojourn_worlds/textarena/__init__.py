@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal
 
-from sojourn.envs.about import About, need
-from sojourn.envs.aside import Aside, Threads
+from sojourn.envs.about import About, require_module
+from sojourn.envs.env_threads import EnvThreads, ThreadedEnv
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.tasks.splits import of_task, tasks_of
 from sojourn.types import Task
@@ -40,7 +40,7 @@ class TextArena:
         licence="MIT",
         extra="textarena",
         seats="1-n",
-        easy={"game": "TicTacToe-v0", "opponent": "random"},
+        smallest={"game": "TicTacToe-v0", "opponent": "random"},
     )
 
     game: str = "TicTacToe-v0"
@@ -63,10 +63,10 @@ class TextArena:
     def tasks(self, split: str) -> Sequence[Task]:
         return tasks_of("textarena", self, split)
 
-    def make(self, task: Task) -> Aside:
+    def make(self, task: Task) -> ThreadedEnv:
         own = of_task(self, task)
         kind = GAMES[own.game]
-        need("textarena", "sojourn-worlds[textarena]", "textarena")  # says at once that it is missing
+        require_module("textarena", "sojourn-worlds[textarena]", "textarena")  # says at once that it is missing
         names, alone = _names(kind.players), ""
         if own.opponent == "random" or kind.players == 1:
             alone = random.Random(f"textarena {task.seed}").choice(names)
@@ -80,9 +80,9 @@ class TextArena:
         return self._aside.make(dealt, {"fork", "state_key"} | ({"expert"} if advised else set()))
 
     @cached_property
-    def _aside(self) -> Threads:
+    def _aside(self) -> EnvThreads:
         """One: what is all Python would only hinder itself in several."""
-        return Threads(1, "textarena")
+        return EnvThreads(1, "textarena")
 
 
 def _names(players: int) -> tuple[str, ...]:

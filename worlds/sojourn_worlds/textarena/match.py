@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NoReturn
 
-from sojourn.envs.about import need
+from sojourn.envs.about import require_module
 from sojourn.errors import ActionError
 from sojourn_worlds.textarena.games import GAMES
 
@@ -51,7 +51,7 @@ class Lucks:
 @cache
 def _prepared(name: str) -> Any:
     """TextArena, with the modules of a game seeing `Lucks`: they draw from the one generator that all would share."""
-    ta = need("textarena", "sojourn-worlds[textarena]", "textarena")
+    ta = require_module("textarena", "sojourn-worlds[textarena]", "textarena")
     entry = ta.envs.registration.ENV_REGISTRY[name].entry_point
     importlib.import_module(entry.partition(":")[0])
     for module in [module for key, module in sys.modules.items() if key.partition(".")[0] == "textarena"]:

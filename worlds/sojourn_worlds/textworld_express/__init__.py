@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 from sojourn.config.registry import Range
-from sojourn.envs.about import About, need
+from sojourn.envs.about import About, require_module
 from sojourn.envs.fields import check_fields, check_names
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed
@@ -49,7 +49,7 @@ class TextWorldExpress:
         licence="Apache-2.0",
         extra="textworld_express",
         programs={"java": "default-jre-headless"},
-        easy={"games": ("coin",), "params": "numLocations=2,numDistractorItems=0,includeDoors=0", "turns": 15},
+        smallest={"games": ("coin",), "params": "numLocations=2,numDistractorItems=0,includeDoors=0", "turns": 15},
     )
 
     def __post_init__(self) -> None:
@@ -74,7 +74,9 @@ class TextWorldExpress:
     @property
     def machine(self) -> Shared:
         if not self._machine:
-            constants = need("textworld_express.constants", "sojourn-worlds[textworld_express]", "textworld_express")
+            constants = require_module(
+                "textworld_express.constants", "sojourn-worlds[textworld_express]", "textworld_express"
+            )
             jar = str(constants.JAR_PATH)
             self._machine.append(Shared("textworld_express", "textworld_express", jar, ENTRY, ("-Xmx512m",)))
         return self._machine[0]

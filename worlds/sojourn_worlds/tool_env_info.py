@@ -1,4 +1,4 @@
-"""What worlds of people and tools share: plays that tell numbers."""
+"""Plays of tool environments whose object reports numbers for each turn (`Step.info`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from sojourn.types import Message, Step
 
 
 @cache
-def interface_of(plain: type, name: str, form: Literal["both", "text", "native"]) -> Interface:
+def cached_interface(plain: type, name: str, form: Literal["both", "text", "native"]) -> Interface:
+    """Returns the interface of a plain class, which is made once for each form."""
     return Interface.of(plain, name, form)
 
 
-class TellingEnv(ToolsEnv):
-    """A play of a plain object whose attribute `info`, a mapping, holds the numbers of the turn just taken."""
+class ToolsEnvWithInfo(ToolsEnv):
+    """A play of a plain object whose mapping `info` holds the numbers of the last turn; they are added to its steps."""
 
     async def step(self, agent: str, action: Message) -> Step:
         step = await super().step(agent, action)

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from sojourn.envs.again import PlayedAgain, forkable
+from sojourn.envs.replay_fork import ReplayForkable, make_forkable
 from sojourn.envs.toy import Toy
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.types import Message, Observation, Role, Step, Task
@@ -76,10 +76,10 @@ def counts():
     Tally.opened = Tally.closed = 0
 
 
-def played(env: type[Tally] = Tally, seed: int = 2) -> PlayedAgain:
+def played(env: type[Tally] = Tally, seed: int = 2) -> ReplayForkable:
     world = World(env)
-    play = forkable(world, world.tasks("train")[seed])
-    assert isinstance(play, PlayedAgain)
+    play = make_forkable(world, world.tasks("train")[seed])
+    assert isinstance(play, ReplayForkable)
     return play
 
 
@@ -99,7 +99,7 @@ async def test_a_fork_is_where_its_original_is_and_goes_its_own_way() -> None:
     ended = await twin.step("left", say("4"))
     assert (ended.done, ended.rewards) == (True, {"left": 1.0})
     over = await twin.fork()  # also of what has ended
-    assert [taken.agent for taken in over.taken] == ["left", "right", "left"]
+    assert [taken.agent for taken in over.steps] == ["left", "right", "left"]
     assert over.env.total == 10
     for one in (play, twin, grandchild, over):
         await one.close()
@@ -127,7 +127,7 @@ async def test_what_the_world_offers_is_passed_on_and_nothing_else() -> None:
 
 async def test_a_world_with_a_fork_of_its_own_is_left_as_it_is() -> None:
     toy = Toy()
-    assert not isinstance(forkable(toy, toy.tasks("train")[0]), PlayedAgain)
+    assert not isinstance(make_forkable(toy, toy.tasks("train")[0]), ReplayForkable)
 
 
 class Numbered(Tally):
@@ -175,9 +175,9 @@ class Moody(Tally):
 @pytest.mark.parametrize(
     ("env", "told"),
     [
-        (Numbered, "it shows or pays something else after 0 actions"),
-        (Whims, "it shows or pays something else after 1 actions"),
-        (Moody, "it refuses what it accepted (not today) after 0 actions"),
+        (Numbered, "it gives another observation or reward after 0 actions"),
+        (Whims, "it gives another observation or reward after 1 actions"),
+        (Moody, "it refuses an action that it had accepted (not today) after 0 actions"),
     ],
 )
 async def test_a_world_that_does_not_repeat_itself_is_not_forked_and_leaves_nothing(env, told) -> None:
@@ -186,7 +186,7 @@ async def test_a_world_that_does_not_repeat_itself_is_not_forked_and_leaves_noth
     await play.step("left", say("1"))
     with pytest.raises(InfrastructureError) as caught:
         await play.fork()
-    assert str(caught.value) == f"the world is not deterministic: played again for a fork, {told}"
+    assert str(caught.value) == f"the world is not deterministic: replayed for a fork, {told}"
     await play.close()
     assert Tally.opened == Tally.closed == 2
 

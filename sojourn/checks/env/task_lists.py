@@ -1,12 +1,12 @@
-"""A family and its lists of tasks: the same whenever, and wherever, they are asked for."""
+"""Checks a family, what it says of itself, and its lists of tasks."""
 
 from __future__ import annotations
 
 import json
 import random
 
-from sojourn.checks.env.holding import held
 from sojourn.checks.env.play import Case, short
+from sojourn.checks.env.resources import held_resources
 from sojourn.checks.promise import BrokenError, DoubtfulError
 from sojourn.envs.about import About
 from sojourn.envs.tools import as_family
@@ -14,7 +14,7 @@ from sojourn.types import Task
 
 
 async def opens(case: Case) -> str:
-    case.before = held(case.scratch)
+    case.before = held_resources(case.scratch)
     case.family = as_family(case.family)
     if not hasattr(case.family, "open"):
         return "an EnvFamily"
@@ -23,8 +23,8 @@ async def opens(case: Case) -> str:
 
 
 async def says_what_it_is(case: Case) -> str:
-    told_by = getattr(case.family, "plain", case.family)  # of a plain class, what that says
-    about = getattr(told_by, "about", None)
+    source = getattr(case.family, "plain", case.family)  # a plain class has its own `about`
+    about = getattr(source, "about", None)
     if about is None:
         raise DoubtfulError("no `about`: say its source and its licence")
     if not isinstance(about, About):
@@ -32,10 +32,10 @@ async def says_what_it_is(case: Case) -> str:
     texts = {"source": about.source, "licence": about.licence, "seats": about.seats}
     if empty := [name for name, text in texts.items() if not (isinstance(text, str) and text.strip())]:
         raise BrokenError(f"about.{empty[0]} is {short(texts[empty[0]])}: expected a text")
-    if not about.sees:
-        raise BrokenError("about.sees is empty: expected what observations are made of, such as text")
-    if about.easy:
-        type(case.family)(**about.easy)
+    if not about.modalities:
+        raise BrokenError("about.modalities is empty: expected what observations are made of, such as text")
+    if about.smallest:
+        type(case.family)(**about.smallest)
     return about.licence
 
 
@@ -67,8 +67,8 @@ async def splits_disjoint(case: Case) -> str:
     seen: dict[str, dict[str, int]] = {}
     for split in ("train", "test"):
         tasks = case.family.tasks(split)
-        found = [tasks[index] for index in range(min(1_000, len(tasks)))]
-        seen[split] = {json.dumps([t.env, dict(t.data), t.seed], sort_keys=True): i for i, t in enumerate(found)}
+        first = [tasks[index] for index in range(min(1_000, len(tasks)))]
+        seen[split] = {json.dumps([t.env, dict(t.data), t.seed], sort_keys=True): i for i, t in enumerate(first)}
     if common := seen["train"].keys() & seen["test"].keys():
         one = min(common)
         raise BrokenError(f"train task {seen['train'][one]} is test task {seen['test'][one]} too: {short(one)}")

@@ -1,4 +1,4 @@
-"""The tasks and threads that something leaves running."""
+"""Finds the tasks and threads that a call leaves running."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ def running() -> set[Any]:
 
 
 async def left_running(before: set[Any]) -> list[str]:
-    """What has started since and does not end within a second, cancelled where it can be; shared pools excepted."""
+    """Returns the names of tasks and threads that started since and do not end within a second, and cancels the tasks;
+    threads of asyncio's shared pool are left out."""
     started: list[Any] = []
     for _ in range(50):
         started = [r for r in running() - before if not _name(r).startswith("asyncio_")]

@@ -1,6 +1,6 @@
-"""The same in another process: its tasks, its plays, and its end.
+"""Checks a family in another process: its tasks and plays must be the same, and its processes must end with it.
 
-A family can be made there where its class has a name and its fields can be written down as Python's plain values.
+This needs a family whose class can be imported and whose fields are plain Python values.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from sojourn.checks.env.holding import Process, alive, processes
-from sojourn.checks.env.play import Case, Event, Play, closing, first_difference, whole
+from sojourn.checks.env.play import Case, Event, Play, closing, first_difference, play_through
+from sojourn.checks.env.resources import Process, alive, processes
 from sojourn.checks.promise import BrokenError, NotOfferedError
 from sojourn.types import Message, Observation, Role, Task, Tool, ToolCall
 
 TIMEOUT_S = 100
 DIES_S = 5.0
-LISTED = 20  # tasks of each split
+COMPARED_TASKS = 20  # of each split
 
 
-# Here
+# In this process
 
 
 async def ids_stable(case: Case) -> str:
@@ -53,7 +53,7 @@ async def plays_alike(case: Case) -> str:
 
 
 async def dies(case: Case) -> str:
-    """Kills a process in the midst of a play: what the world had started there must end by itself."""
+    """Kills a process in the middle of a play: the processes that the world started there must end by themselves."""
     if not case.starts_processes:
         raise NotOfferedError("it starts no process")
     actions = case.plays[0].actions
@@ -70,16 +70,16 @@ async def dies(case: Case) -> str:
 
 
 async def _ask(case: Case, job: str, more: Mapping[str, Any]) -> Any:
-    """What `main` answers in another process, where strings hash otherwise."""
-    spoken = _spoken(case.family)
+    """Returns the answer of `main` in another process, with another hash seed for strings."""
+    literal = _literal(case.family)
     hashing = "1" if os.environ.get("PYTHONHASHSEED", "random") != "1" else "2"
     paths = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": hashing}
-    return await asyncio.to_thread(_answer, {"family": spoken, "job": job, **more}, environment)
+    return await asyncio.to_thread(_answer, {"family": literal, "job": job, **more}, environment)
 
 
 def _answer(asked: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
-    """The answer comes in a file: what a world prints is not ours."""
+    """Runs the other process and returns its answer, which comes in a file as the world may print anything."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # a dying process may still write there
         answer, errors = Path(folder, "answer.json"), Path(folder, "errors.txt")
         with errors.open("w") as stderr:  # no pipe: what outlives the process would keep it open
@@ -93,26 +93,26 @@ def _answer(asked: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
                 timeout=TIMEOUT_S,
             )
         if not answer.exists():
-            said = errors.read_text(errors="replace").strip().splitlines() or [f"exit status {child.returncode}"]
-            raise BrokenError(f"another process cannot do it: {said[-1]}")
+            lines = errors.read_text(errors="replace").strip().splitlines() or [f"exit status {child.returncode}"]
+            raise BrokenError(f"another process cannot do it: {lines[-1]}")
         return json.loads(answer.read_text())
 
 
-def _spoken(family: Any) -> str:
-    """The path of its class and its fields, as Python writes them."""
+def _literal(family: Any) -> str:
+    """Returns the path of a family's class and its fields as a Python literal."""
     kind = type(family)
     path = f"{kind.__module__}:{kind.__qualname__}"
     if not is_dataclass(kind) or "<locals>" in path or kind.__module__ == "__main__":
         raise NotOfferedError("the family cannot be made again by name in another process")
     values = {f.name: getattr(family, f.name) for f in fields(kind) if f.init}
-    spoken = repr((path, values))
+    literal = repr((path, values))
     try:
-        same = ast.literal_eval(spoken)[1] == values
+        same = ast.literal_eval(literal)[1] == values
     except (SyntaxError, ValueError):
         same = False
     if not same:
         raise NotOfferedError("the family's fields cannot be written down for another process")
-    return spoken
+    return literal
 
 
 def _script(case: Case, number: int, actions: Sequence[Message]) -> Any:
@@ -120,15 +120,15 @@ def _script(case: Case, number: int, actions: Sequence[Message]) -> Any:
     return {"task": {**_plain(task), "data": dict(task.data)}, "actions": [_plain(action) for action in actions]}
 
 
-# There
+# In the other process
 
 
 def main() -> None:
     asked = json.load(sys.stdin)
-    _tell(asked, asyncio.run({"ids": _list, "plays": _play, "killed": _be_killed}[asked["job"]](asked)))
+    _write_answer(asked, asyncio.run({"ids": _list, "plays": _play, "killed": _be_killed}[asked["job"]](asked)))
 
 
-def _tell(asked: Mapping[str, Any], answer: Any) -> None:
+def _write_answer(asked: Mapping[str, Any], answer: Any) -> None:
     Path(asked["answer"]).write_text(json.dumps(answer))
 
 
@@ -136,7 +136,7 @@ async def _list(asked: Mapping[str, Any]) -> Any:
     family = await _opened(asked)
     try:
         splits = {split: family.tasks(split) for split in ("train", "test")}
-        return {split: [tasks[i].id for i in range(min(LISTED, len(tasks)))] for split, tasks in splits.items()}
+        return {split: [tasks[i].id for i in range(min(COMPARED_TASKS, len(tasks)))] for split, tasks in splits.items()}
     finally:
         await _closed(family)
 
@@ -144,12 +144,12 @@ async def _list(asked: Mapping[str, Any]) -> Any:
 async def _play(asked: Mapping[str, Any]) -> Any:
     family = await _opened(asked)
     try:
-        found: list[Any] = []
+        events: list[Any] = []
         for script in asked["plays"]:
             async with closing(Play(family.make(_task(script["task"])))) as play:
-                await whole(play, [_message(action) for action in script["actions"]])
-            found.append(_data(play.events))
-        return found
+                await play_through(play, [_message(action) for action in script["actions"]])
+            events.append(_data(play.events))
+        return events
     finally:
         await _closed(family)
 
@@ -158,9 +158,9 @@ async def _be_killed(asked: Mapping[str, Any]) -> None:
     family = await _opened(asked)
     [script] = asked["plays"]
     play = Play(family.make(_task(script["task"])))
-    await whole(play, [_message(action) for action in script["actions"]])
-    told = [[*process, name] for process, name in processes(os.environ["TMPDIR"]).items() if alive(process)]
-    _tell(asked, told)
+    await play_through(play, [_message(action) for action in script["actions"]])
+    running = [[*process, name] for process, name in processes(os.environ["TMPDIR"]).items() if alive(process)]
+    _write_answer(asked, running)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -181,7 +181,7 @@ async def _closed(family: Any) -> None:
         await family.close()
 
 
-# Between them: facts as JSON
+# Conversion of the types to JSON and back
 
 
 def _data(events: Sequence[Event]) -> Any:
@@ -210,7 +210,7 @@ def _observation(data: Any) -> Observation | None:
         return None
     return Observation(
         messages=tuple(map(_message, data["messages"])),
-        system=tuple(map(_message, data["brief"])),
+        system=tuple(map(_message, data["system"])),
         tools=tuple(Tool(**tool) for tool in data["tools"]),
         choices=tuple(data["choices"]),
         agent=data["agent"],

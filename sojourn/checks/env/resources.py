@@ -1,7 +1,7 @@
-"""What this process holds, and what it holds more of every time that something is done.
+"""Finds leaks: lists the resources that this process holds, and finds those that grow each time something is done.
 
-Much may be opened once and kept for later plays (a pool, a connection, a library's own helper); a leak is what grows
-each time. Processes and open files are seen where there is /proc, and not elsewhere.
+Much may be opened once and kept for later plays (a pool, a connection, a library's helper process); a leak grows each
+time. Processes and open files are seen only where there is /proc.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PATIENCE_S = (1.0, 0.2, 0.2, 0.2)  # what grows so often in a row is a leak; what was closed may take so long to go
-LAST_PATIENCE_S = 5.0  # and all of it together so long, on a busy machine
+PATIENCE_S = (1.0, 0.2, 0.2, 0.2)  # one wait per repetition: resources that grow in all of them leak
+LAST_PATIENCE_S = 5.0  # the last wait, for a busy machine
 Held = Mapping[str, Mapping[Any, str]]
-"""By kind ("task", "process", ...), everything held: what tells it from others, and its name."""
+"""Everything held, by kind ("task", "process", ...): what identifies it, and its name."""
 
 
 class Process(NamedTuple):
-    """A process of the system; its start tells it from a later one of the same number."""
+    """A process of the system; its start time tells it from a later one with the same id."""
 
     number: int
     start: int
@@ -34,7 +34,8 @@ class Process(NamedTuple):
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A temporary folder for this process and what it starts, so that whatever is put there is known to be its own."""
+    """Yields a folder that is the temporary folder of this process and of those that it starts, so that all that is put
+    there is known to come from them."""
     folder, before = Path(tempfile.mkdtemp(prefix="check-")), tempfile.tempdir
     variable = os.environ.get("TMPDIR")
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
@@ -47,12 +48,12 @@ def scratch() -> Iterator[Path]:
             os.environ["TMPDIR"] = variable
         try:
             folder.rmdir()
-        except OSError:  # something is kept there for as long as the process lives
+        except OSError:  # something there is kept as long as the process lives
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
-def held(folder: Path) -> Held:
-    """Everything that the process holds now; threads of asyncio's own pool are left out."""
+def held_resources(folder: Path) -> Held:
+    """Returns everything that the process holds now, without the threads of asyncio's pool."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     threads = [thread for thread in threading.enumerate() if not thread.name.startswith("asyncio_")]
     return {
@@ -64,11 +65,11 @@ def held(folder: Path) -> Held:
     }
 
 
-async def grown(before: Held, folder: Path, patience_s: float) -> Held:
-    """The kinds of which there is still more than before after so long, with what is new of them."""
+async def growth(before: Held, folder: Path, patience_s: float) -> Held:
+    """Returns the kinds of which there is still more than before after `patience_s`, with their new resources."""
     until = time.monotonic() + patience_s
     while True:
-        now = held(folder)
+        now = held_resources(folder)
         more = [kind for kind in now if len(now[kind]) > len(before[kind])]
         if not more or time.monotonic() > until:
             return {kind: {key: name for key, name in now[kind].items() if key not in before[kind]} for kind in more}
@@ -76,23 +77,25 @@ async def grown(before: Held, folder: Path, patience_s: float) -> Held:
 
 
 async def leak(act: Callable[[], Awaitable[Any]], folder: Path) -> str:
-    """What is left every time that `act` is done, in words; empty where nothing is."""
-    await asyncio.sleep(0.001)  # what has been cancelled ends
-    first = before = held(folder)
+    """Describes what is left each time that `act` is done; empty where nothing is."""
+    await asyncio.sleep(0.001)  # lets cancelled tasks end
+    first = before = held_resources(folder)
     kinds = set(first)
     for patience_s in PATIENCE_S:
         await act()
-        kinds &= set(await grown(before, folder, patience_s))
+        kinds &= set(await growth(before, folder, patience_s))
         if not kinds:
             return ""
-        before = held(folder)
-    left = await grown(first, folder, LAST_PATIENCE_S)
-    return ", ".join(f"the {kind} {next(iter(of.values()))}" for kind, of in left.items() if kind in kinds)
+        before = held_resources(folder)
+    left = await growth(first, folder, LAST_PATIENCE_S)
+    return ", ".join(
+        f"the {kind} {next(iter(resources.values()))}" for kind, resources in left.items() if kind in kinds
+    )
 
 
 def processes(mark: str) -> dict[Process, str]:
-    """The processes that come from this one: its children and theirs, and those who have `mark` in their environment,
-    which daemons do that have left their parents."""
+    """Returns the processes that come from this one: its descendants, and those with `mark` in their environment, as
+    daemons have that have left their parents."""
     parents: dict[int, int] = {}
     found: dict[int, tuple[Process, str]] = {}
     for number in map(int, filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ())):
@@ -135,9 +138,9 @@ def _open_files() -> dict[tuple[str, str], str]:
     return found
 
 
-def end(before: Held, folder: Path) -> None:
-    """Cancels the tasks and kills the processes that were not there before; the rest ends with this process."""
-    now = held(folder)
+def end_leftovers(before: Held, folder: Path) -> None:
+    """Cancels the tasks and kills the processes that are new since `before`; the rest ends with this process."""
+    now = held_resources(folder)
     for task in now["task"].keys() - before["task"].keys():
         task.cancel()
     for process in now["process"].keys() - before["process"].keys():

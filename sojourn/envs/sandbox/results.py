@@ -1,4 +1,4 @@
-"""What a sandbox may use, and what came of a command in it."""
+"""The limits of a sandbox, and the results of commands in it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sojourn.config.registry import Range
 class End(StrEnum):
     """Why a command stopped."""
 
-    ENDED = "ended"  # by itself
-    ANSWERED = "answered"  # a cell: the session goes on
+    ENDED = "ended"  # the command ended by itself
+    ANSWERED = "answered"  # a cell has ended; its session goes on
     TIMEOUT = "timeout"
     OUTPUT = "output"
     MEMORY = "memory"
@@ -23,31 +23,32 @@ class End(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a sandbox may use; `disk_bytes` each for /task and /tmp, `memory_bytes` in all, `cpu_s` per process."""
+    """Limits of a sandbox: `disk_bytes` for /task and for /tmp, `memory_bytes` in total, `cpu_s` per process."""
 
     memory_bytes: Annotated[int, Range(2**26)] = 2**29
     disk_bytes: Annotated[int, Range(2**16)] = 2**25
     file_bytes: Annotated[int, Range(2**12)] = 2**24
     files: Annotated[int, Range(16)] = 4_000
-    descriptors: Annotated[int, Range(64)] = 2_000  # open at once, of all processes
+    descriptors: Annotated[int, Range(64)] = 2_000  # open files of all processes together
     processes: Annotated[int, Range(4)] = 64
     cpu_s: Annotated[int, Range(1)] = 60
-    output_bytes: Annotated[int, Range(256)] = 2**16  # kept, of what is said
-    flood_bytes: Annotated[int, Range(2**12)] = 2**24  # said, before it is stopped
+    output_bytes: Annotated[int, Range(256)] = 2**16  # of the output that is kept
+    flood_bytes: Annotated[int, Range(2**12)] = 2**24  # of output, after which the command is stopped
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a command said (output and errors as they came, the middle left out where it is long) and how it ended."""
+    """The output of a command (standard output and errors in order, without its middle where it is long) and its
+    end."""
 
     output: str
     code: int
     end: End
-    fresh: bool = False  # a cell: its session had just begun
+    fresh: bool = False  # the cell is the first of its session
 
     @property
     def note(self) -> str:
-        """What a reader must know beside the output; empty for a command that ended well."""
+        """Returns how the command ended, for the reader of the output; empty for a command that ended well."""
         stopped = {
             End.TIMEOUT: "stopped: it took too long",
             End.OUTPUT: "stopped: it said too much",
@@ -58,8 +59,8 @@ class Result:
         return stopped or (f"exit code {self.code}" if self.code else "")
 
 
-def show(result: Result, longest: int) -> str:
-    """What a command said, as an agent reads it."""
+def format_result(result: Result, longest: int) -> str:
+    """Returns the output and the end of a command as text for the agent, at most about `longest` characters."""
     text = result.output.rstrip()
     if len(text) > longest:
         left_out = len(text) - longest

@@ -1,4 +1,7 @@
-"""Groups made up for the suites: lines, forks, windows, truncations, other seats, failures. Numbers only."""
+"""Makes synthetic groups for the suites: linear, forked and windowed trajectories, truncations, other seats, failures.
+
+They hold random numbers, and no text.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ import numpy as np
 from sojourn.checks.promise import BrokenError
 from sojourn.types import Ending, Episode, FloatArray, Group, Sample, Score, Stop, Task, Trajectory, Turn, Versions
 
-REWARDS = (-1.0, -0.25, 0.0, 0.5, 1.0)  # exact in float32, also with what is added to them
+REWARDS = (-1.0, -0.25, 0.0, 0.5, 1.0)  # exact in float32, also after the constants of the suites are added
 
 
 @dataclass(frozen=True)
 class Shape:
-    """One trajectory to make: the parent of each turn (a line by default), how it ends, how much is sampled a turn."""
+    """The shape of a trajectory: the parent of each turn (the previous turn by default), its ending, and the largest
+    number of sampled tokens per turn."""
 
     turns: int = 3
     parents: tuple[int, ...] = ()
@@ -28,34 +32,34 @@ class Shape:
 FORKED = Shape(parents=(-1, 0, 0, 1, 2))
 WINDOWED = Shape(parents=(-1, -1, 1, -1))
 FORKED_WINDOWS = Shape(parents=(-1, 0, 0, -1, 3, 3))
-UNSTARTED = Shape(turns=0, ending=Ending.TOKENS)  # its first prompt left no room to act
+UNSTARTED = Shape(turns=0, ending=Ending.TOKENS)  # its first prompt used up the token budget
 
 
-class Made(NamedTuple):
-    """A step as an estimator sees it."""
+class SyntheticStep(NamedTuple):
+    """The inputs of an estimator for one step."""
 
     groups: list[Group]
     scores: list[list[Score]]
     streams: Mapping[str, list[list[tuple[FloatArray, ...]]]]
 
-    def rewarded(self, scores: Iterable[Iterable[Score]]) -> Made:
+    def with_scores(self, scores: Iterable[Iterable[Score]]) -> SyntheticStep:
         return self._replace(scores=[list(judged) for judged in scores])
 
-    def raised(self, constant: float) -> Made:
-        """With the constant added to every return, at the last turn."""
-        return self.rewarded([_raised(score, constant) for score in judged] for judged in self.scores)
+    def with_constant(self, constant: float) -> SyntheticStep:
+        """Returns the step with a constant added to every return, at the last turn."""
+        return self.with_scores([_raised(score, constant) for score in judged] for judged in self.scores)
 
-    def permuted(self, orders: Sequence[Sequence[int]]) -> Made:
-        """With the episodes of each group in another order; only for episodes of one trainable trajectory each."""
-        return Made(
+    def permuted(self, orders: Sequence[Sequence[int]]) -> SyntheticStep:
+        """Returns the step with each group's episodes in another order; each must have one trainable trajectory."""
+        return SyntheticStep(
             [replace(g, episodes=tuple(g.episodes[i] for i in o)) for g, o in zip(self.groups, orders, strict=True)],
             [[judged[i] for i in o] for judged, o in zip(self.scores, orders, strict=True)],
             {n: [[v[i] for i in o] for v, o in zip(vs, orders, strict=True)] for n, vs in self.streams.items()},
         )
 
 
-class Declared(Mapping[str, Any]):
-    """The streams that a component declared. It remembers which were read, and refuses to be asked for others."""
+class DeclaredStreams(Mapping[str, Any]):
+    """The streams that a component declared; it records which are read, and raises `BrokenError` for any other."""
 
     def __init__(self, streams: Mapping[str, Any]) -> None:
         self._streams = dict(streams)
@@ -74,16 +78,18 @@ class Declared(Mapping[str, Any]):
         return len(self._streams)
 
 
-def step(shapes: Sequence[Sequence[Shape]], needs: frozenset[str], seed: int = 0) -> Made:
-    """One group for each list of shapes, one episode for each shape, rewarded at random."""
+def step(shapes: Sequence[Sequence[Shape]], needs: frozenset[str], seed: int = 0) -> SyntheticStep:
+    """Returns a step with one group per list of shapes, one episode per shape, and random rewards."""
     rng = np.random.default_rng(seed)
-    return of([group(slot, [trajectory(rng, shape) for shape in some]) for slot, some in enumerate(shapes)], needs, rng)
+    return step_of(
+        [group(slot, [trajectory(rng, shape) for shape in some]) for slot, some in enumerate(shapes)], needs, rng
+    )
 
 
-def of(groups: list[Group], needs: frozenset[str], rng: np.random.Generator) -> Made:
-    """The groups, with random scores and streams."""
+def step_of(groups: list[Group], needs: frozenset[str], rng: np.random.Generator) -> SyntheticStep:
+    """Returns a step of the groups with random scores and streams."""
     scores = [[_score(rng, t) for t in g.trajectories] for g in groups]
-    return Made(groups, scores, {name: _stream(name, groups) for name in sorted(needs)})
+    return SyntheticStep(groups, scores, {name: _stream(name, groups) for name in sorted(needs)})
 
 
 def trajectory(rng: np.random.Generator, shape: Shape, agent: str = "agent", trainable: bool = True) -> Trajectory:
@@ -97,7 +103,7 @@ def group(slot: int, trajectories: Iterable[Trajectory]) -> Group:
 
 
 def content(value: Any) -> Any:
-    """What a value holds, comparable and independent of it: two values are the same where their contents are equal."""
+    """Returns a comparable copy of everything that a value holds, to see whether the value was changed."""
     if is_dataclass(value) and not isinstance(value, type):
         return (type(value).__name__, *(content(getattr(value, f.name)) for f in fields(value)))
     if isinstance(value, Mapping):
@@ -118,7 +124,7 @@ def _turn(rng: np.random.Generator, parent: int, shape: Shape) -> Turn:
 
 
 def _score(rng: np.random.Generator, t: Trajectory) -> Score:
-    """A little on the way now and then, most at the end."""
+    """Returns a random score: a small reward at some turns, and most of it at the end."""
     turns = rng.choice((0.0, 0.0, 0.25), len(t.turns)).astype(np.float32)
     turns[-1:] += np.float32(rng.choice(REWARDS))
     return Score(turns)
@@ -131,7 +137,7 @@ def _raised(score: Score, constant: float) -> Score:
 
 
 def _stream(name: str, groups: Sequence[Group]) -> list[list[tuple[FloatArray, ...]]]:
-    """Values of a plausible sign: logprobs are negative, everything else (values, entropies, gains) positive."""
+    """Returns random numbers of a plausible sign: negative for log-probabilities, positive for everything else."""
     rng, sign = np.random.default_rng(crc32(name.encode())), -1 if name.endswith("logprobs") else 1
 
     def column(turn: Turn) -> FloatArray:

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from sojourn.envs.aside import ALL, Threads, offered
+from sojourn.envs.env_threads import ALL_CALLS, EnvThreads, offered_calls
 from sojourn.errors import ActionError
 from sojourn.types import Message, Observation, Role, Step
 
@@ -70,12 +70,12 @@ class World:
     def __init__(self, count=1, kind=Slow, **more):
         self.kind = kind
         self.go, self.places, self.closed = threading.Event(), [], []
-        self.threads = Threads(count, "slow")
+        self.threads = EnvThreads(count, "slow")
         self.more = more
 
     def make(self):
         made = partial(self.kind, self.go, self.places, self.closed)
-        return self.threads.make(made, offered(Slow), **self.more)
+        return self.threads.make(made, offered_calls(Slow), **self.more)
 
 
 def say(text):
@@ -218,7 +218,7 @@ async def test_what_is_quick_stays_where_it_is():
     assert world.places.pop() == "slow-0"
     await env.close()
     await gone()
-    assert {"start", "step"} <= ALL
+    assert {"start", "step"} <= ALL_CALLS
 
 
 async def test_a_play_that_never_began_makes_nothing_and_offers_what_it_would():
