@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sojourn import method_docs
-from sojourn.commands.given import tell_unverified
+from sojourn.commands.arguments import tell_unverified
 from sojourn.config.components import COMPONENTS
 from sojourn.errors import ConfigError
 from sojourn.protocols import Unverified

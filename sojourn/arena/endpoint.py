@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from sojourn.arena.spoken import Spoken, SpokenSeat
+from sojourn.arena.text_seat import Spoken, SpokenSeat
 from sojourn.envs.chat import Endpoint
 from sojourn.errors import ConfigError
 from sojourn.protocols import AgentContext, EnvFamily

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from sojourn.agents.person import HELP, Terminal
-from sojourn.arena.spoken import Spoken, SpokenSeat
+from sojourn.arena.text_seat import Spoken, SpokenSeat
 from sojourn.checks.env.play import invent
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.protocols import AgentContext, EnvFamily

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sojourn import event_loop
-from sojourn.commands.given import Overrides, tell_risks, world_and_table
+from sojourn.commands.arguments import Overrides, tell_risks, world_and_table
 from sojourn.terminal.output import CleanConsole
 
 
@@ -44,11 +44,11 @@ def arena(
 ) -> None:
     """Play the same tasks with several operators, turn by turn together, and see where they part."""
     family, table = world_and_table(env, overrides)
-    from sojourn.arena import whole
+    from sojourn.arena import run_match
 
-    asked = whole.Asked(
+    asked = run_match.Asked(
         operators=operator or (), others=others, seat=seat, tasks=tasks, first=first, split=split, seed=seed,
         turns=turns, greedy=greedy, brief=brief, key=key, out=out,
     )  # fmt: skip
     tell_risks(family)
-    event_loop.run(whole.arena(family, table, asked, Page()))
+    event_loop.run(run_match.arena(family, table, asked, Page()))

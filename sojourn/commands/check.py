@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sojourn import event_loop
-from sojourn.commands.given import Overrides, build_component, build_world, tell_risks
+from sojourn.commands.arguments import Overrides, build_component, build_world, tell_risks
 from sojourn.errors import ConfigError
 from sojourn.terminal.output import CleanConsole
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sojourn import event_loop
-from sojourn.commands.given import Overrides, load, tell_risks
+from sojourn.commands.arguments import Overrides, load, tell_risks
 
 if TYPE_CHECKING:
     from sojourn.record.checkpoint import Checkpoint

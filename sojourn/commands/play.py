@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sojourn import event_loop
-from sojourn.commands.given import Overrides, build_world, tell_risks
+from sojourn.commands.arguments import Overrides, build_world, tell_risks
 from sojourn.errors import ConfigError
 from sojourn.terminal.output import CleanConsole
 

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from sojourn import event_loop
-from sojourn.commands.given import Overrides, load, tell_risks, tell_unverified
+from sojourn.commands.arguments import Overrides, load, tell_risks, tell_unverified
 from sojourn.errors import ConfigError
 from sojourn.secrets import masked_value
 from sojourn.terminal.output import CleanConsole

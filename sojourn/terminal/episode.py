@@ -21,8 +21,8 @@ from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.terminal.clean import LIMIT, clean, line
 from sojourn.terminal.indented import Indented
+from sojourn.terminal.jsonable import plain
 from sojourn.terminal.numbers import number, signed, size
-from sojourn.terminal.plain import plain
 from sojourn.types import Credit, FloatArray, Message, Role, Score, Stop, ToolCall, Trajectory, Turn
 
 STYLES = {Role.SYSTEM: "dim", Role.USER: "", Role.TOOL: "cyan", Role.ASSISTANT: "green"}

@@ -17,7 +17,7 @@ from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.search.excerpt import Excerpt
 from sojourn.terminal.clean import LIMIT, clean, line
 from sojourn.terminal.episode import Shown
-from sojourn.terminal.plain import plain
+from sojourn.terminal.jsonable import plain
 from sojourn.terminal.rows import rows
 from sojourn.terminal.run import episode_columns, warned_in
 

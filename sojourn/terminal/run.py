@@ -22,8 +22,8 @@ from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import Standing, standing
 from sojourn.terminal.clean import clean, line
+from sojourn.terminal.jsonable import plain
 from sojourn.terminal.numbers import bars, duration, number
-from sojourn.terminal.plain import plain
 from sojourn.terminal.rows import Column, rows
 from sojourn.terminal.runs import STYLES
 

@@ -15,7 +15,7 @@ from sojourn.errors import RecordError
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import Standing, State, run_folders, standing
 from sojourn.terminal.clean import line
-from sojourn.terminal.plain import plain
+from sojourn.terminal.jsonable import plain
 from sojourn.terminal.rows import Column, rows
 
 HEARD = ("versions.config", "versions.began")  # told elsewhere, or always different

@@ -15,8 +15,8 @@ from rich.text import Text
 from sojourn.errors import RecordError
 from sojourn.record.episodes.store import EpisodeStore, GroupRecord
 from sojourn.terminal.clean import line
+from sojourn.terminal.jsonable import plain
 from sojourn.terminal.numbers import number, signed
-from sojourn.terminal.plain import plain
 from sojourn.terminal.rows import Column, rows
 from sojourn.terminal.run import warned_in
 

@@ -15,9 +15,9 @@ from sojourn.record.metrics import Line
 from sojourn.terminal.episode import Move, Seat, facts, moves, seats
 from sojourn.types import Message
 from sojourn.view.branches import drawing
-from sojourn.view.pictures import Picture, pointed
+from sojourn.view.images import Picture, pointed
+from sojourn.view.message_text import call_text
 from sojourn.view.tokens import Token, Tokens, prompt_tokens, tokens_of
-from sojourn.view.words import call_text
 
 LONGEST = 6_000  # characters of a text that are shown at once
 

@@ -20,7 +20,7 @@ from sojourn.record.intervals import Estimate
 from sojourn.record.search.query import quoted
 from sojourn.terminal.clean import escaped
 from sojourn.view.charts import number, spark
-from sojourn.view.shelf import Shelf
+from sojourn.view.run_cache import Shelf
 
 Page = HTMLResponse
 MARK = "sojourn.mark"

@@ -27,10 +27,10 @@ from sojourn.record.run_status import Standing, standing
 from sojourn.terminal.find import found
 from sojourn.view.counts import PREFIX, failures, of_tags
 from sojourn.view.episode import End, TurnView, View, ends, version_of
+from sojourn.view.images import Picture, measured
 from sojourn.view.page import TEMPLATES
 from sojourn.view.pages.run import charts, stage_starts
-from sojourn.view.pictures import Picture, measured
-from sojourn.view.shelf import Shelf
+from sojourn.view.run_cache import Shelf
 
 STATIC = Path(__file__).parent / "static"
 LARGEST = 2_000_000  # bytes of an image that is put in

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sojourn.arena.checkpoints import Filled, chosen, loaded
-from sojourn.arena.spoken import SpokenSeat
+from sojourn.arena.text_seat import SpokenSeat
 from sojourn.errors import ConfigError, RecordError, cause
 from sojourn.protocols import AgentContext
 from sojourn.record.episodes.step_file import Record
@@ -32,7 +32,7 @@ from sojourn.rollout.runner import seed_of
 from sojourn.timeline import Timeline
 from sojourn.train import resolve as recipes
 from sojourn.types import Observation, SamplingParams, Trajectory
-from sojourn.view.handover import Handover, PageVoice, Recited, Start
+from sojourn.view.resume_seat import Handover, PageVoice, Recited, Start
 
 MOST = 4  # that go on at once
 REMEMBERED = 20  # that are over

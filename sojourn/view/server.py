@@ -30,9 +30,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sojourn.errors import ConfigError, RecordError, SojournError
 from sojourn.view import page
-from sojourn.view.pages import diff, episode, files, find, group, panels, rerun, run, runs, step
+from sojourn.view.pages import diff, episode, evaluation_changes, files, find, group, rerun, run, runs, step
 from sojourn.view.reruns import Reruns
-from sojourn.view.shelf import Shelf
+from sojourn.view.run_cache import Shelf
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -78,7 +78,7 @@ def application(
         Route("/events", events),
         Route("/runs/{run}", page.marked(run.index)),
         Route("/runs/{run}/find", page.marked(find.index)),
-        Route("/runs/{run}/panels", page.marked(panels.index)),
+        Route("/runs/{run}/panels", page.marked(evaluation_changes.index)),
         Route("/runs/{run}/steps/{stage:path}/{step:number}", page.marked(step.index)),
         Route("/runs/{run}/groups/{stage:path}/{step:number}/{place:number}", group.index),
         Route("/runs/{run}/episodes/{episode:path}", episode.index),
@@ -152,7 +152,7 @@ class Guard:
 
 async def _missing(request: Request, error: Exception) -> page.Page:
     told = str(error) if isinstance(error, SojournError) else f"there is no page {request.url.path}"
-    return page.render(request, "trouble.html", status_code=404, told=told)
+    return page.render(request, "error.html", status_code=404, told=told)
 
 
 async def events(request: Request) -> StreamingResponse:

@@ -13,7 +13,7 @@ import pytest
 from sojourn.arena.lockstep import Row
 from sojourn.arena.match import Held, Match
 from sojourn.arena.operators import Chance, Expert, Simple
-from sojourn.arena.spoken import Spoken, SpokenSeat
+from sojourn.arena.text_seat import Spoken, SpokenSeat
 from sojourn.envs.toy import Toy
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.protocols import AgentContext

@@ -24,14 +24,14 @@ from played_match import match
 from played_run import SUMS, TOY, Made, Script, Sums
 from starlette.testclient import TestClient
 
-from sojourn.arena.spoken import SILENT
+from sojourn.arena.text_seat import SILENT
 from sojourn.record.episodes.episode_row import Entry
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.types import Message, Prompt, Role, Sample, SamplingParams, Stop, Turn, Versions
-from sojourn.view.handover import Recited
 from sojourn.view.page import address
 from sojourn.view.reruns import MOST, Reruns
+from sojourn.view.resume_seat import Recited
 from sojourn.view.server import application
 from sojourn_worlds.sokoban import Sokoban
 from tests.view import hostile

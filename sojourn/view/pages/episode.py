@@ -11,8 +11,8 @@ from sojourn.errors import RecordError
 from sojourn.record.episodes.vocabulary import read as read_vocabulary
 from sojourn.terminal.find import found, group
 from sojourn.view.episode import View, ends, version_of
+from sojourn.view.images import picture
 from sojourn.view.page import Page, address, render, shelf
-from sojourn.view.pictures import picture
 from sojourn.view.tokens import colourings, largest
 
 Read = TypeVar("Read")

@@ -17,10 +17,10 @@ from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.export import export
 from sojourn.record.export.chosen import Choice
 from sojourn.terminal.episode import seats
-from sojourn.terminal.plain import plain
+from sojourn.terminal.jsonable import plain
+from sojourn.view.images import measured
+from sojourn.view.message_text import message_text
 from sojourn.view.page import shelf
-from sojourn.view.pictures import measured
-from sojourn.view.words import message_text
 
 SUFFIXES = {"prov": "prov.json", "adp": "jsonl", "chat": "jsonl"}
 

@@ -13,10 +13,10 @@ from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.terminal.episode import Move, moves
 from sojourn.terminal.find import group
-from sojourn.view.beside import beside, called
+from sojourn.view.arena_columns import beside, called
 from sojourn.view.episode import opens
+from sojourn.view.message_text import first_words
 from sojourn.view.page import Page, render, shelf
-from sojourn.view.words import first_words
 
 LONGEST = 160  # characters of an action
 

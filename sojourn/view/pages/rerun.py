@@ -23,12 +23,12 @@ from sojourn.record.episodes.store import EpisodeStore
 from sojourn.terminal.find import found
 from sojourn.types import Episode, Score, Trajectory
 from sojourn.view.episode import TurnView, View
-from sojourn.view.handover import Start
-from sojourn.view.keeping import keep
+from sojourn.view.images import Picture, measured, picture
+from sojourn.view.message_text import message_text
 from sojourn.view.page import Page, address, render, shelf
-from sojourn.view.pictures import Picture, measured, picture
 from sojourn.view.reruns import PERSON, Rerun, Reruns, State
-from sojourn.view.words import message_text
+from sojourn.view.resume_seat import Start
+from sojourn.view.save_rerun import keep
 
 LARGEST = 1 << 20  # bytes of a form
 ANSWER_S = 5.0  # that a page waits for a world
@@ -62,7 +62,7 @@ def choose(request: Request) -> Page:
     except ConfigError as error:
         trouble = trouble or str(error)
     return render(
-        request, "rerun.html", run=key, entry=entry, turn=turn, trouble=trouble, off=reruns is None,
+        request, "new_rerun.html", run=key, entry=entry, turn=turn, trouble=trouble, off=reruns is None,
         players=_players(request) if not trouble else {}, token=reruns.token if reruns is not None else "",
     )  # fmt: skip
 
@@ -78,7 +78,7 @@ def plays(request: Request) -> Page:
     """All re-runs of this viewer."""
     reruns: Reruns | None = request.app.state.reruns
     listed = list(reversed(reruns.found.values())) if reruns is not None else []
-    return render(request, "plays.html", plays=listed, off=OFF if reruns is None else "")
+    return render(request, "reruns.html", plays=listed, off=OFF if reruns is None else "")
 
 
 def play(request: Request) -> Page:
@@ -91,7 +91,7 @@ def play(request: Request) -> Page:
     shown = () if asked is None else [view.spoken(m, 0, 0, 0) for m in (*asked.system, *asked.messages)]
     kept = next((key for key, path in shelf(request).paths().items() if path == rerun.kept), "")
     return render(
-        request, "play.html", rerun=rerun, pairs=pairs, asked=asked, shown=shown, token=reruns.token,
+        request, "rerun.html", rerun=rerun, pairs=pairs, asked=asked, shown=shown, token=reruns.token,
         now=rerun.trajectory, original=rerun.record.episode.trajectories[0], kept=kept, keeps=reruns.out is not None,
         waits=not rerun.over and asked is None,
     )  # fmt: skip
@@ -146,7 +146,7 @@ def text(request: Request) -> Response:
 
 async def refused(request: Request, error: Exception) -> Page:
     """The page for a form that is not obeyed."""
-    return render(request, "trouble.html", status_code=403, told=str(error))
+    return render(request, "error.html", status_code=403, told=str(error))
 
 
 def _reruns(request: Request) -> Reruns:

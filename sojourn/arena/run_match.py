@@ -12,11 +12,11 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
-from sojourn.arena import display, results
+from sojourn.arena import match_display, results
 from sojourn.arena.checkpoints import Trained
-from sojourn.arena.display import Display
 from sojourn.arena.endpoint import Remote
 from sojourn.arena.match import Bout, Match
+from sojourn.arena.match_display import Display
 from sojourn.arena.operators import Chance, Expert, Operator, Person
 from sojourn.arena.recording import Recording
 from sojourn.arena.results import Result
@@ -131,7 +131,7 @@ def _conclude(
     found = results.results(names, bouts)
     if bouts:
         console.print()
-        console.print(display.by_task(names, bouts))
+        console.print(match_display.by_task(names, bouts))
         console.print(results.table(found))
         if len(names) > 1:
             console.print()

@@ -9,8 +9,8 @@ from sojourn.record.episodes.episode_row import Entry
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.view.counts import PREFIX, stages
+from sojourn.view.evaluation_changes import compare
 from sojourn.view.page import Page, render, shelf
-from sojourn.view.panels import compare
 
 
 def index(request: Request) -> Page:
@@ -25,7 +25,7 @@ def index(request: Request) -> Page:
         found = compare(_played(one, a), _played(two, b)) if a and b else None
         missing = [*one.troubles, *two.troubles]
     return render(
-        request, "panels.html", run=key, other=other, runs=list(shown.paths()), first=first, second=second,
+        request, "evaluation_changes.html", run=key, other=other, runs=list(shown.paths()), first=first, second=second,
         a=a, b=b, found=found, missing=missing,
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sojourn.arena.spoken import Spoken
+from sojourn.arena.text_seat import Spoken
 from sojourn.errors import ActionError, ConfigError
 from sojourn.protocols import Renderer, Sampler
 from sojourn.record.export.chosen import courses
