@@ -19,7 +19,7 @@ from sojourn import event_loop
 from sojourn.errors import ConfigError, SojournError, leaf, raised_at, told
 from sojourn.secrets import masked
 from sojourn.terminal.clean import clean
-from sojourn.terminal.output import LONGEST, guard
+from sojourn.terminal.output import MAX_CHARACTERS, install_clean_streams
 
 TRACEBACK = "SOJOURN_TRACEBACK"  # in the environment: errors come with their whole traceback
 
@@ -87,7 +87,7 @@ def _run() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows another
-    guard()
+    install_clean_streams()
     try:
         _check_arguments(sys.argv[1:])
         app()
@@ -118,5 +118,5 @@ def _end(error: BaseException) -> None:
         raise error
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
-    print(f"sojourn: {clean(masked(sentence), LONGEST - 100)}", file=sys.stderr)
+    print(f"sojourn: {clean(masked(sentence), MAX_CHARACTERS - 100)}", file=sys.stderr)
     sys.exit(2)

@@ -17,13 +17,13 @@ from rich.text import Text
 
 from sojourn.record.intervals import Summary, table, wilson
 from sojourn.terminal.clean import line
-from sojourn.terminal.numbers import bars, duration, number, of, percent
+from sojourn.terminal.numbers import duration, metric, number, percent, sparkline
 from sojourn.terminal.output import CleanConsole
 from sojourn.types import Episode
 
-CAUSES = 20  # kinds of failure that are told one by one
-WORLDS = 8  # worlds whose success is shown
-SPLIT = {"env": "env", "sample": "sampling", "train": "train", "publish": "publish", "other": "other"}
+MAX_CAUSES = 20  # kinds of failure that are told one by one
+MAX_WORLDS = 8  # worlds whose success is shown
+TIME_PARTS = {"env": "env", "sample": "sampling", "train": "train", "publish": "publish", "other": "other"}
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Display:
         if episode.error is not None:
             cause = line(episode.error, 300)
             self._causes[cause] += 1
-            if self._causes[cause] == 1 and len(self._causes) <= CAUSES:
+            if self._causes[cause] == 1 and len(self._causes) <= MAX_CAUSES:
                 self._print(f"an episode failed: {cause}")
         now = self._evaluating if self._evaluating.name else self._stage
         now.playing += [trajectory.success for trajectory in episode.trajectories if trajectory.trainable]
@@ -146,7 +146,7 @@ class Display:
             self._screen = None
         if self._evaluations:
             self.console.print(table(self._last_evaluations()))
-        for cause, count in self._causes.most_common(CAUSES):
+        for cause, count in self._causes.most_common(MAX_CAUSES):
             self.console.print(f"failed {count} x {cause}", soft_wrap=True, markup=False, highlight=False)
 
     def _print(self, text: str) -> None:
@@ -166,7 +166,7 @@ class Display:
         parts = [f"{stage.name} {stage.done}/{stage.steps}"]
         parts += [f"success {self._success()}"] if "success" in values else []
         parts += [
-            f"{name} {of(values, name)}" for name in ("reward", "loss", "entropy", "kl", "drift") if name in values
+            f"{name} {metric(values, name)}" for name in ("reward", "loss", "entropy", "kl", "drift") if name in values
         ]
         parts += [f"{name} {value}" for name, value in self._learnt()]
         for name, label in (("malformed", "malformed"), ("cut_off", "cut off"), ("zero_signal", "no signal")):
@@ -211,13 +211,13 @@ class Display:
         values = self._stage.values
         lag = f"{values.get('lag_mean', 0.0):.1f}, at most {values.get('lag_max', math.nan):.0f}"
         measured = [
-            ("success", "success", self._success()), ("success", "trend", bars(self._stage.curve, 24, 0.0, 1.0)),
-            ("reward", "reward", of(values, "reward")), ("malformed", "malformed", percent(values, "malformed")),
-            ("loss", "loss", of(values, "loss")), ("grad_norm", "grad norm", of(values, "grad_norm")),
-            ("entropy", "entropy", of(values, "entropy")), ("kl", "kl", of(values, "kl")),
-            ("drift", "drift", of(values, "drift")), ("cut_off", "cut off", percent(values, "cut_off")),
+            ("success", "success", self._success()), ("success", "trend", sparkline(self._stage.curve, 24, 0.0, 1.0)),
+            ("reward", "reward", metric(values, "reward")), ("malformed", "malformed", percent(values, "malformed")),
+            ("loss", "loss", metric(values, "loss")), ("grad_norm", "grad norm", metric(values, "grad_norm")),
+            ("entropy", "entropy", metric(values, "entropy")), ("kl", "kl", metric(values, "kl")),
+            ("drift", "drift", metric(values, "drift")), ("cut_off", "cut off", percent(values, "cut_off")),
             ("lag_mean", "lag", lag), ("zero_signal", "no signal", percent(values, "zero_signal")),
-            ("lr", "lr", of(values, "lr")), ("errors", "errors", of(values, "errors")),
+            ("lr", "lr", metric(values, "lr")), ("errors", "errors", metric(values, "errors")),
         ]  # fmt: skip
         pairs = [*((label, shown) for name, label, shown in measured if name in values), *self._learnt()]
         wide = 2 if width >= 72 else 1
@@ -233,8 +233,8 @@ class Display:
         """Success in each world, where there are several."""
         values = self._stage.values
         names = [name for name in values if name.startswith("success_")]
-        shown = [f"{line(name[8:], 20)} {values[name]:.0%}" for name in names[:WORLDS]]
-        return "  ".join([*shown, *([f"and {len(names) - WORLDS} more"] if len(names) > WORLDS else [])])
+        shown = [f"{line(name[8:], 20)} {values[name]:.0%}" for name in names[:MAX_WORLDS]]
+        return "  ".join([*shown, *([f"and {len(names) - MAX_WORLDS} more"] if len(names) > MAX_WORLDS else [])])
 
     def _took(self) -> list[str]:
         return [f"{self._stage.seconds[-1]:.1f} s:"] if self._stage.seconds else []
@@ -264,7 +264,7 @@ class Display:
         """How the step's time divides (see `timeline.Timeline`)."""
         values = self._stage.values
         whole = values.get("seconds_step", 0.0)
-        shares = {label: values.get(f"seconds_{name}") for name, label in SPLIT.items()}
+        shares = {label: values.get(f"seconds_{name}") for name, label in TIME_PARTS.items()}
         return [f"{label} {100 * part / whole:.0f}%" for label, part in shares.items() if whole and part is not None]
 
     def _left(self) -> str:

@@ -26,11 +26,11 @@ BEFORE = "before"
 class Weights(NamedTuple):
     """Weights of a run by the word that names them behind its folder; no checkpoint: those it began with."""
 
-    word: str
+    name: str
     checkpoint: Checkpoint | None
 
 
-def weights(run: Path) -> list[Weights]:
+def available_weights(run: Path) -> list[Weights]:
     """All that a run can be played with, the oldest first: those before, after each stage, and in between."""
     stages = RunFolder.read(run).config.get("stages", [])
     done, ends = 0, dict[int, str]()
@@ -41,23 +41,23 @@ def weights(run: Path) -> list[Weights]:
     return [Weights(BEFORE, None), *(Weights(ends.get(c.step, str(c.step)), c) for c in held)]
 
 
-def chosen(run: Path, word: str) -> Weights:
+def find_weights(run: Path, name: str) -> Weights:
     """The weights of a word: of a stage's end, after so many steps, before any; the newest where there is none."""
-    found = weights(run)
-    if not word:
+    found = available_weights(run)
+    if not name:
         newest = checkpoint.latest(run / "checkpoints")
         if newest is None:
             raise RecordError(f"'{run}' has no complete checkpoint yet: train it first, or play {run}@{BEFORE}")
         return next((one for one in found if one.checkpoint == newest), Weights(str(newest.step), newest))
     for one in found:
-        if word == one.word or (one.checkpoint is not None and word == str(one.checkpoint.step)):
+        if name == one.name or (one.checkpoint is not None and name == str(one.checkpoint.step)):
             if one.checkpoint is not None:
                 one.checkpoint.verify()
             return one
-    raise ConfigError(f"'{run}@{word}': this run has no such weights: it has {', '.join(w.word for w in found)}")
+    raise ConfigError(f"'{run}@{name}': this run has no such weights: it has {', '.join(w.name for w in found)}")
 
 
-class Filled(NamedTuple):
+class LoadedModel(NamedTuple):
     """What a model needs to take a seat."""
 
     recipe: Recipe
@@ -77,7 +77,7 @@ class Filled(NamedTuple):
 
 
 @asynccontextmanager
-async def loaded(recipe: Recipe, found: Weights) -> AsyncIterator[Filled]:
+async def load_model(recipe: Recipe, found: Weights) -> AsyncIterator[LoadedModel]:
     """The model at work, until it is left."""
     kept = found.checkpoint or found_weights(recipe)
     backend = recipe.backend.open(recipe.model, recipe.renderer, recipe.seed, None, None)
@@ -86,7 +86,7 @@ async def loaded(recipe: Recipe, found: Weights) -> AsyncIterator[Filled]:
             backend.trainer.load(kept.weights, weights_only=True)
             backend.trainer.version = _version(kept) - 1  # published below, under the number that the run gave it
         await backend.trainer.publish()
-        yield Filled(recipe, backend.renderer, backend.sampler, backend.max_context)
+        yield LoadedModel(recipe, backend.renderer, backend.sampler, backend.max_context)
     finally:
         await backend.sampler.close()
         backend.trainer.close()
@@ -102,18 +102,18 @@ def _version(kept: Checkpoint) -> int:
 
 
 @dataclass
-class Trained:
+class CheckpointOperator:
     """Plays with the weights of a run; sampled as its evaluations are, or at temperature 0."""
 
     name: str
     run: Path
-    word: str = ""
+    weights_name: str = ""
     greedy: bool = False
-    filled: Filled | None = None
+    model: LoadedModel | None = None
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     @classmethod
-    def of(cls, text: str, greedy: bool = False) -> Trained:
+    def parse(cls, text: str, greedy: bool = False) -> CheckpointOperator:
         """By the run's folder and, behind an @, which of its weights: runs/x, runs/x@warmup, runs/x@120."""
         folder, _, word = (
             (text, "", "") if Path(text).is_dir() else text.rpartition("@") if "@" in text else (text, "", "")
@@ -127,11 +127,11 @@ class Trained:
 
     async def open(self, family: EnvFamily, limits: Limits) -> None:
         recipe = recipes.load(self.run).recipe
-        self.filled = await self._open.enter_async_context(loaded(recipe, chosen(self.run, self.word)))
+        self.model = await self._open.enter_async_context(load_model(recipe, find_weights(self.run, self.weights_name)))
 
-    def sit(self, context: AgentContext, env: Any) -> Any:
-        assert self.filled is not None, "open() comes first"
-        return self.filled.recipe.agent.seat(self.filled.context(context, self.greedy))
+    def seat(self, context: AgentContext, env: Any) -> Any:
+        assert self.model is not None, "open() comes first"
+        return self.model.recipe.agent.seat(self.model.context(context, self.greedy))
 
     async def close(self) -> None:
         await self._open.aclose()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from sojourn.arena.text_seat import Spoken, SpokenSeat
+from sojourn.arena.text_seat import TextReply, TextSeat
 from sojourn.envs.chat import Endpoint
 from sojourn.errors import ConfigError
 from sojourn.protocols import AgentContext, EnvFamily
@@ -52,8 +52,8 @@ class Remote:
             ) from error
         writer.close()
 
-    def sit(self, context: AgentContext, env: Any) -> SpokenSeat:
-        return SpokenSeat(context.name, RemoteVoice(self.endpoint, env), context.trainable)
+    def seat(self, context: AgentContext, env: Any) -> TextSeat:
+        return TextSeat(context.name, RemoteVoice(self.endpoint, env), context.trainable)
 
     async def close(self) -> None: ...
 
@@ -68,7 +68,7 @@ class RemoteVoice:
     tools: tuple[Tool, ...] = ()
     pending: list[ToolCall] = field(default_factory=list)  # calls that the world has not answered yet
 
-    async def say(self, observation: Observation) -> Spoken:
+    async def reply(self, observation: Observation) -> TextReply:
         self.tools = observation.tools or self.tools
         self._hear((*observation.system, *observation.messages))
         more = {"tools": [_declared(tool) for tool in self.tools]} if self.tools else {}
@@ -79,8 +79,8 @@ class RemoteVoice:
         self.talk.append({"role": "assistant", "content": said, **_called(calls)})
         self.pending = calls
         if fault:
-            return Spoken(None, answer.tokens, fault)
-        return Spoken(Message(Role.ASSISTANT, said, thought, calls=tuple(calls)), answer.tokens)
+            return TextReply(None, answer.tokens, fault)
+        return TextReply(Message(Role.ASSISTANT, said, thought, calls=tuple(calls)), answer.tokens)
 
     def _hear(self, messages: Sequence[Message]) -> None:
         """Every call is answered first, as servers ask for: one that was refused is answered by what follows."""

@@ -13,7 +13,7 @@ from sojourn.types import Ending, Message, Observation, Trajectory
 
 
 @dataclass
-class Row:
+class OperatorTurn:
     """One operator's part of a turn, filled in while it acts; `said` stays None where it could not be read."""
 
     name: str
@@ -31,29 +31,31 @@ class Row:
 class Watcher(Protocol):
     """Is told of each turn: when all see what it begins with, and when all have acted and were answered."""
 
-    def seen(self, turn: int, rows: Sequence[Row]) -> None: ...
-    def acted(self, turn: int, rows: Sequence[Row]) -> None: ...
+    def show_observations(self, turn: int, rows: Sequence[OperatorTurn]) -> None: ...
+    def show_actions(self, turn: int, rows: Sequence[OperatorTurn]) -> None: ...
 
 
 @dataclass
-class Rounds:
+class LockStep:
     """The turns of one task, for operators by name; `conduct` opens them, one after another."""
 
     names: Sequence[str]
     watcher: Watcher
     turn: int = 0
-    rows: dict[str, Row] = field(default_factory=dict)  # of the turn that is being played
-    _waiting: dict[str, Row] = field(default_factory=dict)  # of those who have come to the next one
+    turns: dict[str, OperatorTurn] = field(default_factory=dict)  # of the turn that is being played
+    _waiting: dict[str, OperatorTurn] = field(default_factory=dict)  # of those who have come to the next one
     _gate: asyncio.Event = field(default_factory=asyncio.Event)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.present = set(self.names)
 
-    async def arrive(self, name: str, shown: tuple[Message, ...], choices: tuple[str, ...]) -> Row:
+    async def arrive(self, name: str, shown: tuple[Message, ...], choices: tuple[str, ...]) -> OperatorTurn:
         """Comes to the next turn, and waits for all others."""
-        before = self.rows.get(name)
-        row = self._waiting[name] = Row(name, shown, choices, total=before.total if before is not None else 0.0)
+        before = self.turns.get(name)
+        row = self._waiting[name] = OperatorTurn(
+            name, shown, choices, total=before.total if before is not None else 0.0
+        )
         gate = self._gate
         self._changed.set()
         await gate.wait()
@@ -61,7 +63,7 @@ class Rounds:
 
     def leave(self, name: str, ended: str, failed: bool) -> None:
         """Its episode is over: nobody waits for it any more."""
-        row = self.rows.setdefault(name, Row(name))
+        row = self.turns.setdefault(name, OperatorTurn(name))
         row.ended, row.failed = ended, failed
         self.present.discard(name)
         self._waiting.pop(name, None)
@@ -75,27 +77,27 @@ class Rounds:
             self._changed.clear()
             if self._waiting.keys() != self.present:
                 continue
-            self.watcher.acted(self.turn, self._ordered(self.rows))
-            self.rows, self._waiting = self._waiting, {}
-            if not self.rows:
+            self.watcher.show_actions(self.turn, self._ordered(self.turns))
+            self.turns, self._waiting = self._waiting, {}
+            if not self.turns:
                 return
             self.turn += 1
-            self.watcher.seen(self.turn, self._ordered(self.rows))
+            self.watcher.show_observations(self.turn, self._ordered(self.turns))
             gate, self._gate = self._gate, asyncio.Event()
             gate.set()
 
-    def _ordered(self, rows: Mapping[str, Row]) -> list[Row]:
+    def _ordered(self, rows: Mapping[str, OperatorTurn]) -> list[OperatorTurn]:
         return [rows[name] for name in self.names if name in rows]
 
 
 @dataclass
-class PacedSeat:
+class LockStepSeat:
     """An operator's seat that keeps step with the others'; `seconds` counts how long it took to act."""
 
     seat: Any
     name: str
-    rounds: Rounds
-    row: Row = field(default_factory=lambda: Row(""))
+    lockstep: LockStep
+    turn: OperatorTurn = field(default_factory=lambda: OperatorTurn(""))
     seconds: float = 0.0
 
     @property
@@ -104,27 +106,27 @@ class PacedSeat:
 
     async def act(self, observation: Observation, state: str | None = None) -> Message:
         shown = (*observation.system, *observation.messages)
-        self.row = await self.rounds.arrive(self.name, shown, observation.choices)
+        self.turn = await self.lockstep.arrive(self.name, shown, observation.choices)
         began = time.perf_counter()
         try:
-            said = self.row.message = await self.seat.act(observation, state)
+            said = self.turn.message = await self.seat.act(observation, state)
         except ActionError as error:
-            self.row.refused = str(error)
+            self.turn.refused = str(error)
             raise
         finally:
-            self.row.acted = True
+            self.turn.acted = True
             self.seconds += time.perf_counter() - began
         return said
 
     def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
-        if info.get("malformed") and not self.row.refused:
-            self.row.refused = "malformed"
-        self.row.reward += reward
-        self.row.total += reward
+        if info.get("malformed") and not self.turn.refused:
+            self.turn.refused = "malformed"
+        self.turn.reward += reward
+        self.turn.total += reward
         self.seat.add_reward(reward, info)
 
     def refuse(self, error: ActionError, observation: Observation) -> Observation:
-        self.row.refused = str(error)
+        self.turn.refused = str(error)
         return self.seat.refuse(error, observation)
 
     def finish(self, ending: Ending) -> Trajectory:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
-from sojourn.arena.lockstep import PacedSeat, Rounds, Watcher
+from sojourn.arena.lockstep import LockStep, LockStepSeat, Watcher
 from sojourn.arena.operators import Operator
 from sojourn.errors import ConfigError
 from sojourn.protocols import AgentContext, EnvFamily, HasCapacity, HasLowestReward, HasSeats, HasWorlds
@@ -19,7 +19,7 @@ from sojourn.rollout.world import seats_of, world_of
 from sojourn.types import Episode, Group, SamplingParams, Score, Task
 
 
-class Bout(NamedTuple):
+class TaskResult(NamedTuple):
     """One task as all operators played it, in their order."""
 
     number: int
@@ -56,18 +56,18 @@ class Match:
                     "fewer operators, or raise its capacity where it has such a field"
                 )
 
-    async def bout(self, number: int, task: Task) -> Bout:
+    async def play_task(self, number: int, task: Task) -> TaskResult:
         """One task; an operator that fails ends its own episode alone."""
-        rounds = Rounds([operator.name for operator in self.operators], self.watcher)
+        rounds = LockStep([operator.name for operator in self.operators], self.watcher)
         async with asyncio.TaskGroup() as group:
             group.create_task(rounds.conduct())
             running = [group.create_task(self._play(operator, task, number, rounds)) for operator in self.operators]
         groups = tuple(Group(number, task, (play.result(),)) for play in running)
-        return Bout(number, task, groups, tuple([await judged(Native(), group) for group in groups]))
+        return TaskResult(number, task, groups, tuple([await judged(Native(), group) for group in groups]))
 
-    async def _play(self, operator: Operator, task: Task, number: int, rounds: Rounds) -> Episode:
-        held = Held(self.family)
-        table = Table(operator, self.others, held, rounds, self._seat(task))
+    async def _play(self, operator: Operator, task: Task, number: int, rounds: LockStep) -> Episode:
+        held = ObservedFamily(self.family)
+        table = MatchAgent(operator, self.others, held, rounds, self._seat(task))
         rollout = Rollout(limits=self.limits, retries=0, max_error_rate=1.0)
         nobody = cast(Any, None)  # each operator brings what it needs
         runner = Runner(rollout, cast(EnvFamily, held), table, nobody, nobody, 0, self.seed, on_blobs=self.on_blobs)
@@ -93,7 +93,7 @@ class Match:
 
 
 @dataclass
-class Held:
+class ObservedFamily:
     """A family whose last play is at hand: an operator may sit beside its own world, as an expert does."""
 
     family: EnvFamily
@@ -119,19 +119,19 @@ class Held:
 
 
 @dataclass
-class Table:
+class MatchAgent:
     """In the agent's place of a runner: seats the operator, in step with the others, and those who play beside it."""
 
     operator: Operator
     others: Operator | None
-    held: Held
-    rounds: Rounds
+    held: ObservedFamily
+    rounds: LockStep
     seat_of_operator: str
-    paced: PacedSeat | None = field(default=None)
+    paced: LockStepSeat | None = field(default=None)
 
     def seat(self, context: AgentContext) -> Any:
         if context.name != self.seat_of_operator:
             assert self.others is not None, "check() comes first"
-            return self.others.sit(replace(context, trainable=False), self.held.env)
-        self.paced = PacedSeat(self.operator.sit(context, self.held.env), self.operator.name, self.rounds)
+            return self.others.seat(replace(context, trainable=False), self.held.env)
+        self.paced = LockStepSeat(self.operator.seat(context, self.held.env), self.operator.name, self.rounds)
         return self.paced

@@ -10,37 +10,37 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from sojourn.arena.lockstep import Row
-from sojourn.arena.match import Bout
+from sojourn.arena.lockstep import OperatorTurn
+from sojourn.arena.match import TaskResult
 from sojourn.terminal.clean import clean, line
 from sojourn.terminal.numbers import number, signed
 from sojourn.types import Message, Role, Task
 
 STYLES = ("cyan", "magenta", "green", "yellow", "blue", "red")
-SHOWN = 1200  # characters of what a world said
+MAX_CHARACTERS = 1200  # characters of what a world said
 
 
 @dataclass
-class Display:
+class MatchDisplay:
     """Prints a match as it goes; `brief` leaves the turns out."""
 
     console: Console
     names: Sequence[str]
     brief: bool = False
-    together: bool = True  # whether all have done the same in this task so far
+    no_difference_yet: bool = True  # whether all have done the same in this task so far
 
     def task(self, at: int, count: int, task: Task) -> None:
-        self.together = True
+        self.no_difference_yet = True
         if not self.brief:
             told = f"task {at} of {count}: {line(task.env)}, {line(task.split)}, seed {task.seed}"
             self.console.print(Rule(Text(told, "bold"), align="left", characters="═"))
 
-    def seen(self, turn: int, rows: Sequence[Row]) -> None:
+    def show_observations(self, turn: int, rows: Sequence[OperatorTurn]) -> None:
         """What the turn begins with."""
         if self.brief:
             return
         self.console.print(Rule(Text(f"turn {turn}", "bold"), align="left", style="dim", characters="─"))
-        views: dict[str, list[Row]] = {}
+        views: dict[str, list[OperatorTurn]] = {}
         for row in rows:
             views.setdefault(repr(row.observed), []).append(row)
         for alike in views.values():
@@ -49,18 +49,18 @@ class Display:
                 self.console.print(self._names(names))
             for message in shown:
                 style = "dim" if message.role is Role.SYSTEM else ""
-                self.console.print(Text(clean(words(message), SHOWN), style), soft_wrap=False)
+                self.console.print(Text(clean(message_line(message), MAX_CHARACTERS), style), soft_wrap=False)
             images = sum(len(message.images) for message in shown)
             if images:
                 self.console.print(Text(f"({images} images)", "dim"))
 
-    def acted(self, turn: int, rows: Sequence[Row]) -> None:
+    def show_actions(self, turn: int, rows: Sequence[OperatorTurn]) -> None:
         """What all did in the turn, and what came of it."""
         done = [row for row in rows if row.acted]
         if self.brief or not rows:
             return
-        if self.together and len({row.message and words(row.message) for row in done}) > 1:
-            self.together = False
+        if self.no_difference_yet and len({row.message and message_line(row.message) for row in done}) > 1:
+            self.no_difference_yet = False
             self.console.print(Text("they part here", "bold"))
         width = min(max(map(len, self.names)), 24) + 2
         for row in rows:
@@ -69,7 +69,7 @@ class Display:
                 style = "red" if row.failed else "yellow" if row.refused and told.startswith("refused") else "bold"
                 self.console.print(Text(" " * width + clean(told, 300), style))
 
-    def bout(self, at: int, count: int, bout: Bout) -> None:
+    def task_result(self, at: int, count: int, bout: TaskResult) -> None:
         """A line for a task that is over."""
         told = Text(f"task {at}/{count} ", "bold")
         for number_, (group, scores) in enumerate(zip(bout.groups, bout.scores, strict=True)):
@@ -82,9 +82,9 @@ class Display:
             told.append(f" {number(sum(score.total for score in scores))}")
         self.console.print(told)
 
-    def _row(self, row: Row, width: int) -> Text:
+    def _row(self, row: OperatorTurn, width: int) -> Text:
         reward = f"{signed(row.reward)} = {number(row.total)}" if row.reward or row.total else ""
-        said = line(words(row.message), 400) if row.message is not None else "-" if row.acted else ""
+        said = line(message_line(row.message), 400) if row.message is not None else "-" if row.acted else ""
         room = max(20, self.console.width - width - (len(reward) + 2 if reward else 0))
         said = said if len(said) <= room else said[: room - 1] + "…"
         name = row.name if len(row.name) <= width - 2 else row.name[: width - 3] + "…"
@@ -101,11 +101,11 @@ class Display:
         return STYLES[list(self.names).index(name) % len(STYLES)]
 
 
-def _ending(row: Row) -> str:
+def _ending(row: OperatorTurn) -> str:
     return f"failed, which does not count as its play: {row.ended}" if row.failed else f"over: {row.ended}"
 
 
-def by_task(names: Sequence[str], bouts: Sequence[Bout]) -> Table:
+def task_table(names: Sequence[str], bouts: Sequence[TaskResult]) -> Table:
     """Each task with what every operator earned in it."""
     made = Table("task", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in names:
@@ -123,7 +123,7 @@ def _cell(group, scores) -> str | Text:
     return f"{'✓' if group.trajectories[0].success else '✗'} {number(scores[0].total)}"
 
 
-def words(message: Message) -> str:
+def message_line(message: Message) -> str:
     """What was said, calls as they would be written in Python."""
     calls = [f"{c.name}({', '.join(f'{key}={value!r}' for key, value in c.arguments.items())})" for c in message.calls]
     return "\n".join(filter(None, [message.text, *calls])) or (f"(thinks) {message.thought}" if message.thought else "")

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from sojourn.agents.person import HELP, Terminal
-from sojourn.arena.text_seat import Spoken, SpokenSeat
+from sojourn.arena.text_seat import TextReply, TextSeat
 from sojourn.checks.env.play import invent
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.protocols import AgentContext, EnvFamily
@@ -29,12 +29,12 @@ class Operator(Protocol):
     name: str
 
     async def open(self, family: EnvFamily, limits: Limits) -> None: ...
-    def sit(self, context: AgentContext, env: Any) -> Any: ...
+    def seat(self, context: AgentContext, env: Any) -> Any: ...
     async def close(self) -> None: ...
 
 
 @dataclass
-class Simple:
+class StatelessOperator:
     """An operator that holds nothing between its episodes."""
 
     name: str
@@ -44,74 +44,74 @@ class Simple:
 
 
 @dataclass
-class Expert(Simple):
+class ExpertOperator(StatelessOperator):
     """The world's scripted expert."""
 
     async def open(self, family: EnvFamily, limits: Limits) -> None:
         if not await offers(family, "expert", limits):
             raise ConfigError(f"--operator {self.name}: this world has no expert(): leave it out, or give it one")
 
-    def sit(self, context: AgentContext, env: Any) -> SpokenSeat:
-        return SpokenSeat(context.name, ExpertVoice(env), context.trainable)
+    def seat(self, context: AgentContext, env: Any) -> TextSeat:
+        return TextSeat(context.name, ExpertSpeaker(env), context.trainable)
 
 
 @dataclass(frozen=True)
-class ExpertVoice:
+class ExpertSpeaker:
     env: Any
 
-    async def say(self, observation: Observation) -> Spoken:
-        return Spoken(Message(Role.ASSISTANT, await expert_action(self.env)))
+    async def reply(self, observation: Observation) -> TextReply:
+        return TextReply(Message(Role.ASSISTANT, await expert_action(self.env)))
 
 
 @dataclass
-class Chance(Simple):
+class RandomOperator(StatelessOperator):
     """A random policy: any of the listed choices, else a call of any tool with invented arguments."""
 
-    def sit(self, context: AgentContext, env: Any) -> SpokenSeat:
+    def seat(self, context: AgentContext, env: Any) -> TextSeat:
         rng = random.Random(f"{context.params.seed}/{context.name}")
-        return SpokenSeat(context.name, ChanceVoice(self.name, rng), context.trainable)
+        return TextSeat(context.name, RandomSpeaker(self.name, rng), context.trainable)
 
 
 @dataclass
-class ChanceVoice:
+class RandomSpeaker:
     name: str
     rng: random.Random
     tools: tuple[Tool, ...] = ()
 
-    async def say(self, observation: Observation) -> Spoken:
+    async def reply(self, observation: Observation) -> TextReply:
         self.tools = observation.tools or self.tools
         if observation.choices:
-            return Spoken(Message(Role.ASSISTANT, self.rng.choice(observation.choices)))
+            return TextReply(Message(Role.ASSISTANT, self.rng.choice(observation.choices)))
         if not self.tools:
             raise ConfigError(
                 f"--operator {self.name}: this world lists neither choices nor tools to choose from: leave it out, or "
                 "let the world list them (many have choices=true)"
             )
         tool = self.rng.choice(self.tools)
-        return Spoken(Message(Role.ASSISTANT, calls=(ToolCall(tool.name, invent(tool.parameters, self.rng)),)))
+        return TextReply(Message(Role.ASSISTANT, calls=(ToolCall(tool.name, invent(tool.parameters, self.rng)),)))
 
 
-class LeftError(InfrastructureError):
+class PersonLeftError(InfrastructureError):
     """The person left the game before its end."""
 
 
 @dataclass
-class Person(Simple):
+class PersonOperator(StatelessOperator):
     """Whoever sits at the terminal, which already shows what the world said."""
 
     console: Console
     stream: Any = None  # read instead of the terminal
     left: bool = False
 
-    def sit(self, context: AgentContext, env: Any) -> SpokenSeat:
-        return SpokenSeat(context.name, self.Voice(self, Terminal(env, self.console, self.stream)), context.trainable)
+    def seat(self, context: AgentContext, env: Any) -> TextSeat:
+        return TextSeat(context.name, self.Voice(self, Terminal(env, self.console, self.stream)), context.trainable)
 
     @dataclass(frozen=True)
     class Voice:
-        person: Person
+        person: PersonOperator
         terminal: Terminal
 
-        async def say(self, observation: Observation) -> Spoken:
+        async def reply(self, observation: Observation) -> TextReply:
             if observation.system:
                 self.terminal.say(HELP, "dim")
             for number, choice in enumerate(observation.choices, start=1):
@@ -119,5 +119,5 @@ class Person(Simple):
             said = None if self.person.left else await self.terminal.ask(observation)
             if said is None:
                 self.person.left = True
-                raise LeftError("the person left")
-            return Spoken(Message(Role.ASSISTANT, said))
+                raise PersonLeftError("the person left")
+            return TextReply(Message(Role.ASSISTANT, said))

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sojourn.arena import FACTS, STAGE
-from sojourn.arena.match import Bout
+from sojourn.arena import OPERATORS_FILE, STAGE_PREFIX
+from sojourn.arena.match import TaskResult
 from sojourn.arena.results import Result
 from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
@@ -20,25 +20,25 @@ class Recording:
 
     def __init__(self, path: Path, config: str, seed: int, facts: Mapping[str, Any]) -> None:
         self.folder = RunFolder.create(path, config, seeds={"run": seed})
-        self.folder.write_json(FACTS, facts)
+        self.folder.write_json(OPERATORS_FILE, facts)
         self.store = EpisodeStore(path, write=True)
 
-    def words(self, vocabularies: Sequence[Vocabulary]) -> None:
+    def write_vocabulary(self, vocabularies: Sequence[Vocabulary]) -> None:
         """Keeps the vocabulary, where those who speak in tokens have the same."""
         if vocabularies and all(one == vocabularies[0] for one in vocabularies):
             vocabulary.write(self.folder.path, vocabularies[0])
 
-    def blobs(self, blobs: Mapping[str, bytes]) -> None:
+    def write_blobs(self, blobs: Mapping[str, bytes]) -> None:
         self.folder.blobs.keep(blobs)
 
-    def bout(self, names: Sequence[str], bout: Bout) -> None:
+    def add_task(self, names: Sequence[str], bout: TaskResult) -> None:
         for name, group, scores in zip(names, bout.groups, bout.scores, strict=True):
-            self.store.append(STAGE + name, 0, [group], [scores])
+            self.store.append(STAGE_PREFIX + name, 0, [group], [scores])
 
-    def results(self, found: Sequence[Result]) -> None:
+    def add_results(self, found: Sequence[Result]) -> None:
         for one in found:
             if one.overall.episodes:
-                self.folder.add_evaluation(one.name, STAGE + one.name, 0, one.summary)
+                self.folder.add_evaluation(one.name, STAGE_PREFIX + one.name, 0, one.summary)
 
     def close(self) -> None:
         self.store.close()

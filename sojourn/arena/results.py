@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from sojourn.arena.match import Bout
+from sojourn.arena.match import TaskResult
 from sojourn.record.intervals import Estimate, Part, Summary, mean, summarise
 from sojourn.terminal.numbers import number
 
@@ -41,11 +41,11 @@ class Difference(NamedTuple):
     same: int
 
 
-def results(names: Sequence[str], bouts: Sequence[Bout]) -> list[Result]:
+def results(names: Sequence[str], bouts: Sequence[TaskResult]) -> list[Result]:
     return [_result(name, at, bouts) for at, name in enumerate(names)]
 
 
-def _result(name: str, at: int, bouts: Sequence[Bout]) -> Result:
+def _result(name: str, at: int, bouts: Sequence[TaskResult]) -> Result:
     groups = [bout.groups[at] for bout in bouts]
     episodes = [group.episodes[0] for group in groups]
     turns = [turn for group in groups for trajectory in group.trajectories for turn in trajectory.turns]
@@ -55,7 +55,7 @@ def _result(name: str, at: int, bouts: Sequence[Bout]) -> Result:
     return Result(name, summarise(groups, [bout.scores[at] for bout in bouts]), tokens, seconds, failed)
 
 
-def differences(names: Sequence[str], bouts: Sequence[Bout]) -> list[Difference]:
+def differences(names: Sequence[str], bouts: Sequence[TaskResult]) -> list[Difference]:
     """Of every pair, the later named against the earlier."""
     return [
         _difference(names[b], names[a], [bout for bout in bouts if bout.scores[a] and bout.scores[b]], a, b)
@@ -64,7 +64,7 @@ def differences(names: Sequence[str], bouts: Sequence[Bout]) -> list[Difference]
     ]
 
 
-def _difference(name: str, against: str, bouts: Sequence[Bout], a: int, b: int) -> Difference:
+def _difference(name: str, against: str, bouts: Sequence[TaskResult], a: int, b: int) -> Difference:
     won = [
         (float(bout.groups[b].trajectories[0].success), float(bout.groups[a].trajectories[0].success)) for bout in bouts
     ]
@@ -79,7 +79,7 @@ def _difference(name: str, against: str, bouts: Sequence[Bout], a: int, b: int) 
     )  # fmt: skip
 
 
-def table(found: Sequence[Result]) -> Table:
+def result_table(found: Sequence[Result]) -> Table:
     made = Table("operator", box=None, pad_edge=False, padding=(0, 2, 0, 0), title="", header_style="bold")
     for column in ("success", "reward", "turns", "tokens", "s", "failed"):
         made.add_column(column, justify="right", no_wrap=True)
@@ -92,7 +92,7 @@ def table(found: Sequence[Result]) -> Table:
     return made
 
 
-def pairs(found: Sequence[Difference]) -> Table:
+def difference_table(found: Sequence[Difference]) -> Table:
     """The differences by task, with 95% intervals, and on how many tasks one did better, alike and worse."""
     made = Table("by task", box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in ("success", "reward", "better", "same", "worse"):

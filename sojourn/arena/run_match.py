@@ -13,11 +13,11 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from sojourn.arena import match_display, results
-from sojourn.arena.checkpoints import Trained
+from sojourn.arena.checkpoints import CheckpointOperator
 from sojourn.arena.endpoint import Remote
-from sojourn.arena.match import Bout, Match
-from sojourn.arena.match_display import Display
-from sojourn.arena.operators import Chance, Expert, Operator, Person
+from sojourn.arena.match import Match, TaskResult
+from sojourn.arena.match_display import MatchDisplay
+from sojourn.arena.operators import ExpertOperator, Operator, PersonOperator, RandomOperator
 from sojourn.arena.recording import Recording
 from sojourn.arena.results import Result
 from sojourn.config import toml
@@ -31,7 +31,7 @@ from sojourn.types import Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class MatchConfig:
     """What a match is to be. `operators` as they are named on the command line; `table` is the world's config."""
 
     operators: Sequence[str]
@@ -48,29 +48,29 @@ class Asked:
     out: Path | None = None
 
 
-TURNS = 50
+DEFAULT_TURNS = 50
 
 
-def operator(text: str, asked: Asked, console: Console, stream: TextIO | None = None) -> Operator:
+def operator(text: str, asked: MatchConfig, console: Console, stream: TextIO | None = None) -> Operator:
     """The operator that a text names."""
     simple: Mapping[str, Callable[[], Operator]] = {
-        "expert": lambda: Expert("expert"),
-        "random": lambda: Chance("random"),
-        "person": lambda: Person("person", console, stream),
+        "expert": lambda: ExpertOperator("expert"),
+        "random": lambda: RandomOperator("random"),
+        "person": lambda: PersonOperator("person", console, stream),
     }
     if text in simple:
         return simple[text]()
     if text.startswith(("http://", "https://")):
         return Remote.at(text, asked.key)
-    return Trained.of(text, asked.greedy)
+    return CheckpointOperator.parse(text, asked.greedy)
 
 
-def operators(asked: Asked, console: Console, stream: TextIO | None = None) -> list[Operator]:
+def operators(asked: MatchConfig, console: Console, stream: TextIO | None = None) -> list[Operator]:
     """All of them, numbered where two have the same name."""
     if not asked.operators:
         raise ConfigError("nobody plays: name at least one --operator, such as --operator expert --operator runs/x")
     made = [operator(text, asked, console, stream) for text in asked.operators]
-    if sum(isinstance(one, Person) for one in made) > 1:
+    if sum(isinstance(one, PersonOperator) for one in made) > 1:
         raise ConfigError("--operator person is given twice, but one person sits at a terminal: name it once")
     count: Counter[str] = Counter()
     for one in made:
@@ -79,70 +79,70 @@ def operators(asked: Asked, console: Console, stream: TextIO | None = None) -> l
     return made
 
 
-async def arena(
-    family: EnvFamily, table: Mapping[str, Any], asked: Asked, console: Console, stream: TextIO | None = None
+async def run_match(
+    family: EnvFamily, table: Mapping[str, Any], asked: MatchConfig, console: Console, stream: TextIO | None = None
 ) -> list[Result]:
     """Plays a match, shows it, and records it where `asked.out` says so."""
     tasks = _tasks(family, asked)
     seated = operators(asked, console, stream)
     others = operator(asked.others, asked, console) if asked.others else None
-    if isinstance(others, Person):
+    if isinstance(others, PersonOperator):
         raise ConfigError("--others person: a person takes one seat alone: name another operator for the others")
     names = [one.name for one in seated]
-    shown = Display(console, names, asked.brief)
+    shown = MatchDisplay(console, names, asked.brief)
     limits = _limits(asked, table)
     match = Match(family, seated, limits, shown, asked.seed, asked.seat, others)
     match.check(tasks)
-    bouts: list[Bout] = []
+    bouts: list[TaskResult] = []
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(opened(family))
         for one in (*seated, *([others] if others else ())):
             stack.push_async_callback(one.close)
             await one.open(family, limits)
         if not asked.turns:
-            match.limits = _as_trained(seated, limits)
+            match.limits = _training_limits(seated, limits)
         recording = _recording(stack, asked, table, match, names)
         try:
             await _play(match, tasks, bouts, shown, recording)
         except asyncio.CancelledError:
             console.print("stopped: what follows is of the tasks that were played to their ends", style="yellow")
-            _conclude(console, names, bouts, recording)
+            _print_results(console, names, bouts, recording)
             raise
-        return _conclude(console, names, bouts, recording)
+        return _print_results(console, names, bouts, recording)
 
 
 async def _play(
-    match: Match, tasks: Sequence[Task], bouts: list[Bout], shown: Display, recording: Recording | None
+    match: Match, tasks: Sequence[Task], bouts: list[TaskResult], shown: MatchDisplay, recording: Recording | None
 ) -> None:
     for number, task in enumerate(tasks):
         shown.task(number + 1, len(tasks), task)
-        bout = await match.bout(number, task)
+        bout = await match.play_task(number, task)
         bouts.append(bout)
-        shown.bout(number + 1, len(tasks), bout)
+        shown.task_result(number + 1, len(tasks), bout)
         if recording is not None:
-            recording.bout(shown.names, bout)
-        if any(isinstance(one, Person) and one.left for one in match.operators):
+            recording.add_task(shown.names, bout)
+        if any(isinstance(one, PersonOperator) and one.left for one in match.operators):
             return
 
 
-def _conclude(
-    console: Console, names: Sequence[str], bouts: Sequence[Bout], recording: Recording | None
+def _print_results(
+    console: Console, names: Sequence[str], bouts: Sequence[TaskResult], recording: Recording | None
 ) -> list[Result]:
     found = results.results(names, bouts)
     if bouts:
         console.print()
-        console.print(match_display.by_task(names, bouts))
-        console.print(results.table(found))
+        console.print(match_display.task_table(names, bouts))
+        console.print(results.result_table(found))
         if len(names) > 1:
             console.print()
-            console.print(results.pairs(results.differences(names, bouts)))
+            console.print(results.difference_table(results.differences(names, bouts)))
     if recording is not None:
-        recording.results(found)
+        recording.add_results(found)
         console.print(f"recorded in {recording.folder.path}: sojourn view {recording.folder.path}", soft_wrap=True)
     return found
 
 
-def _tasks(family: EnvFamily, asked: Asked) -> Sequence[Task]:
+def _tasks(family: EnvFamily, asked: MatchConfig) -> Sequence[Task]:
     offered = listed(family, asked.split)
     found = offered[asked.first : asked.first + asked.tasks]
     if not len(found):
@@ -154,20 +154,24 @@ def _tasks(family: EnvFamily, asked: Asked) -> Sequence[Task]:
     return list(found)
 
 
-def _limits(asked: Asked, table: Mapping[str, Any]) -> Limits:
+def _limits(asked: MatchConfig, table: Mapping[str, Any]) -> Limits:
     own = table.get("rollout", {}).get("limits", {})
-    limits = Limits(**{key: own[key] for key in ("turns", "stall_s") if key in own}) if own else Limits(turns=TURNS)
+    limits = (
+        Limits(**{key: own[key] for key in ("turns", "stall_s") if key in own}) if own else Limits(turns=DEFAULT_TURNS)
+    )
     return replace(limits, turns=asked.turns) if asked.turns else limits
 
 
-def _as_trained(seated: Sequence[Operator], limits: Limits) -> Limits:
+def _training_limits(seated: Sequence[Operator], limits: Limits) -> Limits:
     """The turns that the runs were trained with, where any plays: the longest."""
-    turns = [one.filled.recipe.rollout.limits.turns for one in seated if isinstance(one, Trained) and one.filled]
+    turns = [
+        one.model.recipe.rollout.limits.turns for one in seated if isinstance(one, CheckpointOperator) and one.model
+    ]
     return replace(limits, turns=max(turns)) if turns else limits
 
 
 def _recording(
-    stack: AsyncExitStack, asked: Asked, table: Mapping[str, Any], match: Match, names: Sequence[str]
+    stack: AsyncExitStack, asked: MatchConfig, table: Mapping[str, Any], match: Match, names: Sequence[str]
 ) -> Recording | None:
     if asked.out is None:
         return None
@@ -178,7 +182,7 @@ def _recording(
     limits = {"turns": match.limits.turns, "stall_s": match.limits.stall_s}
     made = {"name": "arena", "seed": asked.seed, "env": table["env"], "rollout": {"limits": limits}}
     recording = stack.enter_context(Recording(asked.out, toml.dump(made), asked.seed, facts))
-    filled = [one.filled for one in match.operators if isinstance(one, Trained) and one.filled]
-    recording.words([found for one in filled if (found := pieces.of(one.renderer)) is not None])
-    match.on_blobs = recording.blobs
+    filled = [one.model for one in match.operators if isinstance(one, CheckpointOperator) and one.model]
+    recording.write_vocabulary([found for one in filled if (found := pieces.of(one.renderer)) is not None])
+    match.on_blobs = recording.write_blobs
     return recording

@@ -11,10 +11,10 @@ import numpy as np
 from sojourn.errors import ActionError
 from sojourn.types import Ending, Message, Observation, Role, Sample, Stop, Trajectory, Turn, Versions
 
-SILENT = Sample(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32), Versions(-1, -1), Stop.END)
+NO_SAMPLE = Sample(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32), Versions(-1, -1), Stop.END)
 
 
-class Spoken(NamedTuple):
+class TextReply(NamedTuple):
     """What was said, None where it could not be read (`fault` says why); `tokens` are those its speaker counted."""
 
     message: Message | None
@@ -22,18 +22,18 @@ class Spoken(NamedTuple):
     fault: str = ""
 
 
-class Voice(Protocol):
+class Speaker(Protocol):
     """Says the next action of a seat."""
 
-    async def say(self, observation: Observation) -> Spoken: ...
+    async def reply(self, observation: Observation) -> TextReply: ...
 
 
 @dataclass
-class SpokenSeat:
+class TextSeat:
     """One seat in one episode, as `play` asks it. A refused action is told to it, and costs a turn."""
 
     name: str
-    voice: Voice
+    speaker: Speaker
     trainable: bool = True
     turns: list[Turn] = field(default_factory=list)
     pending_reward: float = 0.0
@@ -41,12 +41,12 @@ class SpokenSeat:
     ends_when_malformed = False
 
     async def act(self, observation: Observation, state: str | None = None) -> Message:
-        spoken = await self.voice.say(observation)
+        spoken = await self.speaker.reply(observation)
         images = tuple(image for message in observation.messages for image in message.images)
         turn = Turn(
             parent=len(self.turns) - 1,
-            context=SILENT.tokens,
-            sample=SILENT,
+            context=NO_SAMPLE.tokens,
+            sample=NO_SAMPLE,
             message=spoken.message,
             reward=self.pending_reward,
             info={"tokens": float(spoken.tokens)} if spoken.tokens else {},

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sojourn import event_loop
-from sojourn.commands.arguments import Overrides, tell_risks, world_and_table
+from sojourn.commands.arguments import Overrides, print_risks, world_and_table
 from sojourn.terminal.output import CleanConsole
 
 
@@ -46,9 +46,9 @@ def arena(
     family, table = world_and_table(env, overrides)
     from sojourn.arena import run_match
 
-    asked = run_match.Asked(
+    asked = run_match.MatchConfig(
         operators=operator or (), others=others, seat=seat, tasks=tasks, first=first, split=split, seed=seed,
         turns=turns, greedy=greedy, brief=brief, key=key, out=out,
     )  # fmt: skip
-    tell_risks(family)
-    event_loop.run(run_match.arena(family, table, asked, Page()))
+    print_risks(family)
+    event_loop.run(run_match.run_match(family, table, asked, Page()))

@@ -72,7 +72,7 @@ def build_component(kind: str, name: str, overrides: list[str] | None) -> Any:
     return build(kind, tables.data, kind).value
 
 
-def tell_risks(family: EnvFamily) -> None:
+def print_risks(family: EnvFamily) -> None:
     """Prints which protections of a world this machine does not give, a line each, before anything is played."""
     from sojourn.protocols import HasRisks
     from sojourn.rollout.world import worlds_of
@@ -82,7 +82,7 @@ def tell_risks(family: EnvFamily) -> None:
         print(f"note: {risk}", file=sys.stderr)
 
 
-def tell_unverified(recipe: Recipe) -> None:
+def print_unverified(recipe: Recipe) -> None:
     """Prints which methods of a recipe were made without reading their source, a line each."""
     from sojourn import method_docs
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sojourn import event_loop
-from sojourn.commands.arguments import Overrides, build_world, tell_risks
+from sojourn.commands.arguments import Overrides, build_world, print_risks
 from sojourn.errors import ConfigError
 from sojourn.terminal.output import CleanConsole
 
@@ -27,5 +27,5 @@ def play(
     tasks = listed(family, split)
     if not 0 <= task < len(tasks):
         raise ConfigError(f"--task {task}: the split '{split}' has the tasks 0 to {len(tasks) - 1}")
-    tell_risks(family)
+    print_risks(family)
     event_loop.run(play_in_terminal(family, tasks[task], CleanConsole(), expert=expert))

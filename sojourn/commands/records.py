@@ -60,12 +60,12 @@ def _choice(run: Path, episodes: list[str] | None, where: str, tokens: bool = Fa
     from sojourn.record.episodes.store import EpisodeStore
     from sojourn.record.export.chosen import Choice
     from sojourn.record.run import RunFolder
-    from sojourn.terminal.find import found
+    from sojourn.terminal.find import find_episode
 
     if episodes and where:
         raise ConfigError("episodes that are named need no --where: leave it out")
     with EpisodeStore(RunFolder.read(run).path) as store:
-        ids = tuple(found(store, name).id for name in episodes or ())
+        ids = tuple(find_episode(store, name).id for name in episodes or ())
     return Choice(episodes=ids, where=where, tokens=tokens)
 
 

@@ -19,7 +19,7 @@ def report(
 ) -> None:
     """Write a run's curves, tables and some episodes to one HTML file that needs no network."""
     try:
-        from sojourn.view.report import write
+        from sojourn.view.report import write_report
     except ImportError as error:
         raise MissingExtraError(
             f"sojourn report needs a package more ({error}): pip install 'sojourn[view]'"
@@ -28,5 +28,5 @@ def report(
         raise ConfigError(f"--out {out}: there is no folder '{out.parent}': make it first")
     if out.exists() and not force:
         raise ConfigError(f"--out {out} is there already: give another name, or --force to replace it")
-    episodes = write(run, out, episode or (), smooth)
+    episodes = write_report(run, out, episode or (), smooth)
     print(f"written: {out}, {out.stat().st_size / 1000:,.0f} kB, {episodes} episodes")

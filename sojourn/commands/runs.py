@@ -27,7 +27,7 @@ def runs(
         return _draw(folders or [], curve)
     if diff:
         return _differ(folders or [], json, console)
-    found = lists.chosen(folders or [Path("runs")], name, tag)
+    found = lists.find_runs(folders or [Path("runs")], name, tag)
     if json:
         print(lists.as_json(found))
     elif found:

@@ -57,9 +57,9 @@ def _find(run: Path, query: str, limit: int, json: bool, console: CleanConsole) 
     from sojourn.terminal import find
 
     if json:
-        print(find.matches_as_json(run, query, limit))
+        print(find.search_json(run, query, limit))
     else:
-        console.print(find.matches(run, query, limit, console.width))
+        console.print(find.search_table(run, query, limit, console.width))
 
 
 def _step(run: Path, stage: str, step: int, json: bool, console: CleanConsole) -> None:
@@ -79,11 +79,11 @@ def _episode(
     from sojourn.terminal import episode, find
     from sojourn.terminal import tokens as sampled
 
-    record, shown = find.episode(run, name, full)
+    record, shown = find.load_episode(run, name, full)
     if json:
         print(episode.as_json(record, shown.entry))
     elif prompt is not None:
-        limit = None if full else sampled.PROMPT
+        limit = None if full else sampled.MAX_PROMPT
         console.print(sampled.prompt(record, prompt, seat, shown.vocabulary or _vocabulary(run), limit))
     elif tokens:
         coloured = console.is_terminal and not console.no_color

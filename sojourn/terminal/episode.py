@@ -21,7 +21,7 @@ from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.terminal.clean import LIMIT, clean, line
 from sojourn.terminal.indented import Indented
-from sojourn.terminal.jsonable import plain
+from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.numbers import number, signed, size
 from sojourn.types import Credit, FloatArray, Message, Role, Score, Stop, ToolCall, Trajectory, Turn
 
@@ -29,7 +29,7 @@ STYLES = {Role.SYSTEM: "dim", Role.USER: "", Role.TOOL: "cyan", Role.ASSISTANT: 
 
 
 @dataclass(frozen=True)
-class Seat:
+class SeatRecord:
     """One trajectory of a record with its judgements, where it has any."""
 
     trajectory: Trajectory
@@ -42,19 +42,19 @@ class Seat:
         return line(self.trajectory.agent, 40)
 
 
-class Move(NamedTuple):
+class TurnRecord(NamedTuple):
     """A turn in the order of play; `number` counts the seat's turns from 0."""
 
-    seat: Seat
-    number: int
+    seat: SeatRecord
+    turn_index: int
 
     @property
     def turn(self) -> Turn:
-        return self.seat.trajectory.turns[self.number]
+        return self.seat.trajectory.turns[self.turn_index]
 
 
 @dataclass(frozen=True)
-class Shown:
+class EpisodeContext:
     """What is needed to show an episode beside its record. `limit` characters of a text are shown (None: all)."""
 
     folder: Path
@@ -66,9 +66,9 @@ class Shown:
     missing: Sequence[str] = ()
 
 
-def seats(record: Record) -> list[Seat]:
+def seats(record: Record) -> list[SeatRecord]:
     """The trajectories with their scores and credits, which only the trainable ones have."""
-    found: list[Seat] = []
+    found: list[SeatRecord] = []
     judged = 0
     for trajectory in record.episode.trajectories:
         has = trajectory.trainable and record.episode.error is None
@@ -76,24 +76,24 @@ def seats(record: Record) -> list[Seat]:
         credit = record.credits[judged] if has and judged < len(record.credits) else None
         streams = {name: of[judged] for name, of in record.streams.items() if has and judged < len(of)}
         judged += has
-        found.append(Seat(trajectory, score, credit, streams))
+        found.append(SeatRecord(trajectory, score, credit, streams))
     return found
 
 
-def moves(record: Record) -> list[Move]:
+def turns_in_order(record: Record) -> list[TurnRecord]:
     """The turns of all seats in the order of play, as `play` numbered them; by rounds where it did not."""
-    found = [Move(seat, at) for seat in seats(record) for at in range(len(seat.trajectory.turns))]
-    return sorted(found, key=lambda move: move.turn.info.get("move", float(move.number)))
+    found = [TurnRecord(seat, at) for seat in seats(record) for at in range(len(seat.trajectory.turns))]
+    return sorted(found, key=lambda played: played.turn.info.get("move", float(played.turn_index)))
 
 
-def transcript(record: Record, shown: Shown) -> Group:
+def transcript(record: Record, shown: EpisodeContext) -> Group:
     """The whole episode."""
     lines: list[RenderableType] = [_head(record, shown)]
     if record.episode.error is not None:
         lines.append(Text(f"failed: {clean(record.episode.error)}", "red"))
     several = len(record.episode.trajectories) > 1
-    for move in moves(record):
-        lines += [Text(), heading(move, several), *_turn(move, shown)]
+    for played in turns_in_order(record):
+        lines += [Text(), turn_heading(played, several), *_turn(played, shown)]
     for seat in seats(record):
         lines += [Text(), *_end(seat, several, shown.limit)]
     lines += [Text(f"missing: {line(sentence, 500)}", "red") for sentence in shown.missing]
@@ -102,25 +102,29 @@ def transcript(record: Record, shown: Shown) -> Group:
 
 def as_json(record: Record, entry: Entry) -> str:
     """The full record, tokens included, and where it stands."""
-    return json.dumps({"entry": plain(entry), **plain(record)})
+    return json.dumps({"entry": jsonable(entry), **jsonable(record)})
 
 
-def heading(move: Move, several: bool) -> Rule:
-    parent = move.turn.parent
+def turn_heading(played: TurnRecord, several: bool) -> Rule:
+    parent = played.turn.parent
     where = (
-        "" if parent == move.number - 1 else ", a new context" if parent < 0 else f", branches off turn {parent + 1}"
+        ""
+        if parent == played.turn_index - 1
+        else ", a new context"
+        if parent < 0
+        else f", branches off turn {parent + 1}"
     )
-    seat = f"{move.seat.name}, " if several else ""
-    return Rule(Text(f"{seat}turn {move.number + 1}{where}", "bold"), align="left", style="dim", characters="─")
+    seat = f"{played.seat.name}, " if several else ""
+    return Rule(Text(f"{seat}turn {played.turn_index + 1}{where}", "bold"), align="left", style="dim", characters="─")
 
 
-def _head(record: Record, shown: Shown) -> Text:
+def _head(record: Record, shown: EpisodeContext) -> Text:
     episode, entry = record.episode, shown.entry
     task = episode.task
     told = Text(line(episode.id), "bold")
     told.append(f"\n{line(', '.join((task.env, *task.tags)))}, seed {task.seed}, {line(task.split)}", "not bold")
     told.append(f"\ntask {task.id} {clean(json.dumps(dict(task.data), ensure_ascii=False), 400)}", "not bold dim")
-    told.append(f"\naddress {line(entry.stage)}/{entry.step}/{entry.place}/{_place(shown)}", "not bold dim")
+    told.append(f"\naddress {line(entry.stage)}/{entry.step}/{entry.place}/{_index_in_group(shown)}", "not bold dim")
     told.append(f", played in {number(episode.seconds)} s", "not bold dim")
     others = [sibling.reward for sibling in shown.siblings if sibling.id != entry.id]
     if others:
@@ -129,22 +133,22 @@ def _head(record: Record, shown: Shown) -> Text:
     return told
 
 
-def _place(shown: Shown) -> int:
+def _index_in_group(shown: EpisodeContext) -> int:
     """Which of its group's episodes it is."""
     return next((at for at, sibling in enumerate(shown.siblings) if sibling.id == shown.entry.id), 0)
 
 
-def _turn(move: Move, shown: Shown) -> Iterator[RenderableType]:
-    for message in move.turn.observed:
-        yield from said(message, shown)
-    if move.turn.message is not None:
-        yield from said(move.turn.message, shown)
+def _turn(played: TurnRecord, shown: EpisodeContext) -> Iterator[RenderableType]:
+    for message in played.turn.observed:
+        yield from render_message(message, shown)
+    if played.turn.message is not None:
+        yield from render_message(played.turn.message, shown)
     else:
-        yield from _unread(move.turn, shown)
-    yield Indented(Text(", ".join(facts(move, shown.version)), "dim italic"))
+        yield from _unparsed(played.turn, shown)
+    yield Indented(Text(", ".join(turn_facts(played, shown.version)), "dim italic"))
 
 
-def _unread(turn: Turn, shown: Shown) -> Iterator[RenderableType]:
+def _unparsed(turn: Turn, shown: EpisodeContext) -> Iterator[RenderableType]:
     """What was sampled but could not be read as a message."""
     yield Text("assistant (could not be read)", "bold red")
     if shown.vocabulary is not None:
@@ -152,7 +156,7 @@ def _unread(turn: Turn, shown: Shown) -> Iterator[RenderableType]:
         yield Indented(Text(text, "red"))
 
 
-def said(message: Message, shown: Shown) -> Iterator[RenderableType]:
+def render_message(message: Message, shown: EpisodeContext) -> Iterator[RenderableType]:
     """A message under its role."""
     answers = f" answers {line(message.answers, 60)}" if message.answers is not None else ""
     style = STYLES[message.role]
@@ -187,12 +191,12 @@ def _image(folder: Path, digest: str) -> str:
     return f"{digest[:16]}, {pixels}{size(data)}"
 
 
-def facts(move: Move, version: int | None) -> Iterator[str]:
+def turn_facts(played: TurnRecord, version: int | None) -> Iterator[str]:
     """What is known of a turn: its reward and advantage, its tokens, and how old their weights were."""
-    turn, sample = move.turn, move.turn.sample
-    if move.seat.score is not None:
-        yield f"reward {number(float(move.seat.score.turns[move.number]))}"
-    if move.seat.credit is not None and len(tokens := move.seat.credit.tokens[move.number]):
+    turn, sample = played.turn, played.turn.sample
+    if played.seat.score is not None:
+        yield f"reward {number(float(played.seat.score.turns[played.turn_index]))}"
+    if played.seat.credit is not None and len(tokens := played.seat.credit.tokens[played.turn_index]):
         spread = (
             "" if float(tokens.max() - tokens.min()) < 1e-6 else f" ({signed(tokens.min())} to {signed(tokens.max())})"
         )
@@ -216,7 +220,7 @@ def _info(info: Mapping[str, float]) -> Iterator[str]:
             yield f"{line(name, 40)} {number(value)}"
 
 
-def _end(seat: Seat, several: bool, limit: int | None) -> Iterator[RenderableType]:
+def _end(seat: SeatRecord, several: bool, limit: int | None) -> Iterator[RenderableType]:
     """How it ended, what it earned and of which parts, what its judge wrote, and its branches."""
     trajectory = seat.trajectory
     success = "success" if trajectory.success else "no success"
@@ -232,10 +236,10 @@ def _end(seat: Seat, several: bool, limit: int | None) -> Iterator[RenderableTyp
         yield Indented(Text(clean(said_of_it, limit)))
     if any(turn.parent != at - 1 for at, turn in enumerate(trajectory.turns)):
         yield Text("branches", "dim")
-        yield from (Text(told) for told in tree(trajectory))
+        yield from (Text(told) for told in branch_tree(trajectory))
 
 
-def tree(trajectory: Trajectory) -> Iterator[str]:
+def branch_tree(trajectory: Trajectory) -> Iterator[str]:
     """The turns as a tree of lines, each a run of turns without a branch."""
     children: dict[int, list[int]] = {}
     for at, turn in enumerate(trajectory.turns):
@@ -246,11 +250,11 @@ def tree(trajectory: Trajectory) -> Iterator[str]:
         chain = [at]
         while len(next_ := children.get(chain[-1], [])) == 1:
             chain.append(next_[0])
-        ends = f"turns {chain[0] + 1} to {chain[-1] + 1}" if _even(chain) and len(chain) > 2 else (
+        ends = f"turns {chain[0] + 1} to {chain[-1] + 1}" if _consecutive(chain) and len(chain) > 2 else (
             "turn " + ", ".join(str(number_ + 1) for number_ in chain))  # fmt: skip
         yield f"{indent}{'└ ' if indent else ''}{ends}"
         waiting += [(child, indent[:40] + "  ") for child in reversed(next_)]
 
 
-def _even(chain: Sequence[int]) -> bool:
+def _consecutive(chain: Sequence[int]) -> bool:
     return chain == list(range(chain[0], chain[-1] + 1))

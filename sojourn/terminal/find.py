@@ -16,29 +16,29 @@ from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.search.excerpt import Excerpt
 from sojourn.terminal.clean import LIMIT, clean, line
-from sojourn.terminal.episode import Shown
-from sojourn.terminal.jsonable import plain
+from sojourn.terminal.episode import EpisodeContext
+from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.rows import rows
-from sojourn.terminal.run import episode_columns, warned_in
+from sojourn.terminal.run import collect_warnings, episode_columns
 
-SOME = 5  # ids that are named where several begin alike
+MAX_NAMED = 5  # ids that are named where several begin alike
 
 
-def episode(run: Path, name: str, full: bool = False) -> tuple[Record, Shown]:
+def load_episode(run: Path, name: str, full: bool = False) -> tuple[Record, EpisodeContext]:
     """The record of an episode, and what is needed to show it."""
     missing: list[str] = []
-    with warned_in(missing), EpisodeStore(run) as store:
-        entry = found(store, name)
-        siblings = group(store, entry.stage, entry.step, entry.place)
+    with collect_warnings(missing), EpisodeStore(run) as store:
+        entry = find_episode(store, name)
+        siblings = group_episodes(store, entry.stage, entry.step, entry.place)
         record = store.read(entry)
     limit = None if full else LIMIT
-    return record, Shown(run, entry, siblings, _words(run), _version(run, entry), limit, missing)
+    return record, EpisodeContext(run, entry, siblings, _vocabulary(run), _version(run, entry), limit, missing)
 
 
-def matches(run: Path, query: str, limit: int, width: int) -> Group:
+def search_table(run: Path, query: str, limit: int, width: int) -> Group:
     """What a query finds, with the words it asks for where they stand."""
     missing: list[str] = []
-    with warned_in(missing), EpisodeStore(run) as store:
+    with collect_warnings(missing), EpisodeStore(run) as store:
         page = store.search(query, limit)
     entries = [row.entry for row in page.rows]
     told: list[RenderableType] = [Text(f"{page.how_many} episode{'s' * (page.total != 1)}", "dim")]
@@ -49,12 +49,12 @@ def matches(run: Path, query: str, limit: int, width: int) -> Group:
     return Group(*told, *(Text(f"missing: {line(sentence, 500)}", "red") for sentence in missing))
 
 
-def matches_as_json(run: Path, query: str, limit: int) -> str:
+def search_json(run: Path, query: str, limit: int) -> str:
     """For scripts: the page, with what was warned of."""
     missing: list[str] = []
-    with warned_in(missing), EpisodeStore(run) as store:
+    with collect_warnings(missing), EpisodeStore(run) as store:
         page = store.search(query, limit)
-    return json.dumps({"query": query, **plain(page), "missing": missing}, indent=1)
+    return json.dumps({"query": query, **jsonable(page), "missing": missing}, indent=1)
 
 
 def _excerpt(excerpt: Excerpt | None) -> Text:
@@ -66,7 +66,7 @@ def _excerpt(excerpt: Excerpt | None) -> Text:
     return told
 
 
-def found(store: EpisodeStore, name: str) -> Entry:
+def find_episode(store: EpisodeStore, name: str) -> Entry:
     """By its id, else by its address stage/step/group/place, else by how its id begins."""
     exact = list(store.query(id=name))
     if exact:
@@ -74,14 +74,14 @@ def found(store: EpisodeStore, name: str) -> Entry:
     stage, *numbers = name.rsplit("/", 3)
     if len(numbers) == 3 and all(number.isdecimal() and len(number) < 19 for number in numbers):
         step, place, number = map(int, numbers)
-        members = group(store, stage, step, place)
+        members = group_episodes(store, stage, step, place)
         if number < len(members):
             return members[number]
-    begun = store.beginning(name, SOME + 1)
+    begun = store.beginning(name, MAX_NAMED + 1)
     if len(begun) == 1:
         return list(store.query(id=begun[0]))[-1]
     if begun:
-        some = ", ".join(line(id_) for id_ in begun[:SOME]) + (", ..." if len(begun) > SOME else "")
+        some = ", ".join(line(id_) for id_ in begun[:MAX_NAMED]) + (", ..." if len(begun) > MAX_NAMED else "")
         raise RecordError(f"several episodes of {store.folder} begin with '{name}': {some}: give more of it")
     raise RecordError(
         f"no episode '{line(name)}' in {store.folder}: give an id, how one begins, or stage/step/group/place "
@@ -89,13 +89,13 @@ def found(store: EpisodeStore, name: str) -> Entry:
     )
 
 
-def group(store: EpisodeStore, stage: str, step: int, place: int) -> list[Entry]:
+def group_episodes(store: EpisodeStore, stage: str, step: int, place: int) -> list[Entry]:
     """The episodes of a group, in order."""
     statement = "SELECT {columns} FROM episodes WHERE stage = ? AND step = ? AND place = ? ORDER BY part, number"
     return store.rows(statement, (stage, step, place), from_row)
 
 
-def _words(run: Path) -> vocabulary.Vocabulary | None:
+def _vocabulary(run: Path) -> vocabulary.Vocabulary | None:
     try:
         return vocabulary.read(run)
     except RecordError:  # told where it is needed: by --prompt

@@ -19,7 +19,7 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def of(values: Mapping[str, float], name: str) -> str:
+def metric(values: Mapping[str, float], name: str) -> str:
     return number(values[name]) if name in values else "-"
 
 
@@ -48,7 +48,7 @@ def size(count: int) -> str:
     return f"{value:.3g} GB"
 
 
-def bars(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
+def sparkline(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
     """The values as a row of bars, means of neighbours where there are more than `width`; by default from the smallest
     to the greatest. What is not finite is left blank."""
     x = np.asarray(values, dtype=np.float64)

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from sojourn.terminal.clean import clean, escaped
 
-LONGEST = 10_000  # characters of one error, warning or line of a log
+MAX_CHARACTERS = 10_000  # characters of one error, warning or line of a log
 _FILE: Any = Console.file
 
 
@@ -39,7 +39,7 @@ class CleanConsole(Console):
         _FILE.__set__(self, new_file)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(clean(text, LONGEST), **options)
+        return super().render_str(clean(text, MAX_CHARACTERS), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -72,9 +72,9 @@ class CleanStream:
         return getattr(self.rich_proxied_file, name)
 
 
-def guard() -> None:
+def install_clean_streams() -> None:
     """Lets nothing of this process past the cleaning; texts to the standard error are cut where they are too long."""
-    for name, limit in (("stdout", None), ("stderr", LONGEST)):
+    for name, limit in (("stdout", None), ("stderr", MAX_CHARACTERS)):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, CleanStream):
             setattr(sys, name, cast(TextIO, CleanStream(stream, limit)))

@@ -20,7 +20,7 @@ class Column:
 
     heading: str
     cells: Sequence[str]
-    leaves: int = 0
+    drop_priority: int = 0
     right: bool = False
 
     @property
@@ -36,11 +36,11 @@ class Column:
         return space + text if self.right else text + space
 
 
-def fitted(columns: Sequence[Column], width: int) -> list[Column]:
+def fit_columns(columns: Sequence[Column], width: int) -> list[Column]:
     """The columns that fit side by side, without those that have nothing to say."""
-    kept = [column for column in columns if not (column.empty and column.leaves)]
-    while _needed(kept) > width and any(column.leaves for column in kept):
-        kept.remove(max(kept, key=lambda column: column.leaves))
+    kept = [column for column in columns if not (column.empty and column.drop_priority)]
+    while _needed(kept) > width and any(column.drop_priority for column in kept):
+        kept.remove(max(kept, key=lambda column: column.drop_priority))
     return kept
 
 
@@ -51,7 +51,7 @@ def rows(
 
     Where even the columns that must stay are too wide, the first is put on a line of its own above the others.
     """
-    kept = fitted(columns, width)
+    kept = fit_columns(columns, width)
     apart = _needed(kept) > width
     headings = [column.heading for column in kept]
     yield from _row(kept, headings, apart, "dim")

@@ -22,14 +22,14 @@ from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import Standing, standing
 from sojourn.terminal.clean import clean, line
-from sojourn.terminal.jsonable import plain
-from sojourn.terminal.numbers import bars, duration, number
+from sojourn.terminal.jsonable import jsonable
+from sojourn.terminal.numbers import duration, number, sparkline
 from sojourn.terminal.rows import Column, rows
 from sojourn.terminal.runs import STYLES
 
-NEWEST = 10  # episodes that are listed
-LAST = 5  # steps whose numbers are shown
-FAILURES = 10_000  # failed episodes whose causes are counted
+NEWEST_EPISODES = 10  # episodes that are listed
+LAST_STEPS = 5  # steps whose numbers are shown
+MAX_FAILURES = 10_000  # failed episodes whose causes are counted
 LABEL, VALUE, TREND = 11, 7, 24  # columns
 
 
@@ -42,18 +42,18 @@ class Measure:
     percent: bool = False
     bounded: bool = False  # between 0 and 1
 
-    def shown(self, value: float) -> str:
+    def format(self, value: float) -> str:
         if not math.isfinite(value):
             return "-"
         said = f"{100 * value:.0f}%" if self.percent else number(value)
         return said if len(said) <= VALUE else f"{value:.1e}"
 
 
-def _named(label: str, name: str = "", percent: bool = False) -> Measure:
+def _metric(label: str, name: str = "", percent: bool = False) -> Measure:
     return Measure(label, lambda values: values.get(name or label, math.nan), percent, percent)
 
 
-def _share(label: str, name: str) -> Measure:
+def _time_fraction(label: str, name: str) -> Measure:
     """A part of the step's time."""
     return Measure(label, lambda v: v.get(name, math.nan) / (v.get("seconds_step") or math.nan), True, True)
 
@@ -63,13 +63,13 @@ def _rate(label: str, count: str, seconds: str) -> Measure:
 
 
 MEASURES = (
-    _named("success", percent=True), _named("reward"), _named("loss"), _named("entropy"), _named("kl"),
-    _named("drift"), _named("clipped", "clip_fraction", True), _named("grad norm", "grad_norm"),
-    _named("malformed", percent=True), _named("cut off", "cut_off", True), _named("no signal", "zero_signal", True),
-    _named("lag", "lag_mean"), _named("errors"), _share("env", "seconds_env"), _share("sampling", "seconds_sample"),
-    _share("train", "seconds_train"), _share("other", "seconds_other"), _named("seconds", "seconds_step"),
+    _metric("success", percent=True), _metric("reward"), _metric("loss"), _metric("entropy"), _metric("kl"),
+    _metric("drift"), _metric("clipped", "clip_fraction", True), _metric("grad norm", "grad_norm"),
+    _metric("malformed", percent=True), _metric("cut off", "cut_off", True), _metric("no signal", "zero_signal", True),
+    _metric("lag", "lag_mean"), _metric("errors"), _time_fraction("env", "seconds_env"), _time_fraction("sampling", "seconds_sample"),
+    _time_fraction("train", "seconds_train"), _time_fraction("other", "seconds_other"), _metric("seconds", "seconds_step"),
     _rate("sampled/s", "sampled_tokens", "seconds_sample"), _rate("trained/s", "trained_tokens", "seconds_train"),
-    _named("cached", "sampler_reuse", True), _named("batch", "sampler_batch"),
+    _metric("cached", "sampler_reuse", True), _metric("batch", "sampler_batch"),
 )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def overview(path: Path, width: int, stage: str = "") -> Group:
     run = standing(path)
     lines: list[RenderableType] = list(_head(run, width))
     missing = list(run.missing)
-    with told_in(missing):
+    with collect_problems(missing):
         if run.evaluations:
             lines += [Text(), _evaluations(run, width)]
         measured = _lines(path, missing)
@@ -94,15 +94,15 @@ def as_json(path: Path) -> str:
     """How the run stands, with its last step's metrics and the number of episodes of each step."""
     run = standing(path)
     missing = list(run.missing)
-    with told_in(missing), EpisodeStore(path) as store:
-        counts = [plain(count) for count in store.steps()]
+    with collect_problems(missing), EpisodeStore(path) as store:
+        counts = [jsonable(count) for count in store.steps()]
     last = _lines(path, missing)[-1:]
-    data = {"name": run.name, **plain(run), "last": plain(last[0]) if last else None, "episodes": counts}
+    data = {"name": run.name, **jsonable(run), "last": jsonable(last[0]) if last else None, "episodes": counts}
     return json.dumps(data | {"missing": missing}, indent=1)
 
 
 @contextmanager
-def warned_in(missing: list[str]) -> Iterator[None]:
+def collect_warnings(missing: list[str]) -> Iterator[None]:
     """What is warned of is added to the sentences."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -111,9 +111,9 @@ def warned_in(missing: list[str]) -> Iterator[None]:
 
 
 @contextmanager
-def told_in(missing: list[str]) -> Iterator[None]:
+def collect_problems(missing: list[str]) -> Iterator[None]:
     """What is warned of and what cannot be read is added to the sentences."""
-    with warned_in(missing):
+    with collect_warnings(missing):
         try:
             yield
         except RecordError as error:
@@ -181,7 +181,7 @@ def _steps(measured: Sequence[metrics.Line], stage: str, width: int) -> list[Ren
     found = [at for at in measured if at.stage == stage]
     if not found:
         return []
-    room = min(LAST if width < 100 else 2 * LAST, len(found))
+    room = min(LAST_STEPS if width < 100 else 2 * LAST_STEPS, len(found))
     trend = min(max(width - LABEL - (VALUE + 1) * room - 4, 8), 2 * TREND, max(len(found), 8))
     head = " ".join(f"{at.step:>{VALUE}}" for at in found[-room:])
     lines: list[RenderableType] = [Text(), Text(f"{f'{line(stage, 40)}, step':<{LABEL + trend + 2}}  {head}", "dim")]
@@ -189,8 +189,8 @@ def _steps(measured: Sequence[metrics.Line], stage: str, width: int) -> list[Ren
         values = [measure.value(at.values) for at in found]
         if not any(map(math.isfinite, values)):
             continue
-        course = bars(values, trend, 0.0 if measure.bounded else None, 1.0 if measure.bounded else None)
-        last = " ".join(f"{measure.shown(value):>{VALUE}}" for value in values[-room:])
+        course = sparkline(values, trend, 0.0 if measure.bounded else None, 1.0 if measure.bounded else None)
+        last = " ".join(f"{measure.format(value):>{VALUE}}" for value in values[-room:])
         lines.append(Text(f"{measure.label:<{LABEL}} {course:<{trend}}   {last}"))
     worlds = [name for name in found[-1].values if name.startswith("success_")]
     if worlds:
@@ -202,7 +202,7 @@ def _steps(measured: Sequence[metrics.Line], stage: str, width: int) -> list[Ren
 
 def _failures(store: EpisodeStore) -> list[RenderableType]:
     """Episodes that broke, by what broke them."""
-    causes = Counter(line(entry.error or "", 300) for entry in store.query(failed=True, limit=FAILURES))
+    causes = Counter(line(entry.error or "", 300) for entry in store.query(failed=True, limit=MAX_FAILURES))
     if not causes:
         return []
     lines = [Text(f"{count:5} x {cause}", "red") for cause, count in causes.most_common(8)]
@@ -216,7 +216,7 @@ def _newest(store: EpisodeStore, path: Path, stage: str, trained: Sequence[str],
     if stage and stage not in held:
         raise RecordError(f"no stage '{stage}' in {path}: it has {', '.join(held) or 'none yet'}")
     chosen = stage or next(iter([name for name in reversed(trained) if name in held] or held[-1:]), "")
-    found = list(store.query(stage=chosen, newest=True, limit=NEWEST)) if chosen else []
+    found = list(store.query(stage=chosen, newest=True, limit=NEWEST_EPISODES)) if chosen else []
     if not found:
         return [Text(), Text(f"no episodes in {line(str(path))} yet", "dim")]
     lines: list[RenderableType] = [Text(), Text(f"newest episodes of {line(chosen, 40)}", "dim")]
@@ -235,16 +235,16 @@ def episode_columns(entries: Sequence[Entry]) -> list[Column]:
     return [
         Column(heading="episode", cells=[line(entry.id) for entry in entries]),
         Column(heading="step", cells=[str(entry.step) for entry in entries], right=True),
-        Column(heading="of", cells=[line(_of(entry), 30) for entry in entries], leaves=2),
-        Column(heading="turns", cells=[str(entry.turns) for entry in entries], right=True, leaves=3),
-        Column(heading="tokens", cells=[str(entry.sampled) for entry in entries], right=True, leaves=4),
+        Column(heading="of", cells=[line(_task_label(entry), 30) for entry in entries], drop_priority=2),
+        Column(heading="turns", cells=[str(entry.turns) for entry in entries], right=True, drop_priority=3),
+        Column(heading="tokens", cells=[str(entry.sampled) for entry in entries], right=True, drop_priority=4),
         Column(heading="ending", cells=[line(entry.ending or "failed", 20) for entry in entries]),
-        Column(heading="success", cells=[_number(entry.success) for entry in entries], right=True, leaves=1),
+        Column(heading="success", cells=[_number(entry.success) for entry in entries], right=True, drop_priority=1),
         Column(heading="reward", cells=[_number(entry.reward) for entry in entries], right=True),
     ]
 
 
-def _of(entry: Entry) -> str:
+def _task_label(entry: Entry) -> str:
     return ", ".join((entry.env, *entry.tags))
 
 

@@ -15,16 +15,16 @@ from sojourn.errors import RecordError
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import Standing, State, run_folders, standing
 from sojourn.terminal.clean import line
-from sojourn.terminal.jsonable import plain
+from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.rows import Column, rows
 
-HEARD = ("versions.config", "versions.began")  # told elsewhere, or always different
+IGNORED_VERSIONS = ("versions.config", "versions.began")  # told elsewhere, or always different
 STYLES = {State.RUNNING: "green", State.FAILED: "red", State.DAMAGED: "red", State.STOPPED: "yellow"}
 ARROW = " -> "
-LISTED = 500  # differences
+MAX_DIFFERENCES = 500  # differences
 
 
-def chosen(folders: Sequence[Path], name: str = "", tag: str = "") -> list[Standing]:
+def find_runs(folders: Sequence[Path], name: str = "", tag: str = "") -> list[Standing]:
     """The runs under some folders whose names hold a text and that have a tag; newest last."""
     found = [standing(path) for path in run_folders(folders) if name.lower() in path.absolute().name.lower()]
     return [run for run in found if not tag or tag in run.tags]
@@ -36,12 +36,12 @@ def table(runs: Sequence[Standing], width: int) -> Group:
         Column(heading="run", cells=[line(run.name) for run in runs]),
         Column(heading="state", cells=[run.state for run in runs]),
         Column(heading="step", cells=[_step(run) for run in runs]),
-        Column(heading="success now", cells=[_now(run) for run in runs], leaves=1),
+        Column(heading="success now", cells=[_now(run) for run in runs], drop_priority=1),
         Column(heading="evaluations", cells=[_evaluations(run) for run in runs]),
-        Column(heading="tags", cells=[line(", ".join(run.tags)) for run in runs], leaves=2),
-        Column(heading="changed", cells=[_ago(run.changed) for run in runs], leaves=3),
-        Column(heading="model", cells=[line(run.model) for run in runs], leaves=4),
-        Column(heading="worlds", cells=[line(", ".join(run.worlds)) for run in runs], leaves=5),
+        Column(heading="tags", cells=[line(", ".join(run.tags)) for run in runs], drop_priority=2),
+        Column(heading="changed", cells=[_ago(run.changed) for run in runs], drop_priority=3),
+        Column(heading="model", cells=[line(run.model) for run in runs], drop_priority=4),
+        Column(heading="worlds", cells=[line(", ".join(run.worlds)) for run in runs], drop_priority=5),
     ]
     wrong = [". ".join([*([f"failed: {run.cause}"] if run.cause else []), *run.missing]) for run in runs]
     notes = [Text(line(said, 500), "dim") for said in wrong]
@@ -50,7 +50,7 @@ def table(runs: Sequence[Standing], width: int) -> Group:
 
 def as_json(runs: Sequence[Standing]) -> str:
     """For scripts: a list of runs with all that is known of them."""
-    return json.dumps([{"name": run.name, **plain(run)} for run in runs], indent=1)
+    return json.dumps([{"name": run.name, **jsonable(run)} for run in runs], indent=1)
 
 
 class Difference(NamedTuple):
@@ -63,7 +63,7 @@ class Difference(NamedTuple):
 
 def differences(old: Path, new: Path) -> list[Difference]:
     """Where two runs differ: in what they were told, in their seeds, and in what was installed."""
-    values = [_facts(RunFolder.read(path)) for path in (old, new)]
+    values = [_run_values(RunFolder.read(path)) for path in (old, new)]
     keys = dict.fromkeys([*values[0], *values[1]])
     return [
         Difference(key, values[0].get(key), values[1].get(key))
@@ -77,38 +77,38 @@ def difference_table(old: Path, new: Path) -> Group:
     lines = [Text(line(f"{old} -> {new}"), "dim")]
     if not found:
         return Group(*lines, Text("they were told the same, with the same seeds and packages"))
-    for key, before, after in found[:LISTED]:
+    for key, before, after in found[:MAX_DIFFERENCES]:
         told = Text(line(key))
         told.append(" = ").append("(absent)" if before is None else line(before), "red")
         told.append(ARROW).append("(absent)" if after is None else line(after), "green")
         lines.append(told)
-    if len(found) > LISTED:
-        lines.append(Text(f"and {len(found) - LISTED:,} more: --json tells them all", "dim"))
+    if len(found) > MAX_DIFFERENCES:
+        lines.append(Text(f"and {len(found) - MAX_DIFFERENCES:,} more: --json tells them all", "dim"))
     return Group(*lines)
 
 
-def flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def flatten(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """Values by dotted path; tables in a list stand under their names, where each has its own, else their numbers."""
     tables = isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value)
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from flat(item, f"{path}.{key}" if path else str(key))
+            yield from flatten(item, f"{path}.{key}" if path else str(key))
     elif tables:
         names = [item.get("name") for item in value]
         own = len(set(map(str, names))) == len(names) and None not in names
         for number, item in enumerate(value):
-            yield from flat(item, f"{path}.{names[number] if own else number}")
+            yield from flatten(item, f"{path}.{names[number] if own else number}")
     else:
         yield path, json.dumps(value, default=str, ensure_ascii=False)
 
 
-def _facts(run: RunFolder) -> dict[str, str]:
+def _run_values(run: RunFolder) -> dict[str, str]:
     """All that decides a run, by dotted key; tables with names also say which comes at which place."""
-    facts = dict(flat(run.config))
+    facts = dict(flatten(run.config))
     try:
-        facts |= dict(flat(run.seeds, "seeds"))
-        facts |= dict(flat(run.models, "models"))
-        facts |= {key: text for key, text in flat(run.versions, "versions") if key not in HEARD}
+        facts |= dict(flatten(run.seeds, "seeds"))
+        facts |= dict(flatten(run.models, "models"))
+        facts |= {key: text for key, text in flatten(run.versions, "versions") if key not in IGNORED_VERSIONS}
     except RecordError as error:
         facts["damaged"] = str(error)
     return facts

@@ -15,13 +15,13 @@ from rich.text import Text
 from sojourn.errors import RecordError
 from sojourn.record.episodes.store import EpisodeStore, GroupRecord
 from sojourn.terminal.clean import line
-from sojourn.terminal.jsonable import plain
+from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.numbers import number, signed
 from sojourn.terminal.rows import Column, rows
-from sojourn.terminal.run import warned_in
+from sojourn.terminal.run import collect_warnings
 
 
-class Play(NamedTuple):
+class EpisodeSummary(NamedTuple):
     """An episode of a group: `reward` is that of its trainable seats, `advantage` the mean over its tokens."""
 
     id: str
@@ -33,7 +33,7 @@ class Play(NamedTuple):
     success: bool | None
 
 
-def plays(record: GroupRecord) -> Iterator[Play]:
+def episode_summaries(record: GroupRecord) -> Iterator[EpisodeSummary]:
     """The episodes of a group, in order."""
     owners = record.group.owners
     for number_, episode in enumerate(record.group.episodes):
@@ -42,7 +42,7 @@ def plays(record: GroupRecord) -> Iterator[Play]:
         rewards = [record.scores[at].total for at in own if at < len(record.scores)]
         credit = [part for at in own if at < len(record.credits) for part in record.credits[at].tokens]
         tokens = np.concatenate(credit) if credit else np.zeros(0)
-        yield Play(
+        yield EpisodeSummary(
             episode.id,
             float(np.mean(rewards)) if rewards else None,
             float(tokens.mean()) if len(tokens) else None,
@@ -53,10 +53,10 @@ def plays(record: GroupRecord) -> Iterator[Play]:
         )
 
 
-def groups(path: Path, stage: str, step: int) -> tuple[list[GroupRecord], list[str]]:
+def read_groups(path: Path, stage: str, step: int) -> tuple[list[GroupRecord], list[str]]:
     """The groups of a step (from 0), and what of them cannot be read."""
     missing: list[str] = []
-    with warned_in(missing), EpisodeStore(path) as store:
+    with collect_warnings(missing), EpisodeStore(path) as store:
         found = list(store.records(stage, [step]))
         if not found and not any(True for _ in store.query(stage=stage, step=step, limit=1)):
             held = [count.step for count in store.steps() if count.stage == stage]
@@ -66,24 +66,29 @@ def groups(path: Path, stage: str, step: int) -> tuple[list[GroupRecord], list[s
 
 
 def table(path: Path, stage: str, step: int, width: int) -> Lines:
-    found, missing = groups(path, stage, step)
+    found, missing = read_groups(path, stage, step)
     lines: list[RenderableType] = []
     for place, record in enumerate(found):
-        played = list(plays(record))
+        played = list(episode_summaries(record))
         lines += [_heading(record, place, played), *_rows(played, f"{stage}/{step}/{place}", width), Text()]
     return Lines(*lines, *(Text(f"missing: {line(sentence, 500)}", "red") for sentence in missing))
 
 
 def as_json(path: Path, stage: str, step: int) -> str:
-    found, missing = groups(path, stage, step)
+    found, missing = read_groups(path, stage, step)
     told: list[dict[str, Any]] = [
-        {"place": place, "slot": r.group.slot, "task": plain(r.group.task), "episodes": [plain(p) for p in plays(r)]}
+        {
+            "place": place,
+            "slot": r.group.slot,
+            "task": jsonable(r.group.task),
+            "episodes": [jsonable(p) for p in episode_summaries(r)],
+        }
         for place, r in enumerate(found)
     ]
     return json.dumps({"stage": stage, "step": step, "groups": told, "missing": missing}, indent=1)
 
 
-def _heading(record: GroupRecord, place: int, played: list[Play]) -> Text:
+def _heading(record: GroupRecord, place: int, played: list[EpisodeSummary]) -> Text:
     task = record.group.task
     rewards = [play.reward for play in played if play.reward is not None]
     said = f"group {place}: {line(', '.join((task.env, *task.tags)), 60)}, seed {task.seed}"
@@ -93,16 +98,16 @@ def _heading(record: GroupRecord, place: int, played: list[Play]) -> Text:
     return Text(said, "bold").append(signal, "not bold yellow")
 
 
-def _rows(played: list[Play], address: str, width: int) -> Iterator[RenderableType]:
+def _rows(played: list[EpisodeSummary], address: str, width: int) -> Iterator[RenderableType]:
     columns = [
         Column(heading="address", cells=[f"{address}/{at}" for at in range(len(played))]),
         Column(heading="reward", cells=[_shown(p.reward) for p in played], right=True),
         Column(heading="advantage", cells=["-" if p.advantage is None else signed(p.advantage) for p in played],
                right=True),
-        Column(heading="turns", cells=[str(play.turns) for play in played], right=True, leaves=2),
-        Column(heading="tokens", cells=[str(play.tokens) for play in played], right=True, leaves=3),
+        Column(heading="turns", cells=[str(play.turns) for play in played], right=True, drop_priority=2),
+        Column(heading="tokens", cells=[str(play.tokens) for play in played], right=True, drop_priority=3),
         Column(heading="ending", cells=[line(play.ending.split(":")[0], 20) for play in played]),
-        Column(heading="episode", cells=[line(play.id) for play in played], leaves=1),
+        Column(heading="episode", cells=[line(play.id) for play in played], drop_priority=1),
     ]  # fmt: skip
     failures = [Text(line(play.ending, 300) if play.ending.startswith("failed") else "", "dim") for play in played]
     styles = ["green" if play.success else "" for play in played]

@@ -13,27 +13,32 @@ from sojourn.errors import RecordError
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.terminal.clean import clean, escaped
-from sojourn.terminal.episode import Move, Shown, facts, heading, moves
+from sojourn.terminal.episode import EpisodeContext, TurnRecord, turn_facts, turn_heading, turns_in_order
 from sojourn.terminal.indented import Indented
 from sojourn.terminal.numbers import signed
 
-TOKENS = 400  # of a turn, that are shown
-PROMPT = 20_000  # characters of a prompt
-SURE = ((0.9, "dim"), (0.5, ""), (0.1, "yellow"), (0.0, "bold red"))  # from which probability on, how it looks
-NAMES = "probability: [dim]0.9 and more[/], 0.5 and more, [yellow]0.1 and more[/], [bold red]less[/]"
+MAX_TOKENS = 400  # of a turn, that are shown
+MAX_PROMPT = 20_000  # characters of a prompt
+PROBABILITY_STYLES = (
+    (0.9, "dim"),
+    (0.5, ""),
+    (0.1, "yellow"),
+    (0.0, "bold red"),
+)  # from which probability on, how it looks
+LEGEND = "probability: [dim]0.9 and more[/], 0.5 and more, [yellow]0.1 and more[/], [bold red]less[/]"
 
 
-def tokens(record: Record, shown: Shown, coloured: bool) -> Group:
+def tokens(record: Record, shown: EpisodeContext, coloured: bool) -> Group:
     """Every turn's sampled tokens: as coloured text, or as lines of numbers."""
     several = len(record.episode.trajectories) > 1
-    lines: list[RenderableType] = [Text.from_markup(NAMES)] if coloured else []
-    for move in moves(record):
-        lines += [heading(move, several), *(_coloured if coloured else _listed)(move, shown)]
-        lines += [Indented(Text(", ".join(facts(move, shown.version)), "dim italic")), Text()]
+    lines: list[RenderableType] = [Text.from_markup(LEGEND)] if coloured else []
+    for played in turns_in_order(record):
+        lines += [turn_heading(played, several), *(_coloured if coloured else _listed)(played, shown)]
+        lines += [Indented(Text(", ".join(turn_facts(played, shown.version)), "dim italic")), Text()]
     return Group(*lines)
 
 
-def prompt(record: Record, turn: int, seat: str, vocabulary: Vocabulary, limit: int | None = PROMPT) -> Text:
+def prompt(record: Record, turn: int, seat: str, vocabulary: Vocabulary, limit: int | None = MAX_PROMPT) -> Text:
     """The exact tokens that the model saw before a turn (from 1) of a seat, decoded; control tokens stand out."""
     trajectories = {trajectory.agent: trajectory for trajectory in record.episode.trajectories}
     chosen = trajectories.get(seat) if seat else next(iter(trajectories.values()), None)
@@ -52,14 +57,16 @@ def prompt(record: Record, turn: int, seat: str, vocabulary: Vocabulary, limit: 
     return told.append(f"\n{len(found)} tokens", "dim")
 
 
-def _coloured(move: Move, shown: Shown) -> Iterator[RenderableType]:
+def _coloured(played: TurnRecord, shown: EpisodeContext) -> Iterator[RenderableType]:
     """The text with how likely each token was, and where advantages differ within the turn, once more with them."""
-    advantages = _advantages(move)
-    pieces, sample = _pieces(move, shown), move.turn.sample
+    advantages = _advantages(played)
+    pieces, sample = _pieces(played, shown), played.turn.sample
     told = Text()
     for piece, logprob in zip(pieces, sample.logprobs, strict=False):
-        told.append(_visible(piece), next(style for least, style in SURE if math.exp(min(logprob, 0.0)) >= least))
-    yield _left(told, move, len(pieces))
+        told.append(
+            _visible(piece), next(style for least, style in PROBABILITY_STYLES if math.exp(min(logprob, 0.0)) >= least)
+        )
+    yield _left(told, played, len(pieces))
     if len(advantages) and float(np.ptp(advantages)) > 1e-6:
         again = Text("advantage: ", "dim")
         for piece, advantage in zip(pieces, advantages, strict=False):
@@ -69,25 +76,25 @@ def _coloured(move: Move, shown: Shown) -> Iterator[RenderableType]:
         yield again
 
 
-def _listed(move: Move, shown: Shown) -> Iterator[RenderableType]:
+def _listed(played: TurnRecord, shown: EpisodeContext) -> Iterator[RenderableType]:
     """A line for each token: its place, id, log-probability, advantage and text."""
-    advantages, sample = _advantages(move), move.turn.sample
-    pieces = _pieces(move, shown)
+    advantages, sample = _advantages(played), played.turn.sample
+    pieces = _pieces(played, shown)
     yield Text("  place      id  logprob  advantage  text")
     for at, (piece, token) in enumerate(zip(pieces, sample.tokens, strict=False)):
         advantage = signed(float(advantages[at])) if at < len(advantages) else "-"
         yield Text(f"{at:>7} {int(token):>7} {float(sample.logprobs[at]):>8.3f} {advantage:>10}  {_quoted(piece)}")
-    yield _left(Text(), move, len(pieces))
+    yield _left(Text(), played, len(pieces))
 
 
-def _advantages(move: Move) -> np.ndarray:
-    return np.zeros(0) if move.seat.credit is None else move.seat.credit.tokens[move.number]
+def _advantages(played: TurnRecord) -> np.ndarray:
+    return np.zeros(0) if played.seat.credit is None else played.seat.credit.tokens[played.turn_index]
 
 
-def _pieces(move: Move, shown: Shown) -> list[str]:
+def _pieces(played: TurnRecord, shown: EpisodeContext) -> list[str]:
     """The text of each token; its bytes, where it is a part of a character; its id, where there is no vocabulary."""
-    found = move.turn.sample.tokens.tolist()
-    kept = found if shown.limit is None else found[:TOKENS]
+    found = played.turn.sample.tokens.tolist()
+    kept = found if shown.limit is None else found[:MAX_TOKENS]
     words = shown.vocabulary or Vocabulary(())
     parts = words.parts(kept)
     return [
@@ -95,8 +102,8 @@ def _pieces(move: Move, shown: Shown) -> list[str]:
     ]
 
 
-def _left(told: Text, move: Move, shown: int) -> Text:
-    left = len(move.turn.sample.tokens) - shown
+def _left(told: Text, played: TurnRecord, shown: int) -> Text:
+    left = len(played.turn.sample.tokens) - shown
     return told.append(f" … {left:,} more tokens: --full shows all", "dim") if left else told
 
 

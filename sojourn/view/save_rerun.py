@@ -1,4 +1,4 @@
-"""A re-run that is kept: an episode of a run folder of its own, which can be opened, and re-run, like any other."""
+"""Saves a re-run as an episode of a separate run folder, which can be opened and re-run like any other."""
 
 from __future__ import annotations
 
@@ -18,44 +18,47 @@ from sojourn.view.reruns import PERSON, Rerun, Reruns, State
 STAGE = "rerun"
 
 
-def keep(reruns: Reruns, rerun: Rerun) -> None:
-    """Writes it under `out`, to a folder for its run and, where models speak in other tokens, for the model's run."""
+def save_rerun(reruns: Reruns, rerun: Rerun) -> None:
+    """Writes a finished re-run under `reruns.out`.
+
+    There is one folder per original run, and one more for each player whose model has another vocabulary.
+    """
     if reruns.out is None:
         raise ConfigError(
-            "there is no folder to keep re-runs in: start the viewer with --out, such as --out runs/reruns"
+            "there is no folder to save re-runs in: start the viewer with --out, such as --out runs/reruns"
         )
     if rerun.state is not State.DONE or rerun.finished is None:
-        raise ConfigError("a re-run can be kept when it has come to its end")
-    if rerun.kept is not None:
+        raise ConfigError(f"only a finished re-run can be saved, but this one is in the state '{rerun.state}'")
+    if rerun.saved_folder is not None:
         return
-    path = reruns.out / _name(rerun)
-    with _folder(rerun, path) as folder, EpisodeStore(path, write=True) as store:
+    path = reruns.out / _folder_name(rerun)
+    with _open_folder(rerun, path) as folder, EpisodeStore(path, write=True) as store:
         if rerun.vocabulary is not None and vocabulary.read(path) is None:
             vocabulary.write(path, rerun.vocabulary)
         folder.blobs.keep(rerun.blobs)
         task = rerun.record.episode.task
-        who = "by-person" if rerun.who == PERSON else f"by-{rerun.who}"
-        task = replace(task, tags=(*task.tags, f"from-turn-{rerun.turn + 1}", who))
+        player_tag = "by-person" if rerun.player == PERSON else f"by-{rerun.player}"
+        task = replace(task, tags=(*task.tags, f"from-turn-{rerun.turn + 1}", player_tag))
         episode = Episode(f"{STAGE}/{rerun.id}-{task.id}", task, (rerun.finished,), None, rerun.seconds)
         group = Group(0, task, (episode,))
         store.append(STAGE, 0, [group], [asyncio.run(Native()(group))])
-    rerun.kept, rerun.kept_as = path, episode.id
+    rerun.saved_folder, rerun.saved_id = path, episode.id
 
 
-def _name(rerun: Rerun) -> str:
+def _folder_name(rerun: Rerun) -> str:
     name = rerun.path.resolve().name
     other = rerun.vocabulary is not None and rerun.vocabulary != vocabulary.read(rerun.path)
     return f"{name}-by-{rerun.weights[0].resolve().name}" if other and rerun.weights else f"{name}-reruns"
 
 
-def _folder(rerun: Rerun, path: Path) -> RunFolder:
-    """The folder, made where it is not there yet; RecordError where it is of another world."""
+def _open_folder(rerun: Rerun, path: Path) -> RunFolder:
+    """Opens the folder or creates it; raises RecordError if it holds episodes of another environment."""
     source = RunFolder.read(rerun.path).config
-    kept = {key: source[key] for key in ("seed", "model", "env", "rollout") if key in source}
+    config = {key: source[key] for key in ("seed", "model", "env", "rollout") if key in source}
     if not (path / "config.toml").exists():
-        return RunFolder.create(path, toml.dump({"name": STAGE, **kept}), seeds={})
+        return RunFolder.create(path, toml.dump({"name": STAGE, **config}), seeds={})
     folder = RunFolder.open(path)
-    if folder.config.get("env") != kept.get("env"):
+    if folder.config.get("env") != config.get("env"):
         folder.close()
-        raise RecordError(f"{path} holds re-runs in another world: start the viewer with another --out")
+        raise RecordError(f"{path} holds re-runs of another environment: start the viewer with another --out")
     return folder

@@ -11,7 +11,7 @@ import pytest
 from played_match import match
 from starlette.testclient import TestClient
 
-from sojourn.arena.checkpoints import Trained
+from sojourn.arena.checkpoints import CheckpointOperator
 from sojourn.envs.tools import as_family
 from sojourn.envs.toy import Toy
 from sojourn.errors import ConfigError, ModelError, RecordError
@@ -142,7 +142,7 @@ async def test_what_is_recorded_opens_in_the_viewer(trained: Path, tmp_path: Pat
     assert "\x1b" not in page
     assert client.get(f"/runs/match/episodes/{evil.id}").status_code == 200
     assert 'class="state finished"' in client.get("/runs/match").text
-    assert "success" in client.get("/runs/match/panels?a=random&b=expert").text
+    assert "success" in client.get("/runs/match/changes?a=random&b=expert").text
 
 
 async def test_hostile_words_reach_no_terminal(tmp_path: Path) -> None:
@@ -181,4 +181,7 @@ async def test_weights_that_are_not_there_or_of_another_model_are_refused(traine
 
 
 def test_weights_are_named_behind_an_at(trained: Path) -> None:
-    assert (Trained.of(f"{trained}@2").word, Trained.of(f"{trained}@2").name) == ("2", "run@2")
+    assert (CheckpointOperator.parse(f"{trained}@2").weights_name, CheckpointOperator.parse(f"{trained}@2").name) == (
+        "2",
+        "run@2",
+    )

@@ -18,7 +18,7 @@ from tests.terminal.conftest import CONFIG, make, printed
 
 
 def shown(folder, width=80, **filters) -> str:
-    return printed(runs.table(runs.chosen([folder], **filters), width), width)
+    return printed(runs.table(runs.find_runs([folder], **filters), width), width)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
@@ -62,11 +62,11 @@ def test_looking_at_a_lock_keeps_nobody_from_it(run):
 
 def test_filters_by_name_and_tag(run):
     make(run.parent / "other-2", CONFIG.replace('"small"', '"large"'))
-    assert [r.name for r in runs.chosen([run.parent], name="OTHER")] == ["other-2"]
-    assert [r.name for r in runs.chosen([run.parent], tag="small")] == ["made-1"]
-    assert len(runs.chosen([run.parent], tag="baseline")) == 2
+    assert [r.name for r in runs.find_runs([run.parent], name="OTHER")] == ["other-2"]
+    assert [r.name for r in runs.find_runs([run.parent], tag="small")] == ["made-1"]
+    assert len(runs.find_runs([run.parent], tag="baseline")) == 2
     with pytest.raises(RecordError, match="no folder"):
-        runs.chosen([run.parent / "absent"])
+        runs.find_runs([run.parent / "absent"])
 
 
 @pytest.mark.parametrize("name", ["evaluations.json", "metrics.jsonl", "config.toml"])
@@ -109,5 +109,5 @@ def test_a_config_of_other_types_is_shown_all_the_same(run):
     text = (run / "config.toml").read_text()
     for tags in ("5", "'baseline'", "[[1], {a = 2}]", "{a = 1}"):
         (run / "config.toml").write_text(text.replace('["baseline", "small"]', tags).replace("seed = 3", "seed = [1]"))
-        assert runs.chosen([run])[0].name == "made-1"
-        printed(runs.table(runs.chosen([run]), 80), 80)
+        assert runs.find_runs([run])[0].name == "made-1"
+        printed(runs.table(runs.find_runs([run]), 80), 80)

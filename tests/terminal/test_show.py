@@ -17,7 +17,7 @@ from tests.terminal.conftest import printed
 
 
 def told(run, name, width=80, full=False) -> str:
-    return printed(episode.transcript(*find.episode(run, name, full)), width)
+    return printed(episode.transcript(*find.load_episode(run, name, full)), width)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
@@ -88,7 +88,7 @@ def test_hostile_text_is_spelled_out_and_clipped(run):
 
 
 def test_tokens_are_numbers_in_a_file_and_colours_in_a_terminal(run):
-    record, shown = find.episode(run, "rl/0/0/hostile")
+    record, shown = find.load_episode(run, "rl/0/0/hostile")
     rows = [line.split() for line in printed(tokens.tokens(record, shown, False), 80).splitlines()]
     assert ["1", "7", "-0.500", "-0.5", '"\\x1b[2J"'] in rows
     assert ["2", "3", "-0.500", "-0.5", '"\\xe2"'] in rows
@@ -101,7 +101,7 @@ def test_tokens_are_numbers_in_a_file_and_colours_in_a_terminal(run):
 
 
 def test_the_prompt_is_all_that_the_model_saw(run):
-    record, shown = find.episode(run, "rl/0/0/forest")
+    record, shown = find.load_episode(run, "rl/0/0/forest")
     assert shown.vocabulary is not None
     text = printed(tokens.prompt(record, 4, "", shown.vocabulary), 80)  # off turn 1, so without turns 2 and 3
     assert text == "<|im_start|>\ngo north<|im_start|>\n\n6 tokens\n"
@@ -112,23 +112,23 @@ def test_the_prompt_is_all_that_the_model_saw(run):
 
 
 def test_an_episode_is_found_by_what_people_call_it(run):
-    names = [find.episode(run, name)[0].episode.id for name in ("rl/2/1/0", "rl/0/0/fo", "rl/2/0/1", "rl/0/0/1")]
+    names = [find.load_episode(run, name)[0].episode.id for name in ("rl/2/1/0", "rl/0/0/fo", "rl/2/0/1", "rl/0/0/1")]
     assert names == ["rl/2/1/0", "rl/0/0/forest", "rl/2/1/1", "rl/0/0/seats"]
     with pytest.raises(RecordError, match=r"several episodes of .* begin with 'rl/0/0/f'"):
-        find.episode(run, "rl/0/0/f")
+        find.load_episode(run, "rl/0/0/f")
     with pytest.raises(RecordError, match="no episode 'nothing'"):
-        find.episode(run, "nothing")
+        find.load_episode(run, "nothing")
 
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_a_query_finds_episodes_and_shows_where(run, width):
-    text = printed(find.matches(run, "white", 20, width), width)
+    text = printed(find.search_table(run, "white", 20, width), width)
     assert text.splitlines()[0] == "1 episode"
     assert "rl/0/0/seats" in text
     assert "turn 1: white opens" in text
-    text = printed(find.matches(run, "reward:>0.5 sort:oldest", 2, width), width)
+    text = printed(find.search_table(run, "reward:>0.5 sort:oldest", 2, width), width)
     assert "the first 2: --limit 10 shows more" in text
-    data = json.loads(find.matches_as_json(run, "white", 20))
+    data = json.loads(find.search_json(run, "white", 20))
     assert (data["total"], data["rows"][0]["entry"]["id"]) == (1, "rl/0/0/seats")
     done = CliRunner().invoke(app, ["show", str(run), "--find", "rewrd:>1"])
     assert "reward" in str(done.exception)

@@ -135,7 +135,7 @@ def test_tokens_and_prompts_at_a_toggle(tab: Tab, episode: str) -> None:
     assert page.locator(".tok[class*=' h']").first.get_attribute("title").startswith("token ")  # type: ignore[union-attr]
     page.click(".controls a:text-is('advantage')")
     page.wait_for_url("**tokens=advantage")
-    page.locator("text=exact prompt").nth(1).click()
+    page.locator("text=show the exact prompt").nth(1).click()
     page.wait_for_selector(".message.prompt")
     assert "#turn-0.1" in page.url
     page.keyboard.press("t")
@@ -180,7 +180,7 @@ def test_runs_are_ticked_and_compared(tab: Tab) -> None:
 
 def test_evaluations_are_compared_and_lead_to_episodes(tab: Tab) -> None:
     page = tab.open("/runs/seed0")
-    page.locator("text=what changed").last.click()
+    page.locator("text=changes by task").last.click()
     page.wait_for_selector("h2:has-text('Gained')")
     page.locator("section:has(h2:has-text('Gained')) tbody tr").first.click()
     page.wait_for_selector("section.turn")
@@ -203,7 +203,7 @@ def test_curves_are_smoothed_and_tell_their_values(tab: Tab) -> None:
 
 def test_hostile_text_is_shown_and_never_runs(tab: Tab) -> None:
     page, seen = tab.page, set[str]()
-    waiting = ["/", *(HOSTILE + rest for rest in ("", "?all=1", "/find?q=taken", "/panels"))]
+    waiting = ["/", *(HOSTILE + rest for rest in ("", "?all=1", "/find?q=taken", "/changes"))]
     while waiting:
         path = waiting.pop(0)
         kind = re.sub(r"\d+", "0", path.removeprefix(HOSTILE).partition("?")[0])[:14] + path[-20:]
