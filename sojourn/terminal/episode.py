@@ -1,4 +1,4 @@
-"""One episode as a person reads it: what was shown, thought and said, what came of each turn, and the branches."""
+"""Prints an episode: the observations, messages and facts of each turn, how each seat ended, and its branches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STYLES = {Role.SYSTEM: "dim", Role.USER: "", Role.TOOL: "cyan", Role.ASSISTANT: 
 
 @dataclass(frozen=True)
 class SeatRecord:
-    """One trajectory of a record with its judgements, where it has any."""
+    """One trajectory of a record with its score, credit and streams, if it has any."""
 
     trajectory: Trajectory
     score: Score | None = None
@@ -43,7 +43,7 @@ class SeatRecord:
 
 
 class TurnRecord(NamedTuple):
-    """A turn in the order of play; `number` counts the seat's turns from 0."""
+    """A turn of a seat; `turn_index` counts the turns of that seat from 0."""
 
     seat: SeatRecord
     turn_index: int
@@ -55,57 +55,59 @@ class TurnRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class EpisodeContext:
-    """What is needed to show an episode beside its record. `limit` characters of a text are shown (None: all)."""
+    """What is printed with an episode beside its record. Texts are cut after `limit` characters (None: never)."""
 
     folder: Path
     entry: Entry
     siblings: Sequence[Entry] = ()
     vocabulary: Vocabulary | None = None
-    version: int | None = None  # of the weights that the step trained
+    version: int | None = None  # of the weights after the episode's training step
     limit: int | None = LIMIT
     missing: Sequence[str] = ()
 
 
 def seats(record: Record) -> list[SeatRecord]:
-    """The trajectories with their scores and credits, which only the trainable ones have."""
-    found: list[SeatRecord] = []
+    """Returns all trajectories. The trainable ones of an episode that did not fail have scores and credits."""
+    result: list[SeatRecord] = []
     judged = 0
     for trajectory in record.episode.trajectories:
         has = trajectory.trainable and record.episode.error is None
         score = record.scores[judged] if has and judged < len(record.scores) else None
         credit = record.credits[judged] if has and judged < len(record.credits) else None
-        streams = {name: of[judged] for name, of in record.streams.items() if has and judged < len(of)}
+        streams = {name: arrays[judged] for name, arrays in record.streams.items() if has and judged < len(arrays)}
         judged += has
-        found.append(SeatRecord(trajectory, score, credit, streams))
-    return found
+        result.append(SeatRecord(trajectory, score, credit, streams))
+    return result
 
 
 def turns_in_order(record: Record) -> list[TurnRecord]:
-    """The turns of all seats in the order of play, as `play` numbered them; by rounds where it did not."""
-    found = [TurnRecord(seat, at) for seat in seats(record) for at in range(len(seat.trajectory.turns))]
-    return sorted(found, key=lambda played: played.turn.info.get("move", float(played.turn_index)))
+    """Returns the turns of all seats in the order of play (`info["move"]`), or by turn number if it was not
+    recorded."""
+    turns = [TurnRecord(seat, at) for seat in seats(record) for at in range(len(seat.trajectory.turns))]
+    return sorted(turns, key=lambda played: played.turn.info.get("move", float(played.turn_index)))
 
 
-def transcript(record: Record, shown: EpisodeContext) -> Group:
-    """The whole episode."""
-    lines: list[RenderableType] = [_head(record, shown)]
+def transcript(record: Record, context: EpisodeContext) -> Group:
+    """Returns the whole episode, ready to be printed."""
+    lines: list[RenderableType] = [_head(record, context)]
     if record.episode.error is not None:
-        lines.append(Text(f"failed: {clean(record.episode.error)}", "red"))
+        lines.append(Text(f"This episode failed and was not trained on: {clean(record.episode.error)}", "red"))
     several = len(record.episode.trajectories) > 1
     for played in turns_in_order(record):
-        lines += [Text(), turn_heading(played, several), *_turn(played, shown)]
+        lines += [Text(), turn_heading(played, several), *_turn(played, context)]
     for seat in seats(record):
-        lines += [Text(), *_end(seat, several, shown.limit)]
-    lines += [Text(f"missing: {line(sentence, 500)}", "red") for sentence in shown.missing]
+        lines += [Text(), *_end(seat, several, context.limit)]
+    lines += [Text(f"missing: {line(sentence, 500)}", "red") for sentence in context.missing]
     return Group(*lines)
 
 
 def as_json(record: Record, entry: Entry) -> str:
-    """The full record, tokens included, and where it stands."""
+    """Returns the full record as JSON, tokens included, with the episode's row of the index as `entry`."""
     return json.dumps({"entry": jsonable(entry), **jsonable(record)})
 
 
 def turn_heading(played: TurnRecord, several: bool) -> Rule:
+    """Returns the line above a turn: its number, its seat if there are `several`, and what starts with it."""
     parent = played.turn.parent
     where = (
         ""
@@ -118,56 +120,56 @@ def turn_heading(played: TurnRecord, several: bool) -> Rule:
     return Rule(Text(f"{seat}turn {played.turn_index + 1}{where}", "bold"), align="left", style="dim", characters="─")
 
 
-def _head(record: Record, shown: EpisodeContext) -> Text:
-    episode, entry = record.episode, shown.entry
+def _head(record: Record, context: EpisodeContext) -> Text:
+    episode, entry = record.episode, context.entry
     task = episode.task
-    told = Text(line(episode.id), "bold")
-    told.append(f"\n{line(', '.join((task.env, *task.tags)))}, seed {task.seed}, {line(task.split)}", "not bold")
-    told.append(f"\ntask {task.id} {clean(json.dumps(dict(task.data), ensure_ascii=False), 400)}", "not bold dim")
-    told.append(f"\naddress {line(entry.stage)}/{entry.step}/{entry.place}/{_index_in_group(shown)}", "not bold dim")
-    told.append(f", played in {number(episode.seconds)} s", "not bold dim")
-    others = [sibling.reward for sibling in shown.siblings if sibling.id != entry.id]
+    head = Text(line(episode.id), "bold")
+    head.append(f"\n{line(', '.join((task.env, *task.tags)))}, seed {task.seed}, {line(task.split)}", "not bold")
+    head.append(f"\ntask {task.id} {clean(json.dumps(dict(task.data), ensure_ascii=False), 400)}", "not bold dim")
+    head.append(f"\naddress {line(entry.stage)}/{entry.step}/{entry.place}/{_index_in_group(context)}", "not bold dim")
+    head.append(f", played in {number(episode.seconds)} s", "not bold dim")
+    others = [sibling.reward for sibling in context.siblings if sibling.id != entry.id]
     if others:
         rewards = " ".join("-" if reward is None else number(reward) for reward in others)
-        told.append(f"\nthe others of its group earned {clean(rewards, 400)}", "not bold dim")
-    return told
+        head.append(f"\nrewards of the other episodes of its group: {clean(rewards, 400)}", "not bold dim")
+    return head
 
 
-def _index_in_group(shown: EpisodeContext) -> int:
-    """Which of its group's episodes it is."""
-    return next((at for at, sibling in enumerate(shown.siblings) if sibling.id == shown.entry.id), 0)
+def _index_in_group(context: EpisodeContext) -> int:
+    """Returns the place of the episode in its group."""
+    return next((at for at, sibling in enumerate(context.siblings) if sibling.id == context.entry.id), 0)
 
 
-def _turn(played: TurnRecord, shown: EpisodeContext) -> Iterator[RenderableType]:
+def _turn(played: TurnRecord, context: EpisodeContext) -> Iterator[RenderableType]:
     for message in played.turn.observed:
-        yield from render_message(message, shown)
+        yield from render_message(message, context)
     if played.turn.message is not None:
-        yield from render_message(played.turn.message, shown)
+        yield from render_message(played.turn.message, context)
     else:
-        yield from _unparsed(played.turn, shown)
-    yield Indented(Text(", ".join(turn_facts(played, shown.version)), "dim italic"))
+        yield from _unparsed(played.turn, context)
+    yield Indented(Text(", ".join(turn_facts(played, context.version)), "dim italic"))
 
 
-def _unparsed(turn: Turn, shown: EpisodeContext) -> Iterator[RenderableType]:
-    """What was sampled but could not be read as a message."""
-    yield Text("assistant (could not be read)", "bold red")
-    if shown.vocabulary is not None:
-        text = clean(shown.vocabulary.text(turn.sample.tokens), shown.limit)
+def _unparsed(turn: Turn, context: EpisodeContext) -> Iterator[RenderableType]:
+    """Yields the text of a turn that could not be parsed as a message."""
+    yield Text("assistant (could not be parsed)", "bold red")
+    if context.vocabulary is not None:
+        text = clean(context.vocabulary.text(turn.sample.tokens), context.limit)
         yield Indented(Text(text, "red"))
 
 
-def render_message(message: Message, shown: EpisodeContext) -> Iterator[RenderableType]:
-    """A message under its role."""
-    answers = f" answers {line(message.answers, 60)}" if message.answers is not None else ""
+def render_message(message: Message, context: EpisodeContext) -> Iterator[RenderableType]:
+    """Yields the role of a message, then its reasoning, text, tool calls and images."""
+    answers = f", result of the call {line(message.answers, 60)}" if message.answers is not None else ""
     style = STYLES[message.role]
     yield Text(f"{message.role}{answers}", f"bold {style}".strip())
     body: list[Text] = []
     if message.thought:
-        body.append(Text(f"(thinks) {clean(message.thought, shown.limit)}", "dim italic"))
+        body.append(Text(f"(reasoning) {clean(message.thought, context.limit)}", "dim italic"))
     if message.text:
-        body.append(Text(clean(message.text, shown.limit), style))
-    body += [Text(f"calls {_call(call, shown.limit)}", f"bold {style}".strip()) for call in message.calls]
-    body += [Text(f"[image {_image(shown.folder, digest)}]", "magenta") for digest in message.images]
+        body.append(Text(clean(message.text, context.limit), style))
+    body += [Text(f"calls {_call(call, context.limit)}", f"bold {style}".strip()) for call in message.calls]
+    body += [Text(f"[image {_image(context.folder, digest)}]", "magenta") for digest in message.images]
     for text in body:
         yield Indented(text)
 
@@ -178,7 +180,7 @@ def _call(call: ToolCall, limit: int | None) -> str:
 
 
 def _image(folder: Path, digest: str) -> str:
-    """Its digest, its size in pixels where it is a PNG, and in bytes."""
+    """Returns the digest of an image, its size in pixels if it is a PNG, and its size in bytes."""
     try:
         path = Blobs(folder / "blobs").path(digest)
         data = path.stat().st_size
@@ -192,7 +194,8 @@ def _image(folder: Path, digest: str) -> str:
 
 
 def turn_facts(played: TurnRecord, version: int | None) -> Iterator[str]:
-    """What is known of a turn: its reward and advantage, its tokens, and how old their weights were."""
+    """Yields what is recorded of a turn: reward, advantage, number of tokens, log-probability, and version of the
+    weights."""
     turn, sample = played.turn, played.turn.sample
     if played.seat.score is not None:
         yield f"reward {number(float(played.seat.score.turns[played.turn_index]))}"
@@ -221,26 +224,26 @@ def _info(info: Mapping[str, float]) -> Iterator[str]:
 
 
 def _end(seat: SeatRecord, several: bool, limit: int | None) -> Iterator[RenderableType]:
-    """How it ended, what it earned and of which parts, what its judge wrote, and its branches."""
+    """Yields how a seat ended, its reward and the parts of it, the text of its judge, and its branches."""
     trajectory = seat.trajectory
     success = "success" if trajectory.success else "no success"
-    told = Text(f"{seat.name}: " if several else "", "bold").append(f"{trajectory.ending}, {success}")
+    summary = Text(f"{seat.name}: " if several else "", "bold").append(f"{trajectory.ending}, {success}")
     if seat.score is not None:
         parts = ", ".join(f"{line(name, 40)} {number(value)}" for name, value in seat.score.parts.items())
-        told.append(f", reward {number(seat.score.total)}").append(f" ({parts})" if parts else "")
+        summary.append(f", reward {number(seat.score.total)}").append(f" ({parts})" if parts else "")
     if not trajectory.trainable:
-        told.append(", not trained", "dim")
-    yield told
-    for name, said_of_it in seat.score.words.items() if seat.score is not None else ():
-        yield Text(f"{line(name, 40)} says", "dim")
-        yield Indented(Text(clean(said_of_it, limit)))
+        summary.append(", not trained on", "dim")
+    yield summary
+    for name, text in seat.score.words.items() if seat.score is not None else ():
+        yield Text(f"{line(name, 40)}: the judge's text", "dim")
+        yield Indented(Text(clean(text, limit)))
     if any(turn.parent != at - 1 for at, turn in enumerate(trajectory.turns)):
         yield Text("branches", "dim")
-        yield from (Text(told) for told in branch_tree(trajectory))
+        yield from map(Text, branch_tree(trajectory))
 
 
 def branch_tree(trajectory: Trajectory) -> Iterator[str]:
-    """The turns as a tree of lines, each a run of turns without a branch."""
+    """Yields the tree of turns as indented lines; each line is a chain of turns without a branch."""
     children: dict[int, list[int]] = {}
     for at, turn in enumerate(trajectory.turns):
         children.setdefault(turn.parent, []).append(at)

@@ -1,4 +1,4 @@
-"""An episode by what a person calls it, and episodes by a query."""
+"""Finds an episode by its id or address, and prints the episodes that a query finds."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.rows import rows
 from sojourn.terminal.run import collect_warnings, episode_columns
 
-MAX_NAMED = 5  # ids that are named where several begin alike
+MAX_NAMED = 5  # ids that an error lists if several match
 
 
 def load_episode(run: Path, name: str, full: bool = False) -> tuple[Record, EpisodeContext]:
-    """The record of an episode, and what is needed to show it."""
+    """Reads the record of an episode and what is printed with it."""
     missing: list[str] = []
     with collect_warnings(missing), EpisodeStore(run) as store:
         entry = find_episode(store, name)
@@ -36,21 +36,21 @@ def load_episode(run: Path, name: str, full: bool = False) -> tuple[Record, Epis
 
 
 def search_table(run: Path, query: str, limit: int, width: int) -> Group:
-    """What a query finds, with the words it asks for where they stand."""
+    """Returns a table of the episodes that match a query, with excerpts in which the words of the query are marked."""
     missing: list[str] = []
     with collect_warnings(missing), EpisodeStore(run) as store:
         page = store.search(query, limit)
     entries = [row.entry for row in page.rows]
-    told: list[RenderableType] = [Text(f"{page.how_many} episode{'s' * (page.total != 1)}", "dim")]
+    lines: list[RenderableType] = [Text(f"{page.how_many} episode{'s' * (page.total != 1)}", "dim")]
     if entries:
-        told += rows(episode_columns(entries), width, [_excerpt(row.excerpt) for row in page.rows])
+        lines += rows(episode_columns(entries), width, [_excerpt(row.excerpt) for row in page.rows])
     if page.next is not None:
-        told.append(Text(f"the first {len(entries)}: --limit {5 * limit} shows more", "dim"))
-    return Group(*told, *(Text(f"missing: {line(sentence, 500)}", "red") for sentence in missing))
+        lines.append(Text(f"these are the first {len(entries)}: --limit {5 * limit} shows more", "dim"))
+    return Group(*lines, *(Text(f"missing: {line(sentence, 500)}", "red") for sentence in missing))
 
 
 def search_json(run: Path, query: str, limit: int) -> str:
-    """For scripts: the page, with what was warned of."""
+    """Returns the episodes that match a query as JSON, with the warnings as `missing`."""
     missing: list[str] = []
     with collect_warnings(missing), EpisodeStore(run) as store:
         page = store.search(query, limit)
@@ -58,16 +58,16 @@ def search_json(run: Path, query: str, limit: int) -> str:
 
 
 def _excerpt(excerpt: Excerpt | None) -> Text:
-    told = Text(style="dim")
+    text = Text(style="dim")
     if excerpt is not None:
-        told.append(f"turn {excerpt.turn + 1}: ")
+        text.append(f"turn {excerpt.turn + 1}: ")
         for segment in excerpt.segments:
-            told.append(clean(segment.text, 500), "bold not dim" if segment.hit else "")
-    return told
+            text.append(clean(segment.text, 500), "bold not dim" if segment.hit else "")
+    return text
 
 
 def find_episode(store: EpisodeStore, name: str) -> Entry:
-    """By its id, else by its address stage/step/group/place, else by how its id begins."""
+    """Finds an episode by its id, by its address stage/step/group/place, or by the beginning of its id."""
     exact = list(store.query(id=name))
     if exact:
         return exact[-1]
@@ -82,15 +82,15 @@ def find_episode(store: EpisodeStore, name: str) -> Entry:
         return list(store.query(id=begun[0]))[-1]
     if begun:
         some = ", ".join(line(id_) for id_ in begun[:MAX_NAMED]) + (", ..." if len(begun) > MAX_NAMED else "")
-        raise RecordError(f"several episodes of {store.folder} begin with '{name}': {some}: give more of it")
+        raise RecordError(f"the ids of several episodes in {store.folder} begin with '{name}': {some}; give more of it")
     raise RecordError(
-        f"no episode '{line(name)}' in {store.folder}: give an id, how one begins, or stage/step/group/place "
-        f"(sojourn show {store.folder} lists some)"
+        f"there is no episode '{line(name)}' in {store.folder}: give an id, the beginning of one, or "
+        f"stage/step/group/place (sojourn show {store.folder} lists some)"
     )
 
 
 def group_episodes(store: EpisodeStore, stage: str, step: int, place: int) -> list[Entry]:
-    """The episodes of a group, in order."""
+    """Returns the episodes of a group, in order."""
     statement = "SELECT {columns} FROM episodes WHERE stage = ? AND step = ? AND place = ? ORDER BY part, number"
     return store.rows(statement, (stage, step, place), from_row)
 
@@ -98,12 +98,12 @@ def group_episodes(store: EpisodeStore, stage: str, step: int, place: int) -> li
 def _vocabulary(run: Path) -> vocabulary.Vocabulary | None:
     try:
         return vocabulary.read(run)
-    except RecordError:  # told where it is needed: by --prompt
+    except RecordError:  # --prompt, which needs it, reports the error
         return None
 
 
 def _version(run: Path, entry: Entry) -> int | None:
-    """The weights' version after the episode's step."""
+    """Returns the version of the weights after the episode's training step, None if the metrics do not say."""
     try:
         lines = metrics.read(run / "metrics.jsonl")
         held = [at.values.get("version") for at in lines if (at.stage, at.step) == (entry.stage, entry.step)]

@@ -1,4 +1,4 @@
-"""Facts as JSON can hold them."""
+"""Converts dataclasses, named tuples and arrays to values that JSON can hold."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 
 def jsonable(value: Any) -> Any:
-    """Dataclasses and named tuples as objects, arrays as lists; what is not a finite number is null."""
+    """Returns dataclasses and named tuples as dictionaries, arrays as lists, and NaN and infinity as None."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: jsonable(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):

@@ -1,4 +1,4 @@
-"""The list of runs, and where two of them differ."""
+"""Prints the list of runs, and the differences between two runs."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from sojourn.terminal.clean import line
 from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.rows import Column, rows
 
-IGNORED_VERSIONS = ("versions.config", "versions.began")  # told elsewhere, or always different
+IGNORED_VERSIONS = ("versions.config", "versions.began")  # compared as the config itself, and always different
 STYLES = {State.RUNNING: "green", State.FAILED: "red", State.DAMAGED: "red", State.STOPPED: "yellow"}
 ARROW = " -> "
-MAX_DIFFERENCES = 500  # differences
+MAX_DIFFERENCES = 500
 
 
 def find_runs(folders: Sequence[Path], name: str = "", tag: str = "") -> list[Standing]:
-    """The runs under some folders whose names hold a text and that have a tag; newest last."""
-    found = [standing(path) for path in run_folders(folders) if name.lower() in path.absolute().name.lower()]
-    return [run for run in found if not tag or tag in run.tags]
+    """Returns the runs under some folders whose name contains `name` and that have the tag, the newest last."""
+    runs = [standing(path) for path in run_folders(folders) if name.lower() in path.absolute().name.lower()]
+    return [run for run in runs if not tag or tag in run.tags]
 
 
 def table(runs: Sequence[Standing], width: int) -> Group:
-    """One row for each run; with what is wrong with it below."""
+    """Returns a table with one row per run, and its problems below it."""
     columns = [
         Column(heading="run", cells=[line(run.name) for run in runs]),
         Column(heading="state", cells=[run.state for run in runs]),
@@ -43,18 +43,18 @@ def table(runs: Sequence[Standing], width: int) -> Group:
         Column(heading="model", cells=[line(run.model) for run in runs], drop_priority=4),
         Column(heading="worlds", cells=[line(", ".join(run.worlds)) for run in runs], drop_priority=5),
     ]
-    wrong = [". ".join([*([f"failed: {run.cause}"] if run.cause else []), *run.missing]) for run in runs]
-    notes = [Text(line(said, 500), "dim") for said in wrong]
+    problems = [". ".join([*([f"failed: {run.cause}"] if run.cause else []), *run.missing]) for run in runs]
+    notes = [Text(line(problem, 500), "dim") for problem in problems]
     return Group(*rows(columns, width, notes, [STYLES.get(run.state, "") for run in runs]))
 
 
 def as_json(runs: Sequence[Standing]) -> str:
-    """For scripts: a list of runs with all that is known of them."""
+    """Returns the status of all runs as JSON."""
     return json.dumps([{"name": run.name, **jsonable(run)} for run in runs], indent=1)
 
 
 class Difference(NamedTuple):
-    """A value by its dotted key in two runs, None where a run has no such key."""
+    """A dotted key whose values differ in two runs; None means that a run does not have the key."""
 
     key: str
     old: str | None
@@ -62,7 +62,7 @@ class Difference(NamedTuple):
 
 
 def differences(old: Path, new: Path) -> list[Difference]:
-    """Where two runs differ: in what they were told, in their seeds, and in what was installed."""
+    """Returns the differences of two runs in configuration, seeds, model revisions and package versions."""
     values = [_run_values(RunFolder.read(path)) for path in (old, new)]
     keys = dict.fromkeys([*values[0], *values[1]])
     return [
@@ -73,37 +73,39 @@ def differences(old: Path, new: Path) -> list[Difference]:
 
 
 def difference_table(old: Path, new: Path) -> Group:
-    found = differences(old, new)
+    """Returns one line per difference of two runs."""
+    differing = differences(old, new)
     lines = [Text(line(f"{old} -> {new}"), "dim")]
-    if not found:
-        return Group(*lines, Text("they were told the same, with the same seeds and packages"))
-    for key, before, after in found[:MAX_DIFFERENCES]:
-        told = Text(line(key))
-        told.append(" = ").append("(absent)" if before is None else line(before), "red")
-        told.append(ARROW).append("(absent)" if after is None else line(after), "green")
-        lines.append(told)
-    if len(found) > MAX_DIFFERENCES:
-        lines.append(Text(f"and {len(found) - MAX_DIFFERENCES:,} more: --json tells them all", "dim"))
+    if not differing:
+        return Group(*lines, Text("These runs have the same configuration, seeds, models and packages."))
+    for key, before, after in differing[:MAX_DIFFERENCES]:
+        text = Text(line(key))
+        text.append(" = ").append("(absent)" if before is None else line(before), "red")
+        text.append(ARROW).append("(absent)" if after is None else line(after), "green")
+        lines.append(text)
+    if len(differing) > MAX_DIFFERENCES:
+        lines.append(Text(f"and {len(differing) - MAX_DIFFERENCES:,} more: --json shows all", "dim"))
     return Group(*lines)
 
 
 def flatten(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Values by dotted path; tables in a list stand under their names, where each has its own, else their numbers."""
+    """Yields the dotted key and the JSON of every value. Tables in a list are keyed by name if all names differ, or by
+    number."""
     tables = isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value)
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from flatten(item, f"{path}.{key}" if path else str(key))
     elif tables:
         names = [item.get("name") for item in value]
-        own = len(set(map(str, names))) == len(names) and None not in names
+        unique = len(set(map(str, names))) == len(names) and None not in names
         for number, item in enumerate(value):
-            yield from flatten(item, f"{path}.{names[number] if own else number}")
+            yield from flatten(item, f"{path}.{names[number] if unique else number}")
     else:
         yield path, json.dumps(value, default=str, ensure_ascii=False)
 
 
 def _run_values(run: RunFolder) -> dict[str, str]:
-    """All that decides a run, by dotted key; tables with names also say which comes at which place."""
+    """Returns everything that determines a run, by dotted key: config, seeds, model revisions, package versions."""
     facts = dict(flatten(run.config))
     try:
         facts |= dict(flatten(run.seeds, "seeds"))
@@ -123,16 +125,16 @@ def _now(run: Standing) -> str:
 
 
 def _evaluations(run: Standing) -> str:
-    """Before and after, the last with its interval."""
-    found = [evaluation.summary.overall.success for evaluation in run.evaluations]
-    if not found:
+    """Returns the success of the first and of the last evaluation, the last with its interval."""
+    rates = [evaluation.summary.overall.success for evaluation in run.evaluations]
+    if not rates:
         return ""
-    *earlier, last = (found[0], found[-1]) if len(found) > 1 else found
+    *earlier, last = (rates[0], rates[-1]) if len(rates) > 1 else rates
     return ARROW.join([*(f"{100 * estimate.mean:.0f}%" for estimate in earlier), last.percent])
 
 
 def _ago(changed: float) -> str:
-    """How long ago, roughly."""
+    """Returns how long ago a time was, roughly."""
     seconds = max(time.time() - changed, 0.0)
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:

@@ -32,7 +32,7 @@ def test_it_tells_of_the_run_and_of_some_episodes(runs: Path, tmp_path: Path) ->
     assert 3 < chosen == text.count('<details class="episode"') <= report.MAX_EPISODES
     assert text.count('<figure class="chart"') > 8
     assert "highest reward" in text
-    assert "the least reward" in text
+    assert "lowest reward" in text
     assert not re.search(r'(?:href|src)="(?!data:)', text), "it needs something beside it"
 
 

@@ -120,8 +120,8 @@ class Browser:
     def over(self, page: Any) -> Any:
         """The page when its re-run is over."""
         rerun = self.rerun(page)
-        with rerun.news:
-            assert rerun.news.wait_for(lambda: rerun.over, 60), rerun.state
+        with rerun.state_changed:
+            assert rerun.state_changed.wait_for(lambda: rerun.over, 60), rerun.state
         return self.get(page.url.path)
 
     def rerun(self, page: Any) -> Any:
@@ -246,7 +246,7 @@ def test_a_finished_one_is_kept_as_an_episode_and_the_run_stays_as_it_is(browser
     was = digests(browser.folder)
     page = browser.over(browser.begin("trained", 2, "trained@rl", "rl"))
     kept = browser.post(page, "save")
-    link = re.search(r'kept: <a href="([^"]+)"', kept.text)
+    link = re.search(r'saved as <a href="([^"]+)"', kept.text)
     assert link
     episode = browser.get(html.unescape(link[1]))
     assert episode.status_code == 200
@@ -275,8 +275,8 @@ def test_a_finished_one_is_kept_as_an_episode_and_the_run_stays_as_it_is(browser
 def test_a_form_of_another_origin_is_refused(browser: Browser, headers: dict[str, str]) -> None:
     answer = browser.client.post("/rerun", data=browser.form("toy", 1), headers=headers)
     assert answer.status_code == 403
-    assert "another origin" in answer.text
-    assert not browser.reruns.found
+    assert "another site" in answer.text
+    assert not browser.reruns.reruns
     page = browser.begin("toy", 1)
     for action in ("act", "end", "save"):
         refused = browser.client.post(
@@ -290,7 +290,7 @@ def test_a_form_without_the_viewers_token_is_refused(browser: Browser) -> None:
     form = {**browser.form("toy", 1), "token": "guessed"}
     assert browser.client.post("/rerun", data=form, headers={"origin": HOME}).status_code == 403
     assert browser.client.get("/rerun").status_code in (404, 405)
-    assert not browser.reruns.found
+    assert not browser.reruns.reruns
 
 
 def test_it_is_off_unless_asked_for(played: Path) -> None:
@@ -305,7 +305,7 @@ def test_it_is_off_unless_asked_for(played: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "turn", "told"), [("game", 1, "several seats (row, column)"), ("toy", 99, "cannot be re-run from turn 99")]
+    ("run", "turn", "told"), [("game", 1, "several seats (row, column)"), ("toy", 99, "instead of turn 99")]
 )
 def test_what_cannot_be_played_again_is_said(browser: Browser, run: str, turn: int, told: str) -> None:
     entry, _ = browser.record(run)
@@ -340,7 +340,7 @@ def test_only_so_many_go_on_and_each_can_be_ended(browser: Browser) -> None:
     assert f"{MAX_RUNNING} re-runs are running" in refused.text
     assert browser.get("/play").text.count("waiting for your action") == MAX_RUNNING
     ended = browser.over(browser.post(pages[0], "end"))
-    assert "ended" in ended.text
+    assert "stopped" in ended.text
     assert "waiting for your action" in browser.begin("closing", 1).text
 
 
@@ -400,7 +400,7 @@ def test_a_run_that_means_harm_is_told_of_in_words(tmp_path: Path) -> None:
     reruns = Reruns()
     client = TestClient(application([tmp_path], reruns=reruns), base_url=HOME)
     try:
-        for number, told in enumerate(("there is no world to play in", "there is no world", "its world failed")):
+        for number, told in enumerate(("there is no world to play in", "there is no world", "its environment failed")):
             episode = f"evaluation-<b>/0/0/{number}"
             page = client.get(address("rerun", 1, name, episode))
             assert page.status_code == 200
