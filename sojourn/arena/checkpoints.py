@@ -1,4 +1,4 @@
-"""A checkpoint in the seat: a run's weights, with the agent and the sampling of its own recipe."""
+"""Plays with the weights of a run, using the agent and the sampling parameters of its own recipe."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ BEFORE = "before"
 
 
 class Weights(NamedTuple):
-    """Weights of a run by the word that names them behind its folder; no checkpoint: those it began with."""
+    """Weights of a run with the name that follows the folder and an @. Without a checkpoint: the initial weights."""
 
     name: str
     checkpoint: Checkpoint | None
 
 
 def available_weights(run: Path) -> list[Weights]:
-    """All that a run can be played with, the oldest first: those before, after each stage, and in between."""
+    """Returns all weights of a run, the oldest first: the initial ones, and every checkpoint.
+
+    The checkpoint at the end of a stage is named after the stage, others after their number of steps.
+    """
     stages = RunFolder.read(run).config.get("stages", [])
     done, ends = 0, dict[int, str]()
     for stage in stages if isinstance(stages, list) else ():
@@ -42,23 +45,25 @@ def available_weights(run: Path) -> list[Weights]:
 
 
 def find_weights(run: Path, name: str) -> Weights:
-    """The weights of a word: of a stage's end, after so many steps, before any; the newest where there is none."""
+    """Returns the weights of this name (a stage, a number of steps, or "before"), by default the newest."""
     found = available_weights(run)
     if not name:
         newest = checkpoint.latest(run / "checkpoints")
         if newest is None:
-            raise RecordError(f"'{run}' has no complete checkpoint yet: train it first, or play {run}@{BEFORE}")
+            raise RecordError(
+                f"'{run}' has no complete checkpoint yet: train it, or play its initial weights, {run}@{BEFORE}"
+            )
         return next((one for one in found if one.checkpoint == newest), Weights(str(newest.step), newest))
     for one in found:
         if name == one.name or (one.checkpoint is not None and name == str(one.checkpoint.step)):
             if one.checkpoint is not None:
                 one.checkpoint.verify()
             return one
-    raise ConfigError(f"'{run}@{name}': this run has no such weights: it has {', '.join(w.name for w in found)}")
+    raise ConfigError(f"'{run}@{name}': this run has no such weights; it has {', '.join(w.name for w in found)}")
 
 
 class LoadedModel(NamedTuple):
-    """What a model needs to take a seat."""
+    """A loaded model with its recipe."""
 
     recipe: Recipe
     renderer: Any
@@ -78,7 +83,7 @@ class LoadedModel(NamedTuple):
 
 @asynccontextmanager
 async def load_model(recipe: Recipe, found: Weights) -> AsyncIterator[LoadedModel]:
-    """The model at work, until it is left."""
+    """Loads a model for the time of the context."""
     kept = found.checkpoint or found_weights(recipe)
     backend = recipe.backend.open(recipe.model, recipe.renderer, recipe.seed, None, None)
     try:
@@ -93,7 +98,7 @@ async def load_model(recipe: Recipe, found: Weights) -> AsyncIterator[LoadedMode
 
 
 def _version(kept: Checkpoint) -> int:
-    """The number of its weights; 1 where the checkpoint does not say."""
+    """Returns the version of a checkpoint's weights, 1 if the checkpoint does not say."""
     try:
         version = json.loads(read_text(kept.path / "state.json", LARGEST))["parts"]["trainer"]["version"]
     except (OSError, ValueError, LookupError, TypeError):
@@ -103,7 +108,7 @@ def _version(kept: Checkpoint) -> int:
 
 @dataclass
 class CheckpointOperator:
-    """Plays with the weights of a run; sampled as its evaluations are, or at temperature 0."""
+    """Plays with the weights of a run, sampling as its evaluations do, or at temperature 0 if `greedy`."""
 
     name: str
     run: Path
@@ -114,7 +119,7 @@ class CheckpointOperator:
 
     @classmethod
     def parse(cls, text: str, greedy: bool = False) -> CheckpointOperator:
-        """By the run's folder and, behind an @, which of its weights: runs/x, runs/x@warmup, runs/x@120."""
+        """Parses a run folder with optional weights after an @, such as runs/x, runs/x@warmup or runs/x@120."""
         folder, _, word = (
             (text, "", "") if Path(text).is_dir() else text.rpartition("@") if "@" in text else (text, "", "")
         )

@@ -1,4 +1,4 @@
-"""Who may take a seat in the arena, behind one small protocol."""
+"""The protocol of an arena operator, and the simple ones: the expert, a random policy, and a person."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from sojourn.types import Message, Observation, Role, Tool, ToolCall
 
 
 class Operator(Protocol):
-    """Fills a seat in many episodes, several at once. `name` is how it is called beside the others.
+    """Plays in many episodes, several at once. `name` identifies it among the operators of a match.
 
-    `open` makes it ready to play a world, and raises ConfigError where it never can; `sit` gives the seat of one
-    episode, as `play` asks it, from the context's name, seed and place; what can break while it acts raises
-    InfrastructureError; `close` gives up what `open` took.
+    `open` prepares it for an environment family, and raises ConfigError if it cannot play there. `seat` returns the
+    seat of one episode, which raises InfrastructureError if the operator breaks. `close` releases what `open` acquired.
     """
 
     name: str
@@ -35,7 +34,7 @@ class Operator(Protocol):
 
 @dataclass
 class StatelessOperator:
-    """An operator that holds nothing between its episodes."""
+    """An operator that keeps no resources between episodes."""
 
     name: str
 
@@ -45,11 +44,11 @@ class StatelessOperator:
 
 @dataclass
 class ExpertOperator(StatelessOperator):
-    """The world's scripted expert."""
+    """Plays the actions of the environment's scripted expert."""
 
     async def open(self, family: EnvFamily, limits: Limits) -> None:
         if not await offers(family, "expert", limits):
-            raise ConfigError(f"--operator {self.name}: this world has no expert(): leave it out, or give it one")
+            raise ConfigError(f"--operator {self.name}: this environment has no expert(): leave this operator out")
 
     def seat(self, context: AgentContext, env: Any) -> TextSeat:
         return TextSeat(context.name, ExpertSpeaker(env), context.trainable)
@@ -65,7 +64,7 @@ class ExpertSpeaker:
 
 @dataclass
 class RandomOperator(StatelessOperator):
-    """A random policy: any of the listed choices, else a call of any tool with invented arguments."""
+    """Plays a random choice of the observation, or calls a random tool with generated arguments if none are listed."""
 
     def seat(self, context: AgentContext, env: Any) -> TextSeat:
         rng = random.Random(f"{context.params.seed}/{context.name}")
@@ -84,30 +83,30 @@ class RandomSpeaker:
             return TextReply(Message(Role.ASSISTANT, self.rng.choice(observation.choices)))
         if not self.tools:
             raise ConfigError(
-                f"--operator {self.name}: this world lists neither choices nor tools to choose from: leave it out, or "
-                "let the world list them (many have choices=true)"
+                f"--operator {self.name}: this environment lists neither choices nor tools: leave this operator out, "
+                "or let the environment list its actions (many have choices=true)"
             )
         tool = self.rng.choice(self.tools)
         return TextReply(Message(Role.ASSISTANT, calls=(ToolCall(tool.name, invent(tool.parameters, self.rng)),)))
 
 
 class PersonLeftError(InfrastructureError):
-    """The person left the game before its end."""
+    """The person left before the end of the episode."""
 
 
 @dataclass
 class PersonOperator(StatelessOperator):
-    """Whoever sits at the terminal, which already shows what the world said."""
+    """Lets a person enter the actions at the terminal, where the match display already shows the observations."""
 
     console: Console
     stream: Any = None  # read instead of the terminal
     left: bool = False
 
     def seat(self, context: AgentContext, env: Any) -> TextSeat:
-        return TextSeat(context.name, self.Voice(self, Terminal(env, self.console, self.stream)), context.trainable)
+        return TextSeat(context.name, self.Speaker(self, Terminal(env, self.console, self.stream)), context.trainable)
 
     @dataclass(frozen=True)
-    class Voice:
+    class Speaker:
         person: PersonOperator
         terminal: Terminal
 
@@ -116,8 +115,8 @@ class PersonOperator(StatelessOperator):
                 self.terminal.say(HELP, "dim")
             for number, choice in enumerate(observation.choices, start=1):
                 self.terminal.say(f"  {number}  {choice}", "cyan")
-            said = None if self.person.left else await self.terminal.ask(observation)
-            if said is None:
+            action = None if self.person.left else await self.terminal.ask(observation)
+            if action is None:
                 self.person.left = True
                 raise PersonLeftError("the person left")
-            return TextReply(Message(Role.ASSISTANT, said))
+            return TextReply(Message(Role.ASSISTANT, action))

@@ -1,4 +1,4 @@
-"""A match as a run folder: a stage for each operator, in which a task is a group, at the same place in all of them."""
+"""Records a match as a run folder with one stage per operator; a task is a group, at the same place in each stage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sojourn.record.run import RunFolder
 
 
 class Recording:
-    """Written as the match goes: what was played when it was broken off is there."""
+    """Writes each task when it is finished, so that an interrupted match is kept as far as it was played."""
 
     def __init__(self, path: Path, config: str, seed: int, facts: Mapping[str, Any]) -> None:
         self.folder = RunFolder.create(path, config, seeds={"run": seed})
@@ -24,15 +24,15 @@ class Recording:
         self.store = EpisodeStore(path, write=True)
 
     def write_vocabulary(self, vocabularies: Sequence[Vocabulary]) -> None:
-        """Keeps the vocabulary, where those who speak in tokens have the same."""
+        """Writes the vocabulary if all models of the match have the same."""
         if vocabularies and all(one == vocabularies[0] for one in vocabularies):
             vocabulary.write(self.folder.path, vocabularies[0])
 
     def write_blobs(self, blobs: Mapping[str, bytes]) -> None:
         self.folder.blobs.keep(blobs)
 
-    def add_task(self, names: Sequence[str], bout: TaskResult) -> None:
-        for name, group, scores in zip(names, bout.groups, bout.scores, strict=True):
+    def add_task(self, names: Sequence[str], task: TaskResult) -> None:
+        for name, group, scores in zip(names, task.groups, task.scores, strict=True):
             self.store.append(STAGE_PREFIX + name, 0, [group], [scores])
 
     def add_results(self, found: Sequence[Result]) -> None:

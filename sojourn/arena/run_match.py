@@ -1,4 +1,4 @@
-"""A whole match: operators from their names, made ready, through all tasks, to the tables at the end."""
+"""Runs a whole match: creates the operators, plays all tasks, prints the results, and records them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from sojourn.types import Task
 
 @dataclass(frozen=True, kw_only=True)
 class MatchConfig:
-    """What a match is to be. `operators` as they are named on the command line; `table` is the world's config."""
+    """The options of a match. `operators` and `others` are named as on the command line."""
 
     operators: Sequence[str]
     others: str = ""
@@ -51,8 +51,8 @@ class MatchConfig:
 DEFAULT_TURNS = 50
 
 
-def operator(text: str, asked: MatchConfig, console: Console, stream: TextIO | None = None) -> Operator:
-    """The operator that a text names."""
+def operator(text: str, config: MatchConfig, console: Console, stream: TextIO | None = None) -> Operator:
+    """Returns the operator that a text names: expert, random, person, an endpoint's address, or a run."""
     simple: Mapping[str, Callable[[], Operator]] = {
         "expert": lambda: ExpertOperator("expert"),
         "random": lambda: RandomOperator("random"),
@@ -61,109 +61,110 @@ def operator(text: str, asked: MatchConfig, console: Console, stream: TextIO | N
     if text in simple:
         return simple[text]()
     if text.startswith(("http://", "https://")):
-        return Remote.at(text, asked.key)
-    return CheckpointOperator.parse(text, asked.greedy)
+        return Remote.at(text, config.key)
+    return CheckpointOperator.parse(text, config.greedy)
 
 
-def operators(asked: MatchConfig, console: Console, stream: TextIO | None = None) -> list[Operator]:
-    """All of them, numbered where two have the same name."""
-    if not asked.operators:
-        raise ConfigError("nobody plays: name at least one --operator, such as --operator expert --operator runs/x")
-    made = [operator(text, asked, console, stream) for text in asked.operators]
-    if sum(isinstance(one, PersonOperator) for one in made) > 1:
-        raise ConfigError("--operator person is given twice, but one person sits at a terminal: name it once")
+def operators(config: MatchConfig, console: Console, stream: TextIO | None = None) -> list[Operator]:
+    """Returns all operators; those with the same name get a number."""
+    if not config.operators:
+        raise ConfigError("--operator is missing: name at least one, such as --operator expert --operator runs/x")
+    created = [operator(text, config, console, stream) for text in config.operators]
+    if sum(isinstance(one, PersonOperator) for one in created) > 1:
+        raise ConfigError("--operator person is given twice, but only one person can use the terminal: name it once")
     count: Counter[str] = Counter()
-    for one in made:
+    for one in created:
         count[one.name] += 1
         one.name += f"-{count[one.name]}" if count[one.name] > 1 else ""
-    return made
+    return created
 
 
 async def run_match(
-    family: EnvFamily, table: Mapping[str, Any], asked: MatchConfig, console: Console, stream: TextIO | None = None
+    family: EnvFamily, table: Mapping[str, Any], config: MatchConfig, console: Console, stream: TextIO | None = None
 ) -> list[Result]:
-    """Plays a match, shows it, and records it where `asked.out` says so."""
-    tasks = _tasks(family, asked)
-    seated = operators(asked, console, stream)
-    others = operator(asked.others, asked, console) if asked.others else None
+    """Plays a match, prints it, and records it if `config.out` names a folder."""
+    tasks = _tasks(family, config)
+    seated = operators(config, console, stream)
+    others = operator(config.others, config, console) if config.others else None
     if isinstance(others, PersonOperator):
-        raise ConfigError("--others person: a person takes one seat alone: name another operator for the others")
+        raise ConfigError("--others person: a person can only play as --operator: name another operator for --others")
     names = [one.name for one in seated]
-    shown = MatchDisplay(console, names, asked.brief)
-    limits = _limits(asked, table)
-    match = Match(family, seated, limits, shown, asked.seed, asked.seat, others)
+    shown = MatchDisplay(console, names, config.brief)
+    limits = _limits(config, table)
+    match = Match(family, seated, limits, shown, config.seed, config.seat, others)
     match.check(tasks)
-    bouts: list[TaskResult] = []
+    played: list[TaskResult] = []
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(opened(family))
         for one in (*seated, *([others] if others else ())):
             stack.push_async_callback(one.close)
             await one.open(family, limits)
-        if not asked.turns:
+        if not config.turns:
             match.limits = _training_limits(seated, limits)
-        recording = _recording(stack, asked, table, match, names)
+        recording = _recording(stack, config, table, match, names)
         try:
-            await _play(match, tasks, bouts, shown, recording)
+            await _play(match, tasks, played, shown, recording)
         except asyncio.CancelledError:
-            console.print("stopped: what follows is of the tasks that were played to their ends", style="yellow")
-            _print_results(console, names, bouts, recording)
+            console.print("The match was stopped. These are the results of its finished tasks.", style="yellow")
+            _print_results(console, names, played, recording)
             raise
-        return _print_results(console, names, bouts, recording)
+        return _print_results(console, names, played, recording)
 
 
 async def _play(
-    match: Match, tasks: Sequence[Task], bouts: list[TaskResult], shown: MatchDisplay, recording: Recording | None
+    match: Match, tasks: Sequence[Task], played: list[TaskResult], shown: MatchDisplay, recording: Recording | None
 ) -> None:
     for number, task in enumerate(tasks):
         shown.task(number + 1, len(tasks), task)
-        bout = await match.play_task(number, task)
-        bouts.append(bout)
-        shown.task_result(number + 1, len(tasks), bout)
+        result = await match.play_task(number, task)
+        played.append(result)
+        shown.task_result(number + 1, len(tasks), result)
         if recording is not None:
-            recording.add_task(shown.names, bout)
+            recording.add_task(shown.names, result)
         if any(isinstance(one, PersonOperator) and one.left for one in match.operators):
             return
 
 
 def _print_results(
-    console: Console, names: Sequence[str], bouts: Sequence[TaskResult], recording: Recording | None
+    console: Console, names: Sequence[str], played: Sequence[TaskResult], recording: Recording | None
 ) -> list[Result]:
-    found = results.results(names, bouts)
-    if bouts:
+    """Prints the results of the finished tasks, records them, and returns them."""
+    found = results.results(names, played)
+    if played:
         console.print()
-        console.print(match_display.task_table(names, bouts))
+        console.print(match_display.task_table(names, played))
         console.print(results.result_table(found))
         if len(names) > 1:
             console.print()
-            console.print(results.difference_table(results.differences(names, bouts)))
+            console.print(results.difference_table(results.differences(names, played)))
     if recording is not None:
         recording.add_results(found)
         console.print(f"recorded in {recording.folder.path}: sojourn view {recording.folder.path}", soft_wrap=True)
     return found
 
 
-def _tasks(family: EnvFamily, asked: MatchConfig) -> Sequence[Task]:
-    offered = listed(family, asked.split)
-    found = offered[asked.first : asked.first + asked.tasks]
+def _tasks(family: EnvFamily, config: MatchConfig) -> Sequence[Task]:
+    offered = listed(family, config.split)
+    found = offered[config.first : config.first + config.tasks]
     if not len(found):
         raise ConfigError(
-            f"--split {asked.split} --first {asked.first}: this split has {len(offered)} tasks: name others"
+            f"--split {config.split} --first {config.first}: this split has {len(offered)} tasks: name others"
         )
     for task in found:
         check_task(task)
     return list(found)
 
 
-def _limits(asked: MatchConfig, table: Mapping[str, Any]) -> Limits:
+def _limits(config: MatchConfig, table: Mapping[str, Any]) -> Limits:
     own = table.get("rollout", {}).get("limits", {})
     limits = (
         Limits(**{key: own[key] for key in ("turns", "stall_s") if key in own}) if own else Limits(turns=DEFAULT_TURNS)
     )
-    return replace(limits, turns=asked.turns) if asked.turns else limits
+    return replace(limits, turns=config.turns) if config.turns else limits
 
 
 def _training_limits(seated: Sequence[Operator], limits: Limits) -> Limits:
-    """The turns that the runs were trained with, where any plays: the longest."""
+    """Returns the limits with the longest turn limit of the runs that play, if any does."""
     turns = [
         one.model.recipe.rollout.limits.turns for one in seated if isinstance(one, CheckpointOperator) and one.model
     ]
@@ -171,17 +172,18 @@ def _training_limits(seated: Sequence[Operator], limits: Limits) -> Limits:
 
 
 def _recording(
-    stack: AsyncExitStack, asked: MatchConfig, table: Mapping[str, Any], match: Match, names: Sequence[str]
+    stack: AsyncExitStack, config: MatchConfig, table: Mapping[str, Any], match: Match, names: Sequence[str]
 ) -> Recording | None:
-    if asked.out is None:
+    if config.out is None:
         return None
     facts = {
-        "operators": dict(zip(names, asked.operators, strict=True)), "others": asked.others, "seat": asked.seat,
-        "split": asked.split, "tasks": asked.tasks, "first": asked.first, "seed": asked.seed, "greedy": asked.greedy,
+        "operators": dict(zip(names, config.operators, strict=True)), "others": config.others, "seat": config.seat,
+        "split": config.split, "tasks": config.tasks, "first": config.first, "seed": config.seed,
+        "greedy": config.greedy,
     }  # fmt: skip
     limits = {"turns": match.limits.turns, "stall_s": match.limits.stall_s}
-    made = {"name": "arena", "seed": asked.seed, "env": table["env"], "rollout": {"limits": limits}}
-    recording = stack.enter_context(Recording(asked.out, toml.dump(made), asked.seed, facts))
+    arena_config = {"name": "arena", "seed": config.seed, "env": table["env"], "rollout": {"limits": limits}}
+    recording = stack.enter_context(Recording(config.out, toml.dump(arena_config), config.seed, facts))
     filled = [one.model for one in match.operators if isinstance(one, CheckpointOperator) and one.model]
     recording.write_vocabulary([found for one in filled if (found := pieces.of(one.renderer)) is not None])
     match.on_blobs = recording.write_blobs

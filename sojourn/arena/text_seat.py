@@ -1,4 +1,4 @@
-"""A seat whose filler speaks in words: what it says is recorded as it was said, without tokens."""
+"""A seat for players that act in text (people, experts, endpoints): its turns are recorded without tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_SAMPLE = Sample(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32), V
 
 
 class TextReply(NamedTuple):
-    """What was said, None where it could not be read (`fault` says why); `tokens` are those its speaker counted."""
+    """A message, or None with the reason in `fault` if it could not be parsed; `tokens` is the speaker's own count."""
 
     message: Message | None
     tokens: int = 0
@@ -23,14 +23,14 @@ class TextReply(NamedTuple):
 
 
 class Speaker(Protocol):
-    """Says the next action of a seat."""
+    """Returns the next action of a seat as text."""
 
     async def reply(self, observation: Observation) -> TextReply: ...
 
 
 @dataclass
 class TextSeat:
-    """One seat in one episode, as `play` asks it. A refused action is told to it, and costs a turn."""
+    """The seat of a text player in one episode. A refused action costs a turn, and the player observes the reason."""
 
     name: str
     speaker: Speaker
@@ -41,15 +41,15 @@ class TextSeat:
     ends_when_malformed = False
 
     async def act(self, observation: Observation, state: str | None = None) -> Message:
-        spoken = await self.speaker.reply(observation)
+        reply = await self.speaker.reply(observation)
         images = tuple(image for message in observation.messages for image in message.images)
         turn = Turn(
             parent=len(self.turns) - 1,
             context=NO_SAMPLE.tokens,
             sample=NO_SAMPLE,
-            message=spoken.message,
+            message=reply.message,
             reward=self.pending_reward,
-            info={"tokens": float(spoken.tokens)} if spoken.tokens else {},
+            info={"tokens": float(reply.tokens)} if reply.tokens else {},
             images=images,
             state=state,
             observed=(*observation.system, *observation.messages),
@@ -57,12 +57,12 @@ class TextSeat:
         )
         self.turns.append(turn)
         self.pending_reward = 0.0
-        if spoken.message is None:
-            raise ActionError(spoken.fault)
-        return spoken.message
+        if reply.message is None:
+            raise ActionError(reply.fault)
+        return reply.message
 
     def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
-        """Adds to the last turn; what comes before the first turn is owed to it."""
+        """Adds a reward to the last turn; a reward before the first turn is added to that turn."""
         if not self.turns:
             self.pending_reward += reward
             return

@@ -32,7 +32,7 @@ async def test_experts_and_chance_side_by_side() -> None:
     assert [result.name for result in ended.results] == ["expert", "random", "expert-2"]
     assert ended.named("expert").overall.success.mean == 1.0
     assert ended.named("expert").summary == ended.named("expert-2").summary
-    assert ended.shown.count("they part here") <= 3
+    assert ended.shown.count("actions differ from here on") <= 3
     assert "expert, expert-2 see:" in ended.shown
     assert re.search(r"random - expert +-[\d.]+ \[", ended.shown)
     assert max(map(len, ended.shown.splitlines())) <= 80
@@ -156,7 +156,7 @@ async def test_hostile_words_reach_no_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("operators", "asked", "told"),
     [
-        ((), {}, "nobody plays"),
+        ((), {}, "--operator is missing"),
         (("nosuch",), {}, "expected expert, random, person"),
         (("http://127.0.0.1:1/v1",), {}, "by its address and its model"),
         (("http://127.0.0.1:1/v1#m",), {}, "nothing answers at 127.0.0.1 port 1"),

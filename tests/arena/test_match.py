@@ -31,12 +31,12 @@ class Watching:
     told: list[tuple[str, int, list[str]]] = field(default_factory=list)
     rows: list[OperatorTurn] = field(default_factory=list)
 
-    def seen(self, turn: int, rows: Sequence[OperatorTurn]) -> None:
-        self.told.append(("seen", turn, [row.name for row in rows]))
+    def show_observations(self, number: int, turns: Sequence[OperatorTurn]) -> None:
+        self.told.append(("seen", number, [turn.name for turn in turns]))
 
-    def acted(self, turn: int, rows: Sequence[OperatorTurn]) -> None:
-        self.told.append(("acted", turn, [row.name for row in rows]))
-        self.rows += rows
+    def show_actions(self, number: int, turns: Sequence[OperatorTurn]) -> None:
+        self.told.append(("acted", number, [turn.name for turn in turns]))
+        self.rows += turns
 
 
 @dataclass
@@ -121,7 +121,7 @@ def test_a_refused_action_is_its_own_fault_and_costs_a_turn() -> None:
 
 def test_what_a_watcher_raises_is_charged_to_nobody() -> None:
     class Gone(Watching):
-        def seen(self, turn: int, rows: Sequence[OperatorTurn]) -> None:
+        def show_observations(self, number: int, turns: Sequence[OperatorTurn]) -> None:
             raise BrokenPipeError("nobody reads")
 
     with pytest.raises(ExceptionGroup, match="TaskGroup") as raised:
@@ -177,7 +177,7 @@ def test_more_operators_than_a_world_can_hold_are_refused() -> None:
         def make(self, task: Task) -> Any:
             return TOY.make(task)
 
-    with pytest.raises(ConfigError, match="2 operators play at once, but this world holds 1"):
+    with pytest.raises(ConfigError, match="2 operators need as many environments at once, but this one allows 1"):
         bout(ExpertOperator("a"), ExpertOperator("b"), family=Small())
 
 

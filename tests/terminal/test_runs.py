@@ -93,7 +93,7 @@ def test_differences_are_by_key(run):
     }
     text = printed(runs.difference_table(run, other), 80)
     assert "stages.rl.groups.max_lag = 1 -> 2" in text
-    assert "they were told the same" in printed(runs.difference_table(run, run), 80)
+    assert "These runs have the same configuration" in printed(runs.difference_table(run, run), 80)
 
 
 def test_the_command_for_scripts(run):
@@ -102,7 +102,7 @@ def test_the_command_for_scripts(run):
     assert (told["name"], told["state"], told["done"], told["total"]) == ("made-1", "finished", 6, 6)
     assert told["evaluations"][-1]["summary"]["overall"]["success"]["mean"] == 0.5
     done = CliRunner().invoke(app, ["runs", str(run), "--diff"])
-    assert "needs the two runs" in str(done.exception)
+    assert "compares two runs" in str(done.exception)
 
 
 def test_a_config_of_other_types_is_shown_all_the_same(run):

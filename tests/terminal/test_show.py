@@ -53,7 +53,7 @@ def test_a_step_lists_rewards_and_advantages(run):
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_an_episode_with_branches(run, width):
     text = told(run, "rl/0/0/forest", width)
-    for said in ("(thinks) a door perhaps", "640x480, 1 kB", "not in blobs/", "branches off turn 1", "a new context"):
+    for said in ("(reasoning) a door perhaps", "640x480, 1 kB", "not in blobs/", "branches off turn 1", "a new context"):
         assert said in " ".join(text.split())
     assert 'calls look(at="door", n=2)' in text
     assert text.endswith("turn 1\n  └ turn 2, 3\n  └ turn 4\nturn 5\n")
@@ -65,7 +65,7 @@ def test_what_is_known_of_a_turn(run):
     assert "done, success, reward 1 (native 1)" in text
     assert "judge says" in text
     assert "I saw 1 of it" in text
-    assert "the others of its group earned 0" in text
+    assert "rewards of the other episodes of its group: 0" in text
     assert "address rl/1/0/1" in text
 
 
@@ -105,16 +105,16 @@ def test_the_prompt_is_all_that_the_model_saw(run):
     assert shown.vocabulary is not None
     text = printed(tokens.prompt(record, 4, "", shown.vocabulary), 80)  # off turn 1, so without turns 2 and 3
     assert text == "<|im_start|>\ngo north<|im_start|>\n\n6 tokens\n"
-    with pytest.raises(RecordError, match="no turn 9 of 'agent' in this episode: it has 5"):
+    with pytest.raises(RecordError, match="--prompt 9: the seat 'agent' of this episode has 5 turns"):
         tokens.prompt(record, 9, "", shown.vocabulary)
-    with pytest.raises(RecordError, match="no seat 'x'"):
+    with pytest.raises(RecordError, match="--seat x: this episode has the seats"):
         tokens.prompt(record, 1, "x", shown.vocabulary)
 
 
 def test_an_episode_is_found_by_what_people_call_it(run):
     names = [find.load_episode(run, name)[0].episode.id for name in ("rl/2/1/0", "rl/0/0/fo", "rl/2/0/1", "rl/0/0/1")]
     assert names == ["rl/2/1/0", "rl/0/0/forest", "rl/2/1/1", "rl/0/0/seats"]
-    with pytest.raises(RecordError, match=r"several episodes of .* begin with 'rl/0/0/f'"):
+    with pytest.raises(RecordError, match=r"ids of several episodes in .* begin with 'rl/0/0/f'"):
         find.load_episode(run, "rl/0/0/f")
     with pytest.raises(RecordError, match="no episode 'nothing'"):
         find.load_episode(run, "nothing")
@@ -155,7 +155,7 @@ def test_of_a_damaged_run_what_is_there_is_shown(run, name):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--tokens"], "are of one episode"),
+        (["--tokens"], "need an episode"),
         (["rl/2/1/0", "--step", "1"], "leave out the episode"),
         (["--step", "1", "--stage", "nothing"], "none yet"),
         (["--step", "1", "--find", "x"], "leave out --step"),
@@ -174,4 +174,4 @@ def test_the_command_without_a_vocabulary(run):
     config = (run / "config.toml").read_text()
     (run / "config.toml").write_text(config.replace('"tiny"', '"gone.gguf"'))
     done = CliRunner().invoke(app, ["show", str(run), "rl/2/1/0", "--prompt", "1"])
-    assert "has no vocabulary.json, and its model's tokenizer cannot be had" in str(done.exception)
+    assert "has no vocabulary.json, and its model's tokenizer cannot be loaded" in str(done.exception)

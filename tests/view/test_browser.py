@@ -173,7 +173,7 @@ def test_runs_are_ticked_and_compared(tab: Tab) -> None:
     page.check("input[name=seeds]")
     page.wait_for_selector("path.band")
     page.click("input[value=seed1]")  # it leaves with its run: nobody can see it unticked
-    page.wait_for_selector("h1:has-text('1 run ')")
+    page.wait_for_selector("h1:text-is('Comparison of 1 run')")
     page.select_option("select[aria-label='add a run']", "another" if "another" in page.content() else "seed1")
     page.wait_for_selector("h1:has-text('2 runs')")
 

@@ -68,7 +68,7 @@ def test_a_file_that_is_there_is_kept(runs: Path, tmp_path: Path, monkeypatch, c
     out = tmp_path / "report.html"
     out.write_text("mine")
     assert run_command(monkeypatch, "report", str(runs / "seed0"), "--out", str(out)) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "this file exists" in capsys.readouterr().err
     assert out.read_text() == "mine"
     assert run_command(monkeypatch, "report", str(runs / "seed0"), "--out", str(out), "--force") == 0
     assert "Sojourn" in out.read_text()
