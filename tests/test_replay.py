@@ -219,7 +219,10 @@ def test_the_command_says_and_returns_what_came_of_it(tmp_path: Path):
     code, said = command("replay", run, entries[0].id)
     assert (code, said) == (0, f"{entries[0].id}: same observations and rewards in 4 turns\n")
     assert command("replay", run, "--all") == (0, "4 of 4 episodes gave the same observations and rewards\n")
-    assert command("replay", run, "--sample", 3, "--where", "stage:rl") == (0, "3 of 3 episodes gave the same observations and rewards\n")
+    assert command("replay", run, "--sample", 3, "--where", "stage:rl") == (
+        0,
+        "3 of 3 episodes gave the same observations and rewards\n",
+    )
     other = rewritten(run, of_turn(1, observed=SHOWN))
     code, said = command("replay", other, "--all")
     assert code == 1

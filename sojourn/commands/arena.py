@@ -21,7 +21,9 @@ class Page(CleanConsole):
 
 
 def arena(
-    env: Annotated[str, typer.Argument(help="An environment (see `sojourn envs`), 'module:Class', a recipe, or a run folder.")],
+    env: Annotated[
+        str, typer.Argument(help="An environment (see `sojourn envs`), 'module:Class', a recipe, or a run folder.")
+    ],
     overrides: Overrides = None,
     operator: Annotated[
         list[str] | None,
@@ -34,13 +36,17 @@ def arena(
     first: Annotated[int, typer.Option(min=0, help="The index of the first task in the split.")] = 0,
     split: Annotated[str, typer.Option(help="The split of the tasks: train or test.")] = "test",
     seed: Annotated[int, typer.Option(help="The seed of sampling and of random actions.")] = 0,
-    turns: Annotated[int, typer.Option(min=0, help="The turn limit of an episode; 0 takes it from the recipe or the runs.")] = 0,
+    turns: Annotated[
+        int, typer.Option(min=0, help="The turn limit of an episode; 0 takes it from the recipe or the runs.")
+    ] = 0,
     greedy: Annotated[bool, typer.Option("--greedy", help="Sample from runs at temperature 0.")] = False,
     seat: Annotated[str, typer.Option(help="The seat that the operators play, if there are several.")] = "",
     others: Annotated[str, typer.Option(help="The operator that plays the other seats.")] = "",
     key: Annotated[str, typer.Option(help="The environment variable that holds the endpoint's API key.")] = "",
     brief: Annotated[bool, typer.Option("--brief", help="Print one line per task, without its turns.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Record the match in this new run folder, for `sojourn view`.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Record the match in this new run folder, for `sojourn view`.")
+    ] = None,
 ) -> None:
     """Play the same tasks with several operators in lock-step, and compare their actions and results."""
     family, table = world_and_table(env, overrides)

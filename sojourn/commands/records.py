@@ -33,7 +33,9 @@ def export(
     format: Annotated[str, typer.Option(help="The format: prov, adp, chat or parquet.")] = "chat",
     out: Annotated[Path | None, typer.Option(help="The file to write, which must not exist.")] = None,
     where: Where = "",
-    tokens: Annotated[bool, typer.Option("--tokens", help="With chat: include all tokens, for exact training.")] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="With chat: include all tokens, for exact training.")
+    ] = False,
 ) -> None:
     """Export episodes as W3C PROV, Agent Data Protocol, chat messages or Parquet."""
     from sojourn.record.export import export as write
@@ -43,7 +45,9 @@ def export(
     if out is None:
         raise ConfigError(f"--out is missing: name the file to write, such as --out episodes.{format}")
     if tokens and format != "chat":
-        raise ConfigError(f"--tokens needs --format chat: {format} {'has digests only' if format == 'prov' else 'always has tokens'}")
+        raise ConfigError(
+            f"--tokens needs --format chat: {format} {'has digests only' if format == 'prov' else 'always has tokens'}"
+        )
     written = write(run, out, format, _choice(run, episodes, where, tokens))
     print(f"{out}: {_counted(written.episodes, 'episode')}, {_counted(written.records, written.unit)}")
     for sentence in written.left_out[:MAX_LEFT_OUT]:
@@ -76,7 +80,8 @@ def replay(
     sample: Annotated[int, typer.Option(min=0, help="Replay this number of episodes, spread over the run.")] = 0,
     where: Where = "",
 ) -> None:
-    """Play recorded actions again, and check that the environment answers as it did. The exit code is 1 if it does not."""
+    """Play recorded actions again, and check that the environment answers as it did. The exit code is 1 if it does
+    not."""
     from sojourn.record.export.chosen import Chosen
     from sojourn.record.run import RunFolder
 

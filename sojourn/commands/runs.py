@@ -12,11 +12,17 @@ from sojourn.terminal.output import CleanConsole
 
 
 def runs(
-    folders: Annotated[list[Path] | None, typer.Argument(help="Run folders, or folders that hold runs. (default: runs)")] = None,
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Run folders, or folders that hold runs. (default: runs)")
+    ] = None,
     name: Annotated[str, typer.Option(help="List only runs whose name contains this text.")] = "",
     tag: Annotated[str, typer.Option(help="List only runs with this tag (record.tags).")] = "",
-    diff: Annotated[bool, typer.Option("--diff", help="Show where two runs differ: configs, seeds, models, packages.")] = False,
-    curve: Annotated[Path | None, typer.Option(help="Draw the curves of the runs (seeds of one recipe) to this PNG.")] = None,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Show where two runs differ: configs, seeds, models, packages.")
+    ] = False,
+    curve: Annotated[
+        Path | None, typer.Option(help="Draw the curves of the runs (seeds of one recipe) to this PNG.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List runs with their state, their step, their success rate, and the results of their evaluations."""

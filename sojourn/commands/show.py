@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 
 def show(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    episode: Annotated[str, typer.Argument(help="An episode: its id, the beginning of its id, or stage/step/group/place.")] = "",
+    episode: Annotated[
+        str, typer.Argument(help="An episode: its id, the beginning of its id, or stage/step/group/place.")
+    ] = "",
     stage: Annotated[str, typer.Option(help="The stage to show. (default: the last one that was trained)")] = "",
     step: Annotated[int | None, typer.Option(help="Show the groups of this step (counted from 0).")] = None,
     find: Annotated[str, typer.Option(help="Show the episodes that match a query, such as 'refund reward:>0.5'.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="With --find: the maximum number of episodes.")] = 20,
     tokens: Annotated[
-        bool, typer.Option("--tokens", help="Show each sampled token of the episode with log-probability and advantage.")
+        bool,
+        typer.Option("--tokens", help="Show each sampled token of the episode with log-probability and advantage."),
     ] = False,
     prompt: Annotated[int | None, typer.Option(help="Show the exact prompt of this turn (counted from 1).")] = None,
     seat: Annotated[str, typer.Option(help="With --prompt: the seat. (default: the first one)")] = "",
@@ -40,7 +43,9 @@ def show(
     if episode and (step is not None or stage or find):
         raise ConfigError("--step, --stage and --find show several episodes: leave them out, or leave out the episode")
     if find and (step is not None or stage):
-        raise ConfigError("--step and --stage cannot be combined with --find: put them into the query, such as 'stage:rl step:3'")
+        raise ConfigError(
+            "--step and --stage cannot be combined with --find: put them into the query, such as 'stage:rl step:3'"
+        )
     if episode:
         _episode(run, episode, console, tokens, prompt, seat, full, json)
     elif find:
@@ -104,4 +109,6 @@ def _vocabulary(run: Path) -> Vocabulary:
     try:
         return pieces.vocabulary(Codec(loading.tokenizer(model)))
     except SojournError as error:
-        raise RecordError(f"{run} has no vocabulary.json, and its model's tokenizer cannot be loaded: {error}") from error
+        raise RecordError(
+            f"{run} has no vocabulary.json, and its model's tokenizer cannot be loaded: {error}"
+        ) from error

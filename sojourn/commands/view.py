@@ -12,7 +12,9 @@ from sojourn.errors import ConfigError, MissingExtraError
 
 
 def view(
-    folders: Annotated[list[Path] | None, typer.Argument(help="Run folders, or folders that hold runs. (default: runs)")] = None,
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Run folders, or folders that hold runs. (default: runs)")
+    ] = None,
     host: Annotated[
         str, typer.Option(help="The address to listen on. Any address but loopback requires a token.")
     ] = "127.0.0.1",

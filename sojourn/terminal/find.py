@@ -45,7 +45,7 @@ def search_table(run: Path, query: str, limit: int, width: int) -> Group:
     if entries:
         lines += rows(episode_columns(entries), width, [_excerpt(row.excerpt) for row in page.rows])
     if page.next is not None:
-        lines.append(Text(f"these are the first {len(entries)}: --limit {5 * limit} shows more", "dim"))
+        lines.append(Text(f"the first {len(entries)}: --limit {5 * limit} shows more", "dim"))
     return Group(*lines, *(Text(f"missing: {line(sentence, 500)}", "red") for sentence in missing))
 
 

@@ -33,7 +33,7 @@ async def test_experts_and_chance_side_by_side() -> None:
     assert ended.named("expert").overall.success.mean == 1.0
     assert ended.named("expert").summary == ended.named("expert-2").summary
     assert ended.shown.count("actions differ from here on") <= 3
-    assert "expert, expert-2 see:" in ended.shown
+    assert "expert, expert-2 observe:" in ended.shown
     assert re.search(r"random - expert +-[\d.]+ \[", ended.shown)
     assert max(map(len, ended.shown.splitlines())) <= 80
 
@@ -74,7 +74,7 @@ async def test_an_endpoint_that_breaks_is_a_failure_and_no_play() -> None:
     assert ended.named("model").failed == 1
     assert ended.named("model").overall.episodes == 0
     assert ended.named("expert").overall.success.mean == 1.0
-    assert "which does not count as its play" in ended.shown
+    assert "so this episode is not counted" in ended.shown
     assert "answered 500" in ended.shown
 
 
@@ -161,7 +161,7 @@ async def test_hostile_words_reach_no_terminal(tmp_path: Path) -> None:
         (("http://127.0.0.1:1/v1",), {}, "by its address and its model"),
         (("http://127.0.0.1:1/v1#m",), {}, "nothing answers at 127.0.0.1 port 1"),
         (("person", "person"), {}, "name it once"),
-        (("expert",), {"others": "person"}, "a person takes one seat"),
+        (("expert",), {"others": "person"}, "a person can only play as --operator"),
         (("expert",), {"split": "test", "first": 10**9}, "has 1000 tasks"),
     ],
 )

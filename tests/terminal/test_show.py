@@ -43,7 +43,7 @@ def test_a_step_lists_rewards_and_advantages(run):
     rows = [line.split() for line in text.splitlines() if line.startswith("rl/2/0/")]
     assert [row[:3] for row in rows] == [["rl/2/0/0", "0", "-0.5"], ["rl/2/0/1", "1", "+0.5"]]
     assert "the server is gone" in printed(step.table(run, "rl", 0, 80), 80)
-    with pytest.raises(RecordError, match="it has steps 0 to 3"):
+    with pytest.raises(RecordError, match="has the steps 0 to 3"):
         step.table(run, "rl", 9, 80)
     with pytest.raises(RecordError):
         step.table(run, "rl", 2**63, 80)
@@ -53,7 +53,13 @@ def test_a_step_lists_rewards_and_advantages(run):
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_an_episode_with_branches(run, width):
     text = told(run, "rl/0/0/forest", width)
-    for said in ("(reasoning) a door perhaps", "640x480, 1 kB", "not in blobs/", "branches off turn 1", "a new context"):
+    for said in (
+        "(reasoning) a door perhaps",
+        "640x480, 1 kB",
+        "not in blobs/",
+        "branches off turn 1",
+        "a new context",
+    ):
         assert said in " ".join(text.split())
     assert 'calls look(at="door", n=2)' in text
     assert text.endswith("turn 1\n  └ turn 2, 3\n  └ turn 4\nturn 5\n")
@@ -63,7 +69,7 @@ def test_what_is_known_of_a_turn(run):
     text = " ".join(told(run, "rl/1/1/1").split())
     assert "reward 1, advantage +0.5, 2 tokens, logprob -1, weights 3 (lag 1)" in text
     assert "done, success, reward 1 (native 1)" in text
-    assert "judge says" in text
+    assert "the judge's text" in text
     assert "I saw 1 of it" in text
     assert "rewards of the other episodes of its group: 0" in text
     assert "address rl/1/0/1" in text
@@ -84,7 +90,7 @@ def test_hostile_text_is_spelled_out_and_clipped(run):
     assert len(text) < 5000
     assert "go\\x1b[2J☃" in text  # what could not be read, from its tokens
     assert told(run, "rl/0/0/hostile", full=True).count("a") > 100_000
-    assert "failed: the server is gone\\x1b[2J" in told(run, "rl/0/0/failed")
+    assert "not trained on: the server is gone\\x1b[2J" in told(run, "rl/0/0/failed")
 
 
 def test_tokens_are_numbers_in_a_file_and_colours_in_a_terminal(run):
@@ -157,7 +163,7 @@ def test_of_a_damaged_run_what_is_there_is_shown(run, name):
     [
         (["--tokens"], "need an episode"),
         (["rl/2/1/0", "--step", "1"], "leave out the episode"),
-        (["--step", "1", "--stage", "nothing"], "none yet"),
+        (["--step", "1", "--stage", "nothing"], "has no episodes"),
         (["--step", "1", "--find", "x"], "leave out --step"),
     ],
 )

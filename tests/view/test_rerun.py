@@ -328,7 +328,7 @@ def test_whoever_is_idle_is_not_waited_for(played: Path) -> None:
         page = browser.over(browser.begin("closing", 1))
     finally:
         reruns.close()
-    assert "nobody acted for" in page.text
+    assert "no action was entered for" in page.text
     assert not OPEN
 
 
