@@ -231,7 +231,7 @@ def test_the_command_says_and_returns_what_came_of_it(tmp_path: Path):
     assert "choose the episodes to replay" in command("replay", run)[1]
     assert "no episode 'nobody'" in command("replay", run, "nobody")[1]
     assert "is not a run folder" in command("replay", tmp_path, "--all")[1]
-    assert "leave it out" in command("replay", run, entries[0].id, "--where", "stage:rl")[1]
+    assert "leave one of them out" in command("replay", run, entries[0].id, "--where", "stage:rl")[1]
 
 
 def test_a_damaged_record_is_told_and_the_others_are_played(tmp_path: Path):

@@ -46,20 +46,22 @@ def available_weights(run: Path) -> list[Weights]:
 
 def find_weights(run: Path, name: str) -> Weights:
     """Returns the weights of this name (a stage, a number of steps, or "before"), by default the newest."""
-    found = available_weights(run)
+    available = available_weights(run)
     if not name:
         newest = checkpoint.latest(run / "checkpoints")
         if newest is None:
             raise RecordError(
                 f"'{run}' has no complete checkpoint yet: train it, or play its initial weights, {run}@{BEFORE}"
             )
-        return next((one for one in found if one.checkpoint == newest), Weights(str(newest.step), newest))
-    for one in found:
+        return next((one for one in available if one.checkpoint == newest), Weights(str(newest.step), newest))
+    for one in available:
         if name == one.name or (one.checkpoint is not None and name == str(one.checkpoint.step)):
             if one.checkpoint is not None:
                 one.checkpoint.verify()
             return one
-    raise ConfigError(f"'{run}@{name}': this run has no such weights; it has {', '.join(w.name for w in found)}")
+    raise ConfigError(
+        f"'{run}@{name}': this run has no such weights; it has {', '.join(one.name for one in available)}"
+    )
 
 
 class LoadedModel(NamedTuple):
@@ -72,9 +74,9 @@ class LoadedModel(NamedTuple):
 
     def context(self, context: AgentContext, greedy: bool = False, sampler: Any = None) -> AgentContext:
         """Returns an agent's context with this model, which samples as the run's evaluations do (or by `sampler`)."""
-        asked = self.recipe.evaluation
-        temperature = 0.0 if greedy else asked.temperature
-        params = replace(self.recipe.sampling.params(), temperature=temperature, top_p=asked.top_p)
+        evaluation = self.recipe.evaluation
+        temperature = 0.0 if greedy else evaluation.temperature
+        params = replace(self.recipe.sampling.params(), temperature=temperature, top_p=evaluation.top_p)
         return replace(
             context, renderer=self.renderer, sampler=sampler or self.sampler, max_context=self.max_context,
             params=replace(params, seed=context.params.seed),
@@ -82,14 +84,14 @@ class LoadedModel(NamedTuple):
 
 
 @asynccontextmanager
-async def load_model(recipe: Recipe, found: Weights) -> AsyncIterator[LoadedModel]:
+async def load_model(recipe: Recipe, weights: Weights) -> AsyncIterator[LoadedModel]:
     """Loads a model for the time of the context."""
-    kept = found.checkpoint or found_weights(recipe)
+    checkpoint = weights.checkpoint or found_weights(recipe)
     backend = recipe.backend.open(recipe.model, recipe.renderer, recipe.seed, None, None)
     try:
-        if kept is not None:
-            backend.trainer.load(kept.weights, weights_only=True)
-            backend.trainer.version = _version(kept) - 1  # published below, under the number that the run gave it
+        if checkpoint is not None:
+            backend.trainer.load(checkpoint.weights, weights_only=True)
+            backend.trainer.version = _version(checkpoint) - 1  # `publish` below adds 1, which gives the run's version
         await backend.trainer.publish()
         yield LoadedModel(recipe, backend.renderer, backend.sampler, backend.max_context)
     finally:
@@ -97,10 +99,10 @@ async def load_model(recipe: Recipe, found: Weights) -> AsyncIterator[LoadedMode
         backend.trainer.close()
 
 
-def _version(kept: Checkpoint) -> int:
+def _version(checkpoint: Checkpoint) -> int:
     """Returns the version of a checkpoint's weights, 1 if the checkpoint does not say."""
     try:
-        version = json.loads(read_text(kept.path / "state.json", LARGEST))["parts"]["trainer"]["version"]
+        version = json.loads(read_text(checkpoint.path / "state.json", LARGEST))["parts"]["trainer"]["version"]
     except (OSError, ValueError, LookupError, TypeError):
         return 1
     return version if isinstance(version, int) else 1
@@ -120,7 +122,7 @@ class CheckpointOperator:
     @classmethod
     def parse(cls, text: str, greedy: bool = False) -> CheckpointOperator:
         """Parses a run folder with optional weights after an @, such as runs/x, runs/x@warmup or runs/x@120."""
-        folder, _, word = (
+        folder, _, weights = (
             (text, "", "") if Path(text).is_dir() else text.rpartition("@") if "@" in text else (text, "", "")
         )
         if not (Path(folder) / "config.toml").is_file():
@@ -128,7 +130,7 @@ class CheckpointOperator:
                 f"--operator {text}: expected expert, random, person, an endpoint such as "
                 "http://127.0.0.1:8000/v1#model, or a run folder such as runs/x or runs/x@warmup"
             )
-        return cls(Path(folder).resolve().name + (f"@{word}" if word else ""), Path(folder), word, greedy)
+        return cls(Path(folder).resolve().name + (f"@{weights}" if weights else ""), Path(folder), weights, greedy)
 
     async def open(self, family: EnvFamily, limits: Limits) -> None:
         recipe = recipes.load(self.run).recipe

@@ -35,10 +35,10 @@ class Recording:
         for name, group, scores in zip(names, task.groups, task.scores, strict=True):
             self.store.append(STAGE_PREFIX + name, 0, [group], [scores])
 
-    def add_results(self, found: Sequence[Result]) -> None:
-        for one in found:
-            if one.overall.episodes:
-                self.folder.add_evaluation(one.name, STAGE_PREFIX + one.name, 0, one.summary)
+    def add_results(self, results: Sequence[Result]) -> None:
+        for result in results:
+            if result.overall.episodes:
+                self.folder.add_evaluation(result.name, STAGE_PREFIX + result.name, 0, result.summary)
 
     def close(self) -> None:
         self.store.close()

@@ -42,7 +42,8 @@ class Difference(NamedTuple):
     same: int
 
 
-def results(names: Sequence[str], tasks: Sequence[TaskResult]) -> list[Result]:
+def match_results(names: Sequence[str], tasks: Sequence[TaskResult]) -> list[Result]:
+    """Returns the result of each operator over all finished tasks."""
     return [_result(name, at, tasks) for at, name in enumerate(names)]
 
 
@@ -56,7 +57,7 @@ def _result(name: str, at: int, tasks: Sequence[TaskResult]) -> Result:
     return Result(name, summarise(groups, [task.scores[at] for task in tasks]), tokens, seconds, failed)
 
 
-def differences(names: Sequence[str], tasks: Sequence[TaskResult]) -> list[Difference]:
+def paired_differences(names: Sequence[str], tasks: Sequence[TaskResult]) -> list[Difference]:
     """Returns the differences of every pair of operators, the later named minus the earlier."""
     return [
         _difference(names[b], names[a], [task for task in tasks if task.scores[a] and task.scores[b]], a, b)
@@ -80,11 +81,12 @@ def _difference(name: str, against: str, tasks: Sequence[TaskResult], a: int, b:
     )  # fmt: skip
 
 
-def result_table(found: Sequence[Result]) -> Table:
+def result_table(results: Sequence[Result]) -> Table:
+    """Returns a table with the estimates of each operator, with 95% intervals of the success rate."""
     table = Table("operator", box=None, pad_edge=False, padding=(0, 2, 0, 0), title="", header_style="bold")
     for column in ("success", "reward", "turns", "tokens", "s", "failed"):
         table.add_column(column, justify="right", no_wrap=True)
-    for one in found:
+    for one in results:
         part = one.overall
         table.add_row(
             one.name, part.success.percent if part.episodes else "-", number(part.reward.mean),
@@ -93,13 +95,13 @@ def result_table(found: Sequence[Result]) -> Table:
     return table
 
 
-def difference_table(found: Sequence[Difference]) -> Table:
+def difference_table(results: Sequence[Difference]) -> Table:
     """Returns a table of the paired differences with 95% intervals, and the numbers of better, equal and worse
     tasks."""
     table = Table("by task", box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in ("success", "reward", "better", "same", "worse"):
         table.add_column(column, justify="right", no_wrap=True)
-    for one in found:
+    for one in results:
         counts = map(str, (one.better, one.same, one.worse))
         success = one.success._replace(low=max(one.success.low, -1.0), high=min(one.success.high, 1.0))
         table.add_row(f"{one.name} - {one.against}", _signed(success), _signed(one.reward), *counts)

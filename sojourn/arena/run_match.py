@@ -84,26 +84,26 @@ async def run_match(
 ) -> list[Result]:
     """Plays a match, prints it, and records it if `config.out` names a folder."""
     tasks = _tasks(family, config)
-    seated = operators(config, console, stream)
+    players = operators(config, console, stream)
     others = operator(config.others, config, console) if config.others else None
     if isinstance(others, PersonOperator):
         raise ConfigError("--others person: a person can only play as --operator: name another operator for --others")
-    names = [one.name for one in seated]
-    shown = MatchDisplay(console, names, config.brief)
+    names = [one.name for one in players]
+    screen = MatchDisplay(console, names, config.brief)
     limits = _limits(config, table)
-    match = Match(family, seated, limits, shown, config.seed, config.seat, others)
+    match = Match(family, players, limits, screen, config.seed, config.seat, others)
     match.check(tasks)
     played: list[TaskResult] = []
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(opened(family))
-        for one in (*seated, *([others] if others else ())):
+        for one in (*players, *([others] if others else ())):
             stack.push_async_callback(one.close)
             await one.open(family, limits)
         if not config.turns:
-            match.limits = _training_limits(seated, limits)
+            match.limits = _training_limits(players, limits)
         recording = _recording(stack, config, table, match, names)
         try:
-            await _play(match, tasks, played, shown, recording)
+            await _play(match, tasks, played, screen, recording)
         except asyncio.CancelledError:
             console.print("The match was stopped. These are the results of its finished tasks.", style="yellow")
             _print_results(console, names, played, recording)
@@ -112,15 +112,15 @@ async def run_match(
 
 
 async def _play(
-    match: Match, tasks: Sequence[Task], played: list[TaskResult], shown: MatchDisplay, recording: Recording | None
+    match: Match, tasks: Sequence[Task], played: list[TaskResult], screen: MatchDisplay, recording: Recording | None
 ) -> None:
     for number, task in enumerate(tasks):
-        shown.task(number + 1, len(tasks), task)
+        screen.task(number + 1, len(tasks), task)
         result = await match.play_task(number, task)
         played.append(result)
-        shown.task_result(number + 1, len(tasks), result)
+        screen.task_result(number + 1, len(tasks), result)
         if recording is not None:
-            recording.add_task(shown.names, result)
+            recording.add_task(screen.names, result)
         if any(isinstance(one, PersonOperator) and one.left for one in match.operators):
             return
 
@@ -129,44 +129,48 @@ def _print_results(
     console: Console, names: Sequence[str], played: Sequence[TaskResult], recording: Recording | None
 ) -> list[Result]:
     """Prints the results of the finished tasks, records them, and returns them."""
-    found = results.results(names, played)
+    summary = results.match_results(names, played)
     if played:
         console.print()
         console.print(match_display.task_table(names, played))
-        console.print(results.result_table(found))
+        console.print(results.result_table(summary))
         if len(names) > 1:
             console.print()
-            console.print(results.difference_table(results.differences(names, played)))
+            console.print(results.difference_table(results.paired_differences(names, played)))
     if recording is not None:
-        recording.add_results(found)
+        recording.add_results(summary)
         console.print(f"recorded in {recording.folder.path}: sojourn view {recording.folder.path}", soft_wrap=True)
-    return found
+    return summary
 
 
 def _tasks(family: EnvFamily, config: MatchConfig) -> Sequence[Task]:
     offered = listed(family, config.split)
-    found = offered[config.first : config.first + config.tasks]
-    if not len(found):
+    chosen = offered[config.first : config.first + config.tasks]
+    if not len(chosen):
         raise ConfigError(
-            f"--split {config.split} --first {config.first}: this split has {len(offered)} tasks: name others"
+            f"--split {config.split} --first {config.first}: this split has {len(offered)} tasks, so choose a smaller "
+            "--first"
         )
-    for task in found:
+    for task in chosen:
         check_task(task)
-    return list(found)
+    return list(chosen)
 
 
 def _limits(config: MatchConfig, table: Mapping[str, Any]) -> Limits:
-    own = table.get("rollout", {}).get("limits", {})
+    """Returns the limits of the config, with the turn limit of the command line if there is one."""
+    given = table.get("rollout", {}).get("limits", {})
     limits = (
-        Limits(**{key: own[key] for key in ("turns", "stall_s") if key in own}) if own else Limits(turns=DEFAULT_TURNS)
+        Limits(**{key: given[key] for key in ("turns", "stall_s") if key in given})
+        if given
+        else Limits(turns=DEFAULT_TURNS)
     )
     return replace(limits, turns=config.turns) if config.turns else limits
 
 
-def _training_limits(seated: Sequence[Operator], limits: Limits) -> Limits:
+def _training_limits(players: Sequence[Operator], limits: Limits) -> Limits:
     """Returns the limits with the longest turn limit of the runs that play, if any does."""
     turns = [
-        one.model.recipe.rollout.limits.turns for one in seated if isinstance(one, CheckpointOperator) and one.model
+        one.model.recipe.rollout.limits.turns for one in players if isinstance(one, CheckpointOperator) and one.model
     ]
     return replace(limits, turns=max(turns)) if turns else limits
 
@@ -184,7 +188,7 @@ def _recording(
     limits = {"turns": match.limits.turns, "stall_s": match.limits.stall_s}
     arena_config = {"name": "arena", "seed": config.seed, "env": table["env"], "rollout": {"limits": limits}}
     recording = stack.enter_context(Recording(config.out, toml.dump(arena_config), config.seed, facts))
-    filled = [one.model for one in match.operators if isinstance(one, CheckpointOperator) and one.model]
-    recording.write_vocabulary([found for one in filled if (found := pieces.of(one.renderer)) is not None])
+    models = [one.model for one in match.operators if isinstance(one, CheckpointOperator) and one.model]
+    recording.write_vocabulary([known for model in models if (known := pieces.of(model.renderer)) is not None])
     match.on_blobs = recording.write_blobs
     return recording

@@ -163,7 +163,7 @@ def test_operators_take_one_seat_of_several() -> None:
         bout(RandomOperator("one"), family=game)
     with pytest.raises(ConfigError, match="has the seats row, column"):
         bout(RandomOperator("one"), family=game, seat="middle", others=RandomOperator("random"))
-    with pytest.raises(ConfigError, match="one seat alone"):
+    with pytest.raises(ConfigError, match="only one seat"):
         bout(RandomOperator("one"), others=RandomOperator("random"))
 
 

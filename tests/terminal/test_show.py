@@ -164,7 +164,7 @@ def test_of_a_damaged_run_what_is_there_is_shown(run, name):
         (["--tokens"], "need an episode"),
         (["rl/2/1/0", "--step", "1"], "leave out the episode"),
         (["--step", "1", "--stage", "nothing"], "has no episodes"),
-        (["--step", "1", "--find", "x"], "leave out --step"),
+        (["--step", "1", "--find", "x"], "cannot be combined with --find"),
     ],
 )
 def test_what_does_not_go_together_is_refused(run, words, sentence):

@@ -62,7 +62,7 @@ def test_a_run_tells_of_its_tasks(client: TestClient, runs: Path) -> None:
     never = sum(not any(found) for found in rates.values())
     always = sum(all(found) for found in rates.values())
     page = client.get("/runs/seed0").text
-    assert f"{len(rates)} tasks: {never} never won, {always} always" in page
+    assert f"Of {len(rates)} tasks, {never} were never solved and {always} were always solved" in page
     hardest = re.findall(r"q=task%3A%22?([0-9a-f]{16})", page)[::2]
     assert hardest
     assert all(not any(rates[task] or [1]) for task in hardest[: min(never, len(hardest))])
