@@ -67,16 +67,16 @@ def paired_differences(names: Sequence[str], tasks: Sequence[TaskResult]) -> lis
 
 
 def _difference(name: str, against: str, tasks: Sequence[TaskResult], a: int, b: int) -> Difference:
-    won = [
+    successes = [
         (float(task.groups[b].trajectories[0].success), float(task.groups[a].trajectories[0].success)) for task in tasks
     ]
-    paid = [(task.scores[b][0].total, task.scores[a][0].total) for task in tasks]
-    ranks = [(success, reward) for (success, _), (reward, _) in zip(won, paid, strict=True)]
-    others = [(success, reward) for (_, success), (_, reward) in zip(won, paid, strict=True)]
-    better = sum(mine > theirs for mine, theirs in zip(ranks, others, strict=True))
-    same = sum(mine == theirs for mine, theirs in zip(ranks, others, strict=True))
+    rewards = [(task.scores[b][0].total, task.scores[a][0].total) for task in tasks]
+    ours = [(success, reward) for (success, _), (reward, _) in zip(successes, rewards, strict=True)]
+    theirs = [(success, reward) for (_, success), (_, reward) in zip(successes, rewards, strict=True)]
+    better = sum(x > y for x, y in zip(ours, theirs, strict=True))
+    same = sum(x == y for x, y in zip(ours, theirs, strict=True))
     return Difference(
-        name, against, mean([x - y for x, y in won]), mean([x - y for x, y in paid]),
+        name, against, mean([x - y for x, y in successes]), mean([x - y for x, y in rewards]),
         better, len(tasks) - better - same, same,
     )  # fmt: skip
 

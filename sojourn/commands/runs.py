@@ -50,7 +50,7 @@ def _differ(folders: list[Path], json: bool, console: CleanConsole) -> None:
     from sojourn.terminal import runs as lists
 
     if len(folders) != 2:
-        raise ConfigError(f"--diff compares two runs, but {len(folders)} were given: sojourn runs runs/a runs/b --diff")
+        raise ConfigError("--diff compares two runs: name exactly two, such as sojourn runs runs/a runs/b --diff")
     if json:
         print(format.dumps([difference._asdict() for difference in lists.differences(*folders)], indent=1))
     else:
