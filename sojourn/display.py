@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sojourn.record.intervals import Summary, table, wilson
-from sojourn.terminal.clean import line
+from sojourn.terminal.clean import one_line
 from sojourn.terminal.numbers import duration, metric, number, percent, sparkline
 from sojourn.terminal.output import CleanConsole
 from sojourn.types import Episode
@@ -74,7 +74,7 @@ class Display:
         """Counts a finished episode of the current evaluation or step. A cause of failure is printed once, and
         counted."""
         if episode.error is not None:
-            cause = line(episode.error, 300)
+            cause = one_line(episode.error, 300)
             self._causes[cause] += 1
             if self._causes[cause] == 1 and len(self._causes) <= MAX_CAUSES:
                 self._print(f"an episode failed: {cause}")
@@ -112,7 +112,7 @@ class Display:
 
     def message(self, text: str) -> None:
         """Shows a message."""
-        self._message = line(text, 500)
+        self._message = one_line(text, 500)
         self._print(self._message)
         self._refresh()
 
@@ -133,7 +133,7 @@ class Display:
         """Returns the most frequent causes of failure: two on a small screen, five on others."""
         shown = self._causes.most_common(2 if self.console.height < 30 else 5)
         others = len(self._causes) - len(shown)
-        lines = [Text(line(f"failed {count} x {cause}", 2 * width - 40), "red") for cause, count in shown]
+        lines = [Text(one_line(f"failed {count} x {cause}", 2 * width - 40), "red") for cause, count in shown]
         return [*lines, *([Text(f"and {others} other causes", "dim")] if others else [])]
 
     def __enter__(self) -> Display:
@@ -235,7 +235,7 @@ class Display:
         """Returns the success rate in each environment if there are several."""
         values = self._stage.values
         names = [name for name in values if name.startswith("success_")]
-        shown = [f"{line(name[8:], 20)} {values[name]:.0%}" for name in names[:MAX_WORLDS]]
+        shown = [f"{one_line(name[8:], 20)} {values[name]:.0%}" for name in names[:MAX_WORLDS]]
         return "  ".join([*shown, *([f"and {len(names) - MAX_WORLDS} more"] if len(names) > MAX_WORLDS else [])])
 
     def _took(self) -> list[str]:

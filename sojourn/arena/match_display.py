@@ -12,7 +12,7 @@ from rich.text import Text
 
 from sojourn.arena.lockstep import OperatorTurn
 from sojourn.arena.match import TaskResult
-from sojourn.terminal.clean import clean, line
+from sojourn.terminal.clean import clean, one_line
 from sojourn.terminal.numbers import number, signed
 from sojourn.types import Group, Message, Role, Score, Task
 
@@ -32,7 +32,7 @@ class MatchDisplay:
     def task(self, at: int, count: int, task: Task) -> None:
         self.no_difference_yet = True
         if not self.brief:
-            title = f"task {at} of {count}: {line(task.env)}, {line(task.split)}, seed {task.seed}"
+            title = f"task {at} of {count}: {one_line(task.env)}, {one_line(task.split)}, seed {task.seed}"
             self.console.print(Rule(Text(title, "bold"), align="left", characters="═"))
 
     def show_observations(self, number: int, turns: Sequence[OperatorTurn]) -> None:
@@ -85,7 +85,7 @@ class MatchDisplay:
     def _line(self, turn: OperatorTurn, width: int) -> Text:
         """Returns an operator's name, its action, and its reward with the sum so far."""
         reward = f"{signed(turn.reward)} = {number(turn.total)}" if turn.reward or turn.total else ""
-        action = line(message_line(turn.message), 400) if turn.message is not None else "-" if turn.acted else ""
+        action = one_line(message_line(turn.message), 400) if turn.message is not None else "-" if turn.acted else ""
         room = max(20, self.console.width - width - (len(reward) + 2 if reward else 0))
         action = action if len(action) <= room else action[: room - 1] + "…"
         name = turn.name if len(turn.name) <= width - 2 else turn.name[: width - 3] + "…"
@@ -112,7 +112,7 @@ def task_table(names: Sequence[str], tasks: Sequence[TaskResult]) -> Table:
     for name in names:
         table.add_column(name, justify="right", overflow="fold")
     for result in tasks:
-        label = f"{result.number + 1} {line(result.task.env, 30)} {result.task.seed}"
+        label = f"{result.number + 1} {one_line(result.task.env, 30)} {result.task.seed}"
         table.add_row(label, *map(_cell, result.groups, result.scores))
     return table
 

@@ -11,7 +11,7 @@ import typer
 
 from sojourn import event_loop
 from sojourn.errors import ConfigError
-from sojourn.terminal.clean import line
+from sojourn.terminal.clean import one_line
 
 if TYPE_CHECKING:
     from sojourn.record.episodes.episode_row import Entry
@@ -51,7 +51,7 @@ def export(
     written = write(run, out, format, _choice(run, episodes, where, tokens))
     print(f"{out}: {_counted(written.episodes, 'episode')}, {_counted(written.records, written.unit)}")
     for sentence in written.left_out[:MAX_LEFT_OUT]:
-        print(f"left out: {line(sentence, 500)}", file=sys.stderr)
+        print(f"left out: {one_line(sentence, 500)}", file=sys.stderr)
     if len(written.left_out) > MAX_LEFT_OUT:
         print(f"left out: {len(written.left_out) - MAX_LEFT_OUT} more", file=sys.stderr)
 
@@ -100,7 +100,7 @@ async def _replay(chosen: Chosen, sample: int) -> bool:
     async for done in replay(chosen.run, chosen.store.read_each(_spread(chosen, sample))):
         counts[done.verdict] += 1
         if done.verdict is not Verdict.SAME or chosen.choice.episodes:
-            print(line(_line(done), 1000), flush=True)
+            print(one_line(_line(done), 1000), flush=True)
     same, differ, failed = (counts[verdict] for verdict in Verdict)
     if same + differ + failed > 1:
         rest = f"; {failed} could not be replayed" if failed else ""

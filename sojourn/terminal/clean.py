@@ -28,7 +28,7 @@ def clean(text: str, limit: int | None = LIMIT) -> str:
     return f"{shown} … {len(text) - limit:,} more characters"
 
 
-def line(text: str, limit: int = 200) -> str:
+def one_line(text: str, limit: int = 200) -> str:
     """Returns a safe text on one line."""
     return clean(text, limit).replace("\n", " ")
 

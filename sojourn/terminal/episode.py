@@ -19,7 +19,7 @@ from sojourn.record.blobs import Blobs
 from sojourn.record.episodes.episode_row import Entry
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
-from sojourn.terminal.clean import LIMIT, clean, line
+from sojourn.terminal.clean import LIMIT, clean, one_line
 from sojourn.terminal.indented import Indented
 from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.numbers import number, signed, size
@@ -39,7 +39,7 @@ class SeatRecord:
 
     @property
     def name(self) -> str:
-        return line(self.trajectory.agent, 40)
+        return one_line(self.trajectory.agent, 40)
 
 
 class TurnRecord(NamedTuple):
@@ -97,7 +97,7 @@ def transcript(record: Record, context: EpisodeContext) -> Group:
         lines += [Text(), turn_heading(played, several), *_turn(played, context)]
     for seat in seats(record):
         lines += [Text(), *_end(seat, several, context.limit)]
-    lines += [Text(f"missing: {line(sentence, 500)}", "red") for sentence in context.missing]
+    lines += [Text(f"missing: {one_line(sentence, 500)}", "red") for sentence in context.missing]
     return Group(*lines)
 
 
@@ -123,10 +123,14 @@ def turn_heading(played: TurnRecord, several: bool) -> Rule:
 def _head(record: Record, context: EpisodeContext) -> Text:
     episode, entry = record.episode, context.entry
     task = episode.task
-    head = Text(line(episode.id), "bold")
-    head.append(f"\n{line(', '.join((task.env, *task.tags)))}, seed {task.seed}, {line(task.split)}", "not bold")
+    head = Text(one_line(episode.id), "bold")
+    head.append(
+        f"\n{one_line(', '.join((task.env, *task.tags)))}, seed {task.seed}, {one_line(task.split)}", "not bold"
+    )
     head.append(f"\ntask {task.id} {clean(json.dumps(dict(task.data), ensure_ascii=False), 400)}", "not bold dim")
-    head.append(f"\naddress {line(entry.stage)}/{entry.step}/{entry.place}/{_index_in_group(context)}", "not bold dim")
+    head.append(
+        f"\naddress {one_line(entry.stage)}/{entry.step}/{entry.place}/{_index_in_group(context)}", "not bold dim"
+    )
     head.append(f", played in {number(episode.seconds)} s", "not bold dim")
     others = [sibling.reward for sibling in context.siblings if sibling.id != entry.id]
     if others:
@@ -160,7 +164,7 @@ def _unparsed(turn: Turn, context: EpisodeContext) -> Iterator[RenderableType]:
 
 def render_message(message: Message, context: EpisodeContext) -> Iterator[RenderableType]:
     """Yields the role of a message, then its reasoning, text, tool calls and images."""
-    answers = f", result of the call {line(message.answers, 60)}" if message.answers is not None else ""
+    answers = f", result of the call {one_line(message.answers, 60)}" if message.answers is not None else ""
     style = STYLES[message.role]
     yield Text(f"{message.role}{answers}", f"bold {style}".strip())
     body: list[Text] = []
@@ -187,7 +191,7 @@ def _image(folder: Path, digest: str) -> str:
         with open_regular(path) as file:
             head = file.read(24)
     except (RecordError, OSError):
-        return f"{line(digest, 64)}, which is not in blobs/"
+        return f"{one_line(digest, 64)}, which is not in blobs/"
     png = head.startswith(b"\x89PNG\r\n\x1a\n") and len(head) == 24
     pixels = "{}x{}, ".format(*struct.unpack(">II", head[16:24])) if png else ""
     return f"{digest[:16]}, {pixels}{size(data)}"
@@ -220,7 +224,7 @@ def _lag(oldest: int, version: int | None) -> str:
 def _info(info: Mapping[str, float]) -> Iterator[str]:
     for name, value in info.items():
         if value and name != "move":
-            yield f"{line(name, 40)} {number(value)}"
+            yield f"{one_line(name, 40)} {number(value)}"
 
 
 def _end(seat: SeatRecord, several: bool, limit: int | None) -> Iterator[RenderableType]:
@@ -229,13 +233,13 @@ def _end(seat: SeatRecord, several: bool, limit: int | None) -> Iterator[Rendera
     success = "success" if trajectory.success else "no success"
     summary = Text(f"{seat.name}: " if several else "", "bold").append(f"{trajectory.ending}, {success}")
     if seat.score is not None:
-        parts = ", ".join(f"{line(name, 40)} {number(value)}" for name, value in seat.score.parts.items())
+        parts = ", ".join(f"{one_line(name, 40)} {number(value)}" for name, value in seat.score.parts.items())
         summary.append(f", reward {number(seat.score.total)}").append(f" ({parts})" if parts else "")
     if not trajectory.trainable:
         summary.append(", not trained on", "dim")
     yield summary
     for name, text in seat.score.words.items() if seat.score is not None else ():
-        yield Text(f"{line(name, 40)}: the judge's text", "dim")
+        yield Text(f"{one_line(name, 40)}: the judge's text", "dim")
         yield Indented(Text(clean(text, limit)))
     if any(turn.parent != at - 1 for at, turn in enumerate(trajectory.turns)):
         yield Text("branches", "dim")

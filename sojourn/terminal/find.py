@@ -15,7 +15,7 @@ from sojourn.record.episodes.episode_row import Entry, from_row
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.search.excerpt import Excerpt
-from sojourn.terminal.clean import LIMIT, clean, line
+from sojourn.terminal.clean import LIMIT, clean, one_line
 from sojourn.terminal.episode import EpisodeContext
 from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.rows import rows
@@ -46,7 +46,7 @@ def search_table(run: Path, query: str, limit: int, width: int) -> Group:
         lines += rows(episode_columns(entries), width, [_excerpt(row.excerpt) for row in page.rows])
     if page.next is not None:
         lines.append(Text(f"the first {len(entries)}: --limit {5 * limit} shows more", "dim"))
-    return Group(*lines, *(Text(f"missing: {line(sentence, 500)}", "red") for sentence in missing))
+    return Group(*lines, *(Text(f"missing: {one_line(sentence, 500)}", "red") for sentence in missing))
 
 
 def search_json(run: Path, query: str, limit: int) -> str:
@@ -81,10 +81,10 @@ def find_episode(store: EpisodeStore, name: str) -> Entry:
     if len(begun) == 1:
         return list(store.query(id=begun[0]))[-1]
     if begun:
-        some = ", ".join(line(id_) for id_ in begun[:MAX_NAMED]) + (", ..." if len(begun) > MAX_NAMED else "")
+        some = ", ".join(one_line(id_) for id_ in begun[:MAX_NAMED]) + (", ..." if len(begun) > MAX_NAMED else "")
         raise RecordError(f"the ids of several episodes in {store.folder} begin with '{name}': {some}; give more of it")
     raise RecordError(
-        f"there is no episode '{line(name)}' in {store.folder}: give an id, the beginning of one, or "
+        f"there is no episode '{one_line(name)}' in {store.folder}: give an id, the beginning of one, or "
         f"stage/step/group/place (sojourn show {store.folder} lists some)"
     )
 

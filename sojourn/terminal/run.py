@@ -21,7 +21,7 @@ from sojourn.record.episodes.episode_row import Entry
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import Standing, standing
-from sojourn.terminal.clean import clean, line
+from sojourn.terminal.clean import clean, one_line
 from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.numbers import duration, number, sparkline
 from sojourn.terminal.rows import Column, rows
@@ -87,7 +87,7 @@ def overview(path: Path, width: int, stage: str = "") -> Group:
         with EpisodeStore(path) as store:
             lines += _failures(store)
             lines += _newest(store, path, stage, [at.stage for at in measured], width)
-    lines += [Text(f"missing: {line(sentence, 500)}", "red") for sentence in dict.fromkeys(problems)]
+    lines += [Text(f"missing: {one_line(sentence, 500)}", "red") for sentence in dict.fromkeys(problems)]
     return Group(*lines)
 
 
@@ -130,7 +130,7 @@ def _lines(path: Path, problems: list[str]) -> list[metrics.Line]:
 
 
 def _head(run: Standing, width: int) -> Iterator[Text]:
-    head = Text(line(run.name), "bold").append(f"  {run.state}", f"not bold {STYLES.get(run.state, '')}".strip())
+    head = Text(one_line(run.name), "bold").append(f"  {run.state}", f"not bold {STYLES.get(run.state, '')}".strip())
     if run.total:
         head.append(f"  {run.done} of {run.total} steps", "not bold")
     yield head
@@ -140,7 +140,7 @@ def _head(run: Standing, width: int) -> Iterator[Text]:
     facts = {"recipe": run.recipe, "model": run.model, "worlds": worlds, "tags": ", ".join(run.tags)}
     if run.seed is not None:
         facts["seed"] = str(run.seed)
-    text = "  ".join(f"{name} {line(value)}" for name, value in facts.items() if value)
+    text = "  ".join(f"{name} {one_line(value)}" for name, value in facts.items() if value)
     if text:
         yield Text(text)
     try:
@@ -149,7 +149,7 @@ def _head(run: Standing, width: int) -> Iterator[Text]:
         return
     for stage in config.get("stages", ()):
         if isinstance(stage, Mapping):
-            yield Text(f"stage {line(_stage(stage))}", "dim")
+            yield Text(f"stage {one_line(_stage(stage))}", "dim")
 
 
 def _stage(stage: Mapping[str, Any]) -> str:
@@ -171,7 +171,7 @@ def _evaluations(run: Standing, width: int) -> RenderableType:
     room = max((width - 18) // 17, 2)
     every = run.evaluations
     kept = every if len(every) <= room else (every[0], *every[len(every) - room + 1 :])
-    table = intervals.table({line(evaluation.name): evaluation.summary for evaluation in kept})
+    table = intervals.table({one_line(evaluation.name): evaluation.summary for evaluation in kept})
     omitted = len(every) - len(kept)
     note = Text(f"{omitted} evaluations after the first are not shown: --json shows all", "dim")
     return Group(table, note) if omitted else table
@@ -185,7 +185,10 @@ def _steps(measured: Sequence[metrics.Line], stage: str, width: int) -> list[Ren
     room = min(LAST_STEPS if width < 100 else 2 * LAST_STEPS, len(of_stage))
     trend = min(max(width - LABEL - (VALUE + 1) * room - 4, 8), 2 * TREND, max(len(of_stage), 8))
     head = " ".join(f"{at.step:>{VALUE}}" for at in of_stage[-room:])
-    lines: list[RenderableType] = [Text(), Text(f"{f'{line(stage, 40)}, step':<{LABEL + trend + 2}}  {head}", "dim")]
+    lines: list[RenderableType] = [
+        Text(),
+        Text(f"{f'{one_line(stage, 40)}, step':<{LABEL + trend + 2}}  {head}", "dim"),
+    ]
     for measure in MEASURES:
         values = [measure.value(at.values) for at in of_stage]
         if not any(map(math.isfinite, values)):
@@ -195,7 +198,7 @@ def _steps(measured: Sequence[metrics.Line], stage: str, width: int) -> list[Ren
         lines.append(Text(f"{measure.label:<{LABEL}} {course:<{trend}}   {last}"))
     worlds = [name for name in of_stage[-1].values if name.startswith("success_")]
     if worlds:
-        shares = "  ".join(f"{line(name[8:], 30)} {of_stage[-1].values[name]:.0%}" for name in worlds)
+        shares = "  ".join(f"{one_line(name[8:], 30)} {of_stage[-1].values[name]:.0%}" for name in worlds)
         lines.append(Text(f"success in the last step: {shares}", "dim"))
     spent = sum(at.values.get("seconds_step", 0.0) for at in of_stage)
     return [*lines, Text(f"{len(of_stage)} steps took {duration(spent)}", "dim")]
@@ -203,7 +206,7 @@ def _steps(measured: Sequence[metrics.Line], stage: str, width: int) -> list[Ren
 
 def _failures(store: EpisodeStore) -> list[RenderableType]:
     """Returns the most frequent causes of failed episodes."""
-    causes = Counter(line(entry.error or "", 300) for entry in store.query(failed=True, limit=MAX_FAILURES))
+    causes = Counter(one_line(entry.error or "", 300) for entry in store.query(failed=True, limit=MAX_FAILURES))
     if not causes:
         return []
     lines = [Text(f"{count:5} x {cause}", "red") for cause, count in causes.most_common(8)]
@@ -219,27 +222,30 @@ def _newest(store: EpisodeStore, path: Path, stage: str, trained: Sequence[str],
     chosen = stage or next(iter([name for name in reversed(trained) if name in held] or held[-1:]), "")
     entries = list(store.query(stage=chosen, newest=True, limit=NEWEST_EPISODES)) if chosen else []
     if not entries:
-        return [Text(), Text(f"{line(str(path))} has no episodes yet", "dim")]
-    lines: list[RenderableType] = [Text(), Text(f"newest episodes of {line(chosen, 40)}", "dim")]
+        return [Text(), Text(f"{one_line(str(path))} has no episodes yet", "dim")]
+    lines: list[RenderableType] = [Text(), Text(f"newest episodes of {one_line(chosen, 40)}", "dim")]
     lines += rows(episode_columns(entries), width)
     others = [name for name in held if name != chosen]
     lines.append(
-        Text(f"\nread an episode: sojourn show {line(str(path))} EPISODE    groups of a step: --step N (from 0)", "dim")
+        Text(
+            f"\nread an episode: sojourn show {one_line(str(path))} EPISODE    groups of a step: --step N (from 0)",
+            "dim",
+        )
     )
     if others:
-        lines.append(Text(f"other stages: --stage {', '.join(line(name, 40) for name in others)}", "dim"))
+        lines.append(Text(f"other stages: --stage {', '.join(one_line(name, 40) for name in others)}", "dim"))
     return lines
 
 
 def episode_columns(entries: Sequence[Entry]) -> list[Column]:
     """Returns the columns of a table of episodes."""
     return [
-        Column(heading="episode", cells=[line(entry.id) for entry in entries]),
+        Column(heading="episode", cells=[one_line(entry.id) for entry in entries]),
         Column(heading="step", cells=[str(entry.step) for entry in entries], right=True),
-        Column(heading="task", cells=[line(_task_label(entry), 30) for entry in entries], drop_priority=2),
+        Column(heading="task", cells=[one_line(_task_label(entry), 30) for entry in entries], drop_priority=2),
         Column(heading="turns", cells=[str(entry.turns) for entry in entries], right=True, drop_priority=3),
         Column(heading="tokens", cells=[str(entry.sampled) for entry in entries], right=True, drop_priority=4),
-        Column(heading="ending", cells=[line(entry.ending or "failed", 20) for entry in entries]),
+        Column(heading="ending", cells=[one_line(entry.ending or "failed", 20) for entry in entries]),
         Column(heading="success", cells=[_number(entry.success) for entry in entries], right=True, drop_priority=1),
         Column(heading="reward", cells=[_number(entry.reward) for entry in entries], right=True),
     ]

@@ -14,7 +14,7 @@ from rich.text import Text
 from sojourn.errors import RecordError
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import Standing, State, run_folders, standing
-from sojourn.terminal.clean import line
+from sojourn.terminal.clean import one_line
 from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.rows import Column, rows
 
@@ -33,18 +33,18 @@ def find_runs(folders: Sequence[Path], name: str = "", tag: str = "") -> list[St
 def table(runs: Sequence[Standing], width: int) -> Group:
     """Returns a table with one row per run, and its problems below it."""
     columns = [
-        Column(heading="run", cells=[line(run.name) for run in runs]),
+        Column(heading="run", cells=[one_line(run.name) for run in runs]),
         Column(heading="state", cells=[run.state for run in runs]),
         Column(heading="step", cells=[_step(run) for run in runs]),
         Column(heading="success now", cells=[_now(run) for run in runs], drop_priority=1),
         Column(heading="evaluations", cells=[_evaluations(run) for run in runs]),
-        Column(heading="tags", cells=[line(", ".join(run.tags)) for run in runs], drop_priority=2),
+        Column(heading="tags", cells=[one_line(", ".join(run.tags)) for run in runs], drop_priority=2),
         Column(heading="changed", cells=[_ago(run.changed) for run in runs], drop_priority=3),
-        Column(heading="model", cells=[line(run.model) for run in runs], drop_priority=4),
-        Column(heading="worlds", cells=[line(", ".join(run.worlds)) for run in runs], drop_priority=5),
+        Column(heading="model", cells=[one_line(run.model) for run in runs], drop_priority=4),
+        Column(heading="worlds", cells=[one_line(", ".join(run.worlds)) for run in runs], drop_priority=5),
     ]
     problems = [". ".join([*([f"failed: {run.cause}"] if run.cause else []), *run.missing]) for run in runs]
-    notes = [Text(line(problem, 500), "dim") for problem in problems]
+    notes = [Text(one_line(problem, 500), "dim") for problem in problems]
     return Group(*rows(columns, width, notes, [STYLES.get(run.state, "") for run in runs]))
 
 
@@ -75,13 +75,13 @@ def differences(old: Path, new: Path) -> list[Difference]:
 def difference_table(old: Path, new: Path) -> Group:
     """Returns one line per difference of two runs."""
     differing = differences(old, new)
-    lines = [Text(line(f"{old} -> {new}"), "dim")]
+    lines = [Text(one_line(f"{old} -> {new}"), "dim")]
     if not differing:
         return Group(*lines, Text("These runs have the same configuration, seeds, models and packages."))
     for key, before, after in differing[:MAX_DIFFERENCES]:
-        text = Text(line(key))
-        text.append(" = ").append("(absent)" if before is None else line(before), "red")
-        text.append(ARROW).append("(absent)" if after is None else line(after), "green")
+        text = Text(one_line(key))
+        text.append(" = ").append("(absent)" if before is None else one_line(before), "red")
+        text.append(ARROW).append("(absent)" if after is None else one_line(after), "green")
         lines.append(text)
     if len(differing) > MAX_DIFFERENCES:
         lines.append(Text(f"and {len(differing) - MAX_DIFFERENCES:,} more: --json shows all", "dim"))

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from sojourn.errors import RecordError
 from sojourn.record.episodes.store import EpisodeStore, GroupRecord
-from sojourn.terminal.clean import line
+from sojourn.terminal.clean import one_line
 from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.numbers import number, signed
 from sojourn.terminal.rows import Column, rows
@@ -72,7 +72,7 @@ def table(path: Path, stage: str, step: int, width: int) -> Lines:
     for place, record in enumerate(records):
         played = list(episode_summaries(record))
         lines += [_heading(record, place, played), *_rows(played, f"{stage}/{step}/{place}", width), Text()]
-    return Lines(*lines, *(Text(f"missing: {line(sentence, 500)}", "red") for sentence in problems))
+    return Lines(*lines, *(Text(f"missing: {one_line(sentence, 500)}", "red") for sentence in problems))
 
 
 def as_json(path: Path, stage: str, step: int) -> str:
@@ -93,7 +93,7 @@ def as_json(path: Path, stage: str, step: int) -> str:
 def _heading(record: GroupRecord, place: int, played: list[EpisodeSummary]) -> Text:
     task = record.group.task
     rewards = [play.reward for play in played if play.reward is not None]
-    heading = f"group {place}: {line(', '.join((task.env, *task.tags)), 60)}, seed {task.seed}"
+    heading = f"group {place}: {one_line(', '.join((task.env, *task.tags)), 60)}, seed {task.seed}"
     if rewards:
         heading += f", mean reward {number(float(np.mean(rewards)))}"
     signal = ", no signal" if len(rewards) > 1 and float(np.ptp(rewards)) == 0 else ""
@@ -108,10 +108,10 @@ def _rows(played: list[EpisodeSummary], address: str, width: int) -> Iterator[Re
                right=True),
         Column(heading="turns", cells=[str(play.turns) for play in played], right=True, drop_priority=2),
         Column(heading="tokens", cells=[str(play.tokens) for play in played], right=True, drop_priority=3),
-        Column(heading="ending", cells=[line(play.ending.split(":")[0], 20) for play in played]),
-        Column(heading="episode", cells=[line(play.id) for play in played], drop_priority=1),
+        Column(heading="ending", cells=[one_line(play.ending.split(":")[0], 20) for play in played]),
+        Column(heading="episode", cells=[one_line(play.id) for play in played], drop_priority=1),
     ]  # fmt: skip
-    failures = [Text(line(play.ending, 300) if play.ending.startswith("failed") else "", "dim") for play in played]
+    failures = [Text(one_line(play.ending, 300) if play.ending.startswith("failed") else "", "dim") for play in played]
     styles = ["green" if play.success else "" for play in played]
     return rows(columns, width, failures, styles)
 
