@@ -147,8 +147,14 @@ class Reruns:
         self._event_loop().call_soon_threadsafe(answer)
 
     def end(self, rerun: Rerun) -> None:
-        if rerun.task is not None and not rerun.over:
-            rerun.task.cancel()
+        """Stops a re-run; `wait_until_settled` then waits until it is over."""
+        if rerun.task is None or rerun.over:
+            return
+        with rerun.state_changed:
+            if rerun.state is State.WAITING_FOR_ACTION:
+                rerun.observed = None
+                rerun.set_state(State.PLAYING)
+        rerun.task.cancel()
 
     async def wait_until_settled(self, rerun: Rerun, wait_s: float) -> None:
         """Waits until a re-run is over or needs an action, for at most `wait_s` seconds."""

@@ -30,7 +30,7 @@ from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.types import Message, Prompt, Role, Sample, SamplingParams, Stop, Turn, Versions
 from sojourn.view.page import address
-from sojourn.view.reruns import MAX_RUNNING, Reruns
+from sojourn.view.reruns import MAX_RUNNING, Reruns, State
 from sojourn.view.resume_seat import ReplaySampler
 from sojourn.view.server import application
 from sojourn_worlds.sokoban import Sokoban
@@ -330,6 +330,14 @@ def test_whoever_is_idle_is_not_waited_for(played: Path) -> None:
         reruns.close()
     assert "no action was entered for" in page.text
     assert not OPEN
+
+
+def test_a_stopped_rerun_waits_for_no_action(browser: Browser) -> None:
+    """Otherwise the page that follows would be shown before the re-run is over."""
+    rerun = browser.rerun(browser.begin("closing", 1))
+    assert rerun.state is State.WAITING_FOR_ACTION
+    browser.reruns.end(rerun)
+    assert rerun.state is not State.WAITING_FOR_ACTION
 
 
 def test_only_so_many_go_on_and_each_can_be_ended(browser: Browser) -> None:
