@@ -134,7 +134,7 @@ def walk(watch: Watch, address: str, run: str) -> None:
     watch.goes("open an episode (click)", lambda: page.click("table.group thead a"))
     watch.goes("its tokens (t)", lambda: keys.press("t"))
     watch.goes("coloured by advantage (click)", lambda: page.click(".controls a:text-is('advantage')"))
-    watch.goes("the exact prompt (click)", lambda: page.locator("text=exact prompt").last.click())
+    watch.goes("the exact prompt (click)", lambda: page.locator("text=show the exact prompt").last.click())
     watch.goes("the next episode (])", lambda: keys.press("]"))
     watch.opens("an episode (its address)", page.url)
     watch.goes("up to the group (h)", lambda: keys.press("h"))
@@ -148,12 +148,12 @@ def walk(watch: Watch, address: str, run: str) -> None:
     watch.opens("find the (its address)", f"{address}runs/{run}/find?q=the")
     watch.opens("an evaluation of 500 tasks", f"{address}runs/{run}/steps/evaluation-rl/{_last(page)}")
     page.goto(f"{address}runs/{run}")
-    watch.goes("compare evaluations", lambda: page.locator("text=what changed").last.click())
+    watch.goes("compare evaluations", lambda: page.locator("text=changes by task").last.click())
     watch.goes("compare with another", lambda: page.select_option("select[name=b]", index=3))
     page.goto(address)
     for name in (run, "again"):
         page.check(f"input[name=run][value='{name}']")
-    watch.goes("compare two runs", lambda: page.click("text=compare the chosen"))
+    watch.goes("compare two runs", lambda: page.click("text=compare the selected runs"))
 
 
 def _search(watch: Watch, query: str) -> None:

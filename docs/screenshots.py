@@ -121,7 +121,7 @@ def look(page: Page, address: str, run: Path) -> None:
     _shoot(page, f"{address}/runs/{TRAINED}", "run", 760)
     _shoot(page, f"{address}/runs/{TRAINED}/groups/rl/{step}/{place}", "group", 520)
     _shoot(page, f"{address}/runs/{TRAINED}/episodes/{won.id}?tokens=logprob", "episode", 760)
-    _shoot(page, f"{address}/runs/{TRAINED}/panels?a=before&b=rl", "panels", 420)
+    _shoot(page, f"{address}/runs/{TRAINED}/changes?a=before&b=rl", "panels", 420)
     _shoot(page, f"{address}/runs/{TRAINED}/find?q=treasure+success:yes+turns:>3", "find", 420)
     _shoot(page, f"{address}/runs/{SEEN}/episodes/rl/0/1", "screen", 620)
     page.emulate_media(color_scheme="dark")

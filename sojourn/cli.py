@@ -1,4 +1,4 @@
-"""The command `sojourn`: the table of its subcommands, and what becomes of their errors."""
+"""The command `sojourn`: the table of its subcommands, and the handling of their errors."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from sojourn import event_loop
 from sojourn.errors import ConfigError, SojournError, leaf, raised_at, told
 from sojourn.secrets import masked
 from sojourn.terminal.clean import clean
-from sojourn.terminal.output import LONGEST, guard
+from sojourn.terminal.output import MAX_CHARACTERS, install_clean_streams
 
-TRACEBACK = "SOJOURN_TRACEBACK"  # in the environment: errors come with their whole traceback
+TRACEBACK = "SOJOURN_TRACEBACK"  # an environment variable: errors are printed with their traceback
 
 
 class Commands(TyperGroup):
-    """The subcommands; what is told of arguments that cannot be used spells out what a terminal would obey."""
+    """The subcommands. Messages about wrong arguments are cleaned before they are printed."""
 
     def make_context(self, *given: Any, **more: Any) -> Any:
-        with _told_cleanly():
+        with _cleaned_messages():
             return super().make_context(*given, **more)
 
     def invoke(self, ctx: Any) -> Any:
-        with _told_cleanly():
+        with _cleaned_messages():
             return super().invoke(ctx)
 
 
 @contextmanager
-def _told_cleanly() -> Iterator[None]:
+def _cleaned_messages() -> Iterator[None]:
+    """Makes the messages of typer's own errors safe to print."""
     try:
         yield
     except Exception as error:
@@ -73,7 +74,7 @@ for name, where in COMMANDS.items():
 
 
 def main() -> None:
-    """The entry point: one sentence and exit code 2 for whatever the user can mend, their own code included."""
+    """Runs the command line. An error that the user can fix prints one sentence, and the exit code is 2."""
     try:
         _run()
     except SystemExit as ended:
@@ -86,37 +87,38 @@ def _run() -> None:
     sys.path.insert(0, str(Path.cwd()))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows another
-    guard()
+            stream.reconfigure(errors="replace")  # a character that the terminal cannot show is replaced
+    install_clean_streams()
     try:
         _check_arguments(sys.argv[1:])
         app()
-    except KeyboardInterrupt:  # a second one, while the first is being obeyed
+    except KeyboardInterrupt:  # a second one, while the first is being handled
         sys.exit(130)
     except BaseException as error:
         _end(error)
 
 
 def _check_arguments(arguments: list[str]) -> None:
+    """Raises ConfigError for an argument that is not UTF-8."""
     for number, argument in enumerate(arguments, start=1):
         try:
             argument.encode()
         except UnicodeEncodeError:
             raise ConfigError(
-                f"argument {number} is {argument!r}, which is not UTF-8: rename the file, or name a folder above it"
+                f"argument {number} is {argument!r}, which is not UTF-8: rename the file, or name a parent folder"
             ) from None
 
 
 def _end(error: BaseException) -> None:
-    """Tells of an error that the user can mend; raises one that they cannot, as it is a fault of Sojourn's."""
+    """Prints an error that the user can fix, and exits; raises any other, which is a bug in Sojourn."""
     found = leaf(error)
     if isinstance(found, SojournError | OSError):
         sentence = str(found)
     elif raised_at(found):
-        sentence = f"your code raises {told(found)}: mend it there ({TRACEBACK}=1 shows the whole traceback)"
+        sentence = f"your code raises {told(found)}: correct it there ({TRACEBACK}=1 prints the traceback)"
     else:
         raise error
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
-    print(f"sojourn: {clean(masked(sentence), LONGEST - 100)}", file=sys.stderr)
+    print(f"sojourn: {clean(masked(sentence), MAX_CHARACTERS - 100)}", file=sys.stderr)
     sys.exit(2)

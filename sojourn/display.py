@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a live panel on a terminal, one line per step anywhere else."""
+"""Shows the progress of a run: as a live panel on a terminal, as one line per step elsewhere."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from rich.table import Table
 from rich.text import Text
 
 from sojourn.record.intervals import Summary, table, wilson
-from sojourn.terminal.clean import line
-from sojourn.terminal.numbers import bars, duration, number, of, percent
+from sojourn.terminal.clean import one_line
+from sojourn.terminal.numbers import duration, metric, number, percent, sparkline
 from sojourn.terminal.output import CleanConsole
 from sojourn.types import Episode
 
-CAUSES = 20  # kinds of failure that are told one by one
-WORLDS = 8  # worlds whose success is shown
-SPLIT = {"env": "env", "sample": "sampling", "train": "train", "publish": "publish", "other": "other"}
+MAX_CAUSES = 20  # causes of failure that are printed one by one
+MAX_WORLDS = 8  # environments whose success is shown
+TIME_PARTS = {"env": "env", "sample": "sampling", "train": "train", "publish": "publish", "other": "other"}
 
 
 @dataclass
 class _Stage:
-    """The stage that runs now."""
+    """The progress of the current stage or evaluation."""
 
     name: str = ""
     steps: int = 0
     done: int = 0
-    episodes: int = 0  # expected in a step; 0 when unknown
+    episodes: int = 0  # expected in a step; 0 if unknown
     started: float = field(default_factory=time.monotonic)
     values: Mapping[str, float] = field(default_factory=dict)
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=10))
@@ -42,10 +42,10 @@ class _Stage:
 
 
 class Display:
-    """The progress of a run. Use as a context manager; nothing is printed before it is entered.
+    """Shows the progress of a run. Use it as a context manager; nothing is printed before it is entered.
 
-    `live` is None to decide by whether the console is a terminal. The interval beside a step's success treats its
-    episodes as independent (a step knows only its rate): read evaluations for intervals that do not.
+    With `live = None`, the panel is shown if the console is a terminal. The interval of a step's success treats its
+    episodes as independent, because a step records only its rate; the intervals of evaluations do not.
     """
 
     def __init__(self, title: str = "", *, console: Console | None = None, live: bool | None = None) -> None:
@@ -54,34 +54,35 @@ class Display:
         self.live = self.console.is_terminal if live is None else live
         self._stage = _Stage()
         self._evaluations: dict[str, Summary] = {}
-        self._evaluating = _Stage()  # the evaluation that runs now, if it has a name
+        self._evaluating = _Stage()  # the current evaluation; none if it has no name
         self._message = ""
         self._causes: Counter[str] = Counter()
         self._screen: Live | None = None
 
     def stage(self, name: str, steps: int, *, start: int = 0, episodes: int = 0) -> None:
-        """A stage of `steps` begins (or goes on at `start`), with `episodes` expected in each step."""
+        """Starts a stage of `steps` steps (or resumes it at `start`), with `episodes` expected in each step."""
         self._stage = _Stage(name, steps, start, episodes)
         self._print(f"{name}: {steps} steps" + (f", from step {start}" if start else ""))
         self._refresh()
 
     def evaluating(self, name: str, episodes: int) -> None:
-        """An evaluation of so many episodes begins."""
+        """Starts an evaluation of this number of episodes."""
         self._evaluating = _Stage(f"evaluating {name}", episodes=episodes)
         self._refresh()
 
     def episode(self, episode: Episode) -> None:
-        """An episode is done, of the evaluation if one runs; why it failed is told once for each cause, and counted."""
+        """Counts a finished episode of the current evaluation or step. A cause of failure is printed once, and
+        counted."""
         if episode.error is not None:
-            cause = line(episode.error, 300)
+            cause = one_line(episode.error, 300)
             self._causes[cause] += 1
-            if self._causes[cause] == 1 and len(self._causes) <= CAUSES:
+            if self._causes[cause] == 1 and len(self._causes) <= MAX_CAUSES:
                 self._print(f"an episode failed: {cause}")
         now = self._evaluating if self._evaluating.name else self._stage
         now.playing += [trajectory.success for trajectory in episode.trajectories if trajectory.trainable]
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
-        """Step `step` (from 0) is done, with these metrics; what is absent is not shown."""
+        """Finishes step `step` (counted from 0) with these metrics; absent metrics are not shown."""
         stage = self._stage
         now = time.monotonic()
         stage.seconds.append(values.get("seconds_step", now - stage.started))
@@ -92,7 +93,7 @@ class Display:
         self._refresh()
 
     def evaluation(self, name: str, summary: Summary) -> None:
-        """An evaluation is done; the last four are shown side by side."""
+        """Finishes an evaluation; the last four are shown side by side."""
         self._evaluating = _Stage()
         self.recall(name, summary)
         overall = summary.overall
@@ -105,17 +106,18 @@ class Display:
         self._refresh()
 
     def recall(self, name: str, summary: Summary) -> None:
-        """An evaluation of before a restart."""
+        """Adds the result of an evaluation from before a restart."""
         self._evaluations.pop(name, None)
         self._evaluations[name] = summary
 
     def message(self, text: str) -> None:
-        self._message = line(text, 500)
+        """Shows a message."""
+        self._message = one_line(text, 500)
         self._print(self._message)
         self._refresh()
 
     def render(self) -> RenderableType:
-        """The panel as it is now."""
+        """Returns the panel in its current state."""
         width = min(self.console.width, 100)
         parts: list[RenderableType] = [self._progress()]
         if self._stage.values:
@@ -128,11 +130,11 @@ class Display:
         return Panel(Group(*parts), title=self.title or None, title_align="left", width=width)
 
     def _failures(self, width: int) -> list[RenderableType]:
-        """What broke most often, two lines each at most, as many as a small screen has left."""
+        """Returns the most frequent causes of failure: two on a small screen, five on others."""
         shown = self._causes.most_common(2 if self.console.height < 30 else 5)
-        left = len(self._causes) - len(shown)
-        lines = [Text(line(f"failed {count} x {cause}", 2 * width - 40), "red") for cause, count in shown]
-        return [*lines, *([Text(f"and {left} other causes", "dim")] if left else [])]
+        others = len(self._causes) - len(shown)
+        lines = [Text(one_line(f"failed {count} x {cause}", 2 * width - 40), "red") for cause, count in shown]
+        return [*lines, *([Text(f"and {others} other causes", "dim")] if others else [])]
 
     def __enter__(self) -> Display:
         if self.live:
@@ -146,7 +148,7 @@ class Display:
             self._screen = None
         if self._evaluations:
             self.console.print(table(self._last_evaluations()))
-        for cause, count in self._causes.most_common(CAUSES):
+        for cause, count in self._causes.most_common(MAX_CAUSES):
             self.console.print(f"failed {count} x {cause}", soft_wrap=True, markup=False, highlight=False)
 
     def _print(self, text: str) -> None:
@@ -161,14 +163,14 @@ class Display:
         return dict(list(self._evaluations.items())[-4 if self.console.width >= 80 else -2 :])
 
     def _line(self) -> str:
-        """A step for a log: pairs of a name and a value, two spaces apart."""
+        """Returns a step as one line of a log: pairs of a name and a value, separated by two spaces."""
         stage, values = self._stage, self._stage.values
         parts = [f"{stage.name} {stage.done}/{stage.steps}"]
         parts += [f"success {self._success()}"] if "success" in values else []
         parts += [
-            f"{name} {of(values, name)}" for name in ("reward", "loss", "entropy", "kl", "drift") if name in values
+            f"{name} {metric(values, name)}" for name in ("reward", "loss", "entropy", "kl", "drift") if name in values
         ]
-        parts += [f"{name} {value}" for name, value in self._learnt()]
+        parts += [f"{name} {value}" for name, value in self._learned()]
         for name, label in (("malformed", "malformed"), ("cut_off", "cut off"), ("zero_signal", "no signal")):
             if name in values:
                 parts.append(f"{label} {percent(values, name)}")
@@ -186,7 +188,7 @@ class Display:
         return wilson(rate * episodes, episodes).percent if episodes else f"{100 * rate:.0f}%"
 
     def _progress(self) -> RenderableType:
-        """How far the stage is, and below it the step or the evaluation; both stay in their places."""
+        """Returns the progress bar of the stage, and below it that of the current step or evaluation."""
         stage = self._stage
         grid = Table.grid(padding=(0, 1), expand=True)
         grid.add_column(no_wrap=True, min_width=20)
@@ -201,52 +203,52 @@ class Display:
             count = len(now.playing)
             done = f"{count}/{now.episodes}" if now.episodes else str(count)
             bar = ProgressBar(total=max(now.episodes, count, 1), completed=count, style="dim")
-            won = f"{sum(now.playing)} won so far"  # no rate: those that are lost take longer
+            won = f"{sum(now.playing)} successful so far"  # not a rate, because failed episodes take longer
             grid.add_row(f"{self._evaluating.name or 'episodes'} {done}", bar, won)
         elif not stage.steps:
-            grid.add_row(Text("opening the model and the world", "dim"))
+            grid.add_row(Text("opening the model and the environment", "dim"))
         return grid
 
     def _numbers(self, width: int) -> RenderableType:
         values = self._stage.values
         lag = f"{values.get('lag_mean', 0.0):.1f}, at most {values.get('lag_max', math.nan):.0f}"
         measured = [
-            ("success", "success", self._success()), ("success", "trend", bars(self._stage.curve, 24, 0.0, 1.0)),
-            ("reward", "reward", of(values, "reward")), ("malformed", "malformed", percent(values, "malformed")),
-            ("loss", "loss", of(values, "loss")), ("grad_norm", "grad norm", of(values, "grad_norm")),
-            ("entropy", "entropy", of(values, "entropy")), ("kl", "kl", of(values, "kl")),
-            ("drift", "drift", of(values, "drift")), ("cut_off", "cut off", percent(values, "cut_off")),
+            ("success", "success", self._success()), ("success", "trend", sparkline(self._stage.curve, 24, 0.0, 1.0)),
+            ("reward", "reward", metric(values, "reward")), ("malformed", "malformed", percent(values, "malformed")),
+            ("loss", "loss", metric(values, "loss")), ("grad_norm", "grad norm", metric(values, "grad_norm")),
+            ("entropy", "entropy", metric(values, "entropy")), ("kl", "kl", metric(values, "kl")),
+            ("drift", "drift", metric(values, "drift")), ("cut_off", "cut off", percent(values, "cut_off")),
             ("lag_mean", "lag", lag), ("zero_signal", "no signal", percent(values, "zero_signal")),
-            ("lr", "lr", of(values, "lr")), ("errors", "errors", of(values, "errors")),
+            ("lr", "lr", metric(values, "lr")), ("errors", "errors", metric(values, "errors")),
         ]  # fmt: skip
-        pairs = [*((label, shown) for name, label, shown in measured if name in values), *self._learnt()]
+        pairs = [*((label, shown) for name, label, shown in measured if name in values), *self._learned()]
         wide = 2 if width >= 72 else 1
         rows = [pairs[n : n + wide] for n in range(0, len(pairs), wide)]
         long = [("speed", ", ".join(self._speed())), ("time", " ".join([*self._took(), *self._split()]))]
         if "sampler_batch" in values:
             batch, cached = values["sampler_batch"], percent(values, "sampler_reuse")
-            long.append(("sampler", f"{batch:.1f} contexts at a time, {cached} of prompt tokens cached"))
+            long.append(("sampler", f"{batch:.1f} sequences per batch, {cached} of prompt tokens cached"))
         long.append(("worlds", self._worlds()))
         return Group(_grid(rows, (width - 4) // wide - 13), _grid([[pair] for pair in long if pair[1]], width - 17))
 
     def _worlds(self) -> str:
-        """Success in each world, where there are several."""
+        """Returns the success rate in each environment if there are several."""
         values = self._stage.values
         names = [name for name in values if name.startswith("success_")]
-        shown = [f"{line(name[8:], 20)} {values[name]:.0%}" for name in names[:WORLDS]]
-        return "  ".join([*shown, *([f"and {len(names) - WORLDS} more"] if len(names) > WORLDS else [])])
+        shown = [f"{one_line(name[8:], 20)} {values[name]:.0%}" for name in names[:MAX_WORLDS]]
+        return "  ".join([*shown, *([f"and {len(names) - MAX_WORLDS} more"] if len(names) > MAX_WORLDS else [])])
 
     def _took(self) -> list[str]:
         return [f"{self._stage.seconds[-1]:.1f} s:"] if self._stage.seconds else []
 
-    def _learnt(self) -> list[tuple[str, str]]:
-        """How well a critic and streams that learn do."""
+    def _learned(self) -> list[tuple[str, str]]:
+        """Returns the errors of learned streams, and the variance that the critic explains."""
         values = self._stage.values
         errors = sorted(name for name in values if name.endswith("_error") and name != "value_error")
-        found = [(name.removesuffix("_error").replace("_", " "), f"error {number(values[name])}") for name in errors]
+        pairs = [(name.removesuffix("_error").replace("_", " "), f"error {number(values[name])}") for name in errors]
         if "explained_variance" in values:
-            found.insert(0, ("critic", f"explains {percent(values, 'explained_variance')}"))
-        return found
+            pairs.insert(0, ("critic", f"explains {percent(values, 'explained_variance')}"))
+        return pairs
 
     def _speed(self) -> list[str]:
         values, parts = self._stage.values, []
@@ -261,10 +263,10 @@ class Display:
         return parts
 
     def _split(self) -> list[str]:
-        """How the step's time divides (see `timeline.Timeline`)."""
+        """Returns the fractions of the step's time (see `timeline.Timeline`)."""
         values = self._stage.values
         whole = values.get("seconds_step", 0.0)
-        shares = {label: values.get(f"seconds_{name}") for name, label in SPLIT.items()}
+        shares = {label: values.get(f"seconds_{name}") for name, label in TIME_PARTS.items()}
         return [f"{label} {100 * part / whole:.0f}%" for label, part in shares.items() if whole and part is not None]
 
     def _left(self) -> str:
@@ -275,7 +277,7 @@ class Display:
 
 
 def _grid(rows: Sequence[Sequence[tuple[str, str]]], width: int) -> Table:
-    """Rows of labels and their values, each value with so many columns whatever it is: nothing moves."""
+    """Returns rows of labels and values. Every value has the same width, so that the panel does not move."""
     grid = Table.grid(padding=(0, 2))
     for _ in rows[0] if rows else ():
         grid.add_column(style="dim", no_wrap=True, min_width=9)

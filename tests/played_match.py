@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from sojourn.arena import whole
+from sojourn.arena import run_match
 from sojourn.arena.results import Result
 from sojourn.envs.toy import Toy
 
@@ -24,8 +24,8 @@ class Ended(NamedTuple):
 
 async def match(*operators: str, typed: str = "", family: Any = None, table: Any = None, **asked: Any) -> Ended:
     out = io.StringIO()
-    wanted = whole.Asked(operators=operators, **{"tasks": 2, **asked})
+    wanted = run_match.MatchConfig(operators=operators, **{"tasks": 2, **asked})
     world = family if family is not None else Toy(choices=True)
     console = Console(file=out, width=80)
-    found = await whole.arena(world, {"env": table or TOY}, wanted, console, io.StringIO(typed))
+    found = await run_match.run_match(world, {"env": table or TOY}, wanted, console, io.StringIO(typed))
     return Ended(found, out.getvalue())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sojourn.commands.given import world_and_table
+from sojourn.commands.arguments import world_and_table
 from sojourn.config import toml
 from sojourn.errors import ConfigError
 from sojourn.train.resolve import load, resolve

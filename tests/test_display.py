@@ -141,7 +141,7 @@ def test_an_evaluation_shows_how_far_it_is_and_earlier_ones_stay():
     console.print(display.render())
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "evaluating rl 1/4" in shown
-    assert "1 won so far" in shown
+    assert "1 successful so far" in shown
     assert "before" in shown
     display.evaluation("rl", judged())
     console.print(display.render())
@@ -154,7 +154,7 @@ def test_a_narrow_terminal_keeps_the_labels():
     drive(display)
     console.print(display.render())
     shown = console.file.getvalue()  # type: ignore[attr-defined]
-    for label in ("success", "entropy", "malformed", "no signal", "reward", "speed", "11.5 contexts at a time"):
+    for label in ("success", "entropy", "malformed", "no signal", "reward", "speed", "11.5 sequences per batch"):
         assert label in shown
 
 

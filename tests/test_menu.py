@@ -9,7 +9,7 @@ import pytest
 
 from sojourn import method_docs
 from sojourn.abilities import Unverified
-from sojourn.commands.given import tell_unverified
+from sojourn.commands.arguments import print_unverified
 from sojourn.config.components import COMPONENTS
 from sojourn.errors import ConfigError
 from sojourn.train.resolve import load
@@ -168,7 +168,7 @@ def test_a_recipe_says_which_of_its_methods_are_unverified(capsys):
     assert told["aem"] == [f"the estimator 'aem' is unverified: {aem.unverified}"]
     assert told["mira"][0].startswith("the stream 'milestones' is unverified: ")
     assert told["gui_owl"][0].startswith("the recipe 'gui_owl' is unverified: ")
-    tell_unverified(load(PRESETS / "grpo.toml").recipe)
+    print_unverified(load(PRESETS / "grpo.toml").recipe)
     assert capsys.readouterr().err == ""
 
 

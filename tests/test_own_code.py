@@ -167,7 +167,7 @@ def test_arguments_that_are_no_text_are_refused(folder):
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=100)
     assert done.returncode == 2
     assert done.stderr == (
-        "sojourn: argument 2 is 'runs/\\udcff', which is not UTF-8: rename the file, or name a folder above it\n"
+        "sojourn: argument 2 is 'runs/\\udcff', which is not UTF-8: rename the file, or name a parent folder\n"
     )
 
 

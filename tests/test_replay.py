@@ -217,18 +217,21 @@ def test_the_command_says_and_returns_what_came_of_it(tmp_path: Path):
     with EpisodeStore(run) as store:
         entries: list[Entry] = list(store.query())
     code, said = command("replay", run, entries[0].id)
-    assert (code, said) == (0, f"{entries[0].id}: went the same way, 4 turns\n")
-    assert command("replay", run, "--all") == (0, "4 of 4 episodes went the same way\n")
-    assert command("replay", run, "--sample", 3, "--where", "stage:rl") == (0, "3 of 3 episodes went the same way\n")
+    assert (code, said) == (0, f"{entries[0].id}: same observations and rewards in 4 turns\n")
+    assert command("replay", run, "--all") == (0, "4 of 4 episodes gave the same observations and rewards\n")
+    assert command("replay", run, "--sample", 3, "--where", "stage:rl") == (
+        0,
+        "3 of 3 episodes gave the same observations and rewards\n",
+    )
     other = rewritten(run, of_turn(1, observed=SHOWN))
     code, said = command("replay", other, "--all")
     assert code == 1
     assert said.count(": differs: turn 2 of agent") == 4
-    assert "0 of 4 episodes went the same way" in said
-    assert "say which episodes" in command("replay", run)[1]
+    assert "0 of 4 episodes gave the same observations and rewards" in said
+    assert "choose the episodes to replay" in command("replay", run)[1]
     assert "no episode 'nobody'" in command("replay", run, "nobody")[1]
     assert "is not a run folder" in command("replay", tmp_path, "--all")[1]
-    assert "leave it out" in command("replay", run, entries[0].id, "--where", "stage:rl")[1]
+    assert "leave one of them out" in command("replay", run, entries[0].id, "--where", "stage:rl")[1]
 
 
 def test_a_damaged_record_is_told_and_the_others_are_played(tmp_path: Path):
@@ -239,6 +242,6 @@ def test_a_damaged_record_is_told_and_the_others_are_played(tmp_path: Path):
     assert [done.verdict for done in found] == [Verdict.NOTHING] * 2 + [Verdict.SAME] * 2
     assert "is damaged" in found[0].said
     assert command("replay", run, "--all")[1].endswith(
-        "2 of 2 episodes went the same way; 2 could not be played again\n"
+        "2 of 2 episodes gave the same observations and rewards; 2 could not be replayed\n"
     )
     assert np.all([done.turns for done in found[2:]])

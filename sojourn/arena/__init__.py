@@ -1,4 +1,5 @@
-"""Several operators play the same tasks in lock-step, side by side: checkpoints, people, experts, chance, endpoints."""
+"""Plays the same tasks with several operators in lock-step: checkpoints, people, experts, a random policy,
+endpoints."""
 
-STAGE = "evaluation-"  # what the stage of an operator begins with, in a run folder: each is judged on the same tasks
-FACTS = "arena.json"  # of such a folder: who played
+STAGE_PREFIX = "evaluation-"  # of the stage in which an operator's episodes are recorded
+OPERATORS_FILE = "arena.json"  # names the operators of a match in its run folder

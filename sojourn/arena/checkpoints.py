@@ -1,4 +1,4 @@
-"""A checkpoint in the seat: a run's weights, with the agent and the sampling of its own recipe."""
+"""Plays with the weights of a run, using the agent and the sampling parameters of its own recipe."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ BEFORE = "before"
 
 
 class Weights(NamedTuple):
-    """Weights of a run by the word that names them behind its folder; no checkpoint: those it began with."""
+    """Weights of a run with the name that follows the folder and an @. Without a checkpoint: the initial weights."""
 
-    word: str
+    name: str
     checkpoint: Checkpoint | None
 
 
-def weights(run: Path) -> list[Weights]:
-    """All that a run can be played with, the oldest first: those before, after each stage, and in between."""
+def available_weights(run: Path) -> list[Weights]:
+    """Returns all weights of a run, the oldest first: the initial ones, and every checkpoint.
+
+    The checkpoint at the end of a stage is named after the stage, others after their number of steps.
+    """
     stages = RunFolder.read(run).config.get("stages", [])
     done, ends = 0, dict[int, str]()
     for stage in stages if isinstance(stages, list) else ():
@@ -41,24 +44,28 @@ def weights(run: Path) -> list[Weights]:
     return [Weights(BEFORE, None), *(Weights(ends.get(c.step, str(c.step)), c) for c in held)]
 
 
-def chosen(run: Path, word: str) -> Weights:
-    """The weights of a word: of a stage's end, after so many steps, before any; the newest where there is none."""
-    found = weights(run)
-    if not word:
+def find_weights(run: Path, name: str) -> Weights:
+    """Returns the weights of this name (a stage, a number of steps, or "before"), by default the newest."""
+    available = available_weights(run)
+    if not name:
         newest = checkpoint.latest(run / "checkpoints")
         if newest is None:
-            raise RecordError(f"'{run}' has no complete checkpoint yet: train it first, or play {run}@{BEFORE}")
-        return next((one for one in found if one.checkpoint == newest), Weights(str(newest.step), newest))
-    for one in found:
-        if word == one.word or (one.checkpoint is not None and word == str(one.checkpoint.step)):
+            raise RecordError(
+                f"'{run}' has no complete checkpoint yet: train it, or play its initial weights, {run}@{BEFORE}"
+            )
+        return next((one for one in available if one.checkpoint == newest), Weights(str(newest.step), newest))
+    for one in available:
+        if name == one.name or (one.checkpoint is not None and name == str(one.checkpoint.step)):
             if one.checkpoint is not None:
                 one.checkpoint.verify()
             return one
-    raise ConfigError(f"'{run}@{word}': this run has no such weights: it has {', '.join(w.word for w in found)}")
+    raise ConfigError(
+        f"'{run}@{name}': this run has no such weights; it has {', '.join(one.name for one in available)}"
+    )
 
 
-class Filled(NamedTuple):
-    """What a model needs to take a seat."""
+class LoadedModel(NamedTuple):
+    """A loaded model with its recipe."""
 
     recipe: Recipe
     renderer: Any
@@ -67,9 +74,9 @@ class Filled(NamedTuple):
 
     def context(self, context: AgentContext, greedy: bool = False, sampler: Any = None) -> AgentContext:
         """Returns an agent's context with this model, which samples as the run's evaluations do (or by `sampler`)."""
-        asked = self.recipe.evaluation
-        temperature = 0.0 if greedy else asked.temperature
-        params = replace(self.recipe.sampling.params(), temperature=temperature, top_p=asked.top_p)
+        evaluation = self.recipe.evaluation
+        temperature = 0.0 if greedy else evaluation.temperature
+        params = replace(self.recipe.sampling.params(), temperature=temperature, top_p=evaluation.top_p)
         return replace(
             context, renderer=self.renderer, sampler=sampler or self.sampler, max_context=self.max_context,
             params=replace(params, seed=context.params.seed),
@@ -77,45 +84,45 @@ class Filled(NamedTuple):
 
 
 @asynccontextmanager
-async def loaded(recipe: Recipe, found: Weights) -> AsyncIterator[Filled]:
-    """The model at work, until it is left."""
-    kept = found.checkpoint or found_weights(recipe)
+async def load_model(recipe: Recipe, weights: Weights) -> AsyncIterator[LoadedModel]:
+    """Loads a model for the time of the context."""
+    checkpoint = weights.checkpoint or found_weights(recipe)
     backend = recipe.backend.open(recipe.model, recipe.renderer, recipe.seed, None, None)
     try:
-        if kept is not None:
-            backend.trainer.load(kept.weights, weights_only=True)
-            backend.trainer.version = _version(kept) - 1  # published below, under the number that the run gave it
+        if checkpoint is not None:
+            backend.trainer.load(checkpoint.weights, weights_only=True)
+            backend.trainer.version = _version(checkpoint) - 1  # `publish` below adds 1, which gives the run's version
         await backend.trainer.publish()
-        yield Filled(recipe, backend.renderer, backend.sampler, backend.max_context)
+        yield LoadedModel(recipe, backend.renderer, backend.sampler, backend.max_context)
     finally:
         await backend.sampler.close()
         backend.trainer.close()
 
 
-def _version(kept: Checkpoint) -> int:
-    """The number of its weights; 1 where the checkpoint does not say."""
+def _version(checkpoint: Checkpoint) -> int:
+    """Returns the version of a checkpoint's weights, 1 if the checkpoint does not say."""
     try:
-        version = json.loads(read_text(kept.path / "state.json", LARGEST))["parts"]["trainer"]["version"]
+        version = json.loads(read_text(checkpoint.path / "state.json", LARGEST))["parts"]["trainer"]["version"]
     except (OSError, ValueError, LookupError, TypeError):
         return 1
     return version if isinstance(version, int) else 1
 
 
 @dataclass
-class Trained:
-    """Plays with the weights of a run; sampled as its evaluations are, or at temperature 0."""
+class CheckpointOperator:
+    """Plays with the weights of a run, sampling as its evaluations do, or at temperature 0 if `greedy`."""
 
     name: str
     run: Path
-    word: str = ""
+    weights_name: str = ""
     greedy: bool = False
-    filled: Filled | None = None
+    model: LoadedModel | None = None
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     @classmethod
-    def of(cls, text: str, greedy: bool = False) -> Trained:
-        """By the run's folder and, behind an @, which of its weights: runs/x, runs/x@warmup, runs/x@120."""
-        folder, _, word = (
+    def parse(cls, text: str, greedy: bool = False) -> CheckpointOperator:
+        """Parses a run folder with optional weights after an @, such as runs/x, runs/x@warmup or runs/x@120."""
+        folder, _, weights = (
             (text, "", "") if Path(text).is_dir() else text.rpartition("@") if "@" in text else (text, "", "")
         )
         if not (Path(folder) / "config.toml").is_file():
@@ -123,15 +130,15 @@ class Trained:
                 f"--operator {text}: expected expert, random, person, an endpoint such as "
                 "http://127.0.0.1:8000/v1#model, or a run folder such as runs/x or runs/x@warmup"
             )
-        return cls(Path(folder).resolve().name + (f"@{word}" if word else ""), Path(folder), word, greedy)
+        return cls(Path(folder).resolve().name + (f"@{weights}" if weights else ""), Path(folder), weights, greedy)
 
     async def open(self, family: EnvFamily, limits: Limits) -> None:
         recipe = recipes.load(self.run).recipe
-        self.filled = await self._open.enter_async_context(loaded(recipe, chosen(self.run, self.word)))
+        self.model = await self._open.enter_async_context(load_model(recipe, find_weights(self.run, self.weights_name)))
 
-    def sit(self, context: AgentContext, env: Any) -> Any:
-        assert self.filled is not None, "open() comes first"
-        return self.filled.recipe.agent.seat(self.filled.context(context, self.greedy))
+    def seat(self, context: AgentContext, env: Any) -> Any:
+        assert self.model is not None, "open() comes first"
+        return self.model.recipe.agent.seat(self.model.context(context, self.greedy))
 
     async def close(self) -> None:
         await self._open.aclose()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from sojourn.arena.spoken import Spoken, SpokenSeat
+from sojourn.arena.text_seat import TextReply, TextSeat
 from sojourn.errors import ConfigError
 from sojourn.models.endpoint import Endpoint
 from sojourn.protocols import AgentContext, EnvFamily
@@ -53,8 +53,8 @@ class Remote:
             ) from error
         writer.close()
 
-    def sit(self, context: AgentContext, env: Any) -> SpokenSeat:
-        return SpokenSeat(context.name, RemoteVoice(self.endpoint, env), context.trainable)
+    def seat(self, context: AgentContext, env: Any) -> TextSeat:
+        return TextSeat(context.name, RemoteVoice(self.endpoint, env), context.trainable)
 
     async def close(self) -> None: ...
 
@@ -70,7 +70,7 @@ class RemoteVoice:
     tools: tuple[Tool, ...] = ()
     pending: list[ToolCall] = field(default_factory=list)
 
-    async def say(self, observation: Observation) -> Spoken:
+    async def reply(self, observation: Observation) -> TextReply:
         self.tools = observation.tools or self.tools
         self._add((*observation.system, *observation.messages))
         options = {"tools": [_tool_schema(tool) for tool in self.tools]} if self.tools else {}
@@ -81,8 +81,8 @@ class RemoteVoice:
         self.messages.append({"role": "assistant", "content": text, **_call_fields(calls)})
         self.pending = calls
         if fault:
-            return Spoken(None, tokens, fault)
-        return Spoken(Message(Role.ASSISTANT, text, thought, calls=tuple(calls)), tokens)
+            return TextReply(None, tokens, fault)
+        return TextReply(Message(Role.ASSISTANT, text, thought, calls=tuple(calls)), tokens)
 
     def _add(self, messages: Sequence[Message]) -> None:
         """Adds what the environment answers. A call that it refused is answered first, as servers want an answer to

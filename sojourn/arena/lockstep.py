@@ -1,4 +1,4 @@
-"""Lock-step: nobody acts on a turn before all who still play have come to it."""
+"""Keeps operators in lock-step: no operator acts on a turn before all that still play have reached it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sojourn.types import Ending, Message, Observation, Trajectory
 
 
 @dataclass
-class Row:
-    """One operator's part of a turn, filled in while it acts; `said` stays None where it could not be read."""
+class OperatorTurn:
+    """One operator's part of a turn, filled in while it acts. `message` stays None if its action cannot be parsed."""
 
     name: str
     observed: tuple[Message, ...] = ()
@@ -25,77 +25,81 @@ class Row:
     reward: float = 0.0
     total: float = 0.0  # reward of the episode so far
     ended: str = ""  # how the episode ended with this turn
-    failed: bool = False  # ended by a failure that is not the operator's play
+    failed: bool = False  # ended by a failure of the infrastructure, which does not count as play
 
 
 class Watcher(Protocol):
-    """Is told of each turn: when all see what it begins with, and when all have acted and were answered."""
+    """Is called at the start of each turn with the observations, and at its end with the actions and rewards."""
 
-    def seen(self, turn: int, rows: Sequence[Row]) -> None: ...
-    def acted(self, turn: int, rows: Sequence[Row]) -> None: ...
+    def show_observations(self, number: int, turns: Sequence[OperatorTurn]) -> None: ...
+    def show_actions(self, number: int, turns: Sequence[OperatorTurn]) -> None: ...
 
 
 @dataclass
-class Rounds:
-    """The turns of one task, for operators by name; `conduct` opens them, one after another."""
+class LockStep:
+    """The turns of one task, by operator name; `conduct` starts them one after another."""
 
     names: Sequence[str]
     watcher: Watcher
-    turn: int = 0
-    rows: dict[str, Row] = field(default_factory=dict)  # of the turn that is being played
-    _waiting: dict[str, Row] = field(default_factory=dict)  # of those who have come to the next one
+    number: int = 0  # of the turn that is being played
+    turns: dict[str, OperatorTurn] = field(default_factory=dict)  # its part of each operator
+    _waiting: dict[str, OperatorTurn] = field(default_factory=dict)  # of the operators that have reached the next turn
     _gate: asyncio.Event = field(default_factory=asyncio.Event)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.present = set(self.names)
 
-    async def arrive(self, name: str, shown: tuple[Message, ...], choices: tuple[str, ...]) -> Row:
-        """Comes to the next turn, and waits for all others."""
-        before = self.rows.get(name)
-        row = self._waiting[name] = Row(name, shown, choices, total=before.total if before is not None else 0.0)
+    async def arrive(self, name: str, observed: tuple[Message, ...], choices: tuple[str, ...]) -> OperatorTurn:
+        """Waits until all other operators have reached the next turn, too."""
+        before = self.turns.get(name)
+        turn = self._waiting[name] = OperatorTurn(
+            name, observed, choices, total=before.total if before is not None else 0.0
+        )
         gate = self._gate
         self._changed.set()
         await gate.wait()
-        return row
+        return turn
 
     def leave(self, name: str, ended: str, failed: bool) -> None:
-        """Its episode is over: nobody waits for it any more."""
-        row = self.rows.setdefault(name, Row(name))
-        row.ended, row.failed = ended, failed
+        """Ends the part of an operator whose episode is over."""
+        turn = self.turns.setdefault(name, OperatorTurn(name))
+        turn.ended, turn.failed = ended, failed
         self.present.discard(name)
         self._waiting.pop(name, None)
         self._changed.set()
 
     async def conduct(self) -> None:
-        """Opens a turn when all who still play have come to it, until nobody does. What the watcher raises is raised
-        here, so that no operator is blamed for it."""
+        """Starts each turn when all operators that still play have reached it, until none plays.
+
+        What the watcher raises is raised here, so that it does not fail an operator's episode.
+        """
         while True:
             await self._changed.wait()
             self._changed.clear()
             if self._waiting.keys() != self.present:
                 continue
-            self.watcher.acted(self.turn, self._ordered(self.rows))
-            self.rows, self._waiting = self._waiting, {}
-            if not self.rows:
+            self.watcher.show_actions(self.number, self._ordered(self.turns))
+            self.turns, self._waiting = self._waiting, {}
+            if not self.turns:
                 return
-            self.turn += 1
-            self.watcher.seen(self.turn, self._ordered(self.rows))
+            self.number += 1
+            self.watcher.show_observations(self.number, self._ordered(self.turns))
             gate, self._gate = self._gate, asyncio.Event()
             gate.set()
 
-    def _ordered(self, rows: Mapping[str, Row]) -> list[Row]:
-        return [rows[name] for name in self.names if name in rows]
+    def _ordered(self, turns: Mapping[str, OperatorTurn]) -> list[OperatorTurn]:
+        return [turns[name] for name in self.names if name in turns]
 
 
 @dataclass
-class PacedSeat:
-    """An operator's seat that keeps step with the others'; `seconds` counts how long it took to act."""
+class LockStepSeat:
+    """An operator's seat that keeps in step with the others; `seconds` is the time that its operator took to act."""
 
     seat: Any
     name: str
-    rounds: Rounds
-    row: Row = field(default_factory=lambda: Row(""))
+    lockstep: LockStep
+    turn: OperatorTurn = field(default_factory=lambda: OperatorTurn(""))
     seconds: float = 0.0
 
     @property
@@ -103,28 +107,28 @@ class PacedSeat:
         return self.seat.ends_when_malformed
 
     async def act(self, observation: Observation, state: str | None = None) -> Message:
-        shown = (*observation.system, *observation.messages)
-        self.row = await self.rounds.arrive(self.name, shown, observation.choices)
+        observed = (*observation.system, *observation.messages)
+        self.turn = await self.lockstep.arrive(self.name, observed, observation.choices)
         began = time.perf_counter()
         try:
-            said = self.row.message = await self.seat.act(observation, state)
+            message = self.turn.message = await self.seat.act(observation, state)
         except ActionError as error:
-            self.row.refused = str(error)
+            self.turn.refused = str(error)
             raise
         finally:
-            self.row.acted = True
+            self.turn.acted = True
             self.seconds += time.perf_counter() - began
-        return said
+        return message
 
     def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
-        if info.get("malformed") and not self.row.refused:
-            self.row.refused = "malformed"
-        self.row.reward += reward
-        self.row.total += reward
+        if info.get("malformed") and not self.turn.refused:
+            self.turn.refused = "malformed"
+        self.turn.reward += reward
+        self.turn.total += reward
         self.seat.add_reward(reward, info)
 
     def refuse(self, error: ActionError, observation: Observation) -> Observation:
-        self.row.refused = str(error)
+        self.turn.refused = str(error)
         return self.seat.refuse(error, observation)
 
     def finish(self, ending: Ending) -> Trajectory:

@@ -1,4 +1,4 @@
-"""The same tasks and seeds for every operator, each in a world of its own, turn by turn together."""
+"""Plays the same tasks and seeds with every operator, each in an environment of its own, in lock-step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
 from sojourn.abilities import HasCapacity, HasLowestReward, HasSeats, HasWorlds
-from sojourn.arena.lockstep import PacedSeat, Rounds, Watcher
+from sojourn.arena.lockstep import LockStep, LockStepSeat, Watcher
 from sojourn.arena.operators import Operator
 from sojourn.errors import ConfigError
 from sojourn.protocols import AgentContext, EnvFamily
@@ -20,8 +20,8 @@ from sojourn.rollout.world import seats_of, world_of
 from sojourn.types import Episode, Group, SamplingParams, Score, Task
 
 
-class Bout(NamedTuple):
-    """One task as all operators played it, in their order."""
+class TaskResult(NamedTuple):
+    """The episodes of one task and their scores, in the order of the operators."""
 
     number: int
     task: Task
@@ -35,7 +35,10 @@ class Bout(NamedTuple):
 
 @dataclass
 class Match:
-    """Operators in one world. `seat` is where they sit, `others` fills the seats that are left, if any."""
+    """Plays tasks of one environment with several operators.
+
+    `seat` names the seat of the operators in an environment with several; `others` plays the remaining seats.
+    """
 
     family: EnvFamily
     operators: Sequence[Operator]
@@ -47,55 +50,56 @@ class Match:
     on_blobs: Callable[[Mapping[str, bytes]], None] = lambda blobs: None
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Refuses what cannot be played: a seat that is not there or left empty, too many plays for a world."""
+        """Raises ConfigError for a seat that is unknown or left empty, and for too many environments at once."""
         for task in tasks:
             self._seat(task)
             room = getattr(world_of(self.family, task), "capacity", len(self.operators))
             if room < len(self.operators):
                 raise ConfigError(
-                    f"{len(self.operators)} operators play at once, but this world holds {room} plays at a time: name "
-                    "fewer operators, or raise its capacity where it has such a field"
+                    f"{len(self.operators)} operators need as many environments at once, but this one allows {room}: "
+                    "name fewer operators, or raise its capacity if it has such a field"
                 )
 
-    async def bout(self, number: int, task: Task) -> Bout:
-        """One task; an operator that fails ends its own episode alone."""
-        rounds = Rounds([operator.name for operator in self.operators], self.watcher)
+    async def play_task(self, number: int, task: Task) -> TaskResult:
+        """Plays one task with all operators. A failure ends the episode of its operator alone."""
+        lockstep = LockStep([operator.name for operator in self.operators], self.watcher)
         async with asyncio.TaskGroup() as group:
-            group.create_task(rounds.conduct())
-            running = [group.create_task(self._play(operator, task, number, rounds)) for operator in self.operators]
+            group.create_task(lockstep.conduct())
+            running = [group.create_task(self._play(operator, task, number, lockstep)) for operator in self.operators]
         groups = tuple(Group(number, task, (play.result(),)) for play in running)
-        return Bout(number, task, groups, tuple([await score_group(Native(), group) for group in groups]))
+        return TaskResult(number, task, groups, tuple([await score_group(Native(), group) for group in groups]))
 
-    async def _play(self, operator: Operator, task: Task, number: int, rounds: Rounds) -> Episode:
-        held = Held(self.family)
-        table = Table(operator, self.others, held, rounds, self._seat(task))
+    async def _play(self, operator: Operator, task: Task, number: int, lockstep: LockStep) -> Episode:
+        family = ObservedFamily(self.family)
+        agent = MatchAgent(operator, self.others, family, lockstep, self._seat(task))
         rollout = Rollout(limits=self.limits, retries=0, max_error_rate=1.0)
-        nobody = cast(Any, None)  # each operator brings what it needs
-        runner = Runner(rollout, cast(EnvFamily, held), table, nobody, nobody, 0, self.seed, on_blobs=self.on_blobs)
+        unused = cast(Any, None)  # each operator has a renderer and a sampler of its own, if it needs them
+        runner = Runner(rollout, cast(EnvFamily, family), agent, unused, unused, 0, self.seed, on_blobs=self.on_blobs)
         params = SamplingParams(max_tokens=1, seed=seed_of(self.seed, "arena", task.id))
         episode = await runner.episode(task, params, f"arena-{operator.name}/{number}")
         ended = episode.error or next(str(t.ending) for t in episode.trajectories if t.trainable)
-        rounds.leave(operator.name, ended, episode.error is not None)
-        return replace(episode, seconds=table.paced.seconds if table.paced is not None else 0.0)
+        lockstep.leave(operator.name, ended, episode.error is not None)
+        return replace(episode, seconds=agent.paced.seconds if agent.paced is not None else 0.0)
 
     def _seat(self, task: Task) -> str:
         seats = seats_of(self.family, task)
         seat = self.seat or seats[0]
         if seat not in seats:
-            raise ConfigError(f"--seat {seat}: this world has the seats {', '.join(seats)}")
+            raise ConfigError(f"--seat {seat}: this environment has the seats {', '.join(seats)}")
         if len(seats) > 1 and not (self.seat and self.others):
             raise ConfigError(
-                f"this world has the seats {', '.join(seats)}: say where the operators sit (--seat {seats[0]}) and "
-                "who takes the others (--others random), or let the world play them where it can (opponent=...)"
+                f"this environment has the seats {', '.join(seats)}: name the operators' seat (--seat {seats[0]}) "
+                "and the operator of the other seats (--others random), or let the environment play them if it can "
+                "(opponent=...)"
             )
         if len(seats) == 1 and self.others:
-            raise ConfigError("--others: this world has one seat alone, so nobody else plays: leave it out")
+            raise ConfigError("--others: this environment has only one seat: leave --others out")
         return seat
 
 
 @dataclass
-class Held:
-    """A family whose last play is at hand: an operator may sit beside its own world, as an expert does."""
+class ObservedFamily:
+    """An environment family that keeps the environment it made last, because some operators (an expert) act on it."""
 
     family: EnvFamily
     env: Any = None
@@ -120,19 +124,19 @@ class Held:
 
 
 @dataclass
-class Table:
-    """In the agent's place of a runner: seats the operator, in step with the others, and those who play beside it."""
+class MatchAgent:
+    """The agent of a match's runner: seats the operator in lock-step with the others, and fills the remaining seats."""
 
     operator: Operator
     others: Operator | None
-    held: Held
-    rounds: Rounds
+    family: ObservedFamily
+    lockstep: LockStep
     seat_of_operator: str
-    paced: PacedSeat | None = field(default=None)
+    paced: LockStepSeat | None = field(default=None)
 
     def seat(self, context: AgentContext) -> Any:
         if context.name != self.seat_of_operator:
             assert self.others is not None, "check() comes first"
-            return self.others.sit(replace(context, trainable=False), self.held.env)
-        self.paced = PacedSeat(self.operator.sit(context, self.held.env), self.operator.name, self.rounds)
+            return self.others.seat(replace(context, trainable=False), self.family.env)
+        self.paced = LockStepSeat(self.operator.seat(context, self.family.env), self.operator.name, self.lockstep)
         return self.paced

@@ -1,4 +1,4 @@
-"""Who may take a seat in the arena, behind one small protocol."""
+"""The protocol of an arena operator, and the simple ones: the expert, a random policy, and a person."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from sojourn.agents.person import HELP, Terminal
-from sojourn.arena.spoken import Spoken, SpokenSeat
+from sojourn.arena.text_seat import TextReply, TextSeat
 from sojourn.checks.env.play import invent
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.protocols import AgentContext, EnvFamily
@@ -20,23 +20,22 @@ from sojourn.types import Message, Observation, Role, Tool, ToolCall
 
 
 class Operator(Protocol):
-    """Fills a seat in many episodes, several at once. `name` is how it is called beside the others.
+    """Plays in many episodes, several at once. `name` identifies it among the operators of a match.
 
-    `open` makes it ready to play a world, and raises ConfigError where it never can; `sit` gives the seat of one
-    episode, as `play` asks it, from the context's name, seed and place; what can break while it acts raises
-    InfrastructureError; `close` gives up what `open` took.
+    `open` prepares it for an environment family, and raises ConfigError if it cannot play there. `seat` returns the
+    seat of one episode, which raises InfrastructureError if the operator breaks. `close` releases what `open` acquired.
     """
 
     name: str
 
     async def open(self, family: EnvFamily, limits: Limits) -> None: ...
-    def sit(self, context: AgentContext, env: Any) -> Any: ...
+    def seat(self, context: AgentContext, env: Any) -> Any: ...
     async def close(self) -> None: ...
 
 
 @dataclass
-class Simple:
-    """An operator that holds nothing between its episodes."""
+class StatelessOperator:
+    """An operator that keeps no resources between episodes."""
 
     name: str
 
@@ -45,80 +44,80 @@ class Simple:
 
 
 @dataclass
-class Expert(Simple):
-    """The world's scripted expert."""
+class ExpertOperator(StatelessOperator):
+    """Plays the actions of the environment's scripted expert."""
 
     async def open(self, family: EnvFamily, limits: Limits) -> None:
         if not await offers(family, "expert", limits):
-            raise ConfigError(f"--operator {self.name}: this world has no expert(): leave it out, or give it one")
+            raise ConfigError(f"--operator {self.name}: this environment has no expert(): leave this operator out")
 
-    def sit(self, context: AgentContext, env: Any) -> SpokenSeat:
-        return SpokenSeat(context.name, ExpertVoice(env), context.trainable)
+    def seat(self, context: AgentContext, env: Any) -> TextSeat:
+        return TextSeat(context.name, ExpertSpeaker(env), context.trainable)
 
 
 @dataclass(frozen=True)
-class ExpertVoice:
+class ExpertSpeaker:
     env: Any
 
-    async def say(self, observation: Observation) -> Spoken:
-        return Spoken(Message(Role.ASSISTANT, await expert_action(self.env)))
+    async def reply(self, observation: Observation) -> TextReply:
+        return TextReply(Message(Role.ASSISTANT, await expert_action(self.env)))
 
 
 @dataclass
-class Chance(Simple):
-    """A random policy: any of the listed choices, else a call of any tool with invented arguments."""
+class RandomOperator(StatelessOperator):
+    """Plays a random choice of the observation, or calls a random tool with generated arguments if none are listed."""
 
-    def sit(self, context: AgentContext, env: Any) -> SpokenSeat:
+    def seat(self, context: AgentContext, env: Any) -> TextSeat:
         rng = random.Random(f"{context.params.seed}/{context.name}")
-        return SpokenSeat(context.name, ChanceVoice(self.name, rng), context.trainable)
+        return TextSeat(context.name, RandomSpeaker(self.name, rng), context.trainable)
 
 
 @dataclass
-class ChanceVoice:
+class RandomSpeaker:
     name: str
     rng: random.Random
     tools: tuple[Tool, ...] = ()
 
-    async def say(self, observation: Observation) -> Spoken:
+    async def reply(self, observation: Observation) -> TextReply:
         self.tools = observation.tools or self.tools
         if observation.choices:
-            return Spoken(Message(Role.ASSISTANT, self.rng.choice(observation.choices)))
+            return TextReply(Message(Role.ASSISTANT, self.rng.choice(observation.choices)))
         if not self.tools:
             raise ConfigError(
-                f"--operator {self.name}: this world lists neither choices nor tools to choose from: leave it out, or "
-                "let the world list them (many have choices=true)"
+                f"--operator {self.name}: this environment lists neither choices nor tools: leave this operator out, "
+                "or let the environment list its actions (many have choices=true)"
             )
         tool = self.rng.choice(self.tools)
-        return Spoken(Message(Role.ASSISTANT, calls=(ToolCall(tool.name, invent(tool.parameters, self.rng)),)))
+        return TextReply(Message(Role.ASSISTANT, calls=(ToolCall(tool.name, invent(tool.parameters, self.rng)),)))
 
 
-class LeftError(InfrastructureError):
-    """The person left the game before its end."""
+class PersonLeftError(InfrastructureError):
+    """The person left before the end of the episode."""
 
 
 @dataclass
-class Person(Simple):
-    """Whoever sits at the terminal, which already shows what the world said."""
+class PersonOperator(StatelessOperator):
+    """Lets a person enter the actions at the terminal, where the match display already shows the observations."""
 
     console: Console
     stream: Any = None  # read instead of the terminal
     left: bool = False
 
-    def sit(self, context: AgentContext, env: Any) -> SpokenSeat:
-        return SpokenSeat(context.name, self.Voice(self, Terminal(env, self.console, self.stream)), context.trainable)
+    def seat(self, context: AgentContext, env: Any) -> TextSeat:
+        return TextSeat(context.name, self.Speaker(self, Terminal(env, self.console, self.stream)), context.trainable)
 
     @dataclass(frozen=True)
-    class Voice:
-        person: Person
+    class Speaker:
+        person: PersonOperator
         terminal: Terminal
 
-        async def say(self, observation: Observation) -> Spoken:
+        async def reply(self, observation: Observation) -> TextReply:
             if observation.system:
                 self.terminal.say(HELP, "dim")
             for number, choice in enumerate(observation.choices, start=1):
                 self.terminal.say(f"  {number}  {choice}", "cyan")
-            said = None if self.person.left else await self.terminal.ask(observation)
-            if said is None:
+            action = None if self.person.left else await self.terminal.ask(observation)
+            if action is None:
                 self.person.left = True
-                raise LeftError("the person left")
-            return Spoken(Message(Role.ASSISTANT, said))
+                raise PersonLeftError("the person left")
+            return TextReply(Message(Role.ASSISTANT, action))

@@ -1,4 +1,4 @@
-"""What a match found: each operator's numbers with intervals, and how they differ task by task."""
+"""Computes the results of a match: each operator's estimates with intervals, and paired differences by task."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from sojourn.arena.match import Bout
+from sojourn.arena.match import TaskResult
 from sojourn.record.intervals import Estimate, Part, Summary, mean, summarise
 from sojourn.terminal.numbers import number
 
 
 @dataclass(frozen=True)
 class Result:
-    """One operator's. `tokens` and `seconds` are sums over its episodes; `failed` ones count in nothing else."""
+    """The result of one operator. `tokens` and `seconds` are sums over its episodes; `failed` episodes count in nothing
+    else."""
 
     name: str
     summary: Summary
@@ -30,7 +31,7 @@ class Result:
 
 
 class Difference(NamedTuple):
-    """One operator against another on the tasks that both played: means of pairs, and on how many each did better."""
+    """The paired differences of two operators on the tasks that both finished: means, and counts of tasks."""
 
     name: str
     against: str
@@ -41,67 +42,70 @@ class Difference(NamedTuple):
     same: int
 
 
-def results(names: Sequence[str], bouts: Sequence[Bout]) -> list[Result]:
-    return [_result(name, at, bouts) for at, name in enumerate(names)]
+def match_results(names: Sequence[str], tasks: Sequence[TaskResult]) -> list[Result]:
+    """Returns the result of each operator over all finished tasks."""
+    return [_result(name, at, tasks) for at, name in enumerate(names)]
 
 
-def _result(name: str, at: int, bouts: Sequence[Bout]) -> Result:
-    groups = [bout.groups[at] for bout in bouts]
+def _result(name: str, at: int, tasks: Sequence[TaskResult]) -> Result:
+    groups = [task.groups[at] for task in tasks]
     episodes = [group.episodes[0] for group in groups]
     turns = [turn for group in groups for trajectory in group.trajectories for turn in trajectory.turns]
     tokens = sum(len(turn.sample.tokens) or int(turn.info.get("tokens", 0)) for turn in turns)
     failed = sum(episode.error is not None for episode in episodes)
     seconds = sum(episode.seconds for episode in episodes)
-    return Result(name, summarise(groups, [bout.scores[at] for bout in bouts]), tokens, seconds, failed)
+    return Result(name, summarise(groups, [task.scores[at] for task in tasks]), tokens, seconds, failed)
 
 
-def differences(names: Sequence[str], bouts: Sequence[Bout]) -> list[Difference]:
-    """Of every pair, the later named against the earlier."""
+def paired_differences(names: Sequence[str], tasks: Sequence[TaskResult]) -> list[Difference]:
+    """Returns the differences of every pair of operators, the later named minus the earlier."""
     return [
-        _difference(names[b], names[a], [bout for bout in bouts if bout.scores[a] and bout.scores[b]], a, b)
+        _difference(names[b], names[a], [task for task in tasks if task.scores[a] and task.scores[b]], a, b)
         for a in range(len(names))
         for b in range(a + 1, len(names))
     ]
 
 
-def _difference(name: str, against: str, bouts: Sequence[Bout], a: int, b: int) -> Difference:
-    won = [
-        (float(bout.groups[b].trajectories[0].success), float(bout.groups[a].trajectories[0].success)) for bout in bouts
+def _difference(name: str, against: str, tasks: Sequence[TaskResult], a: int, b: int) -> Difference:
+    successes = [
+        (float(task.groups[b].trajectories[0].success), float(task.groups[a].trajectories[0].success)) for task in tasks
     ]
-    paid = [(bout.scores[b][0].total, bout.scores[a][0].total) for bout in bouts]
-    ranks = [(success, reward) for (success, _), (reward, _) in zip(won, paid, strict=True)]
-    others = [(success, reward) for (_, success), (_, reward) in zip(won, paid, strict=True)]
-    better = sum(mine > theirs for mine, theirs in zip(ranks, others, strict=True))
-    same = sum(mine == theirs for mine, theirs in zip(ranks, others, strict=True))
+    rewards = [(task.scores[b][0].total, task.scores[a][0].total) for task in tasks]
+    ours = [(success, reward) for (success, _), (reward, _) in zip(successes, rewards, strict=True)]
+    theirs = [(success, reward) for (_, success), (_, reward) in zip(successes, rewards, strict=True)]
+    better = sum(x > y for x, y in zip(ours, theirs, strict=True))
+    same = sum(x == y for x, y in zip(ours, theirs, strict=True))
     return Difference(
-        name, against, mean([x - y for x, y in won]), mean([x - y for x, y in paid]),
-        better, len(bouts) - better - same, same,
+        name, against, mean([x - y for x, y in successes]), mean([x - y for x, y in rewards]),
+        better, len(tasks) - better - same, same,
     )  # fmt: skip
 
 
-def table(found: Sequence[Result]) -> Table:
-    made = Table("operator", box=None, pad_edge=False, padding=(0, 2, 0, 0), title="", header_style="bold")
+def result_table(results: Sequence[Result]) -> Table:
+    """Returns a table with the estimates of each operator, with 95% intervals of the success rate."""
+    table = Table("operator", box=None, pad_edge=False, padding=(0, 2, 0, 0), title="", header_style="bold")
     for column in ("success", "reward", "turns", "tokens", "s", "failed"):
-        made.add_column(column, justify="right", no_wrap=True)
-    for one in found:
+        table.add_column(column, justify="right", no_wrap=True)
+    for one in results:
         part = one.overall
-        made.add_row(
+        table.add_row(
             one.name, part.success.percent if part.episodes else "-", number(part.reward.mean),
             number(part.turns.mean), f"{one.tokens:,}" if one.tokens else "-", number(one.seconds), str(one.failed),
         )  # fmt: skip
-    return made
+    return table
 
 
-def pairs(found: Sequence[Difference]) -> Table:
-    """The differences by task, with 95% intervals, and on how many tasks one did better, alike and worse."""
-    made = Table("by task", box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+def difference_table(results: Sequence[Difference]) -> Table:
+    """Returns a table of the paired differences with 95% intervals, and the numbers of better, equal and worse
+    tasks."""
+    table = Table("by task", box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in ("success", "reward", "better", "same", "worse"):
-        made.add_column(column, justify="right", no_wrap=True)
-    for one in found:
+        table.add_column(column, justify="right", no_wrap=True)
+    for one in results:
         counts = map(str, (one.better, one.same, one.worse))
         success = one.success._replace(low=max(one.success.low, -1.0), high=min(one.success.high, 1.0))
-        made.add_row(f"{one.name} - {one.against}", _signed(success), _signed(one.reward), *counts)
-    return made
+        table.add_row(f"{one.name} - {one.against}", _signed(success), _signed(one.reward), *counts)
+    return table
 
 
 def _signed(estimate: Estimate) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sojourn import event_loop
-from sojourn.commands.given import Overrides, build_component, build_world, tell_risks
+from sojourn.commands.arguments import Overrides, build_component, build_world, print_risks
 from sojourn.errors import ConfigError
 from sojourn.terminal.output import CleanConsole
 
@@ -81,7 +81,7 @@ def _attacked(kind: str, name: str, overrides: list[str] | None, episodes: int |
     if episodes is not None:
         raise ConfigError(f"--episodes {episodes}: attacks choose their tasks themselves; leave it out with --attack")
     world = build_world(name, overrides)
-    tell_risks(world)
+    print_risks(world)
     return event_loop.run(attack_env(world)).report
 
 
@@ -95,7 +95,7 @@ def _report(kind: str, name: str, overrides: list[str] | None, episodes: int | N
         raise ConfigError(f"--episodes {episodes}: only a world is played, and '{name}' is to be checked as {kind}")
     component = build_world(name, overrides) if kind == "env" else build_component(kind, name, overrides)
     if kind == "env":
-        tell_risks(component)
+        print_risks(component)
     module, _, suite = SUITES[kind].partition(":")
     options = {"episodes": 4 if episodes is None else episodes} if kind == "env" else {}
     found = getattr(importlib.import_module(module), suite)(component, **options)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sojourn import event_loop
-from sojourn.commands.given import Overrides, load, tell_risks
+from sojourn.commands.arguments import Overrides, load, print_risks
 
 if TYPE_CHECKING:
     from sojourn.record.checkpoint import Checkpoint
@@ -30,7 +30,7 @@ def evaluate(
     """Evaluate a run's newest checkpoint on a fixed panel of tasks."""
     extra = [f"evaluation.split={split}"] * bool(split) + ["evaluation.temperature=0.0"] * greedy
     resolved = load(run, [*extra, *(overrides or [])])
-    tell_risks(resolved.recipe.env)
+    print_risks(resolved.recipe.env)
     event_loop.run(_evaluate(resolved, run if run.is_dir() else None, expert))
 
 

@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from sojourn import threads
-from sojourn.commands.given import Overrides, build_world
+from sojourn.commands.arguments import Overrides, build_world
 from sojourn.errors import ConfigError
 from sojourn.terminal.output import CleanConsole
 

@@ -1,4 +1,4 @@
-"""`sojourn play`: a person in the agent's seat."""
+"""`sojourn play`: lets a person play an episode in the terminal."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Annotated
 import typer
 
 from sojourn import event_loop
-from sojourn.commands.given import Overrides, build_world, tell_risks
+from sojourn.commands.arguments import Overrides, build_world, print_risks
 from sojourn.errors import ConfigError
 from sojourn.terminal.output import CleanConsole
 
 
 def play(
-    env: Annotated[str, typer.Argument(help="a world (see `sojourn envs`), 'module:Class', or a recipe")],
+    env: Annotated[str, typer.Argument(help="An environment (see `sojourn envs`), 'module:Class', or a recipe.")],
     overrides: Overrides = None,
-    split: Annotated[str, typer.Option(help="train or test")] = "train",
-    task: Annotated[int, typer.Option(help="which task of the split")] = 0,
-    expert: Annotated[bool, typer.Option("--expert", help="watch the scripted expert")] = False,
+    split: Annotated[str, typer.Option(help="The split of the task: train or test.")] = "train",
+    task: Annotated[int, typer.Option(help="The index of the task in the split.")] = 0,
+    expert: Annotated[bool, typer.Option("--expert", help="Watch the environment's scripted expert instead.")] = False,
 ) -> None:
-    """Take the agent's seat yourself, in the terminal."""
+    """Play an episode yourself, in the place of the agent."""
     from sojourn.agents.person import play_in_terminal
     from sojourn.tasks.listed import listed
 
@@ -27,5 +27,5 @@ def play(
     tasks = listed(family, split)
     if not 0 <= task < len(tasks):
         raise ConfigError(f"--task {task}: the split '{split}' has the tasks 0 to {len(tasks) - 1}")
-    tell_risks(family)
+    print_risks(family)
     event_loop.run(play_in_terminal(family, tasks[task], CleanConsole(), expert=expert))

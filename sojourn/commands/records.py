@@ -1,4 +1,4 @@
-"""`sojourn export` and `sojourn replay`: what was recorded, in other formats, and played again."""
+"""`sojourn export` and `sojourn replay`: recorded episodes in other formats, and their actions played again."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ import typer
 
 from sojourn import event_loop
 from sojourn.errors import ConfigError
-from sojourn.terminal.clean import line
+from sojourn.terminal.clean import one_line
 
 if TYPE_CHECKING:
     from sojourn.record.episodes.episode_row import Entry
     from sojourn.record.export.chosen import Choice, Chosen
     from sojourn.replay import Replayed
 
-SHOWN = 5  # of what was left out
+MAX_LEFT_OUT = 5  # omissions that are printed
 
-Run = Annotated[Path, typer.Argument(help="a run folder")]
+Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Episodes = Annotated[
-    list[str] | None, typer.Argument(help="ids of episodes, how these begin, or stage/step/group/place")
+    list[str] | None, typer.Argument(help="Episodes: their ids, the beginnings of ids, or stage/step/group/place.")
 ]
-Where = Annotated[str, typer.Option(help="those that a search finds, such as 'stage:rl success:yes'")]
+Where = Annotated[str, typer.Option(help="Take the episodes that match a query, such as 'stage:rl success:yes'.")]
 
 
 def export(
     run: Run,
     episodes: Episodes = None,
-    format: Annotated[str, typer.Option(help="prov, adp, chat or parquet")] = "chat",
-    out: Annotated[Path | None, typer.Option(help="the file to write, which must not exist")] = None,
+    format: Annotated[str, typer.Option(help="The format: prov, adp, chat or parquet.")] = "chat",
+    out: Annotated[Path | None, typer.Option(help="The file to write, which must not exist.")] = None,
     where: Where = "",
-    tokens: Annotated[bool, typer.Option("--tokens", help="chat: with every token, to be trained on exactly")] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="With chat: include all tokens, for exact training.")
+    ] = False,
 ) -> None:
-    """Write episodes as W3C PROV, Agent Data Protocol, chat messages or Parquet."""
+    """Export episodes as W3C PROV, Agent Data Protocol, chat messages or Parquet."""
     from sojourn.record.export import export as write
     from sojourn.record.export import format_of
 
@@ -43,13 +45,15 @@ def export(
     if out is None:
         raise ConfigError(f"--out is missing: name the file to write, such as --out episodes.{format}")
     if tokens and format != "chat":
-        raise ConfigError(f"--tokens is for --format chat: {format} holds {'digests' if format == 'prov' else 'them'}")
-    done = write(run, out, format, _choice(run, episodes, where, tokens))
-    print(f"{out}: {_counted(done.episodes, 'episode')}, {_counted(done.records, done.unit)}")
-    for sentence in done.left_out[:SHOWN]:
-        print(f"left out: {line(sentence, 500)}", file=sys.stderr)
-    if len(done.left_out) > SHOWN:
-        print(f"left out: {len(done.left_out) - SHOWN} more", file=sys.stderr)
+        raise ConfigError(
+            f"--tokens needs --format chat: {format} {'has digests only' if format == 'prov' else 'always has tokens'}"
+        )
+    written = write(run, out, format, _choice(run, episodes, where, tokens))
+    print(f"{out}: {_counted(written.episodes, 'episode')}, {_counted(written.records, written.unit)}")
+    for sentence in written.left_out[:MAX_LEFT_OUT]:
+        print(f"left out: {one_line(sentence, 500)}", file=sys.stderr)
+    if len(written.left_out) > MAX_LEFT_OUT:
+        print(f"left out: {len(written.left_out) - MAX_LEFT_OUT} more", file=sys.stderr)
 
 
 def _counted(count: int, unit: str) -> str:
@@ -60,46 +64,47 @@ def _choice(run: Path, episodes: list[str] | None, where: str, tokens: bool = Fa
     from sojourn.record.episodes.store import EpisodeStore
     from sojourn.record.export.chosen import Choice
     from sojourn.record.run import RunFolder
-    from sojourn.terminal.find import found
+    from sojourn.terminal.find import find_episode
 
     if episodes and where:
-        raise ConfigError("episodes that are named need no --where: leave it out")
+        raise ConfigError("--where cannot be combined with named episodes: leave one of them out")
     with EpisodeStore(RunFolder.read(run).path) as store:
-        ids = tuple(found(store, name).id for name in episodes or ())
+        ids = tuple(find_episode(store, name).id for name in episodes or ())
     return Choice(episodes=ids, where=where, tokens=tokens)
 
 
 def replay(
     run: Run,
     episodes: Episodes = None,
-    all: Annotated[bool, typer.Option("--all", help="every episode")] = False,
-    sample: Annotated[int, typer.Option(min=0, help="so many, spread over the run")] = 0,
+    all: Annotated[bool, typer.Option("--all", help="Replay every episode.")] = False,
+    sample: Annotated[int, typer.Option(min=0, help="Replay this number of episodes, spread over the run.")] = 0,
     where: Where = "",
 ) -> None:
-    """Play recorded actions again: does the world answer as it did? Exit code 1 where it does not."""
+    """Play recorded actions again, and check that the environment answers as it did. The exit code is 1 if it does
+    not."""
     from sojourn.record.export.chosen import Chosen
     from sojourn.record.run import RunFolder
 
     if bool(episodes) + all + bool(sample) != 1:
-        raise ConfigError("say which episodes: their ids, --sample 20, or --all")
+        raise ConfigError("choose the episodes to replay by exactly one of: their ids, --sample 20, or --all")
     with Chosen.of(RunFolder.read(run), _choice(run, episodes, where)) as chosen:
         if not event_loop.run(_replay(chosen, sample)):
             raise typer.Exit(1)
 
 
 async def _replay(chosen: Chosen, sample: int) -> bool:
-    """Whether something was played again, and all of it went the same way."""
+    """Replays the chosen episodes, and returns whether at least one was replayed and none differs."""
     from sojourn.replay import Verdict, replay
 
-    found: dict[Verdict, int] = dict.fromkeys(Verdict, 0)
+    counts: dict[Verdict, int] = dict.fromkeys(Verdict, 0)
     async for done in replay(chosen.run, chosen.store.read_each(_spread(chosen, sample))):
-        found[done.verdict] += 1
+        counts[done.verdict] += 1
         if done.verdict is not Verdict.SAME or chosen.choice.episodes:
-            print(line(_line(done), 1000), flush=True)
-    same, differ, nothing = (found[verdict] for verdict in Verdict)
-    if same + differ + nothing > 1:
-        rest = f"; {nothing} could not be played again" if nothing else ""
-        print(f"{same} of {same + differ} episodes went the same way{rest}")
+            print(one_line(_line(done), 1000), flush=True)
+    same, differ, failed = (counts[verdict] for verdict in Verdict)
+    if same + differ + failed > 1:
+        rest = f"; {failed} could not be replayed" if failed else ""
+        print(f"{same} of {same + differ} episodes gave the same observations and rewards{rest}")
     return same > 0 and not differ
 
 
@@ -107,12 +112,12 @@ def _line(done: Replayed) -> str:
     from sojourn.replay import Verdict
 
     if done.verdict is Verdict.SAME:
-        return f"{done.episode}: went the same way, {_counted(done.turns, 'turn')}"
-    return f"{done.episode}: {'differs' if done.verdict is Verdict.DIFFERS else 'not played again'}: {done.said}"
+        return f"{done.episode}: same observations and rewards in {_counted(done.turns, 'turn')}"
+    return f"{done.episode}: {'differs' if done.verdict is Verdict.DIFFERS else 'not replayed'}: {done.said}"
 
 
 def _spread(chosen: Chosen, sample: int) -> Iterator[Entry]:
-    """All that are chosen, or so many of them, evenly spread."""
+    """Yields all chosen episodes, or `sample` of them, evenly spread."""
     if not sample:
         return chosen.entries()
     count = sum(1 for _ in chosen.entries())

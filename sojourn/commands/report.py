@@ -1,4 +1,4 @@
-"""`sojourn report`: a run in one file."""
+"""`sojourn report`: writes a run to one HTML file."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from sojourn.errors import ConfigError, MissingExtraError
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="a run folder")],
-    out: Annotated[Path, typer.Option(help="the file to write")] = Path("report.html"),
-    episode: Annotated[list[str] | None, typer.Option(help="an episode to put in; several, if given again")] = None,
-    smooth: Annotated[float, typer.Option(min=0, help="deviation of the smoothing, in steps")] = 0.0,
-    force: Annotated[bool, typer.Option("--force", help="replace the file, where there is one")] = False,
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
+    episode: Annotated[
+        list[str] | None, typer.Option(help="An episode to include; repeat the option for several.")
+    ] = None,
+    smooth: Annotated[
+        float, typer.Option(min=0, help="The standard deviation of the curves' smoothing, in steps.")
+    ] = 0.0,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Write a run's curves, tables and some episodes to one HTML file that needs no network."""
+    """Write the curves, the tables and some episodes of a run to one HTML file that works without a network."""
     try:
-        from sojourn.view.report import write
+        from sojourn.view.report import write_report
     except ImportError as error:
-        raise MissingExtraError(
-            f"sojourn report needs a package more ({error}): pip install 'sojourn[view]'"
-        ) from error
+        raise MissingExtraError(f"sojourn report needs more packages ({error}): pip install 'sojourn[view]'") from error
     if not out.absolute().parent.is_dir():
-        raise ConfigError(f"--out {out}: there is no folder '{out.parent}': make it first")
+        raise ConfigError(f"--out {out}: there is no folder '{out.parent}': create it first")
     if out.exists() and not force:
-        raise ConfigError(f"--out {out} is there already: give another name, or --force to replace it")
-    episodes = write(run, out, episode or (), smooth)
+        raise ConfigError(f"--out {out}: this file exists: give another name, or replace it with --force")
+    episodes = write_report(run, out, episode or (), smooth)
     print(f"written: {out}, {out.stat().st_size / 1000:,.0f} kB, {episodes} episodes")

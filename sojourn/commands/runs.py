@@ -1,4 +1,4 @@
-"""`sojourn runs`: what has been trained."""
+"""`sojourn runs`: lists and compares runs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ from sojourn.terminal.output import CleanConsole
 
 
 def runs(
-    folders: Annotated[list[Path] | None, typer.Argument(help="runs, or folders of runs; by default runs/")] = None,
-    name: Annotated[str, typer.Option(help="only runs with this text in their names")] = "",
-    tag: Annotated[str, typer.Option(help="only runs with this tag (record.tags)")] = "",
-    diff: Annotated[bool, typer.Option("--diff", help="where two runs differ: configs, seeds, packages")] = False,
-    curve: Annotated[Path | None, typer.Option(help="draw the run folders, seeds of one recipe, to this PNG")] = None,
-    json: Annotated[bool, typer.Option("--json", help="for scripts")] = False,
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Run folders, or folders that hold runs. (default: runs)")
+    ] = None,
+    name: Annotated[str, typer.Option(help="List only runs whose name contains this text.")] = "",
+    tag: Annotated[str, typer.Option(help="List only runs with this tag (record.tags).")] = "",
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Show where two runs differ: configs, seeds, models, packages.")
+    ] = False,
+    curve: Annotated[
+        Path | None, typer.Option(help="Draw the curves of the runs (seeds of one recipe) to this PNG.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List runs: whether they run, how far they are, what their evaluations said."""
+    """List runs with their state, their step, their success rate, and the results of their evaluations."""
     from sojourn.terminal import runs as lists
 
     console = CleanConsole()
@@ -27,15 +33,15 @@ def runs(
         return _draw(folders or [], curve)
     if diff:
         return _differ(folders or [], json, console)
-    found = lists.chosen(folders or [Path("runs")], name, tag)
+    listed = lists.find_runs(folders or [Path("runs")], name, tag)
     if json:
-        print(lists.as_json(found))
-    elif found:
-        console.print(lists.table(found, console.width))
+        print(lists.as_json(listed))
+    elif listed:
+        console.print(lists.table(listed, console.width))
     else:
         where = ", ".join(map(str, folders or ["runs"]))
-        wanted = " of this name or tag" if name or tag else " yet: sojourn train recipes/toy/train.toml"
-        console.print(f"no runs in '{where}'{wanted}", soft_wrap=True, markup=False)
+        remedy = "with this name or tag" if name or tag else "yet: start one with sojourn train recipes/toy/train.toml"
+        console.print(f"there are no runs in '{where}' {remedy}", soft_wrap=True, markup=False)
 
 
 def _differ(folders: list[Path], json: bool, console: CleanConsole) -> None:
@@ -44,7 +50,7 @@ def _differ(folders: list[Path], json: bool, console: CleanConsole) -> None:
     from sojourn.terminal import runs as lists
 
     if len(folders) != 2:
-        raise ConfigError("--diff needs the two runs to compare: sojourn runs runs/a runs/b --diff")
+        raise ConfigError("--diff compares two runs: name exactly two, such as sojourn runs runs/a runs/b --diff")
     if json:
         print(format.dumps([difference._asdict() for difference in lists.differences(*folders)], indent=1))
     else:
@@ -57,6 +63,6 @@ def _draw(folders: list[Path], out: Path) -> None:
     if not folders:
         raise ConfigError("--curve needs the run folders to draw: sojourn runs runs/a runs/b --curve curve.png")
     if not out.absolute().parent.is_dir():
-        raise ConfigError(f"--curve {out}: there is no folder '{out.parent}': make it first")
+        raise ConfigError(f"--curve {out}: there is no folder '{out.parent}': create it first")
     plot.curve(folders, out)
     print(f"drawn: {out}")

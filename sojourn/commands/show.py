@@ -1,4 +1,4 @@
-"""`sojourn show`: one run, one step or one episode in the terminal."""
+"""`sojourn show`: prints a run, a step, or an episode."""
 
 from __future__ import annotations
 
@@ -15,32 +15,37 @@ if TYPE_CHECKING:
 
 
 def show(
-    run: Annotated[Path, typer.Argument(help="a run folder")],
-    episode: Annotated[str, typer.Argument(help="an episode: its id, how that begins, or stage/step/group/place")] = "",
-    stage: Annotated[str, typer.Option(help="of which stage, by default the last that was trained")] = "",
-    step: Annotated[int | None, typer.Option(help="the groups of this step (from 0): rewards and advantages")] = None,
-    find: Annotated[str, typer.Option(help="the episodes that a query finds, such as 'refund reward:>0.5'")] = "",
-    limit: Annotated[int, typer.Option(min=1, help="how many of them")] = 20,
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    episode: Annotated[
+        str, typer.Argument(help="An episode: its id, the beginning of its id, or stage/step/group/place.")
+    ] = "",
+    stage: Annotated[str, typer.Option(help="The stage to show. (default: the last one that was trained)")] = "",
+    step: Annotated[int | None, typer.Option(help="Show the groups of this step (counted from 0).")] = None,
+    find: Annotated[str, typer.Option(help="Show the episodes that match a query, such as 'refund reward:>0.5'.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="With --find: the maximum number of episodes.")] = 20,
     tokens: Annotated[
-        bool, typer.Option("--tokens", help="each sampled token of the episode with logprob and advantage")
+        bool,
+        typer.Option("--tokens", help="Show each sampled token of the episode with log-probability and advantage."),
     ] = False,
-    prompt: Annotated[int | None, typer.Option(help="the exact prompt of this turn of the episode (from 1)")] = None,
-    seat: Annotated[str, typer.Option(help="of which seat the prompt is, by default the first")] = "",
-    full: Annotated[bool, typer.Option("--full", help="long texts to their ends")] = False,
-    json: Annotated[bool, typer.Option("--json", help="for scripts")] = False,
+    prompt: Annotated[int | None, typer.Option(help="Show the exact prompt of this turn (counted from 1).")] = None,
+    seat: Annotated[str, typer.Option(help="With --prompt: the seat. (default: the first one)")] = "",
+    full: Annotated[bool, typer.Option("--full", help="Do not shorten long texts.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Read a run, the groups of a step, an episode, or what a query finds."""
+    """Print a run, the groups of a step, an episode, or the episodes that match a query."""
     from sojourn.record.run import RunFolder
     from sojourn.terminal import run as runs
 
     RunFolder.read(run)
     console = CleanConsole()
     if (tokens or prompt is not None or full or seat) and not episode:
-        raise ConfigError("--tokens, --prompt, --seat and --full are of one episode: sojourn show runs/a EPISODE")
+        raise ConfigError("--tokens, --prompt, --seat and --full need an episode: sojourn show runs/a EPISODE")
     if episode and (step is not None or stage or find):
-        raise ConfigError("--step, --stage and --find are of a run: leave out the episode")
+        raise ConfigError("--step, --stage and --find show several episodes: leave them out, or leave out the episode")
     if find and (step is not None or stage):
-        raise ConfigError("--find says itself where to look, such as 'stage:rl step:3': leave out --step and --stage")
+        raise ConfigError(
+            "--step and --stage cannot be combined with --find: put them into the query, such as 'stage:rl step:3'"
+        )
     if episode:
         _episode(run, episode, console, tokens, prompt, seat, full, json)
     elif find:
@@ -57,9 +62,9 @@ def _find(run: Path, query: str, limit: int, json: bool, console: CleanConsole) 
     from sojourn.terminal import find
 
     if json:
-        print(find.matches_as_json(run, query, limit))
+        print(find.search_json(run, query, limit))
     else:
-        console.print(find.matches(run, query, limit, console.width))
+        console.print(find.search_table(run, query, limit, console.width))
 
 
 def _step(run: Path, stage: str, step: int, json: bool, console: CleanConsole) -> None:
@@ -79,21 +84,21 @@ def _episode(
     from sojourn.terminal import episode, find
     from sojourn.terminal import tokens as sampled
 
-    record, shown = find.episode(run, name, full)
+    record, context = find.load_episode(run, name, full)
     if json:
-        print(episode.as_json(record, shown.entry))
+        print(episode.as_json(record, context.entry))
     elif prompt is not None:
-        limit = None if full else sampled.PROMPT
-        console.print(sampled.prompt(record, prompt, seat, shown.vocabulary or _vocabulary(run), limit))
+        limit = None if full else sampled.MAX_PROMPT
+        console.print(sampled.prompt(record, prompt, seat, context.vocabulary or _vocabulary(run), limit))
     elif tokens:
         coloured = console.is_terminal and not console.no_color
-        console.print(sampled.tokens(record, shown, coloured))
+        console.print(sampled.tokens(record, context, coloured))
     else:
-        console.print(episode.transcript(record, shown))
+        console.print(episode.transcript(record, context))
 
 
 def _vocabulary(run: Path) -> Vocabulary:
-    """Of the model that the run names, for runs that do not carry their vocabulary."""
+    """Returns the vocabulary of the run's model, for run folders without a vocabulary.json."""
     from sojourn.backends.torch.models import loading
     from sojourn.errors import SojournError
     from sojourn.record.run_status import standing
@@ -104,4 +109,6 @@ def _vocabulary(run: Path) -> Vocabulary:
     try:
         return pieces.vocabulary(Codec(loading.tokenizer(model)))
     except SojournError as error:
-        raise RecordError(f"{run} has no vocabulary.json, and its model's tokenizer cannot be had: {error}") from error
+        raise RecordError(
+            f"{run} has no vocabulary.json, and its model's tokenizer cannot be loaded: {error}"
+        ) from error

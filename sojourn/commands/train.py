@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from sojourn import event_loop
-from sojourn.commands.given import Overrides, load, tell_risks, tell_unverified
+from sojourn.commands.arguments import Overrides, load, print_risks, print_unverified
 from sojourn.errors import ConfigError
 from sojourn.secrets import masked_value
 from sojourn.terminal.output import CleanConsole
@@ -41,8 +41,8 @@ def train(
     resolved = load(recipe, overrides)
     if dry and (resume or out):
         raise ConfigError("--dry builds and checks a recipe and makes nothing: it takes no --resume and no --out")
-    tell_risks(resolved.recipe.env)
-    tell_unverified(resolved.recipe)
+    print_risks(resolved.recipe.env)
+    print_unverified(resolved.recipe)
     if dry:
         _dry(resolved)
         return

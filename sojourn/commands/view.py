@@ -1,4 +1,4 @@
-"""`sojourn view`: runs in the browser."""
+"""`sojourn view`: shows runs in the browser."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from sojourn.errors import ConfigError, MissingExtraError
 
 
 def view(
-    folders: Annotated[list[Path] | None, typer.Argument(help="runs, or folders of runs; by default runs/")] = None,
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Run folders, or folders that hold runs. (default: runs)")
+    ] = None,
     host: Annotated[
-        str, typer.Option(help="where to listen; elsewhere than on loopback it asks for a token")
+        str, typer.Option(help="The address to listen on. Any address but loopback requires a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="the first port to try; 0 for any")] = 7864,
-    browser: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The first port to try; 0 takes any free port.")] = 7864,
+    browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     play: Annotated[
-        bool, typer.Option("--play", help="let its pages play episodes again, by a person or a checkpoint")
+        bool, typer.Option("--play", help="Allow to re-run episodes from any turn, by a person or a checkpoint.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="with --play: the folder for what is kept of it")] = None,
+    out: Annotated[Path | None, typer.Option(help="With --play: the folder in which re-runs are saved.")] = None,
 ) -> None:
-    """Look at runs in the browser: curves, groups, episodes, tokens; it follows those that are running."""
+    """Show runs in the browser: curves, groups, episodes and tokens. Pages of running runs update by themselves."""
     try:
         from sojourn.view.server import serve
     except ImportError as error:
-        raise MissingExtraError(f"sojourn view needs a package more ({error}): pip install 'sojourn[view]'") from error
+        raise MissingExtraError(f"sojourn view needs more packages ({error}): pip install 'sojourn[view]'") from error
     if out is not None and not play:
-        raise ConfigError("--out is for what --play makes: add --play, or leave it out")
+        raise ConfigError("--out is the folder for re-runs, which need --play: add --play, or leave out --out")
     if play:
         threads.prepare()
     serve(folders or [Path("runs")], host=host, port=port, browser=browser, play=play, out=out)

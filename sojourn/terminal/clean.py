@@ -1,7 +1,7 @@
-"""Text of agents and worlds, made harmless for a terminal and of a bearable length.
+"""Makes text of agents and environments safe to print, and limits its length.
 
-What a terminal would obey or hide (control characters, escape sequences, changes of direction, lone surrogates) is
-shown as it would be written in Python. Lines and paragraphs stay.
+Characters that a terminal would interpret or hide (control characters, escape sequences, changes of direction, lone
+surrogates) are replaced by Python's escape sequences. Line ends stay.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-JOINERS = "\u200c\u200d"  # parts of scripts and of emoji; they take no place and change no order
+JOINERS = "\u200c\u200d"  # needed by some scripts and by emoji; they have no width and change no order
 KEPT = frozenset("\n" + JOINERS)
 HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 MARKS = re.compile(r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{3})"
@@ -18,7 +18,9 @@ LIMIT = 2000  # characters of one message that are shown
 
 
 def clean(text: str, limit: int | None = LIMIT) -> str:
-    """The text as a terminal may have it; beyond `limit` characters, how many are left out (None: all are shown)."""
+    """Returns a text that is safe to print. Of a longer text, `limit` characters and the number of the others (None:
+    all).
+    """
     shown = text if limit is None else text[:limit]
     shown = escaped(shown.replace("\r\n", "\n").expandtabs(4))
     if limit is None or len(text) <= limit:
@@ -26,13 +28,13 @@ def clean(text: str, limit: int | None = LIMIT) -> str:
     return f"{shown} … {len(text) - limit:,} more characters"
 
 
-def line(text: str, limit: int = 200) -> str:
-    """The text on one line."""
+def one_line(text: str, limit: int = 200) -> str:
+    """Returns a safe text on one line."""
     return clean(text, limit).replace("\n", " ")
 
 
 def escaped(text: str) -> str:
-    """The text with what must not reach a terminal spelled out."""
+    """Returns the text with unsafe characters replaced by their escape sequences."""
     if text.replace("\n", "").isprintable():
         return _thinned(text)
     return _thinned("".join(character if _harmless(character) else _spelled(character) for character in text))
@@ -47,8 +49,8 @@ def _spelled(character: str) -> str:
 
 
 def _thinned(text: str) -> str:
-    """With at most three marks on a letter, as more of them would be drawn over other lines."""
-    return text if text.isascii() else MARKS.sub(lambda found: found[1] + "".join(map(_named, found[2])), text)
+    """Keeps at most three combining marks on a letter, because more would be drawn over other lines."""
+    return text if text.isascii() else MARKS.sub(lambda match: match[1] + "".join(map(_named, match[2])), text)
 
 
 def _named(mark: str) -> str:

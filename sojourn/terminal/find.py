@@ -1,4 +1,4 @@
-"""An episode by what a person calls it, and episodes by a query."""
+"""Finds an episode by its id or address, and prints the episodes that a query finds."""
 
 from __future__ import annotations
 
@@ -15,95 +15,95 @@ from sojourn.record.episodes.episode_row import Entry, from_row
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.search.excerpt import Excerpt
-from sojourn.terminal.clean import LIMIT, clean, line
-from sojourn.terminal.episode import Shown
-from sojourn.terminal.plain import plain
+from sojourn.terminal.clean import LIMIT, clean, one_line
+from sojourn.terminal.episode import EpisodeContext
+from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.rows import rows
-from sojourn.terminal.run import episode_columns, warned_in
+from sojourn.terminal.run import collect_warnings, episode_columns
 
-SOME = 5  # ids that are named where several begin alike
+MAX_NAMED = 5  # ids that an error lists if several match
 
 
-def episode(run: Path, name: str, full: bool = False) -> tuple[Record, Shown]:
-    """The record of an episode, and what is needed to show it."""
+def load_episode(run: Path, name: str, full: bool = False) -> tuple[Record, EpisodeContext]:
+    """Reads the record of an episode and what is printed with it."""
     missing: list[str] = []
-    with warned_in(missing), EpisodeStore(run) as store:
-        entry = found(store, name)
-        siblings = group(store, entry.stage, entry.step, entry.place)
+    with collect_warnings(missing), EpisodeStore(run) as store:
+        entry = find_episode(store, name)
+        siblings = group_episodes(store, entry.stage, entry.step, entry.place)
         record = store.read(entry)
     limit = None if full else LIMIT
-    return record, Shown(run, entry, siblings, _words(run), _version(run, entry), limit, missing)
+    return record, EpisodeContext(run, entry, siblings, _vocabulary(run), _version(run, entry), limit, missing)
 
 
-def matches(run: Path, query: str, limit: int, width: int) -> Group:
-    """What a query finds, with the words it asks for where they stand."""
+def search_table(run: Path, query: str, limit: int, width: int) -> Group:
+    """Returns a table of the episodes that match a query, with excerpts in which the words of the query are marked."""
     missing: list[str] = []
-    with warned_in(missing), EpisodeStore(run) as store:
+    with collect_warnings(missing), EpisodeStore(run) as store:
         page = store.search(query, limit)
     entries = [row.entry for row in page.rows]
-    told: list[RenderableType] = [Text(f"{page.how_many} episode{'s' * (page.total != 1)}", "dim")]
+    lines: list[RenderableType] = [Text(f"{page.how_many} episode{'s' * (page.total != 1)}", "dim")]
     if entries:
-        told += rows(episode_columns(entries), width, [_excerpt(row.excerpt) for row in page.rows])
+        lines += rows(episode_columns(entries), width, [_excerpt(row.excerpt) for row in page.rows])
     if page.next is not None:
-        told.append(Text(f"the first {len(entries)}: --limit {5 * limit} shows more", "dim"))
-    return Group(*told, *(Text(f"missing: {line(sentence, 500)}", "red") for sentence in missing))
+        lines.append(Text(f"the first {len(entries)}: --limit {5 * limit} shows more", "dim"))
+    return Group(*lines, *(Text(f"missing: {one_line(sentence, 500)}", "red") for sentence in missing))
 
 
-def matches_as_json(run: Path, query: str, limit: int) -> str:
-    """For scripts: the page, with what was warned of."""
+def search_json(run: Path, query: str, limit: int) -> str:
+    """Returns the episodes that match a query as JSON, with the warnings as `missing`."""
     missing: list[str] = []
-    with warned_in(missing), EpisodeStore(run) as store:
+    with collect_warnings(missing), EpisodeStore(run) as store:
         page = store.search(query, limit)
-    return json.dumps({"query": query, **plain(page), "missing": missing}, indent=1)
+    return json.dumps({"query": query, **jsonable(page), "missing": missing}, indent=1)
 
 
 def _excerpt(excerpt: Excerpt | None) -> Text:
-    told = Text(style="dim")
+    text = Text(style="dim")
     if excerpt is not None:
-        told.append(f"turn {excerpt.turn + 1}: ")
+        text.append(f"turn {excerpt.turn + 1}: ")
         for segment in excerpt.segments:
-            told.append(clean(segment.text, 500), "bold not dim" if segment.hit else "")
-    return told
+            text.append(clean(segment.text, 500), "bold not dim" if segment.hit else "")
+    return text
 
 
-def found(store: EpisodeStore, name: str) -> Entry:
-    """By its id, else by its address stage/step/group/place, else by how its id begins."""
+def find_episode(store: EpisodeStore, name: str) -> Entry:
+    """Finds an episode by its id, by its address stage/step/group/place, or by the beginning of its id."""
     exact = list(store.query(id=name))
     if exact:
         return exact[-1]
     stage, *numbers = name.rsplit("/", 3)
     if len(numbers) == 3 and all(number.isdecimal() and len(number) < 19 for number in numbers):
         step, place, number = map(int, numbers)
-        members = group(store, stage, step, place)
+        members = group_episodes(store, stage, step, place)
         if number < len(members):
             return members[number]
-    begun = store.beginning(name, SOME + 1)
+    begun = store.beginning(name, MAX_NAMED + 1)
     if len(begun) == 1:
         return list(store.query(id=begun[0]))[-1]
     if begun:
-        some = ", ".join(line(id_) for id_ in begun[:SOME]) + (", ..." if len(begun) > SOME else "")
-        raise RecordError(f"several episodes of {store.folder} begin with '{name}': {some}: give more of it")
+        some = ", ".join(one_line(id_) for id_ in begun[:MAX_NAMED]) + (", ..." if len(begun) > MAX_NAMED else "")
+        raise RecordError(f"the ids of several episodes in {store.folder} begin with '{name}': {some}; give more of it")
     raise RecordError(
-        f"no episode '{line(name)}' in {store.folder}: give an id, how one begins, or stage/step/group/place "
-        f"(sojourn show {store.folder} lists some)"
+        f"there is no episode '{one_line(name)}' in {store.folder}: give an id, the beginning of one, or "
+        f"stage/step/group/place (sojourn show {store.folder} lists some)"
     )
 
 
-def group(store: EpisodeStore, stage: str, step: int, place: int) -> list[Entry]:
-    """The episodes of a group, in order."""
+def group_episodes(store: EpisodeStore, stage: str, step: int, place: int) -> list[Entry]:
+    """Returns the episodes of a group, in order."""
     statement = "SELECT {columns} FROM episodes WHERE stage = ? AND step = ? AND place = ? ORDER BY part, number"
     return store.rows(statement, (stage, step, place), from_row)
 
 
-def _words(run: Path) -> vocabulary.Vocabulary | None:
+def _vocabulary(run: Path) -> vocabulary.Vocabulary | None:
     try:
         return vocabulary.read(run)
-    except RecordError:  # told where it is needed: by --prompt
+    except RecordError:  # --prompt, which needs it, reports the error
         return None
 
 
 def _version(run: Path, entry: Entry) -> int | None:
-    """The weights' version after the episode's step."""
+    """Returns the version of the weights after the episode's training step, None if the metrics do not say."""
     try:
         lines = metrics.read(run / "metrics.jsonl")
         held = [at.values.get("version") for at in lines if (at.stage, at.step) == (entry.stage, entry.step)]

@@ -1,4 +1,4 @@
-"""Text that is wrapped and moved to the right, without spaces at the ends of its lines."""
+"""A wrapped and indented text for rich, without trailing spaces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.text import Text
 
 @dataclass(frozen=True)
 class Indented:
-    """A text, `by` columns from the left; its lines go on where the first began."""
+    """A text that is indented by `by` columns, continuation lines included."""
 
     text: Text
     by: int = 2

@@ -1,4 +1,4 @@
-"""Numbers as people read them, and a row of bars for many."""
+"""Formats numbers for people, and draws sparklines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def number(value: float) -> str:
-    """Three digits, without exponents where they are not needed."""
+    """Returns a number with three significant digits, "-" for NaN and infinity."""
     if not math.isfinite(value):
         return "-"
     if abs(value) >= 1000:
@@ -19,13 +19,15 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def of(values: Mapping[str, float], name: str) -> str:
+def metric(values: Mapping[str, float], name: str) -> str:
+    """Returns a metric as `number` does, "-" if it is absent."""
     return number(values[name]) if name in values else "-"
 
 
 def percent(values: Mapping[str, float], name: str) -> str:
-    found = values.get(name, math.nan)
-    return f"{100 * found:.1f}%" if math.isfinite(found) else "-"
+    """Returns a metric in percent, "-" if it is absent."""
+    value = values.get(name, math.nan)
+    return f"{100 * value:.1f}%" if math.isfinite(value) else "-"
 
 
 def signed(value: float) -> str:
@@ -39,7 +41,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes."""
+    """Returns a number of bytes with its unit."""
     value = float(count)
     for unit in ("B", "kB", "MB"):
         if value < 1000:
@@ -48,9 +50,11 @@ def size(count: int) -> str:
     return f"{value:.3g} GB"
 
 
-def bars(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
-    """The values as a row of bars, means of neighbours where there are more than `width`; by default from the smallest
-    to the greatest. What is not finite is left blank."""
+def sparkline(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
+    """Returns the values as a row of at most `width` bars; of more values, neighbours are averaged.
+
+    The bars range from `low` to `high`, by default the smallest and the largest value. NaN and infinity are blank.
+    """
     x = np.asarray(values, dtype=np.float64)
     if len(x) > width:
         x = np.array([_mean(part) for part in np.array_split(x, width)])

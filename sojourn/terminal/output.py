@@ -1,7 +1,7 @@
-"""The way of every command to the terminal: a console and a stream that only Sojourn's own styles pass.
+"""A console and a stream through which every command prints, so that no text can control the terminal.
 
-Texts of worlds, agents, files and errors pass both as text: markup stays as it was written, and what a terminal would
-obey is spelled out (`clean.escaped`), whoever printed it.
+Texts of environments, agents, files and errors are printed as plain text: rich's markup is not interpreted, and control
+characters are spelled out (`clean.escaped`). Only rich's own styles produce escape sequences.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from rich.text import Text
 
 from sojourn.terminal.clean import clean, escaped
 
-LONGEST = 10_000  # characters of one error, warning or line of a log
+MAX_CHARACTERS = 10_000  # of one error, warning or line of a log
 _FILE: Any = Console.file
 
 
 class CleanConsole(Console):
-    """A console that reads no markup in texts, and lets no escape sequence through but those of rich's own styles."""
+    """A console that interprets no markup, and prints no escape sequences but those of rich's own styles."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
 
     @property
     def file(self) -> IO[str]:
-        """The stream itself, also where a live display has put another in front of the one that cleans."""
-        found = _FILE.__get__(self)
-        while isinstance(found, CleanStream):
-            found = found.rich_proxied_file
-        return found
+        """The underlying stream, also while a live display has replaced `sys.stdout`."""
+        stream = _FILE.__get__(self)
+        while isinstance(stream, CleanStream):
+            stream = stream.rich_proxied_file
+        return stream
 
     @file.setter
     def file(self, new_file: IO[str]) -> None:
         _FILE.__set__(self, new_file)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(clean(text, LONGEST), **options)
+        return super().render_str(clean(text, MAX_CHARACTERS), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -48,9 +48,9 @@ class CleanConsole(Console):
 
 
 class CleanStream:
-    """A stream for all that is printed without a console. A text beyond `limit` characters is cut (None: none is).
+    """A stream that cleans all that is printed without a console. Texts are cut after `limit` characters (None: never).
 
-    Rich finds the stream itself under `rich_proxied_file`, as it would spell out rich's own styles otherwise.
+    Rich finds the underlying stream under `rich_proxied_file`; otherwise its own styles would be spelled out.
     """
 
     def __init__(self, stream: TextIO, limit: int | None = None) -> None:
@@ -72,9 +72,9 @@ class CleanStream:
         return getattr(self.rich_proxied_file, name)
 
 
-def guard() -> None:
-    """Lets nothing of this process past the cleaning; texts to the standard error are cut where they are too long."""
-    for name, limit in (("stdout", None), ("stderr", LONGEST)):
+def install_clean_streams() -> None:
+    """Replaces the process's standard output and error by clean streams; long texts on standard error are cut."""
+    for name, limit in (("stdout", None), ("stderr", MAX_CHARACTERS)):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, CleanStream):
             setattr(sys, name, cast(TextIO, CleanStream(stream, limit)))

@@ -1,4 +1,4 @@
-"""Rows in columns that are never cut: what does not fit is left out by column, or its name gets a line of its own."""
+"""Tables whose cells are never cut: columns that do not fit are left out, or the first one gets lines of its own."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ GAP = "  "
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A heading, its cells (one a row), and how soon it is left out where there is no room (0: never)."""
+    """A heading with one cell per row. The column with the highest `drop_priority` is left out first (0: never)."""
 
     heading: str
     cells: Sequence[str]
-    leaves: int = 0
+    drop_priority: int = 0
     right: bool = False
 
     @property
@@ -36,43 +36,43 @@ class Column:
         return space + text if self.right else text + space
 
 
-def fitted(columns: Sequence[Column], width: int) -> list[Column]:
-    """The columns that fit side by side, without those that have nothing to say."""
-    kept = [column for column in columns if not (column.empty and column.leaves)]
-    while _needed(kept) > width and any(column.leaves for column in kept):
-        kept.remove(max(kept, key=lambda column: column.leaves))
+def fit_columns(columns: Sequence[Column], width: int) -> list[Column]:
+    """Returns the columns that fit side by side, without empty ones that may be left out."""
+    kept = [column for column in columns if not (column.empty and column.drop_priority)]
+    while _total_width(kept) > width and any(column.drop_priority for column in kept):
+        kept.remove(max(kept, key=lambda column: column.drop_priority))
     return kept
 
 
 def rows(
     columns: Sequence[Column], width: int, notes: Sequence[Text] = (), styles: Sequence[str] = ()
 ) -> Iterator[RenderableType]:
-    """A line of headings and one for each row, its note below it where there is one.
+    """Yields a line of headings, and one line for each row with its note below it.
 
-    Where even the columns that must stay are too wide, the first is put on a line of its own above the others.
+    If even the columns that must stay are too wide, the first is put on a line of its own above the others.
     """
-    kept = fitted(columns, width)
-    apart = _needed(kept) > width
+    kept = fit_columns(columns, width)
+    first_apart = _total_width(kept) > width
     headings = [column.heading for column in kept]
-    yield from _row(kept, headings, apart, "dim")
+    yield from _row(kept, headings, first_apart, "dim")
     for number in range(len(kept[0].cells)):
-        yield from _row(kept, [column.cells[number] for column in kept], apart, styles[number] if styles else "")
+        yield from _row(kept, [column.cells[number] for column in kept], first_apart, styles[number] if styles else "")
         if notes and notes[number]:
             yield Indented(notes[number], 4)
 
 
-def _row(columns: Sequence[Column], cells: Sequence[str], apart: bool, style: str) -> Iterator[Text]:
-    told = Text(style=style)
+def _row(columns: Sequence[Column], cells: Sequence[str], first_apart: bool, style: str) -> Iterator[Text]:
+    text = Text(style=style)
     for number, (column, cell) in enumerate(zip(columns, cells, strict=True)):
-        if apart and number == 0:
+        if first_apart and number == 0:
             yield Text(cell, style=style)
-            told.append("   ")
+            text.append("   ")
             continue
-        told.append(column.padded(cell, column.width))
-        told.append(GAP)
-    told.rstrip()
-    yield told
+        text.append(column.padded(cell, column.width))
+        text.append(GAP)
+    text.rstrip()
+    yield text
 
 
-def _needed(columns: Sequence[Column]) -> int:
+def _total_width(columns: Sequence[Column]) -> int:
     return sum(column.width for column in columns) + len(GAP) * (len(columns) - 1)

@@ -1,4 +1,4 @@
-"""One run in the terminal: what it is, how far it is, what its evaluations and its last steps say, what failed."""
+"""Prints one run: its status, stages, evaluations, last steps, failed episodes and newest episodes."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ from sojourn.record.episodes.episode_row import Entry
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import Standing, standing
-from sojourn.terminal.clean import clean, line
-from sojourn.terminal.numbers import bars, duration, number
-from sojourn.terminal.plain import plain
+from sojourn.terminal.clean import clean, one_line
+from sojourn.terminal.jsonable import jsonable
+from sojourn.terminal.numbers import duration, number, sparkline
 from sojourn.terminal.rows import Column, rows
 from sojourn.terminal.runs import STYLES
 
-NEWEST = 10  # episodes that are listed
-LAST = 5  # steps whose numbers are shown
-FAILURES = 10_000  # failed episodes whose causes are counted
-LABEL, VALUE, TREND = 11, 7, 24  # columns
+NEWEST_EPISODES = 10
+LAST_STEPS = 5  # whose values are shown
+MAX_FAILURES = 10_000  # failed episodes whose causes are counted
+LABEL, VALUE, TREND = 11, 7, 24  # widths in characters
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A row of the table of steps: its name, and its value in a step's metrics (NaN where there is none)."""
+    """A row of the table of steps. `value` computes it from a step's metrics, NaN if the step has none."""
 
     label: str
     value: Callable[[Mapping[str, float]], float]
     percent: bool = False
     bounded: bool = False  # between 0 and 1
 
-    def shown(self, value: float) -> str:
+    def format(self, value: float) -> str:
         if not math.isfinite(value):
             return "-"
-        said = f"{100 * value:.0f}%" if self.percent else number(value)
-        return said if len(said) <= VALUE else f"{value:.1e}"
+        text = f"{100 * value:.0f}%" if self.percent else number(value)
+        return text if len(text) <= VALUE else f"{value:.1e}"
 
 
-def _named(label: str, name: str = "", percent: bool = False) -> Measure:
+def _metric(label: str, name: str = "", percent: bool = False) -> Measure:
     return Measure(label, lambda values: values.get(name or label, math.nan), percent, percent)
 
 
-def _share(label: str, name: str) -> Measure:
-    """A part of the step's time."""
+def _time_fraction(label: str, name: str) -> Measure:
+    """Returns the measure of a part of the step's time."""
     return Measure(label, lambda v: v.get(name, math.nan) / (v.get("seconds_step") or math.nan), True, True)
 
 
@@ -63,96 +63,97 @@ def _rate(label: str, count: str, seconds: str) -> Measure:
 
 
 MEASURES = (
-    _named("success", percent=True), _named("reward"), _named("loss"), _named("entropy"), _named("kl"),
-    _named("drift"), _named("clipped", "clip_fraction", True), _named("grad norm", "grad_norm"),
-    _named("malformed", percent=True), _named("cut off", "cut_off", True), _named("no signal", "zero_signal", True),
-    _named("lag", "lag_mean"), _named("errors"), _share("env", "seconds_env"), _share("sampling", "seconds_sample"),
-    _share("train", "seconds_train"), _share("other", "seconds_other"), _named("seconds", "seconds_step"),
+    _metric("success", percent=True), _metric("reward"), _metric("loss"), _metric("entropy"), _metric("kl"),
+    _metric("drift"), _metric("clipped", "clip_fraction", True), _metric("grad norm", "grad_norm"),
+    _metric("malformed", percent=True), _metric("cut off", "cut_off", True), _metric("no signal", "zero_signal", True),
+    _metric("lag", "lag_mean"), _metric("errors"), _time_fraction("env", "seconds_env"),
+    _time_fraction("sampling", "seconds_sample"), _time_fraction("train", "seconds_train"),
+    _time_fraction("other", "seconds_other"), _metric("seconds", "seconds_step"),
     _rate("sampled/s", "sampled_tokens", "seconds_sample"), _rate("trained/s", "trained_tokens", "seconds_train"),
-    _named("cached", "sampler_reuse", True), _named("batch", "sampler_batch"),
+    _metric("cached", "sampler_reuse", True), _metric("batch", "sampler_batch"),
 )  # fmt: skip
 
 
 def overview(path: Path, width: int, stage: str = "") -> Group:
-    """All of a run that fits a screen or two; what cannot be read of it is said at the end."""
+    """Returns an overview of a run, one or two screens long; problems with reading it are listed at the end."""
     run = standing(path)
     lines: list[RenderableType] = list(_head(run, width))
-    missing = list(run.missing)
-    with told_in(missing):
+    problems = list(run.missing)
+    with collect_problems(problems):
         if run.evaluations:
             lines += [Text(), _evaluations(run, width)]
-        measured = _lines(path, missing)
+        measured = _lines(path, problems)
         lines += _steps(measured, stage or run.stage, width)
         with EpisodeStore(path) as store:
             lines += _failures(store)
             lines += _newest(store, path, stage, [at.stage for at in measured], width)
-    lines += [Text(f"missing: {line(sentence, 500)}", "red") for sentence in dict.fromkeys(missing)]
+    lines += [Text(f"missing: {one_line(sentence, 500)}", "red") for sentence in dict.fromkeys(problems)]
     return Group(*lines)
 
 
 def as_json(path: Path) -> str:
-    """How the run stands, with its last step's metrics and the number of episodes of each step."""
+    """Returns the status of a run as JSON, with its last step's metrics and the number of episodes of each step."""
     run = standing(path)
     missing = list(run.missing)
-    with told_in(missing), EpisodeStore(path) as store:
-        counts = [plain(count) for count in store.steps()]
+    with collect_problems(missing), EpisodeStore(path) as store:
+        counts = [jsonable(count) for count in store.steps()]
     last = _lines(path, missing)[-1:]
-    data = {"name": run.name, **plain(run), "last": plain(last[0]) if last else None, "episodes": counts}
+    data = {"name": run.name, **jsonable(run), "last": jsonable(last[0]) if last else None, "episodes": counts}
     return json.dumps(data | {"missing": missing}, indent=1)
 
 
 @contextmanager
-def warned_in(missing: list[str]) -> Iterator[None]:
-    """What is warned of is added to the sentences."""
+def collect_warnings(problems: list[str]) -> Iterator[None]:
+    """Adds the messages of all warnings to `problems`."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
-    missing += dict.fromkeys(str(warning.message) for warning in caught)
+    problems += dict.fromkeys(str(warning.message) for warning in caught)
 
 
 @contextmanager
-def told_in(missing: list[str]) -> Iterator[None]:
-    """What is warned of and what cannot be read is added to the sentences."""
-    with warned_in(missing):
+def collect_problems(problems: list[str]) -> Iterator[None]:
+    """Adds the messages of all warnings and of a RecordError to `problems`."""
+    with collect_warnings(problems):
         try:
             yield
         except RecordError as error:
-            missing.append(str(error))
+            problems.append(str(error))
 
 
-def _lines(path: Path, missing: list[str]) -> list[metrics.Line]:
+def _lines(path: Path, problems: list[str]) -> list[metrics.Line]:
     try:
         return list(metrics.read(path / "metrics.jsonl"))
     except RecordError as error:
-        missing.append(str(error))
+        problems.append(str(error))
         return []
 
 
 def _head(run: Standing, width: int) -> Iterator[Text]:
-    told = Text(line(run.name), "bold").append(f"  {run.state}", f"not bold {STYLES.get(run.state, '')}".strip())
+    head = Text(one_line(run.name), "bold").append(f"  {run.state}", f"not bold {STYLES.get(run.state, '')}".strip())
     if run.total:
-        told.append(f"  {run.done} of {run.total} steps", "not bold")
-    yield told
+        head.append(f"  {run.done} of {run.total} steps", "not bold")
+    yield head
     if run.cause:
         yield Text(f"failed: {clean(run.cause)}", "red")
     worlds = ", ".join(run.worlds)
     facts = {"recipe": run.recipe, "model": run.model, "worlds": worlds, "tags": ", ".join(run.tags)}
     if run.seed is not None:
         facts["seed"] = str(run.seed)
-    said = "  ".join(f"{name} {line(value)}" for name, value in facts.items() if value)
-    if said:
-        yield Text(said)
+    text = "  ".join(f"{name} {one_line(value)}" for name, value in facts.items() if value)
+    if text:
+        yield Text(text)
     try:
         config = RunFolder.read(run.path).config
     except RecordError:
         return
     for stage in config.get("stages", ()):
         if isinstance(stage, Mapping):
-            yield Text(f"stage {line(_stage(stage))}", "dim")
+            yield Text(f"stage {one_line(_stage(stage))}", "dim")
 
 
 def _stage(stage: Mapping[str, Any]) -> str:
-    """A stage in one line: where its groups come from, how they are credited, what is minimised."""
+    """Describes a stage of a config in one line: source of its groups, estimator, losses, learning rate."""
     groups = stage.get("groups", {})
     sizes = " x ".join(str(groups[key]) for key in ("width", "size") if key in groups)
     lag = f", lag at most {groups['max_lag']}" if groups.get("max_lag") else ""
@@ -166,85 +167,91 @@ def _stage(stage: Mapping[str, Any]) -> str:
 
 
 def _evaluations(run: Standing, width: int) -> RenderableType:
-    """As many as fit: the first, and the last ones."""
+    """Returns the table of the first and of the last evaluations, as many as fit."""
     room = max((width - 18) // 17, 2)
-    found = run.evaluations
-    kept = found if len(found) <= room else (found[0], *found[len(found) - room + 1 :])
-    table = intervals.table({line(evaluation.name): evaluation.summary for evaluation in kept})
-    left = len(found) - len(kept)
-    note = Text(f"{left} evaluations between the first and these: --json has them", "dim")
-    return Group(table, note) if left else table
+    every = run.evaluations
+    kept = every if len(every) <= room else (every[0], *every[len(every) - room + 1 :])
+    table = intervals.table({one_line(evaluation.name): evaluation.summary for evaluation in kept})
+    omitted = len(every) - len(kept)
+    note = Text(f"{omitted} evaluations after the first are not shown: --json shows all", "dim")
+    return Group(table, note) if omitted else table
 
 
 def _steps(measured: Sequence[metrics.Line], stage: str, width: int) -> list[RenderableType]:
-    """A row for each measure: its course through the stage, and its values in the last steps."""
-    found = [at for at in measured if at.stage == stage]
-    if not found:
+    """Returns a row for each measure: its course through the stage as a sparkline, and its values in the last steps."""
+    of_stage = [at for at in measured if at.stage == stage]
+    if not of_stage:
         return []
-    room = min(LAST if width < 100 else 2 * LAST, len(found))
-    trend = min(max(width - LABEL - (VALUE + 1) * room - 4, 8), 2 * TREND, max(len(found), 8))
-    head = " ".join(f"{at.step:>{VALUE}}" for at in found[-room:])
-    lines: list[RenderableType] = [Text(), Text(f"{f'{line(stage, 40)}, step':<{LABEL + trend + 2}}  {head}", "dim")]
+    room = min(LAST_STEPS if width < 100 else 2 * LAST_STEPS, len(of_stage))
+    trend = min(max(width - LABEL - (VALUE + 1) * room - 4, 8), 2 * TREND, max(len(of_stage), 8))
+    head = " ".join(f"{at.step:>{VALUE}}" for at in of_stage[-room:])
+    lines: list[RenderableType] = [
+        Text(),
+        Text(f"{f'{one_line(stage, 40)}, step':<{LABEL + trend + 2}}  {head}", "dim"),
+    ]
     for measure in MEASURES:
-        values = [measure.value(at.values) for at in found]
+        values = [measure.value(at.values) for at in of_stage]
         if not any(map(math.isfinite, values)):
             continue
-        course = bars(values, trend, 0.0 if measure.bounded else None, 1.0 if measure.bounded else None)
-        last = " ".join(f"{measure.shown(value):>{VALUE}}" for value in values[-room:])
+        course = sparkline(values, trend, 0.0 if measure.bounded else None, 1.0 if measure.bounded else None)
+        last = " ".join(f"{measure.format(value):>{VALUE}}" for value in values[-room:])
         lines.append(Text(f"{measure.label:<{LABEL}} {course:<{trend}}   {last}"))
-    worlds = [name for name in found[-1].values if name.startswith("success_")]
+    worlds = [name for name in of_stage[-1].values if name.startswith("success_")]
     if worlds:
-        shares = "  ".join(f"{line(name[8:], 30)} {found[-1].values[name]:.0%}" for name in worlds)
+        shares = "  ".join(f"{one_line(name[8:], 30)} {of_stage[-1].values[name]:.0%}" for name in worlds)
         lines.append(Text(f"success in the last step: {shares}", "dim"))
-    spent = sum(at.values.get("seconds_step", 0.0) for at in found)
-    return [*lines, Text(f"{len(found)} steps took {duration(spent)}", "dim")]
+    spent = sum(at.values.get("seconds_step", 0.0) for at in of_stage)
+    return [*lines, Text(f"{len(of_stage)} steps took {duration(spent)}", "dim")]
 
 
 def _failures(store: EpisodeStore) -> list[RenderableType]:
-    """Episodes that broke, by what broke them."""
-    causes = Counter(line(entry.error or "", 300) for entry in store.query(failed=True, limit=FAILURES))
+    """Returns the most frequent causes of failed episodes."""
+    causes = Counter(one_line(entry.error or "", 300) for entry in store.query(failed=True, limit=MAX_FAILURES))
     if not causes:
         return []
     lines = [Text(f"{count:5} x {cause}", "red") for cause, count in causes.most_common(8)]
     more = [Text(f"and {len(causes) - 8} other causes", "dim")] if len(causes) > 8 else []
-    return [Text(), Text("episodes that failed, by cause", "dim"), *lines, *more]
+    return [Text(), Text("failed episodes by cause", "dim"), *lines, *more]
 
 
 def _newest(store: EpisodeStore, path: Path, stage: str, trained: Sequence[str], width: int) -> list[RenderableType]:
-    """The newest episodes of a stage, by default the last that was trained."""
+    """Returns a table of the newest episodes of a stage, by default the last one that was trained."""
     held = list(dict.fromkeys(count.stage for count in store.steps()))
     if stage and stage not in held:
-        raise RecordError(f"no stage '{stage}' in {path}: it has {', '.join(held) or 'none yet'}")
+        raise RecordError(f"--stage {stage}: {path} has the stages {', '.join(held) or '(none yet)'}")
     chosen = stage or next(iter([name for name in reversed(trained) if name in held] or held[-1:]), "")
-    found = list(store.query(stage=chosen, newest=True, limit=NEWEST)) if chosen else []
-    if not found:
-        return [Text(), Text(f"no episodes in {line(str(path))} yet", "dim")]
-    lines: list[RenderableType] = [Text(), Text(f"newest episodes of {line(chosen, 40)}", "dim")]
-    lines += rows(episode_columns(found), width)
+    entries = list(store.query(stage=chosen, newest=True, limit=NEWEST_EPISODES)) if chosen else []
+    if not entries:
+        return [Text(), Text(f"{one_line(str(path))} has no episodes yet", "dim")]
+    lines: list[RenderableType] = [Text(), Text(f"newest episodes of {one_line(chosen, 40)}", "dim")]
+    lines += rows(episode_columns(entries), width)
     others = [name for name in held if name != chosen]
     lines.append(
-        Text(f"\nread one: sojourn show {line(str(path))} EPISODE    a step's groups: --step N (from 0)", "dim")
+        Text(
+            f"\nread an episode: sojourn show {one_line(str(path))} EPISODE    groups of a step: --step N (from 0)",
+            "dim",
+        )
     )
     if others:
-        lines.append(Text(f"other stages: --stage {', '.join(line(name, 40) for name in others)}", "dim"))
+        lines.append(Text(f"other stages: --stage {', '.join(one_line(name, 40) for name in others)}", "dim"))
     return lines
 
 
 def episode_columns(entries: Sequence[Entry]) -> list[Column]:
-    """The columns of a list of episodes."""
+    """Returns the columns of a table of episodes."""
     return [
-        Column(heading="episode", cells=[line(entry.id) for entry in entries]),
+        Column(heading="episode", cells=[one_line(entry.id) for entry in entries]),
         Column(heading="step", cells=[str(entry.step) for entry in entries], right=True),
-        Column(heading="of", cells=[line(_of(entry), 30) for entry in entries], leaves=2),
-        Column(heading="turns", cells=[str(entry.turns) for entry in entries], right=True, leaves=3),
-        Column(heading="tokens", cells=[str(entry.sampled) for entry in entries], right=True, leaves=4),
-        Column(heading="ending", cells=[line(entry.ending or "failed", 20) for entry in entries]),
-        Column(heading="success", cells=[_number(entry.success) for entry in entries], right=True, leaves=1),
+        Column(heading="task", cells=[one_line(_task_label(entry), 30) for entry in entries], drop_priority=2),
+        Column(heading="turns", cells=[str(entry.turns) for entry in entries], right=True, drop_priority=3),
+        Column(heading="tokens", cells=[str(entry.sampled) for entry in entries], right=True, drop_priority=4),
+        Column(heading="ending", cells=[one_line(entry.ending or "failed", 20) for entry in entries]),
+        Column(heading="success", cells=[_number(entry.success) for entry in entries], right=True, drop_priority=1),
         Column(heading="reward", cells=[_number(entry.reward) for entry in entries], right=True),
     ]
 
 
-def _of(entry: Entry) -> str:
+def _task_label(entry: Entry) -> str:
     return ", ".join((entry.env, *entry.tags))
 
 

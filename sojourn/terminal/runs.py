@@ -1,4 +1,4 @@
-"""The list of runs, and where two of them differ."""
+"""Prints the list of runs, and the differences between two runs."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from rich.text import Text
 from sojourn.errors import RecordError
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import Standing, State, run_folders, standing
-from sojourn.terminal.clean import line
-from sojourn.terminal.plain import plain
+from sojourn.terminal.clean import one_line
+from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.rows import Column, rows
 
-HEARD = ("versions.config", "versions.began")  # told elsewhere, or always different
+IGNORED_VERSIONS = ("versions.config", "versions.began")  # compared as the config itself, and always different
 STYLES = {State.RUNNING: "green", State.FAILED: "red", State.DAMAGED: "red", State.STOPPED: "yellow"}
 ARROW = " -> "
-LISTED = 500  # differences
+MAX_DIFFERENCES = 500
 
 
-def chosen(folders: Sequence[Path], name: str = "", tag: str = "") -> list[Standing]:
-    """The runs under some folders whose names hold a text and that have a tag; newest last."""
-    found = [standing(path) for path in run_folders(folders) if name.lower() in path.absolute().name.lower()]
-    return [run for run in found if not tag or tag in run.tags]
+def find_runs(folders: Sequence[Path], name: str = "", tag: str = "") -> list[Standing]:
+    """Returns the runs under some folders whose name contains `name` and that have the tag, the newest last."""
+    runs = [standing(path) for path in run_folders(folders) if name.lower() in path.absolute().name.lower()]
+    return [run for run in runs if not tag or tag in run.tags]
 
 
 def table(runs: Sequence[Standing], width: int) -> Group:
-    """One row for each run; with what is wrong with it below."""
+    """Returns a table with one row per run, and its problems below it."""
     columns = [
-        Column(heading="run", cells=[line(run.name) for run in runs]),
+        Column(heading="run", cells=[one_line(run.name) for run in runs]),
         Column(heading="state", cells=[run.state for run in runs]),
         Column(heading="step", cells=[_step(run) for run in runs]),
-        Column(heading="success now", cells=[_now(run) for run in runs], leaves=1),
+        Column(heading="success now", cells=[_now(run) for run in runs], drop_priority=1),
         Column(heading="evaluations", cells=[_evaluations(run) for run in runs]),
-        Column(heading="tags", cells=[line(", ".join(run.tags)) for run in runs], leaves=2),
-        Column(heading="changed", cells=[_ago(run.changed) for run in runs], leaves=3),
-        Column(heading="model", cells=[line(run.model) for run in runs], leaves=4),
-        Column(heading="worlds", cells=[line(", ".join(run.worlds)) for run in runs], leaves=5),
+        Column(heading="tags", cells=[one_line(", ".join(run.tags)) for run in runs], drop_priority=2),
+        Column(heading="changed", cells=[_ago(run.changed) for run in runs], drop_priority=3),
+        Column(heading="model", cells=[one_line(run.model) for run in runs], drop_priority=4),
+        Column(heading="worlds", cells=[one_line(", ".join(run.worlds)) for run in runs], drop_priority=5),
     ]
-    wrong = [". ".join([*([f"failed: {run.cause}"] if run.cause else []), *run.missing]) for run in runs]
-    notes = [Text(line(said, 500), "dim") for said in wrong]
+    problems = [". ".join([*([f"failed: {run.cause}"] if run.cause else []), *run.missing]) for run in runs]
+    notes = [Text(one_line(problem, 500), "dim") for problem in problems]
     return Group(*rows(columns, width, notes, [STYLES.get(run.state, "") for run in runs]))
 
 
 def as_json(runs: Sequence[Standing]) -> str:
-    """For scripts: a list of runs with all that is known of them."""
-    return json.dumps([{"name": run.name, **plain(run)} for run in runs], indent=1)
+    """Returns the status of all runs as JSON."""
+    return json.dumps([{"name": run.name, **jsonable(run)} for run in runs], indent=1)
 
 
 class Difference(NamedTuple):
-    """A value by its dotted key in two runs, None where a run has no such key."""
+    """A dotted key whose values differ in two runs; None means that a run does not have the key."""
 
     key: str
     old: str | None
@@ -62,8 +62,8 @@ class Difference(NamedTuple):
 
 
 def differences(old: Path, new: Path) -> list[Difference]:
-    """Where two runs differ: in what they were told, in their seeds, and in what was installed."""
-    values = [_facts(RunFolder.read(path)) for path in (old, new)]
+    """Returns the differences of two runs in configuration, seeds, model revisions and package versions."""
+    values = [_run_values(RunFolder.read(path)) for path in (old, new)]
     keys = dict.fromkeys([*values[0], *values[1]])
     return [
         Difference(key, values[0].get(key), values[1].get(key))
@@ -73,42 +73,44 @@ def differences(old: Path, new: Path) -> list[Difference]:
 
 
 def difference_table(old: Path, new: Path) -> Group:
-    found = differences(old, new)
-    lines = [Text(line(f"{old} -> {new}"), "dim")]
-    if not found:
-        return Group(*lines, Text("they were told the same, with the same seeds and packages"))
-    for key, before, after in found[:LISTED]:
-        told = Text(line(key))
-        told.append(" = ").append("(absent)" if before is None else line(before), "red")
-        told.append(ARROW).append("(absent)" if after is None else line(after), "green")
-        lines.append(told)
-    if len(found) > LISTED:
-        lines.append(Text(f"and {len(found) - LISTED:,} more: --json tells them all", "dim"))
+    """Returns one line per difference of two runs."""
+    differing = differences(old, new)
+    lines = [Text(one_line(f"{old} -> {new}"), "dim")]
+    if not differing:
+        return Group(*lines, Text("These runs have the same configuration, seeds, models and packages."))
+    for key, before, after in differing[:MAX_DIFFERENCES]:
+        text = Text(one_line(key))
+        text.append(" = ").append("(absent)" if before is None else one_line(before), "red")
+        text.append(ARROW).append("(absent)" if after is None else one_line(after), "green")
+        lines.append(text)
+    if len(differing) > MAX_DIFFERENCES:
+        lines.append(Text(f"and {len(differing) - MAX_DIFFERENCES:,} more: --json shows all", "dim"))
     return Group(*lines)
 
 
-def flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Values by dotted path; tables in a list stand under their names, where each has its own, else their numbers."""
+def flatten(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yields the dotted key and the JSON of every value. Tables in a list are keyed by name if all names differ, or by
+    number."""
     tables = isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value)
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from flat(item, f"{path}.{key}" if path else str(key))
+            yield from flatten(item, f"{path}.{key}" if path else str(key))
     elif tables:
         names = [item.get("name") for item in value]
-        own = len(set(map(str, names))) == len(names) and None not in names
+        unique = len(set(map(str, names))) == len(names) and None not in names
         for number, item in enumerate(value):
-            yield from flat(item, f"{path}.{names[number] if own else number}")
+            yield from flatten(item, f"{path}.{names[number] if unique else number}")
     else:
         yield path, json.dumps(value, default=str, ensure_ascii=False)
 
 
-def _facts(run: RunFolder) -> dict[str, str]:
-    """All that decides a run, by dotted key; tables with names also say which comes at which place."""
-    facts = dict(flat(run.config))
+def _run_values(run: RunFolder) -> dict[str, str]:
+    """Returns everything that determines a run, by dotted key: config, seeds, model revisions, package versions."""
+    facts = dict(flatten(run.config))
     try:
-        facts |= dict(flat(run.seeds, "seeds"))
-        facts |= dict(flat(run.models, "models"))
-        facts |= {key: text for key, text in flat(run.versions, "versions") if key not in HEARD}
+        facts |= dict(flatten(run.seeds, "seeds"))
+        facts |= dict(flatten(run.models, "models"))
+        facts |= {key: text for key, text in flatten(run.versions, "versions") if key not in IGNORED_VERSIONS}
     except RecordError as error:
         facts["damaged"] = str(error)
     return facts
@@ -123,16 +125,16 @@ def _now(run: Standing) -> str:
 
 
 def _evaluations(run: Standing) -> str:
-    """Before and after, the last with its interval."""
-    found = [evaluation.summary.overall.success for evaluation in run.evaluations]
-    if not found:
+    """Returns the success of the first and of the last evaluation, the last with its interval."""
+    rates = [evaluation.summary.overall.success for evaluation in run.evaluations]
+    if not rates:
         return ""
-    *earlier, last = (found[0], found[-1]) if len(found) > 1 else found
+    *earlier, last = (rates[0], rates[-1]) if len(rates) > 1 else rates
     return ARROW.join([*(f"{100 * estimate.mean:.0f}%" for estimate in earlier), last.percent])
 
 
 def _ago(changed: float) -> str:
-    """How long ago, roughly."""
+    """Returns how long ago a time was, roughly."""
     seconds = max(time.time() - changed, 0.0)
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:

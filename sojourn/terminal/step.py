@@ -1,4 +1,4 @@
-"""The groups of one step: what each episode earned, and what credit it was given."""
+"""Prints the groups of one step with the reward and the advantage of each episode."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rich.text import Text
 
 from sojourn.errors import RecordError
 from sojourn.record.episodes.store import EpisodeStore, GroupRecord
-from sojourn.terminal.clean import line
+from sojourn.terminal.clean import one_line
+from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.numbers import number, signed
-from sojourn.terminal.plain import plain
 from sojourn.terminal.rows import Column, rows
-from sojourn.terminal.run import warned_in
+from sojourn.terminal.run import collect_warnings
 
 
-class Play(NamedTuple):
-    """An episode of a group: `reward` is that of its trainable seats, `advantage` the mean over its tokens."""
+class EpisodeSummary(NamedTuple):
+    """An episode of a group. `reward` is the mean over its trainable seats, `advantage` the mean over its tokens."""
 
     id: str
     reward: float | None
@@ -33,16 +33,16 @@ class Play(NamedTuple):
     success: bool | None
 
 
-def plays(record: GroupRecord) -> Iterator[Play]:
-    """The episodes of a group, in order."""
+def episode_summaries(record: GroupRecord) -> Iterator[EpisodeSummary]:
+    """Yields the episodes of a group, in order."""
     owners = record.group.owners
-    for number_, episode in enumerate(record.group.episodes):
-        own = [at for at, owner in enumerate(owners) if owner == number_]
-        seats = [record.group.trajectories[at] for at in own]
-        rewards = [record.scores[at].total for at in own if at < len(record.scores)]
-        credit = [part for at in own if at < len(record.credits) for part in record.credits[at].tokens]
+    for index, episode in enumerate(record.group.episodes):
+        places = [at for at, owner in enumerate(owners) if owner == index]
+        seats = [record.group.trajectories[at] for at in places]
+        rewards = [record.scores[at].total for at in places if at < len(record.scores)]
+        credit = [part for at in places if at < len(record.credits) for part in record.credits[at].tokens]
         tokens = np.concatenate(credit) if credit else np.zeros(0)
-        yield Play(
+        yield EpisodeSummary(
             episode.id,
             float(np.mean(rewards)) if rewards else None,
             float(tokens.mean()) if len(tokens) else None,
@@ -53,58 +53,65 @@ def plays(record: GroupRecord) -> Iterator[Play]:
         )
 
 
-def groups(path: Path, stage: str, step: int) -> tuple[list[GroupRecord], list[str]]:
-    """The groups of a step (from 0), and what of them cannot be read."""
-    missing: list[str] = []
-    with warned_in(missing), EpisodeStore(path) as store:
-        found = list(store.records(stage, [step]))
-        if not found and not any(True for _ in store.query(stage=stage, step=step, limit=1)):
+def read_groups(path: Path, stage: str, step: int) -> tuple[list[GroupRecord], list[str]]:
+    """Reads the groups of a step (counted from 0). Returns them with the warnings about what cannot be read."""
+    problems: list[str] = []
+    with collect_warnings(problems), EpisodeStore(path) as store:
+        records = list(store.records(stage, [step]))
+        if not records and not any(True for _ in store.query(stage=stage, step=step, limit=1)):
             held = [count.step for count in store.steps() if count.stage == stage]
-            range_ = f"{min(held)} to {max(held)}" if held else "none yet"
-            raise RecordError(f"no episodes of step {step} of '{stage}' in {path}: it has steps {range_}")
-    return found, missing
+            steps = f"has the steps {min(held)} to {max(held)}" if held else "has no episodes"
+            raise RecordError(f"--step {step}: the stage '{stage}' in {path} {steps}")
+    return records, problems
 
 
 def table(path: Path, stage: str, step: int, width: int) -> Lines:
-    found, missing = groups(path, stage, step)
+    """Returns a table for each group of a step."""
+    records, problems = read_groups(path, stage, step)
     lines: list[RenderableType] = []
-    for place, record in enumerate(found):
-        played = list(plays(record))
+    for place, record in enumerate(records):
+        played = list(episode_summaries(record))
         lines += [_heading(record, place, played), *_rows(played, f"{stage}/{step}/{place}", width), Text()]
-    return Lines(*lines, *(Text(f"missing: {line(sentence, 500)}", "red") for sentence in missing))
+    return Lines(*lines, *(Text(f"missing: {one_line(sentence, 500)}", "red") for sentence in problems))
 
 
 def as_json(path: Path, stage: str, step: int) -> str:
-    found, missing = groups(path, stage, step)
-    told: list[dict[str, Any]] = [
-        {"place": place, "slot": r.group.slot, "task": plain(r.group.task), "episodes": [plain(p) for p in plays(r)]}
-        for place, r in enumerate(found)
+    """Returns the groups of a step as JSON."""
+    records, problems = read_groups(path, stage, step)
+    groups: list[dict[str, Any]] = [
+        {
+            "place": place,
+            "slot": r.group.slot,
+            "task": jsonable(r.group.task),
+            "episodes": [jsonable(p) for p in episode_summaries(r)],
+        }
+        for place, r in enumerate(records)
     ]
-    return json.dumps({"stage": stage, "step": step, "groups": told, "missing": missing}, indent=1)
+    return json.dumps({"stage": stage, "step": step, "groups": groups, "missing": problems}, indent=1)
 
 
-def _heading(record: GroupRecord, place: int, played: list[Play]) -> Text:
+def _heading(record: GroupRecord, place: int, played: list[EpisodeSummary]) -> Text:
     task = record.group.task
     rewards = [play.reward for play in played if play.reward is not None]
-    said = f"group {place}: {line(', '.join((task.env, *task.tags)), 60)}, seed {task.seed}"
+    heading = f"group {place}: {one_line(', '.join((task.env, *task.tags)), 60)}, seed {task.seed}"
     if rewards:
-        said += f", mean reward {number(float(np.mean(rewards)))}"
+        heading += f", mean reward {number(float(np.mean(rewards)))}"
     signal = ", no signal" if len(rewards) > 1 and float(np.ptp(rewards)) == 0 else ""
-    return Text(said, "bold").append(signal, "not bold yellow")
+    return Text(heading, "bold").append(signal, "not bold yellow")
 
 
-def _rows(played: list[Play], address: str, width: int) -> Iterator[RenderableType]:
+def _rows(played: list[EpisodeSummary], address: str, width: int) -> Iterator[RenderableType]:
     columns = [
         Column(heading="address", cells=[f"{address}/{at}" for at in range(len(played))]),
         Column(heading="reward", cells=[_shown(p.reward) for p in played], right=True),
         Column(heading="advantage", cells=["-" if p.advantage is None else signed(p.advantage) for p in played],
                right=True),
-        Column(heading="turns", cells=[str(play.turns) for play in played], right=True, leaves=2),
-        Column(heading="tokens", cells=[str(play.tokens) for play in played], right=True, leaves=3),
-        Column(heading="ending", cells=[line(play.ending.split(":")[0], 20) for play in played]),
-        Column(heading="episode", cells=[line(play.id) for play in played], leaves=1),
+        Column(heading="turns", cells=[str(play.turns) for play in played], right=True, drop_priority=2),
+        Column(heading="tokens", cells=[str(play.tokens) for play in played], right=True, drop_priority=3),
+        Column(heading="ending", cells=[one_line(play.ending.split(":")[0], 20) for play in played]),
+        Column(heading="episode", cells=[one_line(play.id) for play in played], drop_priority=1),
     ]  # fmt: skip
-    failures = [Text(line(play.ending, 300) if play.ending.startswith("failed") else "", "dim") for play in played]
+    failures = [Text(one_line(play.ending, 300) if play.ending.startswith("failed") else "", "dim") for play in played]
     styles = ["green" if play.success else "" for play in played]
     return rows(columns, width, failures, styles)
 

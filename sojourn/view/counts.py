@@ -1,4 +1,4 @@
-"""What the index of a run counts for a page: its stages, causes of failure, and success by tag and task."""
+"""Queries a run's index for the numbers of a page: stages, causes of failure, and success by tag and by task."""
 
 from __future__ import annotations
 
@@ -10,32 +10,35 @@ from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.intervals import Estimate, wilson
 from sojourn.record.metrics import Line
 
-PREFIX = "evaluation-"  # of the stages that evaluations are recorded in
-RECENT = 20  # steps that success by tag is of
-HARDEST = 12  # tasks that are listed
-MOST = 40  # steps without records that are asked after
+EVALUATION_PREFIX = "evaluation-"  # of the names of the stages in which evaluations are recorded
+RECENT_STEPS = 20  # over which success by tag and by task is averaged
+MAX_TASKS = 12  # that are listed as the hardest
+MAX_MISSING = 40  # steps without records that are looked up in the index
 
 
 class Cause(NamedTuple):
-    """An infrastructure failure, how often it came, and one episode that it ended."""
+    """A cause of infrastructure failures, the number of episodes that it ended, and the id of one of them."""
 
     error: str
     times: int
     episode: str
 
 
-class Tagged(NamedTuple):
-    """Success and mean reward of the episodes with one tag; taken for independent, which plays of one task are not."""
+class TagSuccess(NamedTuple):
+    """The success rate and the mean reward of the episodes with one tag.
 
-    key: str  # of a query: "tag", or "env" where the tasks have none
+    The interval treats episodes as independent, which episodes of the same task are not.
+    """
+
+    key: str  # of a search query: "tag", or "env" if the tasks have no tags
     tag: str
     success: Estimate
     reward: float
     episodes: int
 
 
-class OfTask(NamedTuple):
-    """One task, its success rate and mean reward, and how often it was played."""
+class TaskSuccess(NamedTuple):
+    """One task with its success rate, its mean reward, and its number of episodes."""
 
     task: str
     env: str
@@ -45,33 +48,33 @@ class OfTask(NamedTuple):
     episodes: int
 
 
-class Tasks(NamedTuple):
-    """The tasks of the last steps of a stage: how many, how many were never and always won, and the hardest."""
+class TaskCounts(NamedTuple):
+    """The number of tasks in the last steps of a stage, how many were never and always solved, and the hardest ones."""
 
     stage: str
     played: int
-    never: int
-    always: int
-    hardest: Sequence[OfTask]
+    never_solved: int
+    always_solved: int
+    hardest: Sequence[TaskSuccess]
 
 
-class Span(NamedTuple):
-    """A stage that has episodes, and the first and last step of them."""
+class StageSteps(NamedTuple):
+    """A stage that has episodes, with the first and the last step of them."""
 
     stage: str
     first: int
     last: int
 
 
-class Around(NamedTuple):
-    """The steps before and after one, None where there is none."""
+class Neighbours(NamedTuple):
+    """The steps before and after a step, None if there is none."""
 
     before: int | None
     after: int | None
 
 
-def stages(store: EpisodeStore) -> list[Span]:
-    """Every stage in order of its name, found one after another in the index: the rows in between are not read."""
+def stages(store: EpisodeStore) -> list[StageSteps]:
+    """Returns every stage, sorted by name. They are looked up one by one in the index, without reading all rows."""
     following = "SELECT min(stage) FROM episodes"
     statement = f"""
         WITH RECURSIVE each (stage) AS (
@@ -79,36 +82,36 @@ def stages(store: EpisodeStore) -> list[Span]:
         ) SELECT stage, (SELECT min(step) FROM episodes WHERE stage = each.stage),
             (SELECT max(step) FROM episodes WHERE stage = each.stage) FROM each WHERE stage IS NOT NULL
     """
-    return store.rows(statement, (), lambda row: Span(*row))
+    return store.rows(statement, (), lambda row: StageSteps(*row))
 
 
-def around(store: EpisodeStore, stage: str, step: int) -> Around:
-    """The neighbours of a step that have episodes."""
+def neighbour_steps(store: EpisodeStore, stage: str, step: int) -> Neighbours:
+    """Returns the nearest steps before and after a step that have episodes."""
     statement = (
         "SELECT (SELECT max(step) FROM episodes WHERE stage = ?1 AND step < ?2), "
         "(SELECT min(step) FROM episodes WHERE stage = ?1 AND step > ?2)"
     )
-    return store.rows(statement, (stage, step), lambda row: Around(*row))[0]
+    return store.rows(statement, (stage, step), lambda row: Neighbours(*row))[0]
 
 
-def unrecorded(store: EpisodeStore, played: Sequence[Span], lines: Sequence[Line]) -> list[str]:
-    """A sentence on the steps of the index whose full records are gone."""
+def missing_records(store: EpisodeStore, played: Sequence[StageSteps], lines: Sequence[Line]) -> list[str]:
+    """Returns a sentence about the steps that are in the index but whose step files are missing, if there are any."""
     try:
         held = set(os.listdir(store.tokens))
     except OSError:
-        rest = "no episode can be opened" if played else "there are no episodes"
-        return [f"{store.tokens} is missing: {rest}"] if played or lines else []
-    named = {span.stage for span in played}
+        consequence = "no episode can be opened" if played else "there are no episodes"
+        return [f"{store.tokens} is missing: {consequence}"] if played or lines else []
+    played_stages = {span.stage for span in played}
     files = {(line.stage, line.step): store.file(line.stage, line.step, 0).name for line in lines}
-    asked = "SELECT 1 FROM episodes WHERE stage = ? AND step = ? LIMIT 1"
-    gone = [at for at, name in files.items() if at[0] in named and name not in held]
-    gone = [at for at in gone[:MOST] if store.rows(asked, at, bool)]
-    some = ", ".join(f"{stage} {step}" for stage, step in gone[:5]) + (", ..." if len(gone) > 5 else "")
-    return [f"{store.tokens} lacks files: the episodes of {some} cannot be opened"] if gone else []
+    statement = "SELECT 1 FROM episodes WHERE stage = ? AND step = ? LIMIT 1"
+    missing = [at for at, name in files.items() if at[0] in played_stages and name not in held]
+    missing = [at for at in missing[:MAX_MISSING] if store.rows(statement, at, bool)]
+    some = ", ".join(f"{stage} {step}" for stage, step in missing[:5]) + (", ..." if len(missing) > 5 else "")
+    return [f"files are missing in {store.tokens}: the episodes of {some} cannot be opened"] if missing else []
 
 
 def failures(store: EpisodeStore) -> list[Cause]:
-    """The causes of failed episodes, the most frequent first."""
+    """Returns the ten most frequent causes of failed episodes, the most frequent first."""
     statement = (
         "SELECT substr(error, 1, 300) AS cause, count(*), max(id) FROM episodes WHERE error IS NOT NULL "
         "GROUP BY cause ORDER BY count(*) DESC LIMIT 10"
@@ -116,8 +119,8 @@ def failures(store: EpisodeStore) -> list[Cause]:
     return store.rows(statement, (), lambda row: Cause(*row))
 
 
-def of_tags(store: EpisodeStore, stage: str, step: int) -> list[Tagged]:
-    """By tag, or by world where tasks have none, over the last steps of a stage."""
+def success_by_tag(store: EpisodeStore, stage: str, step: int) -> list[TagSuccess]:
+    """Returns the success rate by tag (by environment for tasks without tags) over the `RECENT_STEPS` up to a step."""
     statement = (
         "SELECT iif(tag.value IS NULL, 'env', 'tag') AS kind, coalesce(tag.value, env) AS name, avg(success), "
         "avg(reward), count(success) "
@@ -127,16 +130,18 @@ def of_tags(store: EpisodeStore, stage: str, step: int) -> list[Tagged]:
     )
     return store.rows(
         statement,
-        (stage, step - RECENT, step),
-        lambda row: Tagged(row[0], row[1], wilson(row[2] * row[4], row[4]), row[3], row[4]),
+        (stage, step - RECENT_STEPS, step),
+        lambda row: TagSuccess(row[0], row[1], wilson(row[2] * row[4], row[4]), row[3], row[4]),
     )
 
 
-def of_tasks(store: EpisodeStore, stage: str, step: int) -> Tasks:
-    """By task over the last steps of a stage: those that are won least, of those the worst paid, first."""
+def success_by_task(store: EpisodeStore, stage: str, step: int) -> TaskCounts:
+    """Returns the success rate by task over the `RECENT_STEPS` up to a step, the lowest success and reward first."""
     where = "FROM episodes WHERE stage = ? AND step > ? AND step <= ? AND success NOT NULL GROUP BY task"
-    values = (stage, step - RECENT, step)
+    values = (stage, step - RECENT_STEPS, step)
     counted = f"SELECT count(*), total(rate <= 0), total(rate >= 1) FROM (SELECT avg(success) AS rate {where})"
     statement = f"SELECT task, env, min(seed), avg(success) AS rate, avg(reward) AS paid, count(*) {where}"
-    hardest = store.rows(f"{statement} ORDER BY rate, paid, task LIMIT {HARDEST}", values, lambda row: OfTask(*row))
-    return Tasks(stage, *store.rows(counted, values, lambda row: (row[0], int(row[1]), int(row[2])))[0], hardest)
+    hardest = store.rows(
+        f"{statement} ORDER BY rate, paid, task LIMIT {MAX_TASKS}", values, lambda row: TaskSuccess(*row)
+    )
+    return TaskCounts(stage, *store.rows(counted, values, lambda row: (row[0], int(row[1]), int(row[2])))[0], hardest)

@@ -1,4 +1,4 @@
-"""The turns of an episode, ready to be shown: by the page of the viewer, and by the report."""
+"""Prepares the turns of an episode for the templates of the episode page, the re-run page and the report."""
 
 from __future__ import annotations
 
@@ -12,134 +12,133 @@ from sojourn.record.episodes.episode_row import Entry
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.record.metrics import Line
-from sojourn.terminal.episode import Move, Seat, facts, moves, seats
+from sojourn.terminal.episode import SeatRecord, TurnRecord, seats, turn_facts, turns_in_order
 from sojourn.types import Message
-from sojourn.view.branches import drawing
-from sojourn.view.pictures import Picture, pointed
-from sojourn.view.tokens import Token, Tokens, prompt_tokens, tokens_of
-from sojourn.view.words import call_text
+from sojourn.view.branches import branch_svg
+from sojourn.view.images import Image, click_position
+from sojourn.view.message_text import call_text
+from sojourn.view.tokens import Token, Tokens, prompt_tokens, sampled_tokens
 
-LONGEST = 6_000  # characters of a text that are shown at once
+MAX_CHARACTERS = 6_000  # of a text that are shown on the page itself
 
 
 @dataclass(frozen=True)
-class Clipped:
-    """A text, of which `left` characters are left out; the whole is at `whole`."""
+class ClippedText:
+    """The beginning of a text. `omitted` characters are left out; `full_text` is the address of the whole message."""
 
     text: str
-    left: int
-    whole: str
+    omitted: int
+    full_text: str
 
 
 @dataclass(frozen=True)
-class Spoken:
-    """A message, ready to be shown."""
+class MessageView:
+    """A message whose texts are clipped and whose images are resolved."""
 
     role: str
-    text: Clipped
-    thought: Clipped | None
-    calls: Sequence[Clipped]
+    text: ClippedText
+    thought: ClippedText | None
+    calls: Sequence[ClippedText]
     answers: str | None
-    pictures: Sequence[Picture]
+    images: Sequence[Image]
 
 
 @dataclass(frozen=True)
 class TurnView:
-    """One turn; `number` counts the seat's from 1, `opens` says what begins with it: a context, a branch, nothing."""
+    """One turn as a template shows it. `number` counts the turns of its seat from 1."""
 
     seat: str
     number: int
     trained: bool
-    opens: str
-    shown: Sequence[Spoken]
-    said: Spoken | None
+    starts: str  # "a new context", "a branch of turn 3", or empty
+    observed: Sequence[MessageView]
+    message: MessageView | None
     reward: float | None
     advantage: float | None
     facts: Sequence[str]
     tokens: Tokens | None
     prompt: Sequence[Token] | None
-    place: str  # how the address names it, to ask for its prompt
-    point: tuple[float, float] | None  # where its action pointed to
+    anchor: str  # "SEAT.TURN", which names the turn in addresses
+    click: tuple[float, float] | None  # pixels at which its action pointed
 
 
-class End(NamedTuple):
-    """How a seat ended, and a drawing of its branches; empty where it has none."""
+class SeatEnd(NamedTuple):
+    """A seat with its score, and a drawing of its branches (empty if it has none)."""
 
-    seat: Seat
+    seat: SeatRecord
     branches: Markup
 
 
 @dataclass(frozen=True)
-class View:
-    """How an episode is shown. `version` is of the weights that its step made; `colouring` names what colours tokens,
-    if they are shown, and `asked` the turn whose prompt is. `whole` gives the address of a message that is too long (by
-    seat, turn and place), `pictured` an image."""
+class EpisodeView:
+    """The options with which an episode is shown."""
 
-    version: int | None
-    whole: Callable[[int, int, int], str]
-    pictured: Callable[[str], Picture]
-    colouring: str = ""
-    full: float = 0.0  # the number that has the full colour
-    asked: str = ""
+    version: int | None  # of the weights after the episode's training step, for the lag
+    full_text: Callable[[int, int, int], str]  # address of a message by seat, turn and its number in the turn
+    image: Callable[[str], Image]  # by digest
+    colouring: str = ""  # the number that colours the tokens; empty: tokens are not shown
+    colour_max: float = 0.0  # the absolute value that gets the strongest colour
+    prompt_of: str = ""  # the anchor of the turn whose prompt is shown
     vocabulary: Vocabulary | None = None
 
     def turns(self, record: Record) -> Iterator[TurnView]:
-        places = {id(trajectory): at for at, trajectory in enumerate(record.episode.trajectories)}
-        for move in moves(record):
-            yield self._turn(move, places[id(move.seat.trajectory)])
+        """Yields the turns of all seats in the order of play."""
+        seat_numbers = {id(trajectory): at for at, trajectory in enumerate(record.episode.trajectories)}
+        for played in turns_in_order(record):
+            yield self._turn(played, seat_numbers[id(played.seat.trajectory)])
 
-    def _turn(self, move: Move, seat: int) -> TurnView:
-        turn, score, credit = move.turn, move.seat.score, move.seat.credit
-        advantages = None if credit is None else credit.tokens[move.number]
-        place = f"{seat}.{move.number}"
+    def _turn(self, played: TurnRecord, seat: int) -> TurnView:
+        turn, score, credit = played.turn, played.seat.score, played.seat.credit
+        advantages = None if credit is None else credit.tokens[played.turn_index]
+        anchor = f"{seat}.{played.turn_index}"
         return TurnView(
-            seat=move.seat.name,
-            number=move.number + 1,
-            trained=move.seat.trajectory.trainable,
-            opens=opens(turn.parent, move.number),
-            shown=[self.spoken(message, seat, move.number, at) for at, message in enumerate(turn.observed)],
-            said=None if turn.message is None else self.spoken(turn.message, seat, move.number, -1),
-            reward=None if score is None else float(score.turns[move.number]),
+            seat=played.seat.name,
+            number=played.turn_index + 1,
+            trained=played.seat.trajectory.trainable,
+            starts=context_note(turn.parent, played.turn_index),
+            observed=[self.message(message, seat, played.turn_index, at) for at, message in enumerate(turn.observed)],
+            message=None if turn.message is None else self.message(turn.message, seat, played.turn_index, -1),
+            reward=None if score is None else float(score.turns[played.turn_index]),
             advantage=float(advantages.mean()) if advantages is not None and len(advantages) else None,
-            facts=[told for told in facts(move, self.version) if not told.startswith(("reward ", "advantage "))],
-            tokens=self._tokens(move) if self.colouring else None,
-            prompt=prompt_tokens(move, self.vocabulary) if self.asked == place else None,
-            place=place,
-            point=pointed(turn.message),
+            facts=[fact for fact in turn_facts(played, self.version) if not fact.startswith(("reward ", "advantage "))],
+            tokens=self._tokens(played) if self.colouring else None,
+            prompt=prompt_tokens(played, self.vocabulary) if self.prompt_of == anchor else None,
+            anchor=anchor,
+            click=click_position(turn.message),
         )
 
-    def _tokens(self, move: Move) -> Tokens:
-        return tokens_of(move, self.colouring, self.full, self.vocabulary, self.version)
+    def _tokens(self, played: TurnRecord) -> Tokens:
+        return sampled_tokens(played, self.colouring, self.colour_max, self.vocabulary, self.version)
 
-    def spoken(self, message: Message, seat: int, turn: int, at: int) -> Spoken:
-        whole = self.whole(seat, turn, at + 1)
-        return Spoken(
+    def message(self, message: Message, seat: int, turn: int, at: int) -> MessageView:
+        """Returns the view of one message: the `at`-th that was observed in a turn, or for -1 the turn's own."""
+        full_text = self.full_text(seat, turn, at + 1)
+        return MessageView(
             role=message.role.value,
-            text=_clipped(message.text, whole),
-            thought=_clipped(message.thought, whole) if message.thought else None,
-            calls=[_clipped(call_text(call), whole) for call in message.calls],
+            text=_clipped(message.text, full_text),
+            thought=_clipped(message.thought, full_text) if message.thought else None,
+            calls=[_clipped(call_text(call), full_text) for call in message.calls],
             answers=message.answers,
-            pictures=[self.pictured(digest) for digest in message.images],
+            images=[self.image(digest) for digest in message.images],
         )
 
 
-def ends(record: Record, linked: bool = False) -> list[End]:
-    """All seats at their end; the turns of their drawings lead to those of the page where they are `linked`."""
-    return [End(seat, drawing(seat.trajectory, at, linked)) for at, seat in enumerate(seats(record))]
+def seat_ends(record: Record, linked: bool = False) -> list[SeatEnd]:
+    """Returns the end of each seat. If `linked`, the turns in the drawings link to the turns of the page."""
+    return [SeatEnd(seat, branch_svg(seat.trajectory, at, linked)) for at, seat in enumerate(seats(record))]
 
 
-def _clipped(text: str, whole: str) -> Clipped:
-    return Clipped(text[:LONGEST], max(len(text) - LONGEST, 0), whole)
+def _clipped(text: str, full_text: str) -> ClippedText:
+    return ClippedText(text[:MAX_CHARACTERS], max(len(text) - MAX_CHARACTERS, 0), full_text)
 
 
-def opens(parent: int, number: int) -> str:
-    """What begins with a turn, in words."""
+def context_note(parent: int, number: int) -> str:
+    """Says whether a turn starts a new context or a branch; returns an empty text if it continues the turn before."""
     return "" if parent == number - 1 else "a new context" if parent < 0 else f"a branch of turn {parent + 1}"
 
 
-def version_of(lines: Sequence[Line], entry: Entry) -> int | None:
-    """Of the weights that the step made."""
-    found = next(
-        (line.values.get("version") for line in lines if (line.stage, line.step) == (entry.stage, entry.step)), None
-    )
-    return None if found is None else int(found)
+def trained_version(lines: Sequence[Line], entry: Entry) -> int | None:
+    """Returns the version of the weights after the episode's training step, None if the metrics do not say."""
+    versions = (line.values.get("version") for line in lines if (line.stage, line.step) == (entry.stage, entry.step))
+    version = next(versions, None)
+    return None if version is None else int(version)

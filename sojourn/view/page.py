@@ -1,4 +1,4 @@
-"""How pages are made: templates whose every text is escaped, and the words that they share."""
+"""Renders pages from templates in which every text is escaped, and holds the filters that templates share."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from sojourn.record.intervals import Estimate
 from sojourn.record.search.query import quoted
 from sojourn.terminal.clean import escaped
 from sojourn.view.charts import number, spark
-from sojourn.view.shelf import Shelf
+from sojourn.view.run_cache import RunCache
 
 Page = HTMLResponse
-MARK = "sojourn.mark"
+FINGERPRINT = "sojourn.fingerprint"
 
 
-def finished(value: Any) -> Any:
-    """What a template prints: text without what a browser would hide or reorder (escaping comes after)."""
+def escape_invisible(value: Any) -> Any:
+    """Spells out the characters of a text that a browser would hide or reorder; HTML escaping comes afterwards."""
     return escaped(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def interval(found: Estimate | None) -> str:
-    """A rate with its 95% interval."""
-    return "-" if found is None else found.percent
+def interval(estimate: Estimate | None) -> str:
+    """Returns a rate in percent with its 95% confidence interval."""
+    return "-" if estimate is None else estimate.percent
 
 
 def ago(seconds: float) -> str:
-    """How long ago a time was."""
+    """Returns how long ago a time (in seconds since the epoch) was, such as "3 h ago"."""
     past = max(0.0, time.time() - seconds)
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if past >= 2 * length:
@@ -46,75 +46,82 @@ def ago(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Of a text that is left out."""
+    """Returns a count with three digits and a unit, such as 12.3k."""
     for unit, length in (("M", 1_000_000), ("k", 1_000)):
         if count >= length:
             return f"{count / length:.3g}{unit}"
     return str(count)
 
 
-def clip(text: str, longest: int) -> str:
-    """The beginning of a text, and how much is left out."""
-    return text if len(text) <= longest else f"{text[:longest]} … {size(len(text) - longest)} more characters"
+def clip(text: str, limit: int) -> str:
+    """Returns the first `limit` characters of a text, followed by the number of characters that are left out."""
+    return text if len(text) <= limit else f"{text[:limit]} … {size(len(text) - limit)} more characters"
 
 
-def written(value: Any) -> str:
-    """As JSON, with the letters of all scripts as they are."""
+def as_json(value: Any) -> str:
+    """Returns a value as JSON, without escaping letters outside ASCII."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def address(*parts: Any, **query: Any) -> str:
-    """A path of the viewer, its parts quoted (an episode's own slashes stay), with what is asked of it."""
+    """Returns an address of the viewer: `parts` quoted and joined (the last may hold slashes), and the query.
+
+    Query values that are None, empty or False are left out.
+    """
     path = "/" + "/".join(
         quote(str(part), safe="/" if at == len(parts) - 1 else "", errors="replace") for at, part in enumerate(parts)
     )
-    asked = {key: value for key, value in query.items() if value not in (None, "", False)}
-    return path + (f"?{urlencode(asked, doseq=True, errors='replace')}" if asked else "")
+    given = {key: value for key, value in query.items() if value not in (None, "", False)}
+    return path + (f"?{urlencode(given, doseq=True, errors='replace')}" if given else "")
 
 
 @cache
 def static(name: str) -> str:
-    """The address of one of the viewer's own files, which is another when the file is."""
+    """Returns the address of one of the viewer's static files, with a hash of its content so that caches notice
+    changes."""
     data = (Path(__file__).parent / "static" / name).read_bytes()
     return f"/static/{name}?v={hashlib.sha256(data).hexdigest()[:12]}"
 
 
-def shelf(request: Request) -> Shelf:
-    return request.app.state.shelf
+def run_cache(request: Request) -> RunCache:
+    return request.app.state.run_cache
 
 
-def environment() -> Environment:
-    made = Environment(
+def make_environment() -> Environment:
+    environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
-        finalize=finished,
+        finalize=escape_invisible,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"number": number, "interval": interval, "ago": ago, "size": size, "spark": spark}
-    made.filters |= {"json": written, "clip": clip, "quoted": quoted}
-    made.globals |= {"address": address, "static": static}
-    return made
+    environment.filters |= {"number": number, "interval": interval, "ago": ago, "size": size, "spark": spark}
+    environment.filters |= {"json": as_json, "clip": clip, "quoted": quoted}
+    environment.globals |= {"address": address, "static": static}
+    return environment
 
 
-TEMPLATES = environment()
+TEMPLATES = make_environment()
 
 
 def render(
-    request: Request, template: str, *, status_code: int = 200, missing: Iterable[str] = (), **values: Any
+    request: Request, template: str, *, status_code: int = 200, problems: Iterable[str] = (), **values: Any
 ) -> Page:
-    """A page; `run` is the key of the run that it is of, if any, `missing` says in sentences what it lacks."""
-    given = {"run": "", "query": "", "missing": list(dict.fromkeys(missing)), "mark": request.scope.get(MARK, "")}
-    text = TEMPLATES.get_template(template).render(**given | values)
+    """Renders a template. `problems` are sentences about what could not be read; in `values`, `run` is the key of the
+    run that the page shows, if any."""
+    fingerprint = request.scope.get(FINGERPRINT, "")
+    shared = {"run": "", "query": "", "problems": list(dict.fromkeys(problems)), "fingerprint": fingerprint}
+    text = TEMPLATES.get_template(template).render(**shared | values)
     return HTMLResponse(text.encode(errors="backslashreplace"), status_code)
 
 
-def marked(page: Callable[[Request], Response]) -> Callable[[Request], Response]:
-    """The page with how its run stood before it was read: what changes after that is told by `/events`."""
+def with_fingerprint(page: Callable[[Request], Response]) -> Callable[[Request], Response]:
+    """Wraps a page so that it carries the run's fingerprint from before it was read: `/events` reports later
+    changes."""
 
-    def answered(request: Request) -> Response:
-        request.scope[MARK] = shelf(request).mark(request.path_params.get("run"))
+    def fingerprinted(request: Request) -> Response:
+        request.scope[FINGERPRINT] = run_cache(request).fingerprint(request.path_params.get("run"))
         return page(request)
 
-    return answered
+    return fingerprinted

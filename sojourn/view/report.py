@@ -1,7 +1,7 @@
-"""One file that tells of a run, without a server and without a network: curves, tables and chosen episodes.
+"""Writes a run's curves, tables and some episodes to one HTML file, which needs neither a server nor a network.
 
-It is made of the viewer's own charts and templates, with style, script and images in it. Its policy lets nothing be
-fetched, and no script run but the one whose digest it names.
+It uses the viewer's charts and templates, with style, script and images inlined. Its content security policy forbids
+all requests, and every script but the one whose digest it names.
 """
 
 from __future__ import annotations
@@ -23,108 +23,114 @@ from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Line
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import Standing, standing
-from sojourn.terminal.find import found
-from sojourn.view.counts import PREFIX, failures, of_tags
-from sojourn.view.episode import End, TurnView, View, ends, version_of
+from sojourn.record.run_status import standing
+from sojourn.terminal.find import find_episode
+from sojourn.view.counts import EVALUATION_PREFIX, RECENT_STEPS, failures, success_by_tag
+from sojourn.view.episode import EpisodeView, SeatEnd, TurnView, seat_ends, trained_version
+from sojourn.view.images import Image, image_format
 from sojourn.view.page import TEMPLATES
 from sojourn.view.pages.run import charts, stage_starts
-from sojourn.view.pictures import Picture, measured
-from sojourn.view.shelf import Shelf
+from sojourn.view.run_cache import RunCache
 
 STATIC = Path(__file__).parent / "static"
-LARGEST = 2_000_000  # bytes of an image that is put in
-EPISODES = 6  # that are chosen where none are named
+MAX_IMAGE_BYTES = 2_000_000  # of an image that is inlined
+MAX_EPISODES = 6  # that are chosen if none are named
 
 
-class Told(NamedTuple):
-    """An episode of the report; `why` says why it was chosen, `trouble` why it cannot be read."""
+class ReportEpisode(NamedTuple):
+    """An episode of the report. `reason` says why it was chosen, `problem` why it cannot be read."""
 
-    entry: Entry
-    why: str
+    row: Entry
+    reason: str
     turns: Sequence[TurnView] = ()
-    ends: Sequence[End] = ()
+    seat_ends: Sequence[SeatEnd] = ()
     data: str = ""
     error: str | None = None
-    trouble: str = ""
+    problem: str = ""
 
 
-def write(run: Path, out: Path, episodes: Sequence[str] = (), smooth: float = 0.0) -> int:
-    """Writes the report of a run, and says how many episodes are in it."""
-    lines = Shelf((run,)).lines(run)
-    told = _episodes(run, episodes, lines)
-    page = _page(run, told, lines, smooth)
+def write_report(run: Path, out: Path, episodes: Sequence[str] = (), smooth: float = 0.0) -> int:
+    """Writes the report of a run to a file, and returns the number of its episodes."""
+    lines = RunCache((run,)).lines(run)
+    shown = _episodes(run, episodes, lines)
+    page = _page(run, shown, lines, smooth)
     write_bytes(out, page.encode(errors="backslashreplace"))
-    return len(told)
+    return len(shown)
 
 
-def _page(run: Path, told: Sequence[Told], lines: Sequence[Line], smooth: float) -> str:
+def _page(run: Path, episodes: Sequence[ReportEpisode], lines: Sequence[Line], smooth: float) -> str:
     folder = RunFolder.read(run)
     script, style = (STATIC / "live.js").read_text(), (STATIC / "style.css").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    state = standing(run)
+    status = standing(run)
     with EpisodeStore(run) as store:
-        failed, tags = failures(store), of_tags(store, lines[-1].stage, lines[-1].step) if lines else []
+        failed, tags = failures(store), success_by_tag(store, lines[-1].stage, lines[-1].step) if lines else []
     return TEMPLATES.get_template("report.html").render(
         policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
-        style=Markup(style), script=Markup(script), standing=state, told=told, failed=failed, tags=tags,
-        charts=charts(lines, stage_starts(lines), smooth, every=False),
-        config=folder.config_text,
-        versions=_versions(folder, state), when=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        style=Markup(style), script=Markup(script), status=status, episodes=episodes, failed=failed, tags=tags,
+        charts=charts(lines, stage_starts(lines), smooth, show_all=False), config=folder.config_text,
+        recent_steps=RECENT_STEPS, versions=_versions(folder),
+        when=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
     )  # fmt: skip
 
 
-def _versions(folder: RunFolder, state: Standing) -> dict[str, str]:
+def _versions(folder: RunFolder) -> dict[str, str]:
+    """Returns the recorded versions of packages and the revisions of models."""
     try:
-        models = {f"{role} model": which for role, which in folder.models.items()}
+        models = {f"{role} model": revision for role, revision in folder.models.items()}
         return {name: str(version) for name, version in {**folder.versions, **models}.items()}
     except RecordError as error:
         return {"versions": f"cannot be read: {error}"}
 
 
-def _episodes(run: Path, names: Sequence[str], lines: Sequence[Line]) -> list[Told]:
+def _episodes(run: Path, names: Sequence[str], lines: Sequence[Line]) -> list[ReportEpisode]:
     with EpisodeStore(run) as store:
-        chosen = [(found(store, name), "asked for") for name in names] or _chosen(store)
-        return [_told(run, store, entry, why, lines) for entry, why in chosen]
+        chosen = [(find_episode(store, name), "named on the command line") for name in names] or _choose(store)
+        return [_report_episode(run, store, entry, reason, lines) for entry, reason in chosen]
 
 
-def _chosen(store: EpisodeStore) -> list[tuple[Entry, str]]:
-    """Some of the last evaluation, else of the last step: the best, the worst, the longest, and one of each ending."""
+def _choose(store: EpisodeStore) -> list[tuple[Entry, str]]:
+    """Chooses episodes of the last evaluation (or of the last step): the best, the worst, the longest, one per
+    ending."""
     counts = store.steps()
-    panels = [count for count in counts if count.stage.startswith(PREFIX)]
-    last = max(panels or counts, key=lambda count: (count.step, count.stage == PREFIX + "before"), default=None)
+    evaluations = [count for count in counts if count.stage.startswith(EVALUATION_PREFIX)]
+    last = max(
+        evaluations or counts, key=lambda count: (count.step, count.stage == EVALUATION_PREFIX + "before"), default=None
+    )
     entries = list(store.query(stage=last.stage, step=last.step)) if last else []
-    whole = sorted((e for e in entries if e.reward is not None), key=lambda e: (e.reward, e.turns))
-    picked: dict[str, tuple[Entry, str]] = {}
-    for entry, why in (
-        *((e, "the most reward") for e in whole[:-3:-1]),
-        *((e, "the least reward") for e in whole[:2]),
-        *((e, "the longest") for e in sorted(whole, key=lambda e: -e.turns)[:1]),
-        *((e, f"one that ended as {e.ending}") for e in {e.ending: e for e in whole}.values()),
-        *((e, "one that failed") for e in entries if e.error is not None),
+    judged = sorted((e for e in entries if e.reward is not None), key=lambda e: (e.reward, e.turns))
+    chosen: dict[str, tuple[Entry, str]] = {}
+    for entry, reason in (
+        *((e, "highest reward") for e in judged[:-3:-1]),
+        *((e, "lowest reward") for e in judged[:2]),
+        *((e, "longest") for e in sorted(judged, key=lambda e: -e.turns)[:1]),
+        *((e, f"example of the ending {e.ending}") for e in {e.ending: e for e in judged}.values()),
+        *((e, "example of a failure") for e in entries if e.error is not None),
     ):
-        picked.setdefault(entry.id, (entry, why))
-    return list(picked.values())[:EPISODES]
+        chosen.setdefault(entry.id, (entry, reason))
+    return list(chosen.values())[:MAX_EPISODES]
 
 
-def _told(run: Path, store: EpisodeStore, entry: Entry, why: str, lines: Sequence[Line]) -> Told:
+def _report_episode(run: Path, store: EpisodeStore, entry: Entry, reason: str, lines: Sequence[Line]) -> ReportEpisode:
     try:
         record: Record = store.read(entry)
     except RecordError as error:
-        return Told(entry, why, trouble=str(error))
-    version = version_of(lines, entry)
-    view = View(version=version, whole=lambda seat, turn, message: "", pictured=lambda digest: _inlined(run, digest))
+        return ReportEpisode(entry, reason, problem=str(error))
+    version = trained_version(lines, entry)
+    view = EpisodeView(
+        version=version, full_text=lambda seat, turn, message: "", image=lambda digest: _inlined(run, digest)
+    )
     data = str(dict(record.episode.task.data))[:2000]
-    return Told(entry, why, list(view.turns(record)), ends(record), data, record.episode.error)
+    return ReportEpisode(entry, reason, list(view.turns(record)), seat_ends(record), data, record.episode.error)
 
 
-def _inlined(run: Path, digest: str) -> Picture:
-    """An image as a part of the file."""
+def _inlined(run: Path, digest: str) -> Image:
+    """Returns an image as a data URL."""
     try:
         data = Blobs(run / "blobs").get(digest)
     except (RecordError, OSError):
-        return Picture("", 0, 0, f"the image {digest[:16]} is not in the run's blobs folder")
-    kind, width, height = measured(data[:24])
-    if kind is None or len(data) > LARGEST:
-        return Picture("", 0, 0, f"the image {digest[:16]} of {len(data):,} bytes is left out")
-    return Picture(f"data:{kind};base64,{base64.b64encode(data).decode()}", width, height)
+        return Image("", 0, 0, f"the image {digest[:16]} is not in the run's blobs folder")
+    kind, width, height = image_format(data[:24])
+    if kind is None or len(data) > MAX_IMAGE_BYTES:
+        return Image("", 0, 0, f"the image {digest[:16]} is left out: it has {len(data):,} bytes")
+    return Image(f"data:{kind};base64,{base64.b64encode(data).decode()}", width, height)

@@ -1,6 +1,6 @@
-"""Episodes that are played again from a turn on, by a person at a page or by a checkpoint, in a thread of their own.
+"""Plays episodes again from a turn on, by a person at a page or by a checkpoint, in one background thread.
 
-Nothing is written to the run that they are of. A checkpoint's model is loaded when it is first needed, one at a time.
+Nothing is written to the original run. One checkpoint's model is loaded at a time, when it is first needed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sojourn.arena.checkpoints import Filled, chosen, loaded
-from sojourn.arena.spoken import SpokenSeat
+from sojourn.arena.checkpoints import LoadedModel, find_weights, load_model
+from sojourn.arena.text_seat import TextSeat
 from sojourn.errors import ConfigError, RecordError, cause
 from sojourn.protocols import AgentContext
 from sojourn.record.episodes.step_file import Record
@@ -32,133 +32,141 @@ from sojourn.rollout.runner import seed_of
 from sojourn.timeline import Timeline
 from sojourn.train import resolve as recipes
 from sojourn.types import Observation, SamplingParams, Trajectory
-from sojourn.view.handover import Handover, PageVoice, Recited, Start
+from sojourn.view.resume_seat import PagePlayer, ReplaySampler, ResumePoint, ResumeSeat
 
-MOST = 4  # that go on at once
-REMEMBERED = 20  # that are over
+MAX_RUNNING = 4
+MAX_FINISHED = 20  # of which older ones are forgotten
 IDLE_S = 900.0
 PERSON = "a person"
 
 
 class State(StrEnum):
-    WAITING = "waiting for its turn"  # one model plays at a time
+    WAITING = "waiting for another re-run"  # one model plays at a time
     LOADING = "loading the model"
     PLAYING = "playing"
-    ASKING = "asking"  # the person
+    WAITING_FOR_ACTION = "waiting for your action"
     DONE = "done"
     FAILED = "failed"
-    ENDED = "ended"  # by whoever looked
+    ENDED = "stopped"  # by the person at the page
 
 
-OVER = (State.DONE, State.FAILED, State.ENDED)
+FINAL_STATES = (State.DONE, State.FAILED, State.ENDED)
 
 
 @dataclass
 class Rerun:
-    """One of them. `seat` has its turns, those of the record before the handover included, as they are made."""
+    """One re-run. `seat` holds its turns as they are played, the repeated ones included."""
 
     run: str
     path: Path
     record: Record
     turn: int
-    start: Start
-    who: str
+    resume_point: ResumePoint
+    player: str
     weights: tuple[Path, str] | None = None
     seed: int = 0
     id: str = field(default_factory=lambda: secrets.token_urlsafe(9))
     state: State = State.WAITING
-    trouble: str = ""
+    problem: str = ""
     seat: Any = None
     env: Any = None
-    observed: Observation | None = None  # what the person is to answer
+    observed: Observation | None = None  # which the person is to answer
     finished: Trajectory | None = None
     blobs: Mapping[str, bytes] = field(default_factory=dict)
-    vocabulary: Vocabulary | None = None  # of the model's tokens
+    vocabulary: Vocabulary | None = None  # of the model
     seconds: float = 0.0
-    kept: Path | None = None  # the run folder that holds it, as the episode of this id
-    kept_as: str = ""
-    voice: PageVoice | None = None
+    saved_folder: Path | None = None  # the run folder into which it was saved
+    saved_id: str = ""  # its episode's id there
+    person: PagePlayer | None = None
     task: concurrent.futures.Future[None] | None = None
-    news: threading.Condition = field(default_factory=threading.Condition)
+    state_changed: threading.Condition = field(default_factory=threading.Condition)
 
     @property
     def over(self) -> bool:
-        return self.state in OVER
+        return self.state in FINAL_STATES
 
     @property
     def trajectory(self) -> Trajectory:
-        """As far as it is."""
+        """The turns that were played so far."""
         turns = tuple(self.seat.turns) if self.seat is not None else ()
-        return self.finished or Trajectory(self.start.before.agent, turns, self.start.before.ending)
+        return self.finished or Trajectory(self.resume_point.before.agent, turns, self.resume_point.before.ending)
 
-    def becomes(self, state: State) -> None:
-        with self.news:
+    def set_state(self, state: State) -> None:
+        """Changes the state, and wakes whoever waits for a change."""
+        with self.state_changed:
             self.state = state
-            self.news.notify_all()
+            self.state_changed.notify_all()
 
-    def pictures(self) -> Mapping[str, bytes]:
+    def images(self) -> Mapping[str, bytes]:
+        """Returns the images that the environment has shown, by digest."""
         return self.blobs or getattr(self.env, "blobs", {})
 
 
 class Reruns:
-    """All re-runs of a viewer; `close` ends them. What is kept goes to folders under `out`."""
+    """All re-runs of a viewer; `close` stops them. Saved re-runs go to run folders under `out`."""
 
     def __init__(self, out: Path | None = None, idle_s: float = IDLE_S) -> None:
         self.out = out
         self.idle_s = idle_s
-        self.token = secrets.token_urlsafe(16)  # in every form, so that no other page can send one
-        self.found: dict[str, Rerun] = {}
+        self.token = secrets.token_urlsafe(16)  # of every form, so that no other site can send one
+        self.reruns: dict[str, Rerun] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._model = _Model()
 
-    def begin(self, rerun: Rerun) -> Rerun:
-        """Starts it; ConfigError where too many go on."""
+    def start(self, rerun: Rerun) -> Rerun:
+        """Starts a re-run; raises ConfigError if `MAX_RUNNING` are running already."""
         with self._lock:
-            going = [one for one in self.found.values() if not one.over]
-            if len(going) >= MOST:
-                raise ConfigError(f"{len(going)} re-runs go on already: end one of them first (see /play)")
-            for old in [one for one in self.found.values() if one.over][: max(0, len(self.found) - REMEMBERED)]:
-                del self.found[old.id]
-            self.found[rerun.id] = rerun
-        rerun.task = asyncio.run_coroutine_threadsafe(self._run(rerun), self._running())
+            running = [one for one in self.reruns.values() if not one.over]
+            if len(running) >= MAX_RUNNING:
+                raise ConfigError(f"{len(running)} re-runs are running, which is the limit: stop one of them at /play")
+            for old in [one for one in self.reruns.values() if one.over][: max(0, len(self.reruns) - MAX_FINISHED)]:
+                del self.reruns[old.id]
+            self.reruns[rerun.id] = rerun
+        rerun.task = asyncio.run_coroutine_threadsafe(self._run(rerun), self._event_loop())
         return rerun
 
     def get(self, name: str) -> Rerun:
-        if name not in self.found:
-            raise RecordError("this re-run is not here any more: begin it anew from its episode's page")
-        return self.found[name]
+        if name not in self.reruns:
+            raise RecordError("this re-run is not in memory any more: start it again from its episode's page")
+        return self.reruns[name]
 
-    def act(self, rerun: Rerun, said: str) -> None:
-        """Gives the action that a person was asked for; nothing where it is not asked for any more."""
-        with rerun.news:
-            if rerun.state is not State.ASKING:
+    def act(self, rerun: Rerun, action: str) -> None:
+        """Passes on a person's action; does nothing if none is waited for."""
+        with rerun.state_changed:
+            if rerun.state is not State.WAITING_FOR_ACTION:
                 return
             rerun.observed = None
-            rerun.becomes(State.PLAYING)
+            rerun.set_state(State.PLAYING)
 
         def answer() -> None:
-            if rerun.voice is not None and rerun.voice.answer is not None and not rerun.voice.answer.done():
-                rerun.voice.answer.set_result(said)
+            if rerun.person is not None and rerun.person.answer is not None and not rerun.person.answer.done():
+                rerun.person.answer.set_result(action)
 
-        self._running().call_soon_threadsafe(answer)
+        self._event_loop().call_soon_threadsafe(answer)
 
     def end(self, rerun: Rerun) -> None:
-        if rerun.task is not None and not rerun.over:
-            rerun.task.cancel()
+        """Stops a re-run; `wait_until_settled` then waits until it is over."""
+        if rerun.task is None or rerun.over:
+            return
+        with rerun.state_changed:
+            if rerun.state is State.WAITING_FOR_ACTION:
+                rerun.observed = None
+                rerun.set_state(State.PLAYING)
+        rerun.task.cancel()
 
-    async def settled(self, rerun: Rerun, wait_s: float) -> None:
-        """Waits until it is over or asks for an action, at most so long."""
+    async def wait_until_settled(self, rerun: Rerun, wait_s: float) -> None:
+        """Waits until a re-run is over or needs an action, for at most `wait_s` seconds."""
 
         def wait() -> None:
-            with rerun.news:
-                rerun.news.wait_for(lambda: rerun.over or rerun.state is State.ASKING, wait_s)
+            with rerun.state_changed:
+                rerun.state_changed.wait_for(lambda: rerun.over or rerun.state is State.WAITING_FOR_ACTION, wait_s)
 
         await asyncio.to_thread(wait)
 
     def close(self) -> None:
-        """Ends all that goes on, closes their worlds and the model."""
+        """Stops all re-runs, and closes their environments and the model."""
         if self._loop is None or self._thread is None:
             return
         self._finish(self._close())
@@ -172,13 +180,13 @@ class Reruns:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     async def _close(self) -> None:
-        others = [task for task in asyncio.all_tasks() if task.get_name().startswith("rerun ")]
-        for task in others:
+        tasks = [task for task in asyncio.all_tasks() if task.get_name().startswith("rerun ")]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._model.close()
 
-    def _running(self) -> asyncio.AbstractEventLoop:
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -187,7 +195,7 @@ class Reruns:
             return self._loop
 
     async def _run(self, rerun: Rerun) -> None:
-        """The only place where whatever a re-run raises becomes a sentence of its page."""
+        """Plays a re-run; this is the only place that turns what it raises into a sentence on its page."""
         current = asyncio.current_task()
         assert current is not None
         current.set_name(f"rerun {rerun.id}")
@@ -195,25 +203,25 @@ class Reruns:
             async with AsyncExitStack() as stack:
                 await self._play(rerun, stack)
         except asyncio.CancelledError:
-            rerun.becomes(State.ENDED)
+            rerun.set_state(State.ENDED)
             raise
         except (Exception, SystemExit) as error:
-            rerun.trouble = cause(error)
-            rerun.becomes(State.FAILED)
+            rerun.problem = cause(error)
+            rerun.set_state(State.FAILED)
         else:
-            rerun.becomes(State.DONE)
+            rerun.set_state(State.DONE)
 
     async def _play(self, rerun: Rerun, stack: AsyncExitStack) -> None:
         run = RunFolder.read(rerun.path)
-        limits, timeline = _limits(run, len(rerun.start.before.turns)), Timeline()
+        limits, timeline = _limits(run, len(rerun.resume_point.before.turns)), Timeline()
         family = await stack.enter_async_context(world_of_run(run))
         rerun.seat = await self._seat(rerun, stack)
-        rerun.becomes(State.PLAYING)
-        seat = Handover(rerun.start, rerun.seat)
+        rerun.set_state(State.PLAYING)
+        seat = ResumeSeat(rerun.resume_point, rerun.seat)
         began = time.monotonic()
         rerun.env = env = family.make(rerun.record.episode.task)
         try:
-            seats, world = {rerun.start.before.agent: seat}, rerun.record.episode.task.env
+            seats, world = {rerun.resume_point.before.agent: seat}, rerun.record.episode.task.env
             rerun.finished = (await play(env, seats, limits, timeline, world))[0]
         finally:
             rerun.blobs = dict(getattr(env, "blobs", {}))
@@ -221,21 +229,21 @@ class Reruns:
             await ask(env.close, limits, timeline)
 
     async def _seat(self, rerun: Rerun, stack: AsyncExitStack) -> Any:
-        before = rerun.start.before
+        before = rerun.resume_point.before
         if rerun.weights is None:
 
             async def asked(observation: Observation) -> None:
                 rerun.observed = observation
-                rerun.becomes(State.ASKING)
+                rerun.set_state(State.WAITING_FOR_ACTION)
 
-            rerun.voice = PageVoice(before.turns, self.idle_s, asked)
-            return SpokenSeat(before.agent, rerun.voice)
+            rerun.person = PagePlayer(before.turns, self.idle_s, asked)
+            return TextSeat(before.agent, rerun.person)
         await stack.enter_async_context(self._model.lock)
-        rerun.becomes(State.LOADING)
-        filled = await self._model.of(*rerun.weights)
+        rerun.set_state(State.LOADING)
+        filled = await self._model.load(*rerun.weights)
         rerun.vocabulary = pieces.of(filled.renderer)
         same = rerun.vocabulary is not None and rerun.vocabulary == read_vocabulary(rerun.path)
-        recited = Recited(filled.sampler, filled.renderer, before.turns, same)
+        recited = ReplaySampler(filled.sampler, filled.renderer, before.turns, same)
         params = SamplingParams(1, seed=seed_of(rerun.seed, "rerun", rerun.record.episode.id, rerun.turn))
         context = AgentContext(
             name=before.agent, renderer=filled.renderer, sampler=recited, params=params, max_context=1
@@ -244,7 +252,7 @@ class Reruns:
 
 
 def _limits(run: RunFolder, given: int) -> Limits:
-    """Those of the run, with room for one action at least, and as long as it takes."""
+    """Returns the limits of the run, with at least one turn after the repeated ones and no limit on time."""
     rollout = run.config.get("rollout")
     own = rollout.get("limits") if isinstance(rollout, Mapping) else None
     turns, stall_s = (own.get("turns"), own.get("stall_s")) if isinstance(own, Mapping) else (None, None)
@@ -255,19 +263,19 @@ def _limits(run: RunFolder, given: int) -> Limits:
 
 
 class _Model:
-    """The model that was used last, kept until another is asked for."""
+    """Keeps the last used model loaded until another one is needed."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self._name: tuple[Path, str] | None = None
-        self._filled: Filled | None = None
+        self._filled: LoadedModel | None = None
         self._stack = AsyncExitStack()
 
-    async def of(self, run: Path, word: str) -> Filled:
+    async def load(self, run: Path, word: str) -> LoadedModel:
         if self._name != (run, word) or self._filled is None:
             await self.close()
-            found = chosen(run, word)
-            self._filled = await self._stack.enter_async_context(loaded(recipes.load(run).recipe, found))
+            found = find_weights(run, word)
+            self._filled = await self._stack.enter_async_context(load_model(recipes.load(run).recipe, found))
             self._name = (run, word)
         return self._filled
 

@@ -1,7 +1,7 @@
-"""The viewer's server: on loopback, asking for a token elsewhere; it writes nothing and fetches nothing.
+"""The viewer's server. It listens on loopback and asks for a token elsewhere; it writes nothing and requests nothing.
 
-Every page can be reached by its address alone. What a page shows of agents and worlds is text: `page.py` escapes it,
-and the policy sent with every answer lets no script run but the viewer's own file.
+Every page can be reached by its address alone. Text of agents and environments is escaped by `page.py`, and the content
+security policy of every response allows no script but the viewer's own file.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sojourn.errors import ConfigError, RecordError, SojournError
 from sojourn.view import page
-from sojourn.view.pages import diff, episode, files, find, group, panels, rerun, run, runs, step
+from sojourn.view.pages import diff, episode, evaluation_changes, files, find, group, rerun, run, runs, step
 from sojourn.view.reruns import Reruns
-from sojourn.view.shelf import Shelf
+from sojourn.view.run_cache import RunCache
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -41,7 +41,7 @@ POLICY = (
 
 
 class Number(Convertor[int]):
-    """A number of an address, small enough for the index; a longer one names no page."""
+    """A number in an address. It has at most 18 digits so that it fits SQLite; a longer one gives 404."""
 
     regex = "[0-9]{1,18}"
 
@@ -53,7 +53,7 @@ class Number(Convertor[int]):
 
 
 register_url_convertor("number", Number())
-LOOK_S = 0.5  # between two looks at whether a run has changed
+POLL_S = 0.5  # between two checks of whether a run has changed
 COOKIE = "sojourn_token"
 
 
@@ -63,57 +63,59 @@ def application(
     token: str = "",
     reruns: Reruns | None = None,
 ) -> Starlette:
-    """The viewer of the runs in some folders; a `token` is asked of whoever comes, where there is one. Episodes can be
-    played again where there are `reruns`, which are closed when its server ends."""
+    """Returns the viewer of the runs in some folders.
+
+    With a `token`, every request needs it. With `reruns`, episodes can be re-run; they are closed when the server ends.
+    """
 
     @asynccontextmanager
-    async def living(app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
         if reruns is not None:
             await asyncio.to_thread(reruns.close)
 
     routes = [
-        Route("/", page.marked(runs.index)),
-        Route("/diff", page.marked(diff.index)),
+        Route("/", page.with_fingerprint(runs.index)),
+        Route("/diff", page.with_fingerprint(diff.index)),
         Route("/events", events),
-        Route("/runs/{run}", page.marked(run.index)),
-        Route("/runs/{run}/find", page.marked(find.index)),
-        Route("/runs/{run}/panels", page.marked(panels.index)),
-        Route("/runs/{run}/steps/{stage:path}/{step:number}", page.marked(step.index)),
+        Route("/runs/{run}", page.with_fingerprint(run.index)),
+        Route("/runs/{run}/find", page.with_fingerprint(find.index)),
+        Route("/runs/{run}/changes", page.with_fingerprint(evaluation_changes.index)),
+        Route("/runs/{run}/steps/{stage:path}/{step:number}", page.with_fingerprint(step.index)),
         Route("/runs/{run}/groups/{stage:path}/{step:number}/{place:number}", group.index),
         Route("/runs/{run}/episodes/{episode:path}", episode.index),
         Route("/runs/{run}/json/{episode:path}", files.as_json),
-        Route("/runs/{run}/export/{format}/{episode:path}", files.exported),
+        Route("/runs/{run}/export/{format}/{episode:path}", files.export_episode),
         Route("/runs/{run}/text/{seat:number}/{turn:number}/{message:number}/{episode:path}", files.text),
         Route("/runs/{run}/blobs/{digest}", files.blob),
-        Route("/rerun", rerun.begin, methods=["POST"]),
-        Route("/rerun/{turn:number}/{run}/{episode:path}", rerun.choose),
-        Route("/play", rerun.plays),
-        Route("/play/{play}", rerun.play),
-        Route("/play/{play}/act", rerun.act, methods=["POST"]),
-        Route("/play/{play}/end", rerun.end, methods=["POST"]),
-        Route("/play/{play}/keep", rerun.kept, methods=["POST"]),
-        Route("/play/{play}/blobs/{digest}", rerun.blob),
-        Route("/play/{play}/text/{turn:number}/{message:number}", rerun.text),
+        Route("/rerun", rerun.start, methods=["POST"]),
+        Route("/rerun/{turn:number}/{run}/{episode:path}", rerun.new_rerun),
+        Route("/play", rerun.rerun_list),
+        Route("/play/{rerun}", rerun.index),
+        Route("/play/{rerun}/act", rerun.act, methods=["POST"]),
+        Route("/play/{rerun}/end", rerun.end, methods=["POST"]),
+        Route("/play/{rerun}/save", rerun.save, methods=["POST"]),
+        Route("/play/{rerun}/blobs/{digest}", rerun.blob),
+        Route("/play/{rerun}/text/{turn:number}/{message:number}", rerun.text),
         Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
     ]
-    made = Starlette(
+    app = Starlette(
         routes=routes,
         middleware=[
             Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)),
             Middleware(Guard, token=token),
         ],
-        exception_handlers={SojournError: _missing, rerun.RefusedError: rerun.refused, 404: _missing},
-        lifespan=living,
+        exception_handlers={SojournError: error_page, rerun.RefusedError: rerun.refused, 404: error_page},
+        lifespan=lifespan,
     )
-    made.state.shelf = Shelf(tuple(folders))
-    made.state.reruns = reruns
-    made.state.ending = lambda: False  # whether streams are to end, so that the server can
-    return made
+    app.state.run_cache = RunCache(tuple(folders))
+    app.state.reruns = reruns
+    app.state.ending = lambda: False  # `serve` replaces it, so that event streams end with the server
+    return app
 
 
 class Guard:
-    """Sends the policy with every answer, and lets in who has the token, once by `?token=`, then by a cookie."""
+    """Adds security headers to every response, and checks the token: given as `?token=` once, then kept in a cookie."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self.app = app
@@ -133,47 +135,49 @@ class Guard:
                 headers.setdefault("Cache-Control", "private, max-age=31536000, immutable" if own else "no-store")
             await send(message)
 
-        asked = HTTPConnection(scope)
-        given = asked.query_params.get("token", "")
-        if not self.token or self._fits(asked.cookies.get(COOKIE, "")):
+        request = HTTPConnection(scope)
+        if not self.token or self._is_token(request.cookies.get(COOKIE, "")):
             await self.app(scope, receive, guarded)
-        elif self._fits(given):
-            rest = QueryParams([(key, value) for key, value in asked.query_params.multi_items() if key != "token"])
-            answer = RedirectResponse(asked.url.path + (f"?{rest}" if rest else ""), 303)
+        elif self._is_token(request.query_params.get("token", "")):
+            rest = QueryParams([(key, value) for key, value in request.query_params.multi_items() if key != "token"])
+            answer = RedirectResponse(request.url.path + (f"?{rest}" if rest else ""), 303)
             answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
             await answer(scope, receive, guarded)
         else:
-            refused = PlainTextResponse("This viewer asks for a token: open the address that it printed.\n", 403)
+            refused = PlainTextResponse(
+                "This viewer needs a token: open the address that it printed at its start.\n", 403
+            )
             await refused(scope, receive, guarded)
 
-    def _fits(self, given: str) -> bool:
+    def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self.token.encode())
 
 
-async def _missing(request: Request, error: Exception) -> page.Page:
-    told = str(error) if isinstance(error, SojournError) else f"there is no page {request.url.path}"
-    return page.render(request, "trouble.html", status_code=404, told=told)
+async def error_page(request: Request, error: Exception) -> page.Page:
+    """Renders the page for an address that names nothing, or something that cannot be read."""
+    message = str(error) if isinstance(error, SojournError) else f"there is no page {request.url.path}"
+    return page.render(request, "error.html", status_code=404, title="Not found", message=message)
 
 
 async def events(request: Request) -> StreamingResponse:
-    """Server-sent events: a word whenever a run, or any run where none is named, is not as the page's mark says."""
-    shelf: Shelf = request.app.state.shelf
-    key, before = request.query_params.get("run") or None, request.query_params.get("mark", "")
+    """Sends a server-sent event whenever the run (or any run, if none is named) differs from the page's fingerprint."""
+    cache: RunCache = request.app.state.run_cache
+    key, before = request.query_params.get("run") or None, request.query_params.get("fingerprint", "")
 
-    async def said() -> AsyncIterator[bytes]:
+    async def changes() -> AsyncIterator[bytes]:
         seen, quiet_s = before, 0.0
         yield b"retry: 1000\n\n"
         while not request.app.state.ending():
-            now = await asyncio.to_thread(shelf.mark, key)
+            now = await asyncio.to_thread(cache.fingerprint, key)
             if now != seen:
                 seen, quiet_s = now, 0.0
                 yield b"data: changed\n\n"
-            elif (quiet_s := quiet_s + LOOK_S) > 15:
+            elif (quiet_s := quiet_s + POLL_S) > 15:
                 quiet_s = 0.0
                 yield b": still here\n\n"
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
-    return StreamingResponse(said(), media_type="text/event-stream")
+    return StreamingResponse(changes(), media_type="text/event-stream")
 
 
 def serve(
@@ -185,25 +189,27 @@ def serve(
     play: bool = False,
     out: Path | None = None,
 ) -> None:
-    """Shows the runs of some folders until it is interrupted; the first free port from `port` on. With `play`, episodes
-    can be played again, and kept under `out`."""
+    """Serves the runs of some folders on the first free port from `port` on, until it is interrupted.
+
+    With `play`, episodes can be re-run, and saved under `out`.
+    """
     for folder in folders:
         if not folder.is_dir():
-            raise RecordError(f"no folder '{folder}': train something first, or name the folder that holds your runs")
+            raise RecordError(f"there is no folder '{folder}': name the folder of your runs, or train something first")
     local = _is_loopback(host)
     token = "" if local else secrets.token_urlsafe(16)
     bound = _bind(host, port)
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{bound.getsockname()[1]}/" + (f"?token={token}" if token else "")
+    netloc = f"[{host}]" if ":" in host else host
+    address = f"http://{netloc}:{bound.getsockname()[1]}/" + (f"?token={token}" if token else "")
     reruns = Reruns(out) if play else None
-    held = [*folders, *([out] if out is not None else ())]
-    made = application(held, token=token, reruns=reruns) if local else application(held, ["*"], token, reruns)
-    print(f"sojourn view: {address}  (Ctrl-C ends it)", flush=True)
+    served = [*folders, *([out] if out is not None else ())]
+    app = application(served, token=token, reruns=reruns) if local else application(served, ["*"], token, reruns)
+    print(f"sojourn view: {address}  (press Ctrl-C to stop)", flush=True)
     if browser:
         webbrowser.open(address)
-    config = uvicorn.Config(made, log_level="warning", timeout_graceful_shutdown=1, lifespan="on")
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, lifespan="on")
     server = uvicorn.Server(config)
-    made.state.ending = lambda: server.should_exit
+    app.state.ending = lambda: server.should_exit
     server.run(sockets=[bound])
 
 
@@ -215,11 +221,13 @@ def _is_loopback(host: str) -> bool:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """A listening socket on the port, or on one of the twenty after it."""
-    trouble: OSError | None = None
+    """Returns a listening socket on the port, or on one of the next nineteen (any port for 0)."""
+    failure: OSError | None = None
     for number in range(port, port + 20) if port else (0,):
         try:
             return socket.create_server((host, number), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         except OSError as error:
-            trouble = error
-    raise ConfigError(f"--host {host} --port {port} cannot be listened on ({trouble}): choose another")
+            failure = error
+    raise ConfigError(
+        f"the viewer cannot listen on --host {host} --port {port} ({failure}): choose another port or host"
+    )

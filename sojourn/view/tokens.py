@@ -1,4 +1,4 @@
-"""The sampled tokens of a turn, coloured by one of the numbers that are known of each."""
+"""Colours the sampled tokens of a turn by log-probability, advantage, lag or a recorded stream."""
 
 from __future__ import annotations
 
@@ -10,108 +10,116 @@ import numpy as np
 
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
-from sojourn.terminal.episode import Move, Seat, seats
+from sojourn.terminal.episode import SeatRecord, TurnRecord, seats
 from sojourn.types import FloatArray
 
 COLOURINGS = {
-    "logprob": "log-probability: the rarer, the stronger",
-    "advantage": "advantage: green above 0, red below",
-    "lag": "versions between the weights that sampled it and those it trained",
-    "entropy": "entropy of the distribution that it was drawn from, in nats",
-    "weight": "its share in the loss, against the largest of the episode",
+    "logprob": "Log-probability under the sampling policy: the less likely a token, the stronger its colour.",
+    "advantage": "Advantage: green above 0, red below 0.",
+    "lag": "Number of weight versions between the one that sampled the token and the one that it trained.",
+    "entropy": "Entropy in nats of the distribution that the token was sampled from.",
+    "weight": "Weight of the token in the loss, relative to the largest of the episode.",
 }
-SCALES = {"logprob": 5.0, "lag": 5.0, "entropy": 3.0}  # from here on the colour is full
-WARM = frozenset({"logprob", "lag", "entropy", "weight"})  # numbers of one sign
-MOST = 2_000  # tokens of a turn that are shown
-STEPS = 5  # of a colour
+COLOUR_MAX = {"logprob": 5.0, "lag": 5.0, "entropy": 3.0}  # absolute values that get the strongest colour
+SAME_SIGN = frozenset({"logprob", "lag", "entropy", "weight"})  # their values all have one sign, so one colour will do
+MAX_TOKENS = 2_000  # of a turn that are shown
+COLOUR_LEVELS = 5
 
 
 class Token(NamedTuple):
-    """A token as text: `colour` is a class of the style sheet, `told` what a pointer on it is told."""
+    """A token as text. `colour` is a class of the style sheet."""
 
     text: str
     colour: str
-    told: str
+    tooltip: str
     special: bool = False
 
 
 class Tokens(NamedTuple):
-    """The tokens that are shown, and how many are left out."""
+    """The tokens that are shown, and the number of those that are left out."""
 
     shown: Sequence[Token]
-    left: int
+    omitted: int
 
 
 def colourings(record: Record) -> dict[str, str]:
-    """What the tokens of an episode can be coloured by, and what that is; streams that were recorded included."""
-    known = ["logprob", *(["advantage"] if record.credits else []), "lag", *record.streams]
-    return {name: COLOURINGS.get(name, f"the stream {name}, against its largest in the episode") for name in known}
+    """Returns the numbers that the tokens of an episode can be coloured by, recorded streams included, with a
+    description of each."""
+    names = ["logprob", *(["advantage"] if record.credits else []), "lag", *record.streams]
+    return {name: COLOURINGS.get(name, f"The stream {name}, relative to its largest in the episode.") for name in names}
 
 
-def largest(record: Record, colouring: str) -> float:
-    """What has the full colour."""
-    if colouring in SCALES:
-        return SCALES[colouring]
-    arrays = [of for seat in seats(record) for of in _numbers(seat, colouring)]
+def colour_maximum(record: Record, colouring: str) -> float:
+    """Returns the absolute value that gets the strongest colour: a fixed one, or the largest of the episode."""
+    if colouring in COLOUR_MAX:
+        return COLOUR_MAX[colouring]
+    arrays = [array for seat in seats(record) for array in _token_values(seat, colouring)]
     values = np.abs(np.concatenate([*arrays, np.zeros(1, np.float32)]))
     return float(values[np.isfinite(values)].max())
 
 
-def _numbers(seat: Seat, name: str) -> Sequence[FloatArray]:
+def _token_values(seat: SeatRecord, name: str) -> Sequence[FloatArray]:
+    """Returns the advantages or the values of a stream, one array per turn."""
     if name == "advantage":
         return seat.credit.tokens if seat.credit is not None else ()
     return seat.streams.get(name, ())
 
 
-def tokens_of(move: Move, colouring: str, full: float, vocabulary: Vocabulary | None, version: int | None) -> Tokens:
-    """`full` is the number that has the full colour."""
-    sample = move.turn.sample
-    found = sample.tokens[:MOST].tolist()
+def sampled_tokens(
+    played: TurnRecord, colouring: str, colour_max: float, vocabulary: Vocabulary | None, version: int | None
+) -> Tokens:
+    """Returns the tokens of a turn, coloured by the number of this name; `colour_max` gets the strongest colour."""
+    sample = played.turn.sample
+    tokens = sample.tokens[:MAX_TOKENS].tolist()
     lag = None if version is None or sample.versions.oldest < 0 else max(version - 1 - sample.versions.oldest, 0)
-    columns = dict(_columns(move, lag))
+    columns = dict(_values_by_name(played, lag))
     shown: list[Token] = []
-    for at, (token, text, special) in enumerate(_texts(found, vocabulary)):
+    for at, (token, text, special) in enumerate(_token_texts(tokens, vocabulary)):
         values = {name: float(column[at]) for name, column in columns.items() if at < len(column)}
-        told = [f"token {token}", *(f"{name} {value:.4g}" for name, value in values.items() if math.isfinite(value))]
+        facts = [f"token {token}", *(f"{name} {value:.4g}" for name, value in values.items() if math.isfinite(value))]
         value = values.get(colouring, math.nan)
-        shown.append(Token(text, _colour(value, full, colouring in WARM), ", ".join(told), special))
-    return Tokens(shown, len(sample.tokens) - len(found))
+        shown.append(Token(text, _colour(value, colour_max, colouring in SAME_SIGN), ", ".join(facts), special))
+    return Tokens(shown, len(sample.tokens) - len(tokens))
 
 
-def _columns(move: Move, lag: int | None) -> Iterator[tuple[str, Sequence[float] | FloatArray]]:
-    """Every number that is known of the turn's tokens, by name."""
-    sample = move.turn.sample
+def _values_by_name(played: TurnRecord, lag: int | None) -> Iterator[tuple[str, Sequence[float] | FloatArray]]:
+    """Yields the name and the values of every number that is recorded for the turn's tokens."""
+    sample = played.turn.sample
     yield "logprob", sample.logprobs
-    if move.seat.credit is not None:
-        yield "advantage", move.seat.credit.tokens[move.number]
+    if played.seat.credit is not None:
+        yield "advantage", played.seat.credit.tokens[played.turn_index]
     if lag is not None:
         yield "lag", [float(lag)] * len(sample.tokens)
-    for name, arrays in move.seat.streams.items():
-        yield name, arrays[move.number]
+    for name, arrays in played.seat.streams.items():
+        yield name, arrays[played.turn_index]
 
 
-def prompt_tokens(move: Move, vocabulary: Vocabulary | None) -> list[Token]:
-    """Exactly what the model saw before the turn; only the last `10 * MOST` tokens of a longer one."""
-    found = move.seat.trajectory.prompt(move.number).tolist()
-    kept = found[-10 * MOST :]
-    left = len(found) - len(kept)
-    head = [Token(f"[{left} tokens before]", "h0", "left out", True)] if left else []
-    return head + [Token(text, "h0", f"token {token}", special) for token, text, special in _texts(kept, vocabulary)]
+def prompt_tokens(played: TurnRecord, vocabulary: Vocabulary | None) -> list[Token]:
+    """Returns the exact prompt of a turn as tokens; of a long one, the last `10 * MAX_TOKENS`."""
+    prompt = played.seat.trajectory.prompt(played.turn_index).tolist()
+    kept = prompt[-10 * MAX_TOKENS :]
+    omitted = len(prompt) - len(kept)
+    head = [Token(f"[{omitted} earlier tokens are left out]", "h0", "", True)] if omitted else []
+    texts = _token_texts(kept, vocabulary)
+    return head + [Token(text, "h0", f"token {token}", special) for token, text, special in texts]
 
 
-def _texts(tokens: Sequence[int], vocabulary: Vocabulary | None) -> list[tuple[int, str, bool]]:
-    """Each token with its text; those that end no character show their bytes, those of no vocabulary their id."""
-    words = vocabulary or Vocabulary(())
-    parts = words.parts(tokens)
+def _token_texts(tokens: Sequence[int], vocabulary: Vocabulary | None) -> list[tuple[int, str, bool]]:
+    """Returns id, text and whether it is special for each token.
+
+    A token that ends within a character is shown by its bytes, and one outside the vocabulary by its id.
+    """
+    known = vocabulary or Vocabulary(())
+    parts = known.parts(tokens)
     return [
-        (token, part or words.raw(token).decode("ascii", "backslashreplace"), token in words.special)
+        (token, part or known.raw(token).decode("ascii", "backslashreplace"), token in known.special)
         for token, part in zip(tokens, parts, strict=True)
     ]
 
 
-def _colour(value: float, full: float, warm: bool) -> str:
-    """A class: the stronger the greater, where all have one sign; else green above 0, and red below."""
-    if not math.isfinite(value) or not full:
+def _colour(value: float, colour_max: float, same_sign: bool) -> str:
+    """Returns a class of the style sheet: h1 to h5 by absolute value, or p1 to p5 and n1 to n5 by signed value."""
+    if not math.isfinite(value) or not colour_max:
         return "h0"
-    step = min(STEPS, max(-STEPS, round(STEPS * value / full)))
-    return f"h{abs(step)}" if warm or step == 0 else f"p{step}" if step > 0 else f"n{-step}"
+    level = min(COLOUR_LEVELS, max(-COLOUR_LEVELS, round(COLOUR_LEVELS * value / colour_max)))
+    return f"h{abs(level)}" if same_sign or level == 0 else f"p{level}" if level > 0 else f"n{-level}"

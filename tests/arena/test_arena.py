@@ -11,7 +11,7 @@ import pytest
 from played_match import match
 from starlette.testclient import TestClient
 
-from sojourn.arena.checkpoints import Trained
+from sojourn.arena.checkpoints import CheckpointOperator
 from sojourn.envs.tools import as_family
 from sojourn.envs.toy import Toy
 from sojourn.errors import ConfigError, ModelError, RecordError
@@ -32,8 +32,8 @@ async def test_experts_and_chance_side_by_side() -> None:
     assert [result.name for result in ended.results] == ["expert", "random", "expert-2"]
     assert ended.named("expert").overall.success.mean == 1.0
     assert ended.named("expert").summary == ended.named("expert-2").summary
-    assert ended.shown.count("they part here") <= 3
-    assert "expert, expert-2 see:" in ended.shown
+    assert ended.shown.count("actions differ from here on") <= 3
+    assert "expert, expert-2 observe:" in ended.shown
     assert re.search(r"random - expert +-[\d.]+ \[", ended.shown)
     assert max(map(len, ended.shown.splitlines())) <= 80
 
@@ -74,7 +74,7 @@ async def test_an_endpoint_that_breaks_is_a_failure_and_no_play() -> None:
     assert ended.named("model").failed == 1
     assert ended.named("model").overall.episodes == 0
     assert ended.named("expert").overall.success.mean == 1.0
-    assert "which does not count as its play" in ended.shown
+    assert "so this episode is not counted" in ended.shown
     assert "answered 500" in ended.shown
 
 
@@ -142,7 +142,7 @@ async def test_what_is_recorded_opens_in_the_viewer(trained: Path, tmp_path: Pat
     assert "\x1b" not in page
     assert client.get(f"/runs/match/episodes/{evil.id}").status_code == 200
     assert 'class="state finished"' in client.get("/runs/match").text
-    assert "success" in client.get("/runs/match/panels?a=random&b=expert").text
+    assert "success" in client.get("/runs/match/changes?a=random&b=expert").text
 
 
 async def test_hostile_words_reach_no_terminal(tmp_path: Path) -> None:
@@ -156,12 +156,12 @@ async def test_hostile_words_reach_no_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("operators", "asked", "told"),
     [
-        ((), {}, "nobody plays"),
+        ((), {}, "--operator is missing"),
         (("nosuch",), {}, "expected expert, random, person"),
         (("http://127.0.0.1:1/v1",), {}, "by its address and its model"),
         (("http://127.0.0.1:1/v1#m",), {}, "nothing answers at 127.0.0.1 port 1"),
         (("person", "person"), {}, "name it once"),
-        (("expert",), {"others": "person"}, "a person takes one seat"),
+        (("expert",), {"others": "person"}, "a person can only play as --operator"),
         (("expert",), {"split": "test", "first": 10**9}, "has 1000 tasks"),
     ],
 )
@@ -181,4 +181,7 @@ async def test_weights_that_are_not_there_or_of_another_model_are_refused(traine
 
 
 def test_weights_are_named_behind_an_at(trained: Path) -> None:
-    assert (Trained.of(f"{trained}@2").word, Trained.of(f"{trained}@2").name) == ("2", "run@2")
+    assert (CheckpointOperator.parse(f"{trained}@2").weights_name, CheckpointOperator.parse(f"{trained}@2").name) == (
+        "2",
+        "run@2",
+    )

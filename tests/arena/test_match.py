@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from sojourn.arena.lockstep import Row
-from sojourn.arena.match import Held, Match
-from sojourn.arena.operators import Chance, Expert, Simple
-from sojourn.arena.spoken import Spoken, SpokenSeat
+from sojourn.arena.lockstep import OperatorTurn
+from sojourn.arena.match import Match, ObservedFamily
+from sojourn.arena.operators import ExpertOperator, RandomOperator, StatelessOperator
+from sojourn.arena.text_seat import TextReply, TextSeat
 from sojourn.envs.toy import Toy
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.protocols import AgentContext
@@ -30,26 +30,26 @@ class Watching:
     """Remembers what it was told."""
 
     told: list[tuple[str, int, list[str]]] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[OperatorTurn] = field(default_factory=list)
 
-    def seen(self, turn: int, rows: Sequence[Row]) -> None:
-        self.told.append(("seen", turn, [row.name for row in rows]))
+    def show_observations(self, number: int, turns: Sequence[OperatorTurn]) -> None:
+        self.told.append(("seen", number, [turn.name for turn in turns]))
 
-    def acted(self, turn: int, rows: Sequence[Row]) -> None:
-        self.told.append(("acted", turn, [row.name for row in rows]))
-        self.rows += rows
+    def show_actions(self, number: int, turns: Sequence[OperatorTurn]) -> None:
+        self.told.append(("acted", number, [turn.name for turn in turns]))
+        self.rows += turns
 
 
 @dataclass
-class Scripted(Simple):
+class Scripted(StatelessOperator):
     """Says its lines one after another, an error among them is raised; `waits` is how long it thinks."""
 
     lines: list[Any]
     waits: int = 0
     log: list[tuple[str, int]] = field(default_factory=list)
 
-    def sit(self, context: AgentContext, env: Any) -> SpokenSeat:
-        return SpokenSeat(context.name, Lines(self, env), context.trainable)
+    def seat(self, context: AgentContext, env: Any) -> TextSeat:
+        return TextSeat(context.name, Lines(self, env), context.trainable)
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Lines:
     env: Any
     turn: int = 0
 
-    async def say(self, observation: Any) -> Spoken:
+    async def reply(self, observation: Any) -> TextReply:
         self.turn += 1
         self.operator.log.append((self.operator.name, self.turn))
         for _ in range(self.operator.waits):
@@ -67,13 +67,13 @@ class Lines:
         if isinstance(line, BaseException):
             raise line
         said = await expert_action(self.env) if line == "expert" else line
-        return Spoken(Message(Role.ASSISTANT, said))
+        return TextReply(Message(Role.ASSISTANT, said))
 
 
 def bout(*operators: Any, family: Any = TOY, watcher: Any = None, turns: int = 6, **options: Any) -> Any:
     made = Match(family, operators, Limits(turns=turns), watcher or Watching(), **options)
     made.check([family.tasks("test")[0]])
-    return asyncio.run(made.bout(0, family.tasks("test")[0]))
+    return asyncio.run(made.play_task(0, family.tasks("test")[0]))
 
 
 def test_nobody_acts_on_a_turn_before_all_acted_on_the_one_before() -> None:
@@ -90,7 +90,7 @@ def test_nobody_acts_on_a_turn_before_all_acted_on_the_one_before() -> None:
 
 def test_who_is_done_is_not_waited_for() -> None:
     watcher = Watching()
-    played = bout(Scripted("never", ["nonsense"]), Expert("expert"), watcher=watcher, turns=16)
+    played = bout(Scripted("never", ["nonsense"]), ExpertOperator("expert"), watcher=watcher, turns=16)
     assert [episode.trajectories[0].success for episode in played.episodes] == [False, True]
     lengths = [len(episode.trajectories[0].turns) for episode in played.episodes]
     assert lengths[0] == 16 > lengths[1]
@@ -100,7 +100,7 @@ def test_who_is_done_is_not_waited_for() -> None:
 @pytest.mark.parametrize("failure", [InfrastructureError("the server is gone"), KeyError("x"), SystemExit(1)])
 def test_a_failure_ends_the_episode_of_its_operator_alone(failure: BaseException) -> None:
     watcher = Watching()
-    played = bout(Scripted("broken", ["expert", failure]), Expert("expert"), watcher=watcher)
+    played = bout(Scripted("broken", ["expert", failure]), ExpertOperator("expert"), watcher=watcher)
     broken, expert = played.episodes
     assert broken.error == f"{type(failure).__name__}: {failure}"
     assert expert.error is None
@@ -111,7 +111,7 @@ def test_a_failure_ends_the_episode_of_its_operator_alone(failure: BaseException
 
 def test_a_refused_action_is_its_own_fault_and_costs_a_turn() -> None:
     watcher = Watching()
-    played = bout(Scripted("wrong", ["dance", "expert"]), Expert("expert"), watcher=watcher)
+    played = bout(Scripted("wrong", ["dance", "expert"]), ExpertOperator("expert"), watcher=watcher)
     turns = played.episodes[0].trajectories[0].turns
     assert played.episodes[0].error is None
     assert turns[0].info["malformed"] == 1.0
@@ -122,17 +122,17 @@ def test_a_refused_action_is_its_own_fault_and_costs_a_turn() -> None:
 
 def test_what_a_watcher_raises_is_charged_to_nobody() -> None:
     class Gone(Watching):
-        def seen(self, turn: int, rows: Sequence[Row]) -> None:
+        def show_observations(self, number: int, turns: Sequence[OperatorTurn]) -> None:
             raise BrokenPipeError("nobody reads")
 
     with pytest.raises(ExceptionGroup, match="TaskGroup") as raised:
-        bout(Expert("expert"), Expert("other"), watcher=Gone())
+        bout(ExpertOperator("expert"), ExpertOperator("other"), watcher=Gone())
     assert isinstance(raised.value.exceptions[0], BrokenPipeError)
 
 
 def test_a_broken_setting_stops_the_match() -> None:
     with pytest.raises(ExceptionGroup) as raised:
-        bout(Chance("random"), Expert("expert"), family=Toy())
+        bout(RandomOperator("random"), ExpertOperator("expert"), family=Toy())
     assert "choices=true" in str(raised.value.exceptions[0])
 
 
@@ -141,27 +141,31 @@ def said(played: Any, at: int) -> list[str]:
 
 
 def test_the_same_seed_plays_the_same_and_another_another() -> None:
-    once, again = (bout(Chance("a"), Chance("b"), seed=3) for _ in range(2))
+    once, again = (bout(RandomOperator("a"), RandomOperator("b"), seed=3) for _ in range(2))
     assert [said(once, at) for at in (0, 1)] == [said(again, at) for at in (0, 1)]
     assert said(once, 0) == said(once, 1), "operators have the same seeds too"
-    assert any(said(bout(Chance("a"), seed=seed), 0) != said(once, 0) for seed in (4, 5, 6))
+    assert any(said(bout(RandomOperator("a"), seed=seed), 0) != said(once, 0) for seed in (4, 5, 6))
 
 
 def test_operators_take_one_seat_of_several() -> None:
     game = Matrix(opponent="self", choices=True)
-    assert inspect.getattr_static(Held(game), "seats") == game.seats  # as newer Pythons look where `isinstance` asks
-    played = bout(Chance("one"), Chance("two"), family=game, seat="column", others=Chance("random"))
+    assert (
+        inspect.getattr_static(ObservedFamily(game), "seats") == game.seats
+    )  # as newer Pythons look where `isinstance` asks
+    played = bout(
+        RandomOperator("one"), RandomOperator("two"), family=game, seat="column", others=RandomOperator("random")
+    )
     for episode in played.episodes:
         sides = {trajectory.agent: trajectory for trajectory in episode.trajectories}
         assert sides["column"].trainable
         assert not sides["row"].trainable
         assert sides["row"].turns
     with pytest.raises(ConfigError, match="--seat row"):
-        bout(Chance("one"), family=game)
+        bout(RandomOperator("one"), family=game)
     with pytest.raises(ConfigError, match="has the seats row, column"):
-        bout(Chance("one"), family=game, seat="middle", others=Chance("random"))
-    with pytest.raises(ConfigError, match="one seat alone"):
-        bout(Chance("one"), others=Chance("random"))
+        bout(RandomOperator("one"), family=game, seat="middle", others=RandomOperator("random"))
+    with pytest.raises(ConfigError, match="only one seat"):
+        bout(RandomOperator("one"), others=RandomOperator("random"))
 
 
 def test_more_operators_than_a_world_can_hold_are_refused() -> None:
@@ -174,16 +178,16 @@ def test_more_operators_than_a_world_can_hold_are_refused() -> None:
         def make(self, task: Task) -> Any:
             return TOY.make(task)
 
-    with pytest.raises(ConfigError, match="2 operators play at once, but this world holds 1"):
-        bout(Expert("a"), Expert("b"), family=Small())
+    with pytest.raises(ConfigError, match="2 operators need as many environments at once, but this one allows 1"):
+        bout(ExpertOperator("a"), ExpertOperator("b"), family=Small())
 
 
 def test_a_seat_that_cannot_be_read_says_so() -> None:
     class Mute:
-        async def say(self, observation: Any) -> Spoken:
-            return Spoken(None, fault="not JSON")
+        async def reply(self, observation: Any) -> TextReply:
+            return TextReply(None, fault="not JSON")
 
-    seat = SpokenSeat("agent", Mute())
+    seat = TextSeat("agent", Mute())
     observation = asyncio.run(TOY.make(TOY.tasks("test")[0]).start())
     with pytest.raises(ActionError, match="not JSON"):
         asyncio.run(seat.act(observation))

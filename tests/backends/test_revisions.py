@@ -22,7 +22,7 @@ from sojourn.record.export.chosen import Choice
 from sojourn.record.run import RunFolder
 from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
-from sojourn.view.report import write as write_report
+from sojourn.view.report import write_report as write_report
 
 OLD, NEW = "a" * 40, "b" * 40
 NAME = "someone/some-model"

@@ -365,9 +365,9 @@ def test_the_command_says_what_it_wrote(runs: dict[str, Path], tmp_path: Path):
     assert code == 0
     assert re.fullmatch(r".*/h: 6 episodes, \d+ statements\n", said)
     assert "--out is missing" in command(runs["pages"])[1]
-    assert "leave it out" in command(runs["pages"], "x", "--where", "stage:rl", "--out", tmp_path / "x")[1]
-    assert "--tokens is for --format chat" in command(runs["pages"], "--format", "adp", "--tokens", "--out", "x")[1]
-    assert "no episode 'x' in" in command(runs["pages"], "x", "--out", tmp_path / "x")[1]
+    assert "leave one of them out" in command(runs["pages"], "x", "--where", "stage:rl", "--out", tmp_path / "x")[1]
+    assert "--tokens needs --format chat" in command(runs["pages"], "--format", "adp", "--tokens", "--out", "x")[1]
+    assert "there is no episode 'x' in" in command(runs["pages"], "x", "--out", tmp_path / "x")[1]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sojourn.terminal.clean import clean, escaped, line
+from sojourn.terminal.clean import clean, escaped, one_line
 
 
 @given(st.text(alphabet=st.characters()))
@@ -34,4 +34,4 @@ def test_marks_are_not_piled_up():
 def test_long_texts_say_how_much_is_left_out():
     assert clean("a" * 2_000_000, 100) == "a" * 100 + " … 1,999,900 more characters"
     assert clean("a" * 100, 100) == "a" * 100
-    assert line("one\ntwo", 100) == "one two"
+    assert one_line("one\ntwo", 100) == "one two"

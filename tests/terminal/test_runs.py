@@ -18,7 +18,7 @@ from tests.terminal.conftest import CONFIG, make, printed
 
 
 def shown(folder, width=80, **filters) -> str:
-    return printed(runs.table(runs.chosen([folder], **filters), width), width)
+    return printed(runs.table(runs.find_runs([folder], **filters), width), width)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
@@ -62,11 +62,11 @@ def test_looking_at_a_lock_keeps_nobody_from_it(run):
 
 def test_filters_by_name_and_tag(run):
     make(run.parent / "other-2", CONFIG.replace('"small"', '"large"'))
-    assert [r.name for r in runs.chosen([run.parent], name="OTHER")] == ["other-2"]
-    assert [r.name for r in runs.chosen([run.parent], tag="small")] == ["made-1"]
-    assert len(runs.chosen([run.parent], tag="baseline")) == 2
+    assert [r.name for r in runs.find_runs([run.parent], name="OTHER")] == ["other-2"]
+    assert [r.name for r in runs.find_runs([run.parent], tag="small")] == ["made-1"]
+    assert len(runs.find_runs([run.parent], tag="baseline")) == 2
     with pytest.raises(RecordError, match="no folder"):
-        runs.chosen([run.parent / "absent"])
+        runs.find_runs([run.parent / "absent"])
 
 
 @pytest.mark.parametrize("name", ["evaluations.json", "metrics.jsonl", "config.toml"])
@@ -93,7 +93,7 @@ def test_differences_are_by_key(run):
     }
     text = printed(runs.difference_table(run, other), 80)
     assert "stages.rl.groups.max_lag = 1 -> 2" in text
-    assert "they were told the same" in printed(runs.difference_table(run, run), 80)
+    assert "These runs have the same configuration" in printed(runs.difference_table(run, run), 80)
 
 
 def test_the_command_for_scripts(run):
@@ -102,12 +102,12 @@ def test_the_command_for_scripts(run):
     assert (told["name"], told["state"], told["done"], told["total"]) == ("made-1", "finished", 6, 6)
     assert told["evaluations"][-1]["summary"]["overall"]["success"]["mean"] == 0.5
     done = CliRunner().invoke(app, ["runs", str(run), "--diff"])
-    assert "needs the two runs" in str(done.exception)
+    assert "compares two runs" in str(done.exception)
 
 
 def test_a_config_of_other_types_is_shown_all_the_same(run):
     text = (run / "config.toml").read_text()
     for tags in ("5", "'baseline'", "[[1], {a = 2}]", "{a = 1}"):
         (run / "config.toml").write_text(text.replace('["baseline", "small"]', tags).replace("seed = 3", "seed = [1]"))
-        assert runs.chosen([run])[0].name == "made-1"
-        printed(runs.table(runs.chosen([run]), 80), 80)
+        assert runs.find_runs([run])[0].name == "made-1"
+        printed(runs.table(runs.find_runs([run]), 80), 80)

@@ -17,7 +17,7 @@ from tests.terminal.conftest import printed
 
 
 def told(run, name, width=80, full=False) -> str:
-    return printed(episode.transcript(*find.episode(run, name, full)), width)
+    return printed(episode.transcript(*find.load_episode(run, name, full)), width)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
@@ -43,7 +43,7 @@ def test_a_step_lists_rewards_and_advantages(run):
     rows = [line.split() for line in text.splitlines() if line.startswith("rl/2/0/")]
     assert [row[:3] for row in rows] == [["rl/2/0/0", "0", "-0.5"], ["rl/2/0/1", "1", "+0.5"]]
     assert "the server is gone" in printed(step.table(run, "rl", 0, 80), 80)
-    with pytest.raises(RecordError, match="it has steps 0 to 3"):
+    with pytest.raises(RecordError, match="has the steps 0 to 3"):
         step.table(run, "rl", 9, 80)
     with pytest.raises(RecordError):
         step.table(run, "rl", 2**63, 80)
@@ -53,7 +53,13 @@ def test_a_step_lists_rewards_and_advantages(run):
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_an_episode_with_branches(run, width):
     text = told(run, "rl/0/0/forest", width)
-    for said in ("(thinks) a door perhaps", "640x480, 1 kB", "not in blobs/", "branches off turn 1", "a new context"):
+    for said in (
+        "(reasoning) a door perhaps",
+        "640x480, 1 kB",
+        "not in blobs/",
+        "branches off turn 1",
+        "a new context",
+    ):
         assert said in " ".join(text.split())
     assert 'calls look(at="door", n=2)' in text
     assert text.endswith("turn 1\n  └ turn 2, 3\n  └ turn 4\nturn 5\n")
@@ -63,9 +69,9 @@ def test_what_is_known_of_a_turn(run):
     text = " ".join(told(run, "rl/1/1/1").split())
     assert "reward 1, advantage +0.5, 2 tokens, logprob -1, weights 3 (lag 1)" in text
     assert "done, success, reward 1 (native 1)" in text
-    assert "judge says" in text
+    assert "the judge's text" in text
     assert "I saw 1 of it" in text
-    assert "the others of its group earned 0" in text
+    assert "rewards of the other episodes of its group: 0" in text
     assert "address rl/1/0/1" in text
 
 
@@ -84,11 +90,11 @@ def test_hostile_text_is_spelled_out_and_clipped(run):
     assert len(text) < 5000
     assert "go\\x1b[2J☃" in text  # what could not be read, from its tokens
     assert told(run, "rl/0/0/hostile", full=True).count("a") > 100_000
-    assert "failed: the server is gone\\x1b[2J" in told(run, "rl/0/0/failed")
+    assert "not trained on: the server is gone\\x1b[2J" in told(run, "rl/0/0/failed")
 
 
 def test_tokens_are_numbers_in_a_file_and_colours_in_a_terminal(run):
-    record, shown = find.episode(run, "rl/0/0/hostile")
+    record, shown = find.load_episode(run, "rl/0/0/hostile")
     rows = [line.split() for line in printed(tokens.tokens(record, shown, False), 80).splitlines()]
     assert ["1", "7", "-0.500", "-0.5", '"\\x1b[2J"'] in rows
     assert ["2", "3", "-0.500", "-0.5", '"\\xe2"'] in rows
@@ -101,34 +107,34 @@ def test_tokens_are_numbers_in_a_file_and_colours_in_a_terminal(run):
 
 
 def test_the_prompt_is_all_that_the_model_saw(run):
-    record, shown = find.episode(run, "rl/0/0/forest")
+    record, shown = find.load_episode(run, "rl/0/0/forest")
     assert shown.vocabulary is not None
     text = printed(tokens.prompt(record, 4, "", shown.vocabulary), 80)  # off turn 1, so without turns 2 and 3
     assert text == "<|im_start|>\ngo north<|im_start|>\n\n6 tokens\n"
-    with pytest.raises(RecordError, match="no turn 9 of 'agent' in this episode: it has 5"):
+    with pytest.raises(RecordError, match="--prompt 9: the seat 'agent' of this episode has 5 turns"):
         tokens.prompt(record, 9, "", shown.vocabulary)
-    with pytest.raises(RecordError, match="no seat 'x'"):
+    with pytest.raises(RecordError, match="--seat x: this episode has the seats"):
         tokens.prompt(record, 1, "x", shown.vocabulary)
 
 
 def test_an_episode_is_found_by_what_people_call_it(run):
-    names = [find.episode(run, name)[0].episode.id for name in ("rl/2/1/0", "rl/0/0/fo", "rl/2/0/1", "rl/0/0/1")]
+    names = [find.load_episode(run, name)[0].episode.id for name in ("rl/2/1/0", "rl/0/0/fo", "rl/2/0/1", "rl/0/0/1")]
     assert names == ["rl/2/1/0", "rl/0/0/forest", "rl/2/1/1", "rl/0/0/seats"]
-    with pytest.raises(RecordError, match=r"several episodes of .* begin with 'rl/0/0/f'"):
-        find.episode(run, "rl/0/0/f")
+    with pytest.raises(RecordError, match=r"ids of several episodes in .* begin with 'rl/0/0/f'"):
+        find.load_episode(run, "rl/0/0/f")
     with pytest.raises(RecordError, match="no episode 'nothing'"):
-        find.episode(run, "nothing")
+        find.load_episode(run, "nothing")
 
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_a_query_finds_episodes_and_shows_where(run, width):
-    text = printed(find.matches(run, "white", 20, width), width)
+    text = printed(find.search_table(run, "white", 20, width), width)
     assert text.splitlines()[0] == "1 episode"
     assert "rl/0/0/seats" in text
     assert "turn 1: white opens" in text
-    text = printed(find.matches(run, "reward:>0.5 sort:oldest", 2, width), width)
+    text = printed(find.search_table(run, "reward:>0.5 sort:oldest", 2, width), width)
     assert "the first 2: --limit 10 shows more" in text
-    data = json.loads(find.matches_as_json(run, "white", 20))
+    data = json.loads(find.search_json(run, "white", 20))
     assert (data["total"], data["rows"][0]["entry"]["id"]) == (1, "rl/0/0/seats")
     done = CliRunner().invoke(app, ["show", str(run), "--find", "rewrd:>1"])
     assert "reward" in str(done.exception)
@@ -155,10 +161,10 @@ def test_of_a_damaged_run_what_is_there_is_shown(run, name):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--tokens"], "are of one episode"),
+        (["--tokens"], "need an episode"),
         (["rl/2/1/0", "--step", "1"], "leave out the episode"),
-        (["--step", "1", "--stage", "nothing"], "none yet"),
-        (["--step", "1", "--find", "x"], "leave out --step"),
+        (["--step", "1", "--stage", "nothing"], "has no episodes"),
+        (["--step", "1", "--find", "x"], "cannot be combined with --find"),
     ],
 )
 def test_what_does_not_go_together_is_refused(run, words, sentence):
@@ -174,4 +180,4 @@ def test_the_command_without_a_vocabulary(run):
     config = (run / "config.toml").read_text()
     (run / "config.toml").write_text(config.replace('"tiny"', '"gone.gguf"'))
     done = CliRunner().invoke(app, ["show", str(run), "rl/2/1/0", "--prompt", "1"])
-    assert "has no vocabulary.json, and its model's tokenizer cannot be had" in str(done.exception)
+    assert "has no vocabulary.json, and its model's tokenizer cannot be loaded" in str(done.exception)

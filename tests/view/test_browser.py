@@ -19,9 +19,9 @@ HOSTILE = "/runs/" + "it%27s%20a%20%22run%22%20%231%20100%25%20%C3%BC%20%252f..%
 
 
 @pytest.fixture(scope="module")
-def shelf(runs: Path, tmp_path_factory) -> Path:
+def folder(runs: Path, tmp_path_factory) -> Path:
     """A folder of runs that tests may add to."""
-    folder = tmp_path_factory.mktemp("shelf")
+    folder = tmp_path_factory.mktemp("folder")
     for path in runs.iterdir():
         shutil.copytree(path, folder / path.name)
     hostile.make(folder / hostile.NAME)
@@ -29,8 +29,8 @@ def shelf(runs: Path, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def address(shelf: Path):
-    with served(shelf) as found:
+def address(folder: Path):
+    with served(folder) as found:
         yield found
 
 
@@ -48,12 +48,12 @@ def episode(runs: Path) -> str:
         return next(e.id for e in store.query(stage="rl", step=3, failed=False) if e.turns > 1)
 
 
-def test_a_new_step_and_a_new_run_appear_by_themselves(tab: Tab, shelf: Path) -> None:
+def test_a_new_step_and_a_new_run_appear_by_themselves(tab: Tab, folder: Path) -> None:
     page = tab.open("/runs/seed1")
     page.wait_for_selector(".pulse.on")
     assert page.locator("a:text-is('rl 6')").count() == 0
-    maker, metrics = big_run.Maker(1, 4), Jsonl(shelf / "seed1" / "metrics.jsonl")
-    with EpisodeStore(shelf / "seed1", write=True) as store:
+    maker, metrics = big_run.Maker(1, 4), Jsonl(folder / "seed1" / "metrics.jsonl")
+    with EpisodeStore(folder / "seed1", write=True) as store:
         store.append("rl", 6, *maker.step("rl", range(3), 4, 6, 0.5))
     metrics.write(6, "rl", {"success": 0.25, "reward": 0.5})
     metrics.close()
@@ -61,16 +61,16 @@ def test_a_new_step_and_a_new_run_appear_by_themselves(tab: Tab, shelf: Path) ->
     page.click("a:text-is('rl 6')")
     page.wait_for_selector("h1:text-is('rl, step 6')")
     tab.open("/").wait_for_selector(".pulse.on")
-    big_run.make(shelf / "another", big_run.Size(steps=1, groups=1, plays=2, panel=2, turns=2, evaluations=2), 5)
+    big_run.make(folder / "another", big_run.Size(steps=1, groups=1, plays=2, panel=2, turns=2, evaluations=2), 5)
     page.wait_for_selector("a:text-is('another')")
 
 
-def test_what_a_reader_opened_and_chose_stays_when_the_page_changes(tab: Tab, shelf: Path) -> None:
+def test_what_a_reader_opened_and_chose_stays_when_the_page_changes(tab: Tab, folder: Path) -> None:
     page = tab.open("/runs/seed1")
     page.wait_for_selector(".pulse.on")
     page.keyboard.press("j")
     chosen = page.locator(".chosen").get_attribute("data-href")
-    metrics = Jsonl(shelf / "seed1" / "metrics.jsonl")
+    metrics = Jsonl(folder / "seed1" / "metrics.jsonl")
     metrics.write(7, "rl", {"success": 0.5})
     metrics.close()
     page.wait_for_selector("a:text-is('rl 7')")
@@ -135,7 +135,7 @@ def test_tokens_and_prompts_at_a_toggle(tab: Tab, episode: str) -> None:
     assert page.locator(".tok[class*=' h']").first.get_attribute("title").startswith("token ")  # type: ignore[union-attr]
     page.click(".controls a:text-is('advantage')")
     page.wait_for_url("**tokens=advantage")
-    page.locator("text=exact prompt").nth(1).click()
+    page.locator("text=show the exact prompt").nth(1).click()
     page.wait_for_selector(".message.prompt")
     assert "#turn-0.1" in page.url
     page.keyboard.press("t")
@@ -167,22 +167,22 @@ def test_runs_are_ticked_and_compared(tab: Tab) -> None:
     page = tab.open("/")
     for name in ("seed0", "seed1"):
         page.check(f"input[value={name}]")
-    page.click("text=compare the chosen")
+    page.click("text=compare the selected runs")
     page.wait_for_selector("h1:has-text('2 runs')")
     assert page.locator(".chart").first.locator("path.line").count() == 2
     page.check("input[name=seeds]")
     page.wait_for_selector("path.band")
     page.click("input[value=seed1]")  # it leaves with its run: nobody can see it unticked
-    page.wait_for_selector("h1:has-text('1 run ')")
+    page.wait_for_selector("h1:text-is('Comparison of 1 run')")
     page.select_option("select[aria-label='add a run']", "another" if "another" in page.content() else "seed1")
     page.wait_for_selector("h1:has-text('2 runs')")
 
 
 def test_evaluations_are_compared_and_lead_to_episodes(tab: Tab) -> None:
     page = tab.open("/runs/seed0")
-    page.locator("text=what changed").last.click()
-    page.wait_for_selector("h2:has-text('Gained')")
-    page.locator("section:has(h2:has-text('Gained')) tbody tr").first.click()
+    page.locator("text=changes by task").last.click()
+    page.wait_for_selector("h2:has-text('Improved')")
+    page.locator("section:has(h2:has-text('Improved')) tbody tr").first.click()
     page.wait_for_selector("section.turn")
 
 
@@ -203,7 +203,7 @@ def test_curves_are_smoothed_and_tell_their_values(tab: Tab) -> None:
 
 def test_hostile_text_is_shown_and_never_runs(tab: Tab) -> None:
     page, seen = tab.page, set[str]()
-    waiting = ["/", *(HOSTILE + rest for rest in ("", "?all=1", "/find?q=taken", "/panels"))]
+    waiting = ["/", *(HOSTILE + rest for rest in ("", "?all=1", "/find?q=taken", "/changes"))]
     while waiting:
         path = waiting.pop(0)
         kind = re.sub(r"\d+", "0", path.removeprefix(HOSTILE).partition("?")[0])[:14] + path[-20:]

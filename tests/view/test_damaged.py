@@ -58,7 +58,7 @@ DAMAGES = {  # what is done, the page that says so, and what it says
     "index cut": (cut("episodes.sqlite", 0.5), "/steps/rl/3", "episodes.sqlite is damaged"),
     "index lost": (removed("episodes.sqlite"), "", "episodes.sqlite is missing: its rows are read from tokens/"),
     "index lost, search": (removed("episodes.sqlite"), "/find?q=the", "episodes.sqlite is missing"),
-    "a step lost": (removed(STEP), "", "tokens lacks files: the episodes of rl 3 cannot be opened"),
+    "a step lost": (removed(STEP), "", "tokens: the episodes of rl 3 cannot be opened"),
     "a step cut": (cut(STEP, 0.5), "/groups/rl/3/0", f"{STEP} cannot be read"),
     "an episode lost": (removed(STEP), "/episodes/EPISODE", f"{STEP} is missing"),
     "all records lost": (removed("tokens"), "", "tokens is missing: no episode can be opened"),
@@ -75,11 +75,11 @@ DAMAGES = {  # what is done, the page that says so, and what it says
     "hardly begun": (
         removed("metrics.jsonl", "evaluations.json", "episodes.sqlite", "tokens", "versions.json", "blobs"),
         "",
-        "No step is done yet",
+        "No training step has finished yet",
     ),
 }
 PAGES = ("?all=1&smooth=2", "/steps/rl/3", "/groups/rl/3/0", "/episodes/EPISODE", "/episodes/EPISODE?tokens=logprob",
-         "/find", "/find?q=the", "/panels", "/json/EPISODE", "/text/0/0/1/EPISODE", "/blobs/" + "0" * 64)  # fmt: skip
+         "/find", "/find?q=the", "/changes", "/json/EPISODE", "/text/0/0/1/EPISODE", "/blobs/" + "0" * 64)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

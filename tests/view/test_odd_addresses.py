@@ -26,7 +26,7 @@ QUERIES = (
     "/runs/seed0/find?q={0}",
     "/runs/seed0/find?q=step:{0}", "/runs/seed0/find?q=reward:>{0}", "/runs/seed0/find?q=tokens:{0}..{0}",
     "/runs/seed0/find?q=version:{0}", "/runs/seed0/find?q=x&after={0}", "/runs/seed0/find?q=sort:-reward&after={0}:{0}",
-    "/runs/seed0/panels?a={0}&b={0}", "/runs/seed0/panels?other={0}", "/?token={0}",
+    "/runs/seed0/changes?a={0}&b={0}", "/runs/seed0/changes?other={0}", "/?token={0}",
 )  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def test_a_run_tells_of_its_tasks(client: TestClient, runs: Path) -> None:
     never = sum(not any(found) for found in rates.values())
     always = sum(all(found) for found in rates.values())
     page = client.get("/runs/seed0").text
-    assert f"{len(rates)} tasks: {never} never won, {always} always" in page
+    assert f"Of {len(rates)} tasks, {never} were never solved and {always} were always solved" in page
     hardest = re.findall(r"q=task%3A%22?([0-9a-f]{16})", page)[::2]
     assert hardest
     assert all(not any(rates[task] or [1]) for task in hardest[: min(never, len(hardest))])
@@ -71,15 +71,15 @@ def test_a_run_tells_of_its_tasks(client: TestClient, runs: Path) -> None:
 def test_a_group_says_where_its_episodes_part(client: TestClient, runs: Path, some_episode) -> None:
     page = client.get(f"/runs/seed0/groups/rl/{some_episode.step}/{some_episode.place}").text
     assert page.count("<th><a href=") == 4
-    assert re.search(r'class="act w\d parts"', page)
+    assert re.search(r'class="action w\d diverges"', page)
 
 
 @pytest.mark.parametrize(
     ("address", "told"),
     [
         ("/runs/nosuch", "no run &#39;nosuch&#39;"),
-        ("/runs/seed0/steps/rl/999", "no episodes at step 999: it has 0 to 5"),
-        ("/runs/seed0/steps/nosuch/0", "it has none yet"),
+        ("/runs/seed0/steps/rl/999", "no episodes at step 999: it has steps 0 to 5"),
+        ("/runs/seed0/steps/nosuch/0", "it has none"),
         ("/runs/seed0/groups/rl/0/99", "no group 99"),
         ("/runs/seed0/episodes/nosuch", "no episode &#39;nosuch&#39;"),
         ("/runs/seed0/blobs/%2e%2e%2f%2e%2e%2fconfig.toml", "there is no page"),

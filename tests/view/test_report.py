@@ -27,19 +27,19 @@ def run_command(monkeypatch, *words: str) -> int:
 
 def test_it_tells_of_the_run_and_of_some_episodes(runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
-    chosen = report.write(runs / "seed0", out)
+    chosen = report.write_report(runs / "seed0", out)
     text = out.read_text()
-    assert 3 < chosen == text.count('<details class="episode"') <= report.EPISODES
+    assert 3 < chosen == text.count('<details class="episode"') <= report.MAX_EPISODES
     assert text.count('<figure class="chart"') > 8
-    assert "the most reward" in text
-    assert "the least reward" in text
+    assert "highest reward" in text
+    assert "lowest reward" in text
     assert not re.search(r'(?:href|src)="(?!data:)', text), "it needs something beside it"
 
 
 def test_episodes_that_are_named_are_in_it(runs: Path, tmp_path: Path) -> None:
     with EpisodeStore(runs / "seed0") as store:
         names = [entry.id for entry in store.query(stage="rl", step=2, limit=2)]
-    assert report.write(runs / "seed0", tmp_path / "a.html", names) == 2
+    assert report.write_report(runs / "seed0", tmp_path / "a.html", names) == 2
     text = (tmp_path / "a.html").read_text()
     assert all(name in text for name in names)
 
@@ -55,11 +55,11 @@ def test_text_of_an_agent_is_shown_and_never_runs(runs: Path, tmp_path: Path) ->
     with EpisodeStore(run, write=True) as store:
         scores = [[Score(sample([1]).logprobs * 0, {HOSTILE: 1.0}, {"judge": "too slow: " + HOSTILE})]]
         store.append("rl", 99, [Group(0, played.task, (played,))], scores)
-    report.write(run, tmp_path / "report.html", ["hostile"])
+    report.write_report(run, tmp_path / "report.html", ["hostile"])
     text = (tmp_path / "report.html").read_text()
     assert text.count("<script>") == 1
     assert "&lt;img src=x onerror=alert(1)&gt;" in text
-    assert "judge says" in text
+    assert "the judge's text" in text
     assert "too slow: &lt;/pre&gt;" in text
     assert not re.search("[\x00\x1b\u202e]", text)
 
@@ -68,7 +68,7 @@ def test_a_file_that_is_there_is_kept(runs: Path, tmp_path: Path, monkeypatch, c
     out = tmp_path / "report.html"
     out.write_text("mine")
     assert run_command(monkeypatch, "report", str(runs / "seed0"), "--out", str(out)) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "this file exists" in capsys.readouterr().err
     assert out.read_text() == "mine"
     assert run_command(monkeypatch, "report", str(runs / "seed0"), "--out", str(out), "--force") == 0
     assert "Sojourn" in out.read_text()

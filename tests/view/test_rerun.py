@@ -24,14 +24,14 @@ from played_match import match
 from played_run import SUMS, TOY, Made, Script, Sums
 from starlette.testclient import TestClient
 
-from sojourn.arena.spoken import SILENT
+from sojourn.arena.text_seat import NO_SAMPLE
 from sojourn.record.episodes.episode_row import Entry
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.types import Message, Prompt, Role, Sample, SamplingParams, Stop, Turn, Versions
-from sojourn.view.handover import Recited
 from sojourn.view.page import address
-from sojourn.view.reruns import MOST, Reruns
+from sojourn.view.reruns import MAX_RUNNING, Reruns, State
+from sojourn.view.resume_seat import ReplaySampler
 from sojourn.view.server import application
 from sojourn_worlds.sokoban import Sokoban
 from tests.view import hostile
@@ -107,7 +107,7 @@ class Browser:
         page = self.get(f"/rerun/{turn}/{run}/{entry.id}").text
         token = re.search(r'name="token" value="([^"]+)"', page)
         return {
-            "run": run, "episode": entry.id, "turn": turn, "who": who, "token": token[1] if token else "", **more
+            "run": run, "episode": entry.id, "turn": turn, "player": who, "token": token[1] if token else "", **more
         }  # fmt: skip
 
     def begin(self, *asked: Any, **more: Any) -> Any:
@@ -120,8 +120,8 @@ class Browser:
     def over(self, page: Any) -> Any:
         """The page when its re-run is over."""
         rerun = self.rerun(page)
-        with rerun.news:
-            assert rerun.news.wait_for(lambda: rerun.over, 60), rerun.state
+        with rerun.state_changed:
+            assert rerun.state_changed.wait_for(lambda: rerun.over, 60), rerun.state
         return self.get(page.url.path)
 
     def rerun(self, page: Any) -> Any:
@@ -152,7 +152,7 @@ def test_a_person_plays_on_from_a_turn(browser: Browser) -> None:
     _, record = browser.record("toy", turns=3)
     said = texts(record.episode.trajectories[0])
     page = browser.begin("toy", 3)
-    assert "asking" in page.text
+    assert "waiting for your action" in page.text
     assert f'value="{said[2]}"' in page.text, "choices are buttons"
     for action in said[2:]:
         page = browser.post(page, "act", action=action)
@@ -168,7 +168,7 @@ def test_a_person_plays_on_from_a_turn(browser: Browser) -> None:
 def test_a_person_is_not_told_what_came_next(browser: Browser) -> None:
     _, record = browser.record("toy", turns=3)
     page = browser.begin("toy", 2)
-    assert "as it was" in page.text
+    assert "original</th>" in page.text
     assert page.text.count('id="turn-') == 0
     page = browser.post(page, "act", action=texts(record.episode.trajectories[0])[1])
     assert page.text.count('id="turn-') == 1
@@ -226,11 +226,11 @@ async def test_what_was_sampled_is_given_again_token_by_token() -> None:
     says, format = Message(Role.ASSISTANT, "go north"), cast(Any, chatml())
     spelled = np.array([*format.codec.control("go"), *format.codec.control(" nor"), *format.codec.control("th")])
     odd = Sample(spelled, np.zeros(len(spelled), dtype=np.float32), Versions(3, 3), Stop.END)
-    turns = [Turn(-1, spelled, odd, says), Turn(0, spelled, SILENT, says), Turn(1, spelled, odd, None)]
+    turns = [Turn(-1, spelled, odd, says), Turn(0, spelled, NO_SAMPLE, says), Turn(1, spelled, odd, None)]
     usual = list(format.encode_reply(says))
     assert usual != spelled.tolist()
     for same, given in ((True, [spelled.tolist(), usual]), (False, [usual, usual])):
-        recited = Recited(Says("go south"), format, turns, same)
+        recited = ReplaySampler(Says("go south"), format, turns, same)
         found = [await recited.sample(Prompt(spelled), SamplingParams(8)) for _ in range(4)]
         assert [sample.tokens.tolist() for sample in found[:2]] == given
         assert found[3].tokens.tolist() == list(format.encode_reply(Message(Role.ASSISTANT, "go south")))
@@ -245,8 +245,8 @@ def test_weights_that_are_not_there_are_told(browser: Browser) -> None:
 def test_a_finished_one_is_kept_as_an_episode_and_the_run_stays_as_it_is(browser: Browser) -> None:
     was = digests(browser.folder)
     page = browser.over(browser.begin("trained", 2, "trained@rl", "rl"))
-    kept = browser.post(page, "keep")
-    link = re.search(r'kept: <a href="([^"]+)"', kept.text)
+    kept = browser.post(page, "save")
+    link = re.search(r'saved as <a href="([^"]+)"', kept.text)
     assert link
     episode = browser.get(html.unescape(link[1]))
     assert episode.status_code == 200
@@ -256,7 +256,7 @@ def test_a_finished_one_is_kept_as_an_episode_and_the_run_stays_as_it_is(browser
     with EpisodeStore(browser.reruns.out / "trained-reruns") as store:
         entry = next(iter(store.query()))
         assert store.read(entry).episode.trajectories[0].turns[0].message is not None
-    browser.post(browser.over(browser.begin("trained", 2, "trained@rl", "rl")), "keep")
+    browser.post(browser.over(browser.begin("trained", 2, "trained@rl", "rl")), "save")
     with EpisodeStore(browser.reruns.out / "trained-reruns") as store:
         assert len(list(store.query())) == 2
     assert digests(browser.folder) == was
@@ -275,10 +275,10 @@ def test_a_finished_one_is_kept_as_an_episode_and_the_run_stays_as_it_is(browser
 def test_a_form_of_another_origin_is_refused(browser: Browser, headers: dict[str, str]) -> None:
     answer = browser.client.post("/rerun", data=browser.form("toy", 1), headers=headers)
     assert answer.status_code == 403
-    assert "another origin" in answer.text
-    assert not browser.reruns.found
+    assert "another site" in answer.text
+    assert not browser.reruns.reruns
     page = browser.begin("toy", 1)
-    for action in ("act", "end", "keep"):
+    for action in ("act", "end", "save"):
         refused = browser.client.post(
             f"{page.url.path}/{action}", data={"token": browser.reruns.token}, headers=headers
         )
@@ -290,7 +290,7 @@ def test_a_form_without_the_viewers_token_is_refused(browser: Browser) -> None:
     form = {**browser.form("toy", 1), "token": "guessed"}
     assert browser.client.post("/rerun", data=form, headers={"origin": HOME}).status_code == 403
     assert browser.client.get("/rerun").status_code in (404, 405)
-    assert not browser.reruns.found
+    assert not browser.reruns.reruns
 
 
 def test_it_is_off_unless_asked_for(played: Path) -> None:
@@ -305,12 +305,12 @@ def test_it_is_off_unless_asked_for(played: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "turn", "told"), [("game", 1, "several seats (row, column)"), ("toy", 99, "cannot be re-run from turn 99")]
+    ("run", "turn", "told"), [("game", 1, "several seats (row, column)"), ("toy", 99, "instead of turn 99")]
 )
 def test_what_cannot_be_played_again_is_said(browser: Browser, run: str, turn: int, told: str) -> None:
     entry, _ = browser.record(run)
     assert told in browser.get(f"/rerun/{turn}/{run}/{entry.id}").text
-    form = {"token": browser.reruns.token, "run": run, "episode": entry.id, "turn": turn, "who": "person"}
+    form = {"token": browser.reruns.token, "run": run, "episode": entry.id, "turn": turn, "player": "person"}
     answer = browser.client.post("/rerun", data=form, headers={"origin": HOME})
     assert answer.status_code == 404
     assert told in answer.text
@@ -328,20 +328,28 @@ def test_whoever_is_idle_is_not_waited_for(played: Path) -> None:
         page = browser.over(browser.begin("closing", 1))
     finally:
         reruns.close()
-    assert "nobody acted for" in page.text
+    assert "no action was entered for" in page.text
     assert not OPEN
 
 
+def test_a_stopped_rerun_waits_for_no_action(browser: Browser) -> None:
+    """Otherwise the page that follows would be shown before the re-run is over."""
+    rerun = browser.rerun(browser.begin("closing", 1))
+    assert rerun.state is State.WAITING_FOR_ACTION
+    browser.reruns.end(rerun)
+    assert rerun.state is not State.WAITING_FOR_ACTION
+
+
 def test_only_so_many_go_on_and_each_can_be_ended(browser: Browser) -> None:
-    pages = [browser.begin("closing", 1) for _ in range(MOST)]
-    assert len(OPEN) == MOST
+    pages = [browser.begin("closing", 1) for _ in range(MAX_RUNNING)]
+    assert len(OPEN) == MAX_RUNNING
     refused = browser.begin("closing", 1)
     assert refused.status_code == 404
-    assert f"{MOST} re-runs go on already" in refused.text
-    assert browser.get("/play").text.count("asking") == MOST
+    assert f"{MAX_RUNNING} re-runs are running" in refused.text
+    assert browser.get("/play").text.count("waiting for your action") == MAX_RUNNING
     ended = browser.over(browser.post(pages[0], "end"))
-    assert "ended" in ended.text
-    assert "asking" in browser.begin("closing", 1).text
+    assert "stopped" in ended.text
+    assert "waiting for your action" in browser.begin("closing", 1).text
 
 
 def test_closing_the_viewer_closes_the_worlds(played: Path) -> None:
@@ -382,9 +390,9 @@ def test_ending_the_viewer_closes_the_worlds(tmp_path: Path, end: signal.Signals
             entry = next(iter(store.query()))
         token = re.search(r'name="token" value="([^"]+)"', client.get(f"/rerun/1/marking/{entry.id}").text)
         assert token
-        form = {"token": token[1], "run": "marking", "episode": entry.id, "turn": 1, "who": "person"}
+        form = {"token": token[1], "run": "marking", "episode": entry.id, "turn": 1, "player": "person"}
         page = client.post("/rerun", data=form, headers={"origin": str(client.base_url).rstrip("/")})
-        assert "asking" in page.text, page.text
+        assert "waiting for your action" in page.text, page.text
         client.close()
         assert not (tmp_path / "closed").exists()
     finally:
@@ -400,11 +408,11 @@ def test_a_run_that_means_harm_is_told_of_in_words(tmp_path: Path) -> None:
     reruns = Reruns()
     client = TestClient(application([tmp_path], reruns=reruns), base_url=HOME)
     try:
-        for number, told in enumerate(("there is no world to play in", "there is no world", "its world failed")):
+        for number, told in enumerate(("there is no world to play in", "there is no world", "its environment failed")):
             episode = f"evaluation-<b>/0/0/{number}"
             page = client.get(address("rerun", 1, name, episode))
             assert page.status_code == 200
-            form = {"token": reruns.token, "run": name, "episode": episode, "turn": 2, "who": "person"}
+            form = {"token": reruns.token, "run": name, "episode": episode, "turn": 2, "player": "person"}
             begun = client.post("/rerun", data=form, headers={"origin": HOME})
             assert told in begun.text
             for text in (page.text, begun.text):

@@ -44,7 +44,7 @@ def test_a_person_plays_in_a_browser_and_keeps_it(tmp_path: Path) -> None:
             for action in said[1:]:
                 with page.expect_navigation():
                     page.click(f'#now button[value="{action}"]')
-            page.click("text=keep it")
+            page.click("button:text-is('save')")
             page.click('a[href*="/episodes/rerun/"]')
             page.wait_for_selector("text=from-turn-2")
             assert not wrong

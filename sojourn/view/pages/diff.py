@@ -1,4 +1,4 @@
-"""Several runs beside each other: where their configs differ, and their curves in one chart for each metric."""
+"""The page that compares runs: one chart per metric with the curves of all, and the differences of their configs."""
 
 from __future__ import annotations
 
@@ -14,60 +14,62 @@ from sojourn.record.metrics import Line
 from sojourn.record.run_status import Standing
 from sojourn.terminal.runs import Difference, differences
 from sojourn.view.charts import Curve, across, chart, smooth
-from sojourn.view.page import Page, render, shelf
+from sojourn.view.page import Page, render, run_cache
 from sojourn.view.pages.run import smoothing, stage_starts
 
-FIRST = ("success", "reward", "entropy", "kl", "lag_mean", "clip_fraction", "zero_signal", "episodes_per_s")
-SHARES = frozenset({"success", "zero_signal", "malformed", "cut_off", "sampler_reuse"})
-MOST = 16  # runs
+DEFAULT_METRICS = ("success", "reward", "entropy", "kl", "lag_mean", "clip_fraction", "zero_signal", "episodes_per_s")
+FRACTIONS = frozenset({"success", "zero_signal", "malformed", "cut_off", "sampler_reuse"})
+MAX_RUNS = 16
 
 
 def index(request: Request) -> Page:
-    shown = shelf(request)
-    keys = list(dict.fromkeys(request.query_params.getlist("run")))[:MOST]
+    cache = run_cache(request)
+    keys = list(dict.fromkeys(request.query_params.getlist("run")))[:MAX_RUNS]
     window, seeds = smoothing(request), request.query_params.get("seeds") == "1"
-    runs = {key: shown.standing(shown.path(key)) for key in keys}
-    lines = {key: shown.lines(run.path) for key, run in runs.items()}
-    names = sorted({name for found in lines.values() for line in found for name in line.values})
+    runs = {key: cache.status(cache.path(key)) for key in keys}
+    lines = {key: cache.lines(run.path) for key, run in runs.items()}
+    names = sorted({name for of_run in lines.values() for line in of_run for name in line.values})
     chosen = [name for name in request.query_params.getlist("metric") if name in names]
-    metrics = chosen or [name for name in FIRST if name in names]
-    drawn = [overlay(name, runs, lines, window, seeds) for name in metrics]
+    metrics = chosen or [name for name in DEFAULT_METRICS if name in names]
+    drawn = [metric_chart(name, runs, lines, window, seeds) for name in metrics]
     return render(
         request, "diff.html", keys=keys, runs=runs, charts=drawn, names=names, chosen=metrics, window=window,
-        seeds=seeds, differences=_differences(runs), others=[key for key in shown.paths() if key not in keys],
-        missing=[told for run in runs.values() for told in (*run.missing, *shown.lost(run.path))],
+        seeds=seeds, differences=_differences(runs), others=[key for key in cache.paths() if key not in keys],
+        problems=[problem for run in runs.values() for problem in (*run.missing, *cache.metrics_problems(run.path))],
     )  # fmt: skip
 
 
-def overlay(
+def metric_chart(
     name: str, runs: dict[str, Standing], lines: Mapping[str, Sequence[Line]], window: float, seeds: bool
 ) -> Markup:
-    """One metric of all runs; with `seeds`, runs of the same recipe are one curve with a band."""
+    """Draws one metric of all runs. With `seeds`, the runs of a recipe become one mean curve with a band."""
     curves = {key: curve(name, key, lines[key], window) for key in runs}
     if not seeds:
-        return chart(name, list(curves.values()), share=name in SHARES)
-    named = {key: run.recipe or key for key, run in runs.items()}
-    grouped = {recipe: [curves[key] for key in runs if named[key] == recipe] for recipe in named.values()}
-    return chart(
-        name,
-        [across(of, f"{recipe}, {len(of)} seeds") if len(of) > 1 else of[0] for recipe, of in grouped.items()],
-        share=name in SHARES,
-    )
+        return chart(name, list(curves.values()), share=name in FRACTIONS)
+    recipes = {key: run.recipe or key for key, run in runs.items()}
+    groups = {recipe: [curves[key] for key in runs if recipes[key] == recipe] for recipe in recipes.values()}
+    merged = [
+        across(group, f"{recipe}, {len(group)} seeds") if len(group) > 1 else group[0]
+        for recipe, group in groups.items()
+    ]
+    return chart(name, merged, share=name in FRACTIONS)
 
 
 def curve(name: str, key: str, lines: Sequence[Line], window: float) -> Curve:
+    """Returns the smoothed curve of a metric over all stages of a run."""
     starts = stage_starts(lines)
     x = np.array([starts[line.stage] + line.step for line in lines], dtype=np.float64)
     return Curve(key, x, smooth(np.array([line.values.get(name, math.nan) for line in lines]), window))
 
 
 def _differences(runs: dict[str, Standing]) -> list[tuple[str, str, list[Difference], str]]:
-    """Each run against the first; of a damaged one, what keeps it from being compared."""
+    """Compares each run with the first. Returns both keys, the differences, and why a damaged run cannot be
+    compared."""
     (first, base), *rest = list(runs.items()) or [("", None)]
-    found: list[tuple[str, str, list[Difference], str]] = []
+    compared: list[tuple[str, str, list[Difference], str]] = []
     for key, run in rest:
         try:
-            found.append((first, key, list(differences(base.path, run.path)), ""))  # type: ignore[union-attr]
+            compared.append((first, key, list(differences(base.path, run.path)), ""))  # type: ignore[union-attr]
         except RecordError as error:
-            found.append((first, key, [], str(error)))
-    return found
+            compared.append((first, key, [], str(error)))
+    return compared

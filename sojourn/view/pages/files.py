@@ -1,4 +1,4 @@
-"""What pages link to: an episode as JSON, a text that was too long for its page, an image."""
+"""The files that pages link to: an episode as JSON or exported, the full text of a message, an image."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.export import export
 from sojourn.record.export.chosen import Choice
 from sojourn.terminal.episode import seats
-from sojourn.terminal.plain import plain
-from sojourn.view.page import shelf
-from sojourn.view.pictures import measured
-from sojourn.view.words import message_text
+from sojourn.terminal.jsonable import jsonable
+from sojourn.view.images import image_format
+from sojourn.view.message_text import message_text
+from sojourn.view.page import run_cache
 
 SUFFIXES = {"prov": "prov.json", "adp": "jsonl", "chat": "jsonl"}
 
 
 def as_json(request: Request) -> Response:
-    """The whole record of an episode, tokens and advantages included."""
-    with EpisodeStore(shelf(request).path(request.path_params["run"])) as store:
+    """Returns the whole record of an episode as JSON, tokens and advantages included."""
+    with EpisodeStore(run_cache(request).path(request.path_params["run"])) as store:
         record = store.record(request.path_params["episode"])
-    data: dict[str, Any] = plain(record)
+    data: dict[str, Any] = jsonable(record)
     return Response(json.dumps(data, indent=1) + "\n", media_type="application/json")
 
 
-def exported(request: Request) -> Response:
-    """An episode in one of the formats of `sojourn export`, to be saved."""
+def export_episode(request: Request) -> Response:
+    """Returns an episode in one of the formats of `sojourn export`, as a download."""
     run, format, episode = (request.path_params[name] for name in ("run", "format", "episode"))
     with TemporaryDirectory() as folder:
         out = Path(folder) / "episode"
-        export(shelf(request).path(run), out, format, Choice(episodes=(episode,)))
+        export(run_cache(request).path(run), out, format, Choice(episodes=(episode,)))
         data = out.read_bytes()
     name = f"{re.sub('[^A-Za-z0-9.-]', '-', episode)}.{SUFFIXES.get(format, format)}"
     disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
@@ -46,25 +46,25 @@ def exported(request: Request) -> Response:
 
 
 def text(request: Request) -> Response:
-    """One message, whole: of a turn the `message`-th that was shown, counted from 1, or with 0 what was said."""
-    asked = request.path_params
-    with EpisodeStore(shelf(request).path(asked["run"])) as store:
-        record = store.record(asked["episode"])
+    """Returns the full text of a message: the `message`-th that a turn observed (from 1), or for 0 the turn's own."""
+    params = request.path_params
+    with EpisodeStore(run_cache(request).path(params["run"])) as store:
+        record = store.record(params["episode"])
     try:
-        turn = seats(record)[asked["seat"]].trajectory.turns[asked["turn"]]
-        message = turn.observed[asked["message"] - 1] if asked["message"] else turn.message
+        turn = seats(record)[params["seat"]].trajectory.turns[params["turn"]]
+        message = turn.observed[params["message"] - 1] if params["message"] else turn.message
     except IndexError:
         message = None
     if message is None:
-        raise RecordError(f"the episode {asked['episode']} has no such message: open it anew")
+        raise RecordError(f"the episode {params['episode']} has no such message: reload its page")
     return PlainTextResponse(message_text(message).encode(errors="backslashreplace"))
 
 
 def blob(request: Request) -> Response:
-    """An image, and nothing else that a folder might hold: what is no image is not sent."""
-    path = shelf(request).path(request.path_params["run"])
+    """Returns an image by its digest. A blob that is not an image is refused, so no other file can be read."""
+    path = run_cache(request).path(request.path_params["run"])
     data = Blobs(path / "blobs").get(request.path_params["digest"])
-    kind, _, _ = measured(data[:24])
+    kind, _, _ = image_format(data[:24])
     if kind is None:
-        raise RecordError(f"the blob {request.path_params['digest'][:16]} is no PNG, JPEG, GIF or WebP image")
+        raise RecordError(f"the blob {request.path_params['digest'][:16]} is not a PNG, JPEG, GIF or WebP image")
     return Response(data, media_type=kind, headers={"Cache-Control": "private, max-age=86400, immutable"})

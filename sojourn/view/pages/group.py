@@ -1,4 +1,4 @@
-"""The episodes of a group side by side: what each did, what it earned, and where they part."""
+"""The page of a group: the actions and rewards of its episodes side by side, and where they diverge."""
 
 from __future__ import annotations
 
@@ -11,127 +11,132 @@ from sojourn.errors import RecordError
 from sojourn.record.episodes.episode_row import Entry
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
-from sojourn.terminal.episode import Move, moves
-from sojourn.terminal.find import group
-from sojourn.view.beside import beside, called
-from sojourn.view.episode import opens
-from sojourn.view.page import Page, render, shelf
-from sojourn.view.words import first_words
+from sojourn.terminal.episode import TurnRecord, turns_in_order
+from sojourn.terminal.find import group_episodes
+from sojourn.view.arena_columns import column_names, with_other_operators
+from sojourn.view.episode import context_note
+from sojourn.view.message_text import action_summary
+from sojourn.view.page import Page, render, run_cache
 
-LONGEST = 160  # characters of an action
+MAX_CHARACTERS = 160  # of an action that are shown
 
 
 class Cell(NamedTuple):
-    """One action of one episode. `way` is the number of those who did the same so far; `parts`: a way divides here."""
+    """One action of one episode. Cells with the same `prefix` belong to episodes with the same actions so far."""
 
-    place: str  # how its episode's page names the turn
-    note: str  # whose turn it is, of several seats, and what begins with it
-    said: str
+    anchor: str  # of the turn on its episode's page
+    note: str  # the seat, if there are several, and whether a context or a branch starts here
+    action: str
     reward: float | None
     advantage: float | None
-    way: int
-    parts: bool
+    prefix: int
+    diverges: bool  # whether episodes with the same earlier actions take different ones here
     malformed: bool
 
 
 class Column(NamedTuple):
-    """One episode; `trouble` says why it cannot be read."""
+    """One episode with its cells. `problem` says why the episode cannot be read."""
 
-    entry: Entry
+    episode: Entry
     cells: Sequence[Cell | None]
-    trouble: str = ""
+    problem: str = ""
 
 
 def index(request: Request) -> Page:
     key, stage, step, place = (request.path_params[name] for name in ("run", "stage", "step", "place"))
-    shown = shelf(request)
-    with shown.store(shown.path(key)) as store:
-        entries = beside(store, group(store, stage, step, place))
+    cache = run_cache(request)
+    with cache.store(cache.path(key)) as store:
+        entries = with_other_operators(store, group_episodes(store, stage, step, place))
         if not entries:
             raise RecordError(f"{key} has no group {place} at step {step} of the stage '{stage}'")
         records = [_read(store, entry) for entry in entries]
-        names = called(store, entries)
-        places = _around(store, stage, step, place)
+        names = column_names(store, entries)
+        before, after = _neighbour_groups(store, stage, step, place)
     return render(
         request, "group.html", run=key, stage=stage, step=step, place=place, columns=columns(entries, records),
-        names=names,
-        task=next((r.episode.task for r in records if isinstance(r, Record)), None), before=places[0], after=places[1],
-        missing=store.troubles,
+        names=names, task=next((r.episode.task for r in records if isinstance(r, Record)), None),
+        before=before, after=after, problems=store.troubles,
     )  # fmt: skip
 
 
 def _read(store: EpisodeStore, entry: Entry) -> Record | str:
+    """Returns the record of an episode, or why it cannot be read."""
     try:
         return store.read(entry)
     except RecordError as error:
         return str(error)
 
 
-def _around(store: EpisodeStore, stage: str, step: int, place: int) -> tuple[int | None, int | None]:
+def _neighbour_groups(store: EpisodeStore, stage: str, step: int, place: int) -> tuple[int | None, int | None]:
+    """Returns the places of the groups before and after a group of a step, None if there is none."""
     statement = "SELECT max(place) FROM episodes WHERE stage = ? AND step = ?"
     last = store.rows(statement, (stage, step), lambda row: row[0])[0]
     return (place - 1 if place else None), (place + 1 if last is not None and place < last else None)
 
 
 def columns(entries: Sequence[Entry], records: Sequence[Record | str]) -> list[Column]:
-    """The actions of all episodes by turn, in columns of one height."""
-    played = [moves(record) if isinstance(record, Record) else [] for record in records]
-    height = max((len(moves) for moves in played), default=0)
-    ways = _ways([[_action(move) for move in moves] for moves in played], height)
-    found: list[Column] = []
-    for entry, record, acts, way in zip(entries, records, played, ways, strict=True):
-        named = _places(record, acts)
+    """Returns one column per episode, with its actions by turn; all columns have the same height."""
+    turns = [turns_in_order(record) if isinstance(record, Record) else [] for record in records]
+    height = max(map(len, turns), default=0)
+    prefixes = _action_prefixes([list(map(_action, of_episode)) for of_episode in turns], height)
+    result: list[Column] = []
+    for entry, record, played, prefix in zip(entries, records, turns, prefixes, strict=True):
         several = isinstance(record, Record) and len(record.episode.trajectories) > 1
-        cells = [_cell(acts[at], several, named[at], *way[at]) if at < len(acts) else None for at in range(height)]
-        found.append(Column(entry, cells, record if isinstance(record, str) else ""))
-    return found
+        cells: list[Cell | None] = [
+            _cell(turn, several, anchor, *shared)
+            for turn, anchor, shared in zip(played, _anchors(record, played), prefix, strict=True)
+        ]
+        result.append(Column(entry, cells + [None] * (height - len(cells)), record if isinstance(record, str) else ""))
+    return result
 
 
-def _places(record: Record | str, acts: Sequence[Move]) -> list[str]:
-    """As `TurnView.place`."""
+def _anchors(record: Record | str, turns: Sequence[TurnRecord]) -> list[str]:
+    """Returns the anchors of turns on their episode's page (see `TurnView.anchor`)."""
     if isinstance(record, str):
         return []
     seats = {id(trajectory): at for at, trajectory in enumerate(record.episode.trajectories)}
-    return [f"{seats[id(move.seat.trajectory)]}.{move.number}" for move in acts]
+    return [f"{seats[id(played.seat.trajectory)]}.{played.turn_index}" for played in turns]
 
 
-def _ways(said: Sequence[Sequence[str]], height: int) -> list[list[tuple[int, bool]]]:
-    """For each episode and turn: which way it goes, and whether others who came the same way do something else.
+def _action_prefixes(actions: Sequence[Sequence[str]], height: int) -> list[list[tuple[int, bool]]]:
+    """Numbers the prefixes of the episodes' action sequences.
 
-    A way keeps its number where it goes on: the first who part from the others keep it, the rest have new ones.
+    Returns, for each episode and turn, the number of its prefix, and whether episodes that share the shorter prefix
+    diverge here. Of the prefixes that continue another one, the first keeps its number and the others get new ones.
     """
-    found: list[list[tuple[int, bool]]] = [[] for _ in said]
+    result: list[list[tuple[int, bool]]] = [[] for _ in actions]
     numbers: dict[tuple[str, ...], int] = {(): 0}
     newest = 0
     for turn in range(height):
-        present = [k for k, actions in enumerate(said) if turn < len(actions)]
-        ways = list(dict.fromkeys(tuple(said[k][: turn + 1]) for k in present))
-        kept: set[tuple[str, ...]] = set()
-        for way in ways:
-            newest += way[:-1] in kept
-            numbers[way] = newest if way[:-1] in kept else numbers[way[:-1]]
-            kept.add(way[:-1])
-        divided = {way[:-1] for way in ways if sum(other[:-1] == way[:-1] for other in ways) > 1}
+        present = [k for k, of_episode in enumerate(actions) if turn < len(of_episode)]
+        prefixes = list(dict.fromkeys(tuple(actions[k][: turn + 1]) for k in present))
+        continued: set[tuple[str, ...]] = set()
+        for prefix in prefixes:
+            newest += prefix[:-1] in continued
+            numbers[prefix] = newest if prefix[:-1] in continued else numbers[prefix[:-1]]
+            continued.add(prefix[:-1])
+        diverging = {prefix[:-1] for prefix in prefixes if sum(other[:-1] == prefix[:-1] for other in prefixes) > 1}
         for k in present:
-            way = tuple(said[k][: turn + 1])
-            found[k].append((numbers[way], way[:-1] in divided))
-    return found
+            prefix = tuple(actions[k][: turn + 1])
+            result[k].append((numbers[prefix], prefix[:-1] in diverging))
+    return result
 
 
-def _action(move: Move) -> str:
-    return f"{move.seat.name}\0{first_words(move.turn, 10**6)}"
+def _action(played: TurnRecord) -> str:
+    """Returns a text that is the same for turns of the same seat with the same action."""
+    return f"{played.seat.name}\0{action_summary(played.turn, 10**6)}"
 
 
-def _cell(move: Move, several: bool, place: str, way: int, parts: bool) -> Cell:
-    score, credit = move.seat.score, move.seat.credit
-    tokens = credit.tokens[move.number] if credit is not None else ()
+def _cell(played: TurnRecord, several: bool, anchor: str, prefix: int, diverges: bool) -> Cell:
+    score, credit = played.seat.score, played.seat.credit
+    tokens = credit.tokens[played.turn_index] if credit is not None else ()
     return Cell(
-        place=place,
-        note=", ".join(filter(None, (move.seat.name * several, opens(move.turn.parent, move.number)))),
-        said=first_words(move.turn, LONGEST),
-        reward=None if score is None else float(score.turns[move.number]),
+        anchor=anchor,
+        note=", ".join(filter(None, (played.seat.name * several, context_note(played.turn.parent, played.turn_index)))),
+        action=action_summary(played.turn, MAX_CHARACTERS),
+        reward=None if score is None else float(score.turns[played.turn_index]),
         advantage=float(tokens.mean()) if len(tokens) else None,  # type: ignore[union-attr]
-        way=way,
-        parts=parts,
-        malformed=bool(move.turn.info.get("malformed")),
+        prefix=prefix,
+        diverges=diverges,
+        malformed=bool(played.turn.info.get("malformed")),
     )

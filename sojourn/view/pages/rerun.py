@@ -1,6 +1,6 @@
-"""Playing an episode again from a turn on: who is to play, the play itself, and what came of it beside the original.
+"""The pages that re-run an episode from a turn on: the form to start, the re-run beside the original, and the list.
 
-Worlds are executed only where the viewer was started for it, and only for forms of its own pages.
+Environments are executed only if the viewer was started with `--play`, and only for forms of its own pages.
 """
 
 from __future__ import annotations
@@ -16,228 +16,240 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from sojourn.arena.checkpoints import weights
+from sojourn.arena.checkpoints import available_weights
 from sojourn.errors import ConfigError, RecordError, SojournError
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
-from sojourn.terminal.find import found
+from sojourn.terminal.find import find_episode
 from sojourn.types import Episode, Score, Trajectory
-from sojourn.view.episode import TurnView, View
-from sojourn.view.handover import Start
-from sojourn.view.keeping import keep
-from sojourn.view.page import Page, address, render, shelf
-from sojourn.view.pictures import Picture, measured, picture
+from sojourn.view.episode import EpisodeView, TurnView
+from sojourn.view.images import Image, image_format, run_image
+from sojourn.view.message_text import message_text
+from sojourn.view.page import Page, address, render, run_cache
 from sojourn.view.reruns import PERSON, Rerun, Reruns, State
-from sojourn.view.words import message_text
+from sojourn.view.resume_seat import ResumePoint
+from sojourn.view.save_rerun import save_rerun
 
-LARGEST = 1 << 20  # bytes of a form
-ANSWER_S = 5.0  # that a page waits for a world
-BEGIN_S = 1.0  # and for a model
-OFF = "Re-running executes the worlds of runs, so it is off unless the viewer is started with `sojourn view --play`."
+MAX_FORM_BYTES = 1 << 20
+WORLD_WAIT_S = 5.0  # for which a page waits for an environment
+MODEL_WAIT_S = 1.0  # and for a model
+DISABLED = (
+    "Re-running an episode executes its environment, which is not allowed by default: start the viewer with "
+    "`sojourn view --play` to allow it."
+)
 
 
-class Pair(NamedTuple):
-    """The same turn twice, None where one of the two had ended."""
+class TurnPair(NamedTuple):
+    """The same turn of the original and of the re-run, None if that episode was over before."""
 
     number: int
-    before: TurnView | None
-    now: TurnView | None
+    original: TurnView | None
+    rerun: TurnView | None
 
 
 class RefusedError(SojournError):
-    """A form that is not of a page of this viewer."""
+    """A form was not sent by a page of this viewer."""
 
 
-def choose(request: Request) -> Page:
-    """Who is to play from a turn on."""
+def new_rerun(request: Request) -> Page:
+    """Shows the form that starts a re-run."""
     key, name, turn = (request.path_params[part] for part in ("run", "episode", "turn"))
-    path = shelf(request).path(key)
+    path = run_cache(request).path(key)
     reruns: Reruns | None = request.app.state.reruns
     with EpisodeStore(path) as store:
-        entry = found(store, name)
+        entry = find_episode(store, name)
         record = store.read(entry)
-    trouble = OFF if reruns is None else ""
+    problem = DISABLED if reruns is None else ""
     try:
-        Start.of(record.episode, turn - 1)
+        ResumePoint.of(record.episode, turn - 1)
     except ConfigError as error:
-        trouble = trouble or str(error)
+        problem = problem or str(error)
     return render(
-        request, "rerun.html", run=key, entry=entry, turn=turn, trouble=trouble, off=reruns is None,
-        players=_players(request) if not trouble else {}, token=reruns.token if reruns is not None else "",
+        request, "new_rerun.html", run=key, episode=entry, turn=turn, problem=problem, disabled=reruns is None,
+        players=_players(request) if not problem else {}, token=reruns.token if reruns is not None else "",
     )  # fmt: skip
 
 
-async def begin(request: Request) -> Response:
+async def start(request: Request) -> Response:
+    """Starts the re-run of a form."""
     reruns, form = await _form(request)
-    rerun = reruns.begin(await run_in_threadpool(_asked, request, form))
-    await reruns.settled(rerun, ANSWER_S if rerun.weights is None else BEGIN_S)
+    rerun = reruns.start(await run_in_threadpool(_requested_rerun, request, form))
+    await reruns.wait_until_settled(rerun, WORLD_WAIT_S if rerun.weights is None else MODEL_WAIT_S)
     return RedirectResponse(address("play", rerun.id), 303)
 
 
-def plays(request: Request) -> Page:
-    """All re-runs of this viewer."""
+def rerun_list(request: Request) -> Page:
+    """Lists all re-runs of this viewer, the newest first."""
     reruns: Reruns | None = request.app.state.reruns
-    listed = list(reversed(reruns.found.values())) if reruns is not None else []
-    return render(request, "plays.html", plays=listed, off=OFF if reruns is None else "")
+    listed = list(reversed(reruns.reruns.values())) if reruns is not None else []
+    return render(request, "reruns.html", reruns=listed, disabled=DISABLED if reruns is None else "")
 
 
-def play(request: Request) -> Page:
-    """One re-run, beside the original."""
+def index(request: Request) -> Page:
+    """Shows a re-run beside the original, with a form for the next action if a person plays."""
     reruns = _reruns(request)
-    rerun = reruns.get(request.path_params["play"])
+    rerun = reruns.get(request.path_params["rerun"])
     pairs = _pairs(request, rerun)
-    asked = rerun.observed if rerun.state is State.ASKING else None
+    observation = rerun.observed if rerun.state is State.WAITING_FOR_ACTION else None
+    messages = () if observation is None else (*observation.system, *observation.messages)
     view = _view(rerun)
-    shown = () if asked is None else [view.spoken(m, 0, 0, 0) for m in (*asked.system, *asked.messages)]
-    kept = next((key for key, path in shelf(request).paths().items() if path == rerun.kept), "")
+    saved_run = next((key for key, path in run_cache(request).paths().items() if path == rerun.saved_folder), "")
     return render(
-        request, "play.html", rerun=rerun, pairs=pairs, asked=asked, shown=shown, token=reruns.token,
-        now=rerun.trajectory, original=rerun.record.episode.trajectories[0], kept=kept, keeps=reruns.out is not None,
-        waits=not rerun.over and asked is None,
+        request, "rerun.html", rerun=rerun, pairs=pairs, token=reruns.token, observation=observation,
+        observed=[view.message(message, 0, 0, 0) for message in messages], now=rerun.trajectory,
+        original=rerun.record.episode.trajectories[0], saved_run=saved_run, can_save=reruns.out is not None,
+        waits=not rerun.over and observation is None,
     )  # fmt: skip
 
 
 async def act(request: Request) -> Response:
+    """Passes on the action of a form."""
     reruns, form = await _form(request)
-    rerun = reruns.get(request.path_params["play"])
-    said = form.get("action", "").replace("\r\n", "\n").strip()
-    if said:
-        reruns.act(rerun, said)
-        await reruns.settled(rerun, ANSWER_S)
+    rerun = reruns.get(request.path_params["rerun"])
+    action = form.get("action", "").replace("\r\n", "\n").strip()
+    if action:
+        reruns.act(rerun, action)
+        await reruns.wait_until_settled(rerun, WORLD_WAIT_S)
     return RedirectResponse(address("play", rerun.id), 303)
 
 
 async def end(request: Request) -> Response:
+    """Stops a re-run."""
     reruns, _ = await _form(request)
-    rerun = reruns.get(request.path_params["play"])
+    rerun = reruns.get(request.path_params["rerun"])
     reruns.end(rerun)
-    await reruns.settled(rerun, ANSWER_S)
+    await reruns.wait_until_settled(rerun, WORLD_WAIT_S)
     return RedirectResponse(address("play", rerun.id), 303)
 
 
-async def kept(request: Request) -> Response:
+async def save(request: Request) -> Response:
+    """Saves a finished re-run."""
     reruns, _ = await _form(request)
-    rerun = reruns.get(request.path_params["play"])
-    await run_in_threadpool(keep, reruns, rerun)
+    rerun = reruns.get(request.path_params["rerun"])
+    await run_in_threadpool(save_rerun, reruns, rerun)
     return RedirectResponse(address("play", rerun.id), 303)
 
 
 def blob(request: Request) -> Response:
-    """An image that the world of a re-run showed."""
-    rerun = _reruns(request).get(request.path_params["play"])
-    data = rerun.pictures().get(request.path_params["digest"], b"")
-    kind, _, _ = measured(data[:24])
+    """Returns an image that the environment of a re-run has shown."""
+    rerun = _reruns(request).get(request.path_params["rerun"])
+    data = rerun.images().get(request.path_params["digest"], b"")
+    kind, _, _ = image_format(data[:24])
     if kind is None:
-        raise RecordError(f"this re-run shows no image {request.path_params['digest'][:16]}")
+        raise RecordError(f"this re-run has no image {request.path_params['digest'][:16]}: reload its page")
     return Response(data, media_type=kind)
 
 
 def text(request: Request) -> Response:
-    """A message of a re-run, whole."""
-    rerun = _reruns(request).get(request.path_params["play"])
+    """Returns the full text of a message of a re-run."""
+    rerun = _reruns(request).get(request.path_params["rerun"])
     turn, at = request.path_params["turn"], request.path_params["message"]
     turns = rerun.trajectory.turns
     messages = [turns[turn].message, *turns[turn].observed] if turn < len(turns) else []
     message = messages[at] if at < len(messages) else None
     if message is None:
-        raise RecordError("this re-run has no such message: open it anew")
+        raise RecordError("this re-run has no such message: reload its page")
     return Response(message_text(message).encode(errors="backslashreplace"), media_type="text/plain; charset=utf-8")
 
 
 async def refused(request: Request, error: Exception) -> Page:
-    """The page for a form that is not obeyed."""
-    return render(request, "trouble.html", status_code=403, told=str(error))
+    """Renders the page for a form that is refused."""
+    return render(request, "error.html", status_code=403, title="Refused", message=str(error))
 
 
 def _reruns(request: Request) -> Reruns:
     if request.app.state.reruns is None:
-        raise RefusedError(OFF)
+        raise RefusedError(DISABLED)
     return request.app.state.reruns
 
 
 async def _form(request: Request) -> tuple[Reruns, Mapping[str, str]]:
-    """The fields of a form that a page of this viewer sent; RefusedError for any other."""
+    """Returns the fields of a form; raises RefusedError if no page of this viewer sent it."""
     reruns = _reruns(request)
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    own = request.headers.get("host", "")
-    if site not in (None, "same-origin") or (origin is not None and urlsplit(origin).netloc != own):
-        raise RefusedError("this form was sent by a page of another origin: nothing was done")
+    host = request.headers.get("host", "")
+    if site not in (None, "same-origin") or (origin is not None and urlsplit(origin).netloc != host):
+        raise RefusedError("this form was sent by a page of another site, so it was ignored")
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > LARGEST:
-            raise RefusedError(f"a form may hold {LARGEST} bytes: say less")
+        if len(body) > MAX_FORM_BYTES:
+            raise RefusedError(f"this form is larger than {MAX_FORM_BYTES:,} bytes: shorten the action")
     fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True)
     form = {name: values[-1] for name, values in fields.items()}
     if not hmac.compare_digest(form.get("token", "").encode(), reruns.token.encode()):
-        raise RefusedError("this form is not of a page that this viewer made: open the page anew")
+        raise RefusedError("this form is of a page that the viewer sent before it was restarted: reload the page")
     return reruns, form
 
 
 def _players(request: Request) -> dict[str, list[str]]:
-    """The weights of every run that has any, by key."""
-    found: dict[str, list[str]] = {}
-    for key, path in shelf(request).paths().items():
+    """Returns the names of the weights of every run that has a checkpoint, by key, the newest first."""
+    players: dict[str, list[str]] = {}
+    for key, path in run_cache(request).paths().items():
         try:
-            held = [one.word for one in weights(path) if one.checkpoint is not None]
+            names = [weights.name for weights in available_weights(path) if weights.checkpoint is not None]
         except (RecordError, OSError):
             continue
-        if held:
-            found[key] = held[::-1]
-    return found
+        if names:
+            players[key] = names[::-1]
+    return players
 
 
-def _asked(request: Request, form: Mapping[str, str]) -> Rerun:
-    """The re-run that a form asks for."""
-    key, name, who = form.get("run", ""), form.get("episode", ""), form.get("who", "")
-    path = shelf(request).path(key)
+def _requested_rerun(request: Request, form: Mapping[str, str]) -> Rerun:
+    """Returns the re-run that the fields of a form describe."""
+    key, name, player = form.get("run", ""), form.get("episode", ""), form.get("player", "")
+    path = run_cache(request).path(key)
     try:
         turn, seed = int(form.get("turn", "")) - 1, int(form.get("seed") or 0)
     except ValueError:
-        raise ConfigError("the turn and the seed of a re-run are whole numbers") from None
+        raise ConfigError("the turn and the seed of a re-run must be whole numbers") from None
     with EpisodeStore(path) as store:
-        record = store.read(found(store, name))
-    start = Start.of(record.episode, turn)
-    if who == "person":
+        record = store.read(find_episode(store, name))
+    start = ResumePoint.of(record.episode, turn)
+    if player == "person":
         return Rerun(key, path, record, turn, start, PERSON)
-    run, _, word = who.rpartition("@")
-    return Rerun(key, path, record, turn, start, who, (shelf(request).path(run), word), seed)
+    run, _, name = player.rpartition("@")
+    return Rerun(key, path, record, turn, start, player, (run_cache(request).path(run), name), seed)
 
 
-def _view(rerun: Rerun) -> View:
-    def pictured(digest: str) -> Picture:
-        data = rerun.pictures().get(digest)
+def _view(rerun: Rerun) -> EpisodeView:
+    """Returns how a re-run is shown: its long texts and images come from its own addresses."""
+
+    def image(digest: str) -> Image:
+        data = rerun.images().get(digest)
         if data is None:
-            return Picture("", 0, 0, f"the image {digest[:16]} is not there any more")
-        _, width, height = measured(data[:24])
-        return Picture(address("play", rerun.id, "blobs", digest), width, height)
+            return Image("", 0, 0, f"the image {digest[:16]} is not in memory any more")
+        _, width, height = image_format(data[:24])
+        return Image(address("play", rerun.id, "blobs", digest), width, height)
 
-    return View(
+    return EpisodeView(
         version=None,
-        whole=lambda seat, turn, message: address("play", rerun.id, "text", turn, message),
-        pictured=pictured,
+        full_text=lambda seat, turn, message: address("play", rerun.id, "text", turn, message),
+        image=image,
     )
 
 
-def _pairs(request: Request, rerun: Rerun) -> list[Pair]:
-    """From the handover on; a person is not told what comes before they come to it."""
+def _pairs(request: Request, rerun: Rerun) -> list[TurnPair]:
+    """Returns the turns from the first that is not repeated. A person does not see the original's turns in advance."""
     key, path, episode = rerun.run, rerun.path, rerun.record.episode
-    original = View(
+    original = EpisodeView(
         version=None,
-        whole=lambda seat, turn, message: address("runs", key, "text", seat, turn, message, episode.id),
-        pictured=lambda digest: picture(path, key, digest),
+        full_text=lambda seat, turn, message: address("runs", key, "text", seat, turn, message, episode.id),
+        image=lambda digest: run_image(path, key, digest),
     )
-    given = len(rerun.start.before.turns)
-    whole = replace(rerun.start.before, turns=(*rerun.start.before.turns, *rerun.start.after))
-    before = list(original.turns(_as_record(episode, whole)))[given:]
-    now = list(_view(rerun).turns(_as_record(episode, rerun.trajectory)))[given:]
+    point = rerun.resume_point
+    repeated = len(point.before.turns)
+    recorded = replace(point.before, turns=(*point.before.turns, *point.after))
+    before = list(original.turns(_as_record(episode, recorded)))[repeated:]
+    now = list(_view(rerun).turns(_as_record(episode, rerun.trajectory)))[repeated:]
+    count = len(now) if rerun.person is not None and not rerun.over else max(len(before), len(now))
     return [
-        Pair(given + at + 1, before[at] if at < len(before) else None, now[at] if at < len(now) else None)
-        for at in range(max(0 if rerun.voice is not None and not rerun.over else len(before), len(now)))
+        TurnPair(repeated + at + 1, before[at] if at < len(before) else None, now[at] if at < len(now) else None)
+        for at in range(count)
     ]
 
 
 def _as_record(episode: Episode, trajectory: Trajectory) -> Record:
-    """A trajectory that need not be over, as the only one of its episode, with what the world paid for each turn."""
-    paid = np.array([turn.reward for turn in trajectory.turns], dtype=np.float32)
-    return Record(replace(episode, trajectories=(replace(trajectory, trainable=True),)), (Score(paid),))
+    """Returns a record with this trajectory alone, scored by the environment's rewards; it need not be complete."""
+    rewards = np.array([turn.reward for turn in trajectory.turns], dtype=np.float32)
+    return Record(replace(episode, trajectories=(replace(trajectory, trainable=True),)), (Score(rewards),))

@@ -1,4 +1,4 @@
-"""All runs: how they stand, what their evaluations said, and which to compare."""
+"""The page of all runs: their states, their success and their evaluations, with a form to compare some."""
 
 from __future__ import annotations
 
@@ -6,31 +6,29 @@ from starlette.requests import Request
 
 from sojourn.record.run_status import Standing
 from sojourn.view.charts import spark
-from sojourn.view.page import Page, render, shelf
+from sojourn.view.page import Page, render, run_cache
 
 
 def index(request: Request) -> Page:
-    shown = shelf(request)
-    wanted = request.query_params.get("q", "").lower().split()
+    cache = run_cache(request)
+    filter_text = request.query_params.get("q", "")
+    words = filter_text.lower().split()
     state = request.query_params.get("state", "")
-    every = list(shown.standings())
+    statuses = list(cache.statuses())
     rows = [
-        (
-            key,
-            standing,
-            spark([line.values.get("success", float("nan")) for line in shown.lines(standing.path)], share=True),
-        )
-        for key, standing in every
-        if all(word in _words(key, standing) for word in wanted) and state in ("", standing.state)
+        (key, run, spark([line.values.get("success", float("nan")) for line in cache.lines(run.path)], share=True))
+        for key, run in statuses
+        if all(word in _search_text(key, run) for word in words) and state in ("", run.state)
     ]
     return render(
         request, "runs.html", rows=rows,
-        lost={key: shown.lost(run.path) for key, run, _ in rows},
-        total=len(every), wanted=request.query_params.get("q", ""), state=state,
-        folders=[str(folder) for folder in shown.folders],
-        states=sorted({standing.state.value for _, standing in every}),
+        metrics_problems={key: cache.metrics_problems(run.path) for key, run, _ in rows},
+        total=len(statuses), filter=filter_text, state=state,
+        folders=[str(folder) for folder in cache.folders],
+        states=sorted({run.state.value for _, run in statuses}),
     )  # fmt: skip
 
 
-def _words(key: str, run: Standing) -> str:
+def _search_text(key: str, run: Standing) -> str:
+    """Returns the lower-case text in which the words of the filter are looked for."""
     return " ".join([key, run.recipe, run.model, *run.worlds, *run.tags, f"seed={run.seed}", run.state]).lower()

@@ -1,4 +1,4 @@
-"""One step of a stage: its groups, with the rewards of their episodes."""
+"""The page of a step: its groups, with the rewards of their episodes."""
 
 from __future__ import annotations
 
@@ -10,40 +10,42 @@ from starlette.requests import Request
 
 from sojourn.errors import RecordError
 from sojourn.record.episodes.episode_row import Entry
-from sojourn.view.counts import around, stages
-from sojourn.view.page import Page, render, shelf
+from sojourn.view.counts import neighbour_steps, stages
+from sojourn.view.page import Page, render, run_cache
 
 
-class Row(NamedTuple):
-    """A group: its place in the step, and its episodes in the order in which they were recorded."""
+class GroupRow(NamedTuple):
+    """A group with its place in the step and its episodes, in the order in which they were recorded."""
 
     place: int
-    entries: Sequence[Entry]
+    episodes: Sequence[Entry]
 
     @property
     def rewards(self) -> list[float]:
-        return [entry.reward for entry in self.entries if entry.reward is not None]
+        return [episode.reward for episode in self.episodes if episode.reward is not None]
 
     @property
-    def flat(self) -> bool:
-        """Whether all were judged alike, so that nothing is learnt by comparing them."""
+    def all_rewards_equal(self) -> bool:
+        """Whether all rewards are equal, so that group-relative advantages are zero."""
         return len(self.rewards) > 1 and len(set(self.rewards)) == 1
 
 
 def index(request: Request) -> Page:
     key, stage, number = (request.path_params[name] for name in ("run", "stage", "step"))
-    shown = shelf(request)
-    path = shown.path(key)
-    with shown.store(path) as store:
+    cache = run_cache(request)
+    path = cache.path(key)
+    with cache.store(path) as store:
         entries = list(store.query(stage=stage, step=number))
         if not entries:
-            held = next((f"{span.first} to {span.last}" for span in stages(store) if span.stage == stage), "none yet")
-            raise RecordError(f"the stage '{stage}' of {key} has no episodes at step {number}: it has {held}")
-        places = around(store, stage, number)
-    rows = [Row(place, list(members)) for place, members in groupby(entries, key=lambda entry: entry.place)]
-    line = next((line for line in shown.lines(path) if (line.stage, line.step) == (stage, number)), None)
+            spans = (f"steps {span.first} to {span.last}" for span in stages(store) if span.stage == stage)
+            raise RecordError(
+                f"the stage '{stage}' of {key} has no episodes at step {number}: it has {next(spans, 'none')}"
+            )
+        neighbours = neighbour_steps(store, stage, number)
+    rows = [GroupRow(place, list(members)) for place, members in groupby(entries, key=lambda entry: entry.place)]
+    line = next((line for line in cache.lines(path) if (line.stage, line.step) == (stage, number)), None)
     return render(
         request, "step.html", run=key, stage=stage, step=number, rows=rows, line=line,
-        before=places.before, after=places.after,
-        missing=[*shown.lost(path), *store.troubles],
+        before=neighbours.before, after=neighbours.after,
+        problems=[*cache.metrics_problems(path), *store.troubles],
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Facts as JSON can hold them."""
+"""Converts dataclasses, named tuples and arrays to values that JSON can hold."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 
 
-def plain(value: Any) -> Any:
-    """Dataclasses and named tuples as objects, arrays as lists; what is not a finite number is null."""
+def jsonable(value: Any) -> Any:
+    """Returns dataclasses and named tuples as dictionaries, arrays as lists, and NaN and infinity as None."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: jsonable(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: plain(item) for name, item in value._asdict().items()}  # type: ignore[attr-defined]
+        return {name: jsonable(item) for name, item in value._asdict().items()}  # type: ignore[attr-defined]
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple | frozenset):
-        return [plain(item) for item in value]
+        return [jsonable(item) for item in value]
     if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
+        return jsonable(value.tolist())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Enum):

@@ -1,4 +1,4 @@
-"""A seat whose filler speaks in words: what it says is recorded as it was said, without tokens."""
+"""A seat for players that act in text (people, experts, endpoints): its turns are recorded without tokens."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import numpy as np
 from sojourn.errors import ActionError
 from sojourn.types import Ending, Message, Observation, Role, Sample, Stop, Trajectory, Turn, Versions
 
-SILENT = Sample(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32), Versions(-1, -1), Stop.END)
+NO_SAMPLE = Sample(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32), Versions(-1, -1), Stop.END)
 
 
-class Spoken(NamedTuple):
-    """What was said, None where it could not be read (`fault` says why); `tokens` are those its speaker counted."""
+class TextReply(NamedTuple):
+    """A message, or None with the reason in `fault` if it could not be parsed; `tokens` is the speaker's own count."""
 
     message: Message | None
     tokens: int = 0
     fault: str = ""
 
 
-class Voice(Protocol):
-    """Says the next action of a seat."""
+class Speaker(Protocol):
+    """Returns the next action of a seat as text."""
 
-    async def say(self, observation: Observation) -> Spoken: ...
+    async def reply(self, observation: Observation) -> TextReply: ...
 
 
 @dataclass
-class SpokenSeat:
-    """One seat in one episode, as `play` asks it. A refused action is told to it, and costs a turn."""
+class TextSeat:
+    """The seat of a text player in one episode. A refused action costs a turn, and the player observes the reason."""
 
     name: str
-    voice: Voice
+    speaker: Speaker
     trainable: bool = True
     turns: list[Turn] = field(default_factory=list)
     pending_reward: float = 0.0
@@ -41,15 +41,15 @@ class SpokenSeat:
     ends_when_malformed = False
 
     async def act(self, observation: Observation, state: str | None = None) -> Message:
-        spoken = await self.voice.say(observation)
+        reply = await self.speaker.reply(observation)
         images = tuple(image for message in observation.messages for image in message.images)
         turn = Turn(
             parent=len(self.turns) - 1,
-            context=SILENT.tokens,
-            sample=SILENT,
-            message=spoken.message,
+            context=NO_SAMPLE.tokens,
+            sample=NO_SAMPLE,
+            message=reply.message,
             reward=self.pending_reward,
-            info={"tokens": float(spoken.tokens)} if spoken.tokens else {},
+            info={"tokens": float(reply.tokens)} if reply.tokens else {},
             images=images,
             state=state,
             observed=(*observation.system, *observation.messages),
@@ -57,12 +57,12 @@ class SpokenSeat:
         )
         self.turns.append(turn)
         self.pending_reward = 0.0
-        if spoken.message is None:
-            raise ActionError(spoken.fault)
-        return spoken.message
+        if reply.message is None:
+            raise ActionError(reply.fault)
+        return reply.message
 
     def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
-        """Adds to the last turn; what comes before the first turn is owed to it."""
+        """Adds a reward to the last turn; a reward before the first turn is added to that turn."""
         if not self.turns:
             self.pending_reward += reward
             return

@@ -1,4 +1,4 @@
-"""Loads what several commands take as arguments: recipes, components by name, and overrides."""
+"""Parses the arguments that several commands share: recipes, components by name, and overrides."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from sojourn.train.recipe import Recipe
     from sojourn.train.resolve import Resolved
 
-Overrides = Annotated[list[str] | None, typer.Argument(help="dotted overrides, such as stages.rl.optim.lr=3e-6")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted overrides, such as stages.rl.optim.lr=3e-6.")]
 
 
 def load(path: Path, overrides: list[str] | None) -> Resolved:
-    """Resolves a recipe. The number of torch's threads is set before, since components may import torch."""
+    """Reads a recipe. Torch's threads are configured first, because components may import torch."""
     from sojourn.config import toml
 
     tables = toml.read(path, overrides or ())
@@ -33,13 +33,13 @@ def load(path: Path, overrides: list[str] | None) -> Resolved:
 
 
 def build_world(name: str, overrides: list[str] | None) -> Any:
-    """Returns a world by its registered name or as 'module:Class', or the world of a recipe."""
+    """Returns an environment by its registered name or 'module:Class', or the environment of a recipe."""
     threads.prepare()
     return load(Path(name), overrides).recipe.env if Path(name).exists() else build_component("env", name, overrides)
 
 
 def world_and_table(name: str, overrides: list[str] | None) -> tuple[Any, dict[str, Any]]:
-    """Returns a world as `build_world` does, with the complete config that describes it."""
+    """Returns an environment as `build_world` does, and its complete config."""
     from sojourn.config import toml
     from sojourn.config.registry import build
 
@@ -47,10 +47,12 @@ def world_and_table(name: str, overrides: list[str] | None) -> tuple[Any, dict[s
     if Path(name).exists():
         for override in overrides or ():
             if not f"{override.partition('=')[0].strip()}.".startswith(("env.", "rollout.limits.")):
-                raise ConfigError(f"override '{override}': a match takes env and rollout.limits alone: leave it out")
+                raise ConfigError(f"override '{override}': a match uses only [env] and [rollout.limits]: leave it out")
         tables = toml.read(Path(name), overrides or ())
         if "env" not in tables.data:
-            raise ConfigError(f"'{name}' has no table [env], so there is no world to play in: name a world or a recipe")
+            raise ConfigError(
+                f"'{name}' has no table [env], so it names no environment: name an environment or a recipe"
+            )
         built = build("env", tables.data["env"], "env")
         return built.value, {**tables.data, "env": built.table}
     tables = toml.Tables({"name": name})
@@ -61,7 +63,7 @@ def world_and_table(name: str, overrides: list[str] | None) -> tuple[Any, dict[s
 
 
 def build_component(kind: str, name: str, overrides: list[str] | None) -> Any:
-    """Returns a component by its name; the overrides set its fields."""
+    """Returns a component by its name, with the overrides applied to its fields."""
     from sojourn.config import toml
     from sojourn.config.registry import build
 
@@ -72,8 +74,8 @@ def build_component(kind: str, name: str, overrides: list[str] | None) -> Any:
     return build(kind, tables.data, kind).value
 
 
-def tell_risks(family: EnvFamily) -> None:
-    """Prints a line for each protection of a world that this machine cannot give, before anything is played."""
+def print_risks(family: EnvFamily) -> None:
+    """Prints a line for each protection of an environment that this machine does not provide."""
     from sojourn.abilities import HasRisks
     from sojourn.rollout.world import worlds_of
 
@@ -82,8 +84,8 @@ def tell_risks(family: EnvFamily) -> None:
         print(f"note: {risk}", file=sys.stderr)
 
 
-def tell_unverified(recipe: Recipe) -> None:
-    """Prints a line for each method of a recipe whose source nobody has read."""
+def print_unverified(recipe: Recipe) -> None:
+    """Prints a line for each method of a recipe that was written without reading its source."""
     from sojourn import method_docs
 
     for sentence in dict.fromkeys(method_docs.unverified(recipe)):

@@ -1,4 +1,4 @@
-"""Two plays of the same panel of tasks, task by task: what was gained, what was lost."""
+"""Compares two evaluations on the same tasks: on which tasks success improved, and on which it got worse."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sojourn.record.intervals import Estimate, mean, proportion
 
 
 class Change(NamedTuple):
-    """One task in both: its success rate before and after, and an episode of each."""
+    """One task of both evaluations: its success rate before and after, and one episode of each."""
 
     task: str
-    about: str
+    label: str
     before: float
     after: float
     first: Entry
@@ -24,19 +24,19 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """`before`, `after`: success on the tasks that both played; `difference` is of pairs, by task."""
+    """The success rates on the tasks of both evaluations. `difference` is the mean of the differences by task."""
 
     before: Estimate
     after: Estimate
     difference: Estimate
     gained: tuple[Change, ...]
     lost: tuple[Change, ...]
-    same: int
-    apart: int  # tasks that only one of them played
+    unchanged: int
+    unmatched: int  # tasks of only one of the two evaluations
 
 
 def compare(first: Iterable[Entry], second: Iterable[Entry]) -> Comparison:
-    """Of episodes that did not fail, those of a task together."""
+    """Compares the episodes of two evaluations by task; failed episodes are left out."""
     old, new = _by_task(first), _by_task(second)
     both = [task for task in old if task in new]
     changes = [_change(old[task], new[task]) for task in both]
@@ -46,29 +46,30 @@ def compare(first: Iterable[Entry], second: Iterable[Entry]) -> Comparison:
         difference=mean([change.after - change.before for change in changes]),
         gained=tuple(sorted((c for c in changes if c.after > c.before), key=lambda c: c.before - c.after)),
         lost=tuple(sorted((c for c in changes if c.after < c.before), key=lambda c: c.after - c.before)),
-        same=sum(change.after == change.before for change in changes),
-        apart=len(old) + len(new) - 2 * len(both),
+        unchanged=sum(change.after == change.before for change in changes),
+        unmatched=len(old) + len(new) - 2 * len(both),
     )
 
 
 def _by_task(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    found: dict[str, list[Entry]] = defaultdict(list)
+    by_task: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         if entry.success is not None:
-            found[entry.task].append(entry)
-    return found
+            by_task[entry.task].append(entry)
+    return by_task
 
 
 def _change(old: list[Entry], new: list[Entry]) -> Change:
     first = old[0]
-    about = ", ".join((first.env, *first.tags, f"seed {first.seed}"))
-    return Change(first.task, about, _mean(old), _mean(new), first, new[0])
+    label = ", ".join((first.env, *first.tags, f"seed {first.seed}"))
+    return Change(first.task, label, _success_rate(old), _success_rate(new), first, new[0])
 
 
-def _mean(entries: list[Entry]) -> float:
+def _success_rate(entries: list[Entry]) -> float:
     return sum(entry.success or 0.0 for entry in entries) / len(entries)
 
 
-def _rate(found: dict[str, list[Entry]], tasks: list[str]) -> Estimate:
-    played = [(entry.success or 0.0, task) for task in tasks for entry in found[task]]
+def _rate(by_task: dict[str, list[Entry]], tasks: list[str]) -> Estimate:
+    """Returns the success rate over some tasks; the interval takes the episodes of a task as a cluster."""
+    played = [(entry.success or 0.0, task) for task in tasks for entry in by_task[task]]
     return proportion([success for success, _ in played], [task for _, task in played])

@@ -1,0 +1,25 @@
+"""Writes messages and tool calls as plain text for pages."""
+
+from __future__ import annotations
+
+from sojourn.types import Message, ToolCall, Turn
+
+
+def call_text(call: ToolCall) -> str:
+    """Returns a tool call as it would be written in Python."""
+    return f"{call.name}({', '.join(f'{key}={value!r}' for key, value in call.arguments.items())})"
+
+
+def action_summary(turn: Turn, limit: int) -> str:
+    """Returns a turn's action on one line of at most `limit` characters: its tool calls, or its text if it has none."""
+    if turn.message is None:
+        return "(could not be parsed)"
+    action = " ".join(call_text(call) for call in turn.message.calls) or turn.message.text or turn.message.thought
+    action = " ".join(action[: 4 * limit].split())
+    return action if len(action) <= limit else f"{action[:limit]}…"
+
+
+def message_text(message: Message) -> str:
+    """Returns the reasoning, the text and the tool calls of a message."""
+    parts = [f"(reasoning: {message.thought})"] if message.thought else []
+    return "\n".join([*parts, message.text, *map(call_text, message.calls)])
