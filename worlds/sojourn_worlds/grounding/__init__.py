@@ -25,7 +25,7 @@ from sojourn.tasks.splits import in_turns
 from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.grounding.drawn import page
 from sojourn_worlds.grounding.rewards import REWARDS, Box, difficulty
-from sojourn_worlds.miniwob.browser import Chromium, Seat
+from sojourn_worlds.miniwob.browser import Chromium, Tab
 from sojourn_worlds.miniwob.facts import html_folder, page_names
 
 SOURCES = ("drawn", "miniwob", "shop")
@@ -141,15 +141,15 @@ class Grounding:
         chromium, source = self._shared.chromium, str(task.data["source"])
         if chromium is None:
             raise InfrastructureError("the grounding world is closed: open it again")
-        seat = await chromium.seat("")
-        seat.sound, seat.shows = False, ""
+        tab = await chromium.acquire("")
+        tab.reusable, tab.shows = False, ""
         try:
             async with asyncio.timeout(self.timeout_s):
                 rng = random.Random(f"grounding page {task.seed}")
                 for _ in range(TRIES):
-                    screen = await self._render(seat, source, rng, chromium)
+                    screen = await self._render(tab, source, rng, chromium)
                     if screen.unique:
-                        seat.sound = True
+                        tab.reusable = True
                         return screen
             raise InfrastructureError(f"{TRIES} pages of {source} have nothing to ask for: leave it out of sources")
         except TimeoutError as error:
@@ -157,21 +157,21 @@ class Grounding:
         except chromium.errors as error:
             raise InfrastructureError(f"Chromium failed on a page: {str(error).splitlines()[0]}") from error
         finally:
-            chromium.leave(seat)
+            chromium.release(tab)
 
-    async def _render(self, seat: Seat, source: str, rng: random.Random, chromium: Chromium) -> Screen:
-        tab, (width, height) = seat.page, SCREENS[source]
+    async def _render(self, tab: Tab, source: str, rng: random.Random, chromium: Chromium) -> Screen:
+        tab, (width, height) = tab.page, SCREENS[source]
         if source == "miniwob":
             name = rng.choice([name for name in page_names() if name not in MOVING])
-            await seat.goto(f"{chromium.server.url}/miniwob/{name}.html")
-            await seat.call("reset", str(rng.randrange(10**9)), 200, [], [], "text")
+            await tab.goto(f"{chromium.server.url}/miniwob/{name}.html")
+            await tab.call("reset", str(rng.randrange(10**9)), 200, [], [], "text")
         else:
-            await seat.goto("about:blank")
+            await tab.goto("about:blank")
             html = page(rng) if source == "drawn" else self._shop_page(rng)
             await tab.evaluate("html => { document.open(); document.write(html); document.close(); }", html)
         await tab.mouse.move(490, 318)
-        await seat.call("painted")
-        entries = await seat.call("entries")
+        await tab.call("painted")
+        entries = await tab.call("entries")
         picture = await tab.screenshot(clip={"x": 0, "y": 0, "width": width, "height": height})
         return Screen(picture, tuple(_elements(entries, width, height)))
 

@@ -120,7 +120,7 @@ def _box(page: Page) -> str:
 
 def _one_way(page: Page) -> str:
     """Once it was dragged there is nothing to tell where it began: what was said before is."""
-    if any(said.startswith("drag ") for said in page.past):
+    if any(said.startswith("drag ") for said in page.actions_taken):
         return press(page)
     shape = next(e for e in page.elements if e.role in ("circle", "rect", "polygon", "item"))
     found = re.search(r"(left|right|up|down)", page.goal)
@@ -188,7 +188,7 @@ def _reorder(page: Page) -> str:
 
 
 def _resize(page: Page) -> str:
-    if any(said.startswith("drag ") for said in page.past):
+    if any(said.startswith("drag ") for said in page.actions_taken):
         return press(page)
     area, wider = only(page, "textarea"), "width" in page.goal
     x, y = area.x + area.w // 2 - 4, area.y + area.h // 2 - 4

@@ -126,7 +126,7 @@ def _movies(page: Page) -> str:
     if not found:
         raise fail(page, "film in its goal")
     wanted = {"genre": found[1], "director": found[2], "year": found[3], "date": found[3]}
-    fields, last = elements_of(page, "textbox"), page.order[-2]
+    fields, last = elements_of(page, "textbox"), page.in_order[-2]
     names = [field.name for field in fields]
     if not names[0] and isinstance(last, str):  # labels stand below their fields
         names = [*names[1:], last]
@@ -200,7 +200,7 @@ def _slide(page: Page, slider: Element, value: int, wanted: int, page_of: int = 
 
 def _on(page: Page, slider: Element, keys: Sequence[str]) -> bool:
     """Whether nothing but keys was said since the slider was clicked."""
-    for said in reversed(page.past):
+    for said in reversed(page.actions_taken):
         if said not in keys:
             return said == click(slider)
     return False
@@ -212,7 +212,7 @@ def _slider(page: Page) -> str:
 
 def _sliders(page: Page) -> str:
     wanted = re.findall(r"-?\d+", page.goal)
-    values = [part for part in page.order if isinstance(part, str)]
+    values = [part for part in page.in_order if isinstance(part, str)]
     for slider, value, goal in zip(elements_of(page, "slider"), values, wanted, strict=True):
         if action := _slide(page, slider, int(value), int(goal)):
             return action
@@ -221,7 +221,7 @@ def _sliders(page: Page) -> str:
 
 def _sequence(page: Page) -> str:
     """A slider, then a checkbox."""
-    number = next(part for part in page.order if isinstance(part, str))
+    number = next(part for part in page.in_order if isinstance(part, str))
     if action := _slide(page, only(page, "slider"), int(number), int(_number(page)), page_of=99):
         return action
     for index, box in enumerate(elements_of(page, "checkbox"), 1):
@@ -257,7 +257,7 @@ def _copy(page: Page) -> str:
     if field.value == area.value:
         return press(page)
     steps = [click(area), "press Control+A", "press Control+C", click(field), "press Control+A", "press Control+V"]
-    done = next((n for n in range(len(steps) - 1, 0, -1) if list(page.past[-n:]) == steps[:n]), 0)
+    done = next((n for n in range(len(steps) - 1, 0, -1) if list(page.actions_taken[-n:]) == steps[:n]), 0)
     return steps[done]
 
 

@@ -114,7 +114,11 @@ def _search(page: Page) -> str:
 
 
 def _since(page: Page, said: str) -> tuple[str, ...]:
-    return page.past[len(page.past) - page.past[::-1].index(said) :] if said in page.past else page.past
+    return (
+        page.actions_taken[len(page.actions_taken) - page.actions_taken[::-1].index(said) :]
+        if said in page.actions_taken
+        else page.actions_taken
+    )
 
 
 def _leaf(page: Page) -> int:
@@ -155,7 +159,7 @@ def _food(page: Page) -> str:
 def _dishes(page: Page) -> dict[str, tuple[Element, Element, list[str], int]]:
     found: dict[str, tuple[Element, Element, list[str], int]] = {}
     name, kinds, count, minus = "", [], 0, None
-    for part in page.order:
+    for part in page.in_order:
         if isinstance(part, str):
             if part.isdigit():
                 count = int(part)
@@ -202,7 +206,9 @@ def _terminal(page: Page) -> str:
     else:
         files = listed.split()
         command = "rm " + next(f for f in files if (f.endswith(ending[1]) if ending else "." not in f))
-    return "press Enter" if page.past and page.past[-1] == f'type "{command}"' else f'type "{command}"'
+    return (
+        "press Enter" if page.actions_taken and page.actions_taken[-1] == f'type "{command}"' else f'type "{command}"'
+    )
 
 
 def _popup(page: Page) -> str:
