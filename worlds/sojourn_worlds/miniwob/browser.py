@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sojourn.envs.chromium import Wall, answers, launch
-from sojourn.errors import InfrastructureError, MissingExtraError
+from sojourn.envs.chromium import Wall, answers, executable, launch
+from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError
+from sojourn_worlds.miniwob.facts import html_folder
 from sojourn_worlds.miniwob.script import INIT_SCRIPT
 from sojourn_worlds.miniwob.serve import PagesServer
 
@@ -235,6 +236,18 @@ class Chromium:
             wall.close()
         self._walls.clear()
         self.server.close()
+
+
+async def open_chromium(chromium: str | None, contexts: int) -> Chromium:
+    """Serves the pages of `miniwob` and launches Chromium; raises `ConfigError` where it does not start."""
+    program = executable(chromium)
+    pool = Chromium(program, contexts, html_folder())
+    try:
+        await pool.open()
+    except pool.errors as error:
+        await pool.close()
+        raise ConfigError(f"{program} does not start as Chromium: {str(error).splitlines()[0]}") from error
+    return pool
 
 
 def _first_line(error: BaseException) -> str:

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sojourn.envs.about import About
-from sojourn.envs.chromium import executable, risks
+from sojourn.envs.chromium import risks
 from sojourn.errors import ConfigError
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import FIRST_TEST, first_seed
 from sojourn.types import Task
-from sojourn_worlds.miniwob.browser import Chromium
-from sojourn_worlds.miniwob.facts import expand_pages, html_folder
+from sojourn_worlds.miniwob.browser import Chromium, open_chromium
+from sojourn_worlds.miniwob.facts import expand_pages
 from sojourn_worlds.miniwob.families import family_of
 from sojourn_worlds.miniwob.visit import Visit
 
@@ -127,14 +127,7 @@ class MiniWoB:
     async def open(self) -> None:
         """Serves the pages and launches Chromium, once."""
         if self._shared.chromium is None:
-            program = executable(self.chromium)
-            chromium = Chromium(program, self.contexts, html_folder())
-            try:
-                await chromium.open()
-            except chromium.errors as error:
-                await chromium.close()
-                raise ConfigError(f"{program} does not start as Chromium: {str(error).splitlines()[0]}") from error
-            self._shared.chromium = chromium
+            self._shared.chromium = await open_chromium(self.chromium, self.contexts)
 
     async def close(self) -> None:
         chromium, self._shared.chromium = self._shared.chromium, None
