@@ -43,7 +43,7 @@ FOLDERS = {"train": "train", "seen": "valid_seen", "unseen": "valid_unseen"}  # 
 NOT_PLAYED = ("movable", "Sliced")  # kinds that the package has files of, and no rules
 TIMEOUT_S = 120.0
 PLAYS = itertools.count()
-BRIEF = (
+SYSTEM_PROMPT = (
     "Your task is to: {task}\nSay one command, such as: look, inventory, go to fridge 1, open fridge 1, "
     "take apple 1 from fridge 1, heat apple 1 with microwave 1, move apple 1 to countertop 1, use desklamp 1, help."
 )
@@ -191,7 +191,7 @@ class ALFWorldPlay:
     world: ALFWorld
     task: Task
     said: list[str] = field(default_factory=list)  # commands so far
-    over: bool = False
+    done: bool = False
     child: Child | None = None
     number: int = 0  # of the play in its process
     sound: bool = True  # no request to the process has failed or been given up
@@ -200,8 +200,8 @@ class ALFWorldPlay:
     async def start(self) -> Observation:
         await self._enter()
         shown, _, task = self.seen["opening"].partition("Your task is to:")
-        brief = Message(Role.SYSTEM, BRIEF.format(task=_plain(task)))
-        return self._observe("\n".join(line for line in shown.splitlines() if not line.startswith("-=")), (brief,))
+        system = Message(Role.SYSTEM, SYSTEM_PROMPT.format(task=_plain(task)))
+        return self._observe("\n".join(line for line in shown.splitlines() if not line.startswith("-=")), (system,))
 
     async def _enter(self) -> None:
         self.child = self.world._players.hold(self.world.interpreter)
@@ -224,7 +224,7 @@ class ALFWorldPlay:
         return result
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over or self.child is None:
+        if self.done or self.child is None:
             raise InfrastructureError("alfworld was given an action before its start or after its end")
         command = " ".join(action.text[:200].lower().split())
         if len(action.text) > 200 or command not in self.seen["commands"]:
@@ -232,8 +232,8 @@ class ALFWorldPlay:
         self.seen = await self._ask("step", command=command)
         self.said.append(command)
         won = bool(self.seen["won"])
-        self.over = won or len(self.said) >= self.task.data["turns"]
-        if self.over:
+        self.done = won or len(self.said) >= self.task.data["turns"]
+        if self.done:
             return Step(None, {agent: float(won)}, done=True, success=won)
         return Step(self._observe(self.seen["text"]), {agent: 0.0})
 
@@ -251,7 +251,7 @@ class ALFWorldPlay:
 
     async def fork(self) -> ALFWorldPlay:
         """By playing the same commands again in another process."""
-        twin = ALFWorldPlay(self.world, self.task, list(self.said), self.over)
+        twin = ALFWorldPlay(self.world, self.task, list(self.said), self.done)
         try:
             await twin._enter()
         finally:
@@ -266,9 +266,9 @@ class ALFWorldPlay:
         """The next command of someone who knows where everything is, from wherever the play has come to."""
         return await self._ask("plan")
 
-    def _observe(self, text: str, brief: tuple[Message, ...] = ()) -> Observation:
+    def _observe(self, text: str, system: tuple[Message, ...] = ()) -> Observation:
         choices = tuple(self.seen["commands"]) if self.world.choices else ()
-        return Observation((Message(Role.USER, _plain(text)),), system=brief, choices=choices)
+        return Observation((Message(Role.USER, _plain(text)),), system=system, choices=choices)
 
 
 def _plain(text: str) -> str:

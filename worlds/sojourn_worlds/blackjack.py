@@ -22,7 +22,7 @@ from sojourn.tasks.splits import seeded
 from sojourn.types import Message, Observation, Role, Step, Task
 
 ACTIONS = ("stick", "hit")  # in gymnasium's order
-BRIEF = (
+SYSTEM_PROMPT = (
     "Play blackjack: come closer to 21 than the dealer, but not above it. Face cards count 10, an ace 1 or 11. "
     "The dealer draws until 17. Say one action: hit (take a card), stick (take no more)."
 )
@@ -89,19 +89,19 @@ class BlackjackPlay:
         self.hand = copy.deepcopy(table)
         self.key = key
         self.choices = choices
-        self.over = False
+        self.done = False
 
     async def start(self) -> Observation:
-        return self._observe((Message(Role.SYSTEM, BRIEF),))
+        return self._observe((Message(Role.SYSTEM, SYSTEM_PROMPT),))
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over:
+        if self.done:
             raise InfrastructureError("blackjack was given an action after its end: play each hand once")
         said = action.text[:30].strip().lower()
         if said not in ACTIONS:
             raise ActionError(f'"{said}" is no action, say hit or stick.')
-        _, reward, self.over, _, _ = self.hand.step(ACTIONS.index(said))
-        if not self.over:
+        _, reward, self.done, _, _ = self.hand.step(ACTIONS.index(said))
+        if not self.done:
             return Step(self._observe(), {agent: 0.0})
         return Step(None, {agent: float(reward)}, done=True, success=bool(reward > 0))
 
@@ -110,7 +110,7 @@ class BlackjackPlay:
 
     async def fork(self) -> BlackjackPlay:
         twin = BlackjackPlay(self.hand, self.key, self.choices)
-        twin.over = self.over
+        twin.done = self.done
         return twin
 
     def state_key(self) -> str:
@@ -120,12 +120,12 @@ class BlackjackPlay:
         """Knows the cards to come."""
         return _best(self.hand)[1]
 
-    def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
+    def _observe(self, system: tuple[Message, ...] = ()) -> Observation:
         total, shown, soft = self.hand._get_obs()
         cards = ", ".join(_name(card) for card in self.hand.player)
         with_ace = " with an ace as 11" if soft else ""
         text = f"Your cards: {cards}: {total} in all{with_ace}. The dealer shows {_name(shown)}."
-        return Observation((Message(Role.USER, text),), system=brief, choices=ACTIONS if self.choices else ())
+        return Observation((Message(Role.USER, text),), system=system, choices=ACTIONS if self.choices else ())
 
 
 def _name(card: int) -> str:

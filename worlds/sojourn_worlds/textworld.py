@@ -31,7 +31,7 @@ from sojourn.types import Message, Observation, Role, Step, Task
 
 GENERATOR = threading.Lock()  # the package's grammars and parsers are shared, and not made for threads
 OLD_S = 3_600
-BRIEF = "{objective}\nSay one command, such as: look, inventory, go north, take key, open chest."
+SYSTEM_PROMPT = "{objective}\nSay one command, such as: look, inventory, go north, take key, open chest."
 PROMPT = re.compile(r"\n>[^\n]*(\n.*)?$", re.DOTALL)
 
 
@@ -154,7 +154,7 @@ class TextWorldPlay:
     choices: bool = False
     said: list[str] = field(default_factory=list)  # commands so far
     paid: float = 0.0
-    over: bool = False
+    done: bool = False
     world: Any = None
     state: Any = None
     guide: Any = None  # a second play of the same commands that knows the way; made when the expert is first asked
@@ -162,12 +162,12 @@ class TextWorldPlay:
 
     async def start(self) -> Observation:
         self.world, self.state = await asyncio.to_thread(self.game.enter, **_INFOS)
-        brief = BRIEF.format(objective=_plain(self.state.objective))
+        system = SYSTEM_PROMPT.format(objective=_plain(self.state.objective))
         shown = self.state.feedback.rpartition(self.state.objective)[2]
-        return self._observe(shown, (Message(Role.SYSTEM, brief),))
+        return self._observe(shown, (Message(Role.SYSTEM, system),))
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over or self.world is None:
+        if self.done or self.world is None:
             raise InfrastructureError("textworld was given an action before its start or after its end")
         command = " ".join(action.text[:200].lower().split())
         possible = {known.lower(): known for known in self.state.admissible_commands}
@@ -181,8 +181,8 @@ class TextWorldPlay:
         won = bool(self.state.won)
         reward = self._owed(won)
         self.paid += reward
-        self.over = bool(done) or len(self.said) >= self.game.data["turns"]
-        if self.over:
+        self.done = bool(done) or len(self.said) >= self.game.data["turns"]
+        if self.done:
             return Step(None, {agent: reward}, done=True, success=won)
         return Step(self._observe(self.state.feedback), {agent: reward})
 
@@ -201,7 +201,7 @@ class TextWorldPlay:
 
     async def fork(self) -> TextWorldPlay:
         """By playing the same commands again in another interpreter."""
-        twin = TextWorldPlay(self.game, self.key, self.choices, list(self.said), self.paid, self.over)
+        twin = TextWorldPlay(self.game, self.key, self.choices, list(self.said), self.paid, self.done)
         twin.world, twin.state = await asyncio.to_thread(self.game.enter, **_INFOS)
         for command in self.said:
             twin.state, _, _ = twin.world.step(command)
@@ -220,9 +220,9 @@ class TextWorldPlay:
             self.advice = state.policy_commands
         return self.advice[0] if self.advice else "look"
 
-    def _observe(self, text: str, brief: tuple[Message, ...] = ()) -> Observation:
+    def _observe(self, text: str, system: tuple[Message, ...] = ()) -> Observation:
         choices = tuple(self.state.admissible_commands) if self.choices else ()
-        return Observation((Message(Role.USER, _plain(text)),), system=brief, choices=choices)
+        return Observation((Message(Role.USER, _plain(text)),), system=system, choices=choices)
 
 
 _INFOS = dict.fromkeys(("admissible_commands", "objective", "won", "lost", "score", "max_score"), True)

@@ -101,9 +101,9 @@ class TablePlay:
     seed: str
     turns: int
     choices: bool = False
-    used: int = 0
+    turns_taken: int = 0
     cost: float = 0.0
-    over: bool = False
+    done: bool = False
     chances: list[float] = field(default_factory=list)  # one for each action; forks share them
 
     def __post_init__(self) -> None:
@@ -112,16 +112,16 @@ class TablePlay:
             self.chances = [rng.random() for _ in range(self.turns)]
 
     async def start(self) -> Observation:
-        brief = f"{self.table.goal} Say one action: {', '.join(self.table.actions)}."
-        return self._observe((Message(Role.SYSTEM, brief),))
+        system = f"{self.table.goal} Say one action: {', '.join(self.table.actions)}."
+        return self._observe((Message(Role.SYSTEM, system),))
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over:
+        if self.done:
             raise InfrastructureError(f"{self.table.name} was given an action after its end: play each world once")
-        outcome = self.table.draw(self.state, self._parse(action.text), self.chances[self.used])
-        self.state, self.cost, self.used = outcome.state, self.cost + outcome.cost, self.used + 1
-        if outcome.ended or self.used >= self.turns:
-            self.over = True
+        outcome = self.table.draw(self.state, self._parse(action.text), self.chances[self.turns_taken])
+        self.state, self.cost, self.turns_taken = outcome.state, self.cost + outcome.cost, self.turns_taken + 1
+        if outcome.ended or self.turns_taken >= self.turns:
+            self.done = True
             info = {f"{self.table.name}/return": self.cost}
             return Step(None, {agent: float(outcome.won)}, done=True, success=outcome.won, info=info)
         return Step(self._observe(remark=self.table.remarks.get(outcome.cost, "")), {agent: 0.0})
@@ -131,7 +131,15 @@ class TablePlay:
 
     async def fork(self) -> TablePlay:
         return TablePlay(
-            self.table, self.state, self.seed, self.turns, self.choices, self.used, self.cost, self.over, self.chances
+            self.table,
+            self.state,
+            self.seed,
+            self.turns,
+            self.choices,
+            self.turns_taken,
+            self.cost,
+            self.done,
+            self.chances,
         )
 
     def state_key(self) -> str:
@@ -144,7 +152,7 @@ class TablePlay:
 
     def _wins(self) -> bool:
         state = self.state
-        for chance in self.chances[self.used :]:
+        for chance in self.chances[self.turns_taken :]:
             outcome = self.table.draw(state, self.table.policy[state], chance)
             if outcome.ended:
                 return outcome.won
@@ -154,11 +162,11 @@ class TablePlay:
     def _lucky(self, otherwise: int) -> int:
         """The first action of a shortest play that wins, given what chance will do; `otherwise` where none does."""
         first: Mapping[int, int] = {}
-        for used in range(self.used, self.turns):
+        for turns_taken in range(self.turns_taken, self.turns):
             reached: dict[int, int] = {}
             for state in first or (self.state,):
                 for action in self.table.possible(state):
-                    outcome = self.table.draw(state, action, self.chances[used])
+                    outcome = self.table.draw(state, action, self.chances[turns_taken])
                     opening = first.get(state, action)
                     if outcome.won:
                         return opening
@@ -178,7 +186,7 @@ class TablePlay:
             raise ActionError(f'"{said}" is not possible here.')
         return action
 
-    def _observe(self, brief: tuple[Message, ...] = (), remark: str = "") -> Observation:
+    def _observe(self, system: tuple[Message, ...] = (), remark: str = "") -> Observation:
         text = f"{remark} {self.table.describe(self.state)}".strip()
         choices = tuple(self.table.actions[a] for a in self.table.possible(self.state)) if self.choices else ()
-        return Observation((Message(Role.USER, text),), system=brief, choices=choices)
+        return Observation((Message(Role.USER, text),), system=system, choices=choices)

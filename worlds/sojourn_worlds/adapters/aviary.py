@@ -162,7 +162,7 @@ class AviaryPlay:
         self.toolbox: Toolbox | None = None
         self.taken: list[list[ToolCall]] = []
         self.total = 0.0
-        self.over = False
+        self.done = False
 
     async def start(self) -> Observation:
         self.env = self.world.build(self.task)
@@ -174,7 +174,7 @@ class AviaryPlay:
         return Observation(said or (Message(Role.USER, "Begin."),), system=brief, tools=self.toolbox.tools)
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over or self.toolbox is None:
+        if self.done or self.toolbox is None:
             raise InfrastructureError(f"{self._name()} was given an action after its end: play each world once")
         calls = self.toolbox.read(action)
         self.taken.append(calls)
@@ -195,13 +195,13 @@ class AviaryPlay:
         paid = {agent: float(reward) * self.world.scale}
         truncated = bool(truncated) or len(self.taken) >= self.world.turns
         if done or truncated:
-            self.over = True
+            self.done = True
             won = self.total > self.world.solved
             return Step(None, paid, done=True, success=won, info={**info, "truncated": float(not done)})
         return Step(Observation(messages, tools=self.toolbox.tools), paid, info=info)
 
     async def close(self) -> None:
-        env, self.env, self.over = self.env, None, True
+        env, self.env, self.done = self.env, None, True
         if env is not None:
             await settled(env.close())
 

@@ -125,9 +125,9 @@ class BrowserGymPlay:
         self.world, self.task = world, task
         self.child: Child | None = None
         self.goal = self.page = ""
-        self.used = 0
+        self.turns_taken = 0
         self.total = 0.0
-        self.over = False
+        self.done = False
 
     async def start(self) -> Observation:
         world = self.world
@@ -151,35 +151,35 @@ class BrowserGymPlay:
         return Observation((Message(Role.USER, said),), system=(Message(Role.SYSTEM, brief),))
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over or self.child is None:
+        if self.done or self.child is None:
             raise InfrastructureError(f"{self.task.data['id']} was given an action after its end: play each world once")
         if not action.text.strip() or len(action.text) > LONGEST_ACTION:
             raise ActionError(f"an action must have from 1 to {LONGEST_ACTION} characters")
         try:
             seen = await self.child.ask(0, "step", self.world.timeout_s, action=action.text.strip())
         except InfrastructureError:
-            self.over = True
+            self.done = True
             return Step(None, {agent: 0.0}, done=True, success=False, info={"lost": 1.0})
-        self.used += 1
+        self.turns_taken += 1
         self.total += seen["reward"]
         if not math.isfinite(self.total):
             raise InfrastructureError(f"{self.task.data['id']} gave a reward that is no finite number")
         paid = {agent: seen["reward"] * self.world.scale}
         info = {"error": float(bool(seen["error"]))}
-        if seen["terminated"] or seen["truncated"] or self.used >= self.world.turns:
-            self.over = True
+        if seen["terminated"] or seen["truncated"] or self.turns_taken >= self.world.turns:
+            self.done = True
             info["truncated"] = float(not seen["terminated"])
             return Step(None, paid, done=True, success=self.total > self.world.solved, info=info)
         return Step(Observation((Message(Role.USER, self._read(seen)),)), paid, info=info)
 
     async def close(self) -> None:
-        child, self.child, self.over = self.child, None, True
+        child, self.child, self.done = self.child, None, True
         if child is not None:
             await child.close()
 
     def state_key(self) -> str:
         """What is on the page, and how many turns are left."""
-        key = f"{self.task.data['id']}/{self.goal}/{self.page}/{self.world.turns - self.used}"
+        key = f"{self.task.data['id']}/{self.goal}/{self.page}/{self.world.turns - self.turns_taken}"
         return hashlib.sha256(key.encode()).hexdigest()[:16]
 
     def _read(self, seen: Mapping[str, Any]) -> str:

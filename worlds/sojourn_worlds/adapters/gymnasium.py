@@ -140,7 +140,7 @@ class GymnasiumPlay:
         self.mask: Any = None
         self.taken: list[Any] = []
         self.total = 0.0
-        self.over = False
+        self.done = False
 
     async def start(self) -> Observation:
         self.env = self.world.build(self.task)
@@ -153,7 +153,7 @@ class GymnasiumPlay:
         return self._observe((Message(Role.SYSTEM, f"{about} {how}"),))
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over:
+        if self.done:
             raise InfrastructureError(f"{self.task.data['id']} was given an action after its end: play each world once")
         chosen = spaces.read(self.env.action_space, action.text, self.names)
         if self.mask is not None and not self.mask[int(chosen) - int(self.env.action_space.start)]:
@@ -166,14 +166,14 @@ class GymnasiumPlay:
         paid = {agent: float(reward) * self.world.scale}
         truncated = bool(truncated) or len(self.taken) == self.world.turns
         if terminated or truncated:
-            self.over = True
+            self.done = True
             success = bool(info.get("is_success", self.total > self.world.solved))
             return Step(None, paid, done=True, success=success, info={"truncated": float(not terminated)})
         self._see(seen, info)
         return Step(self._observe(), paid)
 
     async def close(self) -> None:
-        env, self.env, self.over = self.env, None, True
+        env, self.env, self.done = self.env, None, True
         if env is not None:
             env.close()
 

@@ -118,8 +118,8 @@ class MCPPlay:
         self.session: Session | None = None
         self.toolbox: Toolbox | None = None
         self.calls: list[Called] = []
-        self.used = 0
-        self.over = False
+        self.turns_taken = 0
+        self.done = False
         if world.command:
             self.fork = self._fork
 
@@ -137,15 +137,15 @@ class MCPPlay:
         return Observation((asked,), system=brief, tools=self.toolbox.tools)
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over or self.toolbox is None:
+        if self.done or self.toolbox is None:
             raise InfrastructureError("an mcp world was given an action after its end: play each world once")
         calls = self.toolbox.read(action)
-        self.used += 1
+        self.turns_taken += 1
         answers: list[Message] = []
         failed = False
         for call in calls:
             if call.name == FINISH.name:
-                self.over = True
+                self.done = True
                 reward = await self._judged(call.arguments.get("answer", ""))
                 info = {"error": float(failed)} if answers else {}
                 return Step(None, {agent: reward}, done=True, success=reward > 0, info=info)
@@ -153,8 +153,8 @@ class MCPPlay:
             self.calls.append(made)
             failed = failed or made.error
             answers.append(answer(action, call, f"error: {made.text}" if made.error else made.text))
-        if self.used >= self.world.turns:
-            self.over = True
+        if self.turns_taken >= self.world.turns:
+            self.done = True
             info = {"truncated": 1.0, "error": float(failed)}
             return Step(None, {agent: 0.0}, done=True, success=False, info=info)
         seen = Observation(tuple(answers), tools=self.toolbox.tools)
@@ -166,7 +166,7 @@ class MCPPlay:
         return await self.session.call(name, arguments)
 
     async def close(self) -> None:
-        session, self.session, self.over = self.session, None, True
+        session, self.session, self.done = self.session, None, True
         if session is not None:
             await session.close()
 
@@ -176,7 +176,7 @@ class MCPPlay:
         await twin.start()
         for made in self.calls:
             twin.calls.append(await twin.call(made.name, **made.arguments))
-        twin.used, twin.over = self.used, self.over
+        twin.turns_taken, twin.done = self.turns_taken, self.done
         return twin
 
     async def _judged(self, given: str | float) -> float:

@@ -133,8 +133,8 @@ class NemoGymPlay:
         self.toolbox: Toolbox | None = None
         self.calls: list[ToolCall] = []
         self.output: list[dict[str, Any]] = []
-        self.used = 0
-        self.over = False
+        self.turns_taken = 0
+        self.done = False
 
     async def start(self) -> Observation:
         asked = self.task.data["responses_create_params"]
@@ -152,10 +152,10 @@ class NemoGymPlay:
         return Observation(rest or (Message(Role.USER, "Begin."),), system=brief, tools=self._tools())
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over:
+        if self.done:
             raise InfrastructureError(f"{self.world.url} was given an action after its end: play each world once")
         calls = self._read(action)
-        self.used += 1
+        self.turns_taken += 1
         if not calls:
             return await self._judged(agent, action.text)
         answers: list[Message] = []
@@ -165,20 +165,20 @@ class NemoGymPlay:
             failed = failed or status >= 400
             answers.append(answer(action, call, f"error: {text}" if status >= 400 else text))
         info = {"error": float(failed)}
-        if self.used >= self.world.turns:
-            self.over = True
+        if self.turns_taken >= self.world.turns:
+            self.done = True
             return Step(None, {agent: 0.0}, done=True, success=False, info={**info, "truncated": 1.0})
         return Step(Observation(tuple(answers), tools=self._tools()), {agent: 0.0}, info=info)
 
     async def close(self) -> None:
-        self.over = True
+        self.done = True
 
     async def fork(self) -> NemoGymPlay:
         twin = type(self)(self.world, self.task)
         await twin.start()
         for call in self.calls:
             await twin._call(call)
-        twin.used, twin.over = self.used, self.over
+        twin.turns_taken, twin.done = self.turns_taken, self.done
         return twin
 
     def _read(self, action: Message) -> list[ToolCall]:
@@ -204,7 +204,7 @@ class NemoGymPlay:
         return status, text
 
     async def _judged(self, agent: str, text: str) -> Step:
-        self.over = True
+        self.done = True
         content = [{"type": "output_text", "text": text, "annotations": []}]
         said = {"type": "message", "id": "answer", "role": "assistant", "status": "completed", "content": content}
         response = {

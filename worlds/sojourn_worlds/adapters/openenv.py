@@ -117,7 +117,7 @@ class OpenEnvPlay:
         self.seen: Mapping[str, Any] = {}
         self.taken: list[Mapping[str, Any]] = []
         self.total = 0.0
-        self.over = False
+        self.done = False
 
     async def start(self) -> Observation:
         self.toolbox = Toolbox.of([_act(await self.world.schema())], self.world.form, "openenv")
@@ -134,7 +134,7 @@ class OpenEnvPlay:
         return Observation((Message(Role.USER, said),), system=brief, tools=self.toolbox.tools)
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over or self.toolbox is None:
+        if self.done or self.toolbox is None:
             raise InfrastructureError(f"{self.world.url} was given an action after its end: play each world once")
         call, data = None, self._in_words(action)
         if data is None:
@@ -152,7 +152,7 @@ class OpenEnvPlay:
         paid = {agent: reward * self.world.scale}
         done = bool(reply.get("done"))
         if done or len(self.taken) >= self.world.turns:
-            self.over = True
+            self.done = True
             won = self.total > self.world.solved
             return Step(None, paid, done=True, success=won, info={"truncated": float(not done)})
         said = await self._say()
@@ -160,7 +160,7 @@ class OpenEnvPlay:
         return Step(Observation((message,), tools=() if self.world.text else self.toolbox.tools), paid)
 
     async def close(self) -> None:
-        socket, self.socket, self.over = self.socket, None, True
+        socket, self.socket, self.done = self.socket, None, True
         if socket is not None:
             await socket.close()
 
@@ -170,7 +170,7 @@ class OpenEnvPlay:
         await twin._connect()
         for data in self.taken:
             twin.seen = (await twin._ask("step", data))["observation"]
-        twin.taken, twin.total, twin.over = list(self.taken), self.total, self.over
+        twin.taken, twin.total, twin.done = list(self.taken), self.total, self.done
         return twin
 
     def state_key(self) -> str:

@@ -151,21 +151,21 @@ class PettingZooPlay:
         self.mine = (world.seat or others[task.seed % len(others)]) if others else ""
         self.told: frozenset[str] = frozenset()
         self.taken: list[Any] = []  # all actions, those of the world's own players too
-        self.used = 0
+        self.turns_taken = 0
         self.owed: dict[str, float] = {}  # for what the world's own players did before anybody else moved
         self.said = ""
-        self.over = False
+        self.done = False
 
     async def start(self) -> Observation:
         self.env = self.world.build()
         self.env.reset(seed=self.task.seed)
         self._go_on(self.owed)
-        if self.over:
+        if self.done:
             raise InfrastructureError(f"pettingzoo: {self.world.id} was over before anybody moved")
         return self._observe()
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over:
+        if self.done:
             raise InfrastructureError(f"{self.world.id} was given an action after its end: play each game once")
         if agent != self.mover:
             raise InfrastructureError(f"{self.world.id}: {agent} moves when it is the turn of {self.mover}")
@@ -174,17 +174,17 @@ class PettingZooPlay:
             raise ActionError(f"{action.text.strip()} is not possible now, say one of {', '.join(self._possible())}")
         paid, self.owed = dict(self.owed), {}
         self._take(chosen, paid)
-        self.used += 1
+        self.turns_taken += 1
         self._go_on(paid)
         rewards = self._shared(paid)
-        if self.over or self.used == self.world.turns:
-            truncated = float(not self.over)
-            self.over = True
+        if self.done or self.turns_taken == self.world.turns:
+            truncated = float(not self.done)
+            self.done = True
             return Step(None, rewards, done=True, info={"truncated": truncated})
         return Step(self._observe(), rewards)
 
     async def close(self) -> None:
-        env, self.env, self.over = self.env, None, True
+        env, self.env, self.done = self.env, None, True
         if env is not None:
             env.close()
 
@@ -202,13 +202,13 @@ class PettingZooPlay:
 
     def state_key(self) -> str:
         """What looks alike to the same seat is the same state, with as many turns left where those are limited."""
-        left = f"/{self.world.turns - self.used}" if self.world.turns else ""
+        left = f"/{self.world.turns - self.turns_taken}" if self.world.turns else ""
         return hashlib.sha256(f"{self.world.id}/{self.seat}/{self.said}{left}".encode()).hexdigest()[:16]
 
     @property
     def seat(self) -> str:
         """Who moves now, as the game calls them."""
-        return str(self.env.agent_selection) if self.env is not None and not self.over else ""
+        return str(self.env.agent_selection) if self.env is not None and not self.done else ""
 
     @property
     def mover(self) -> str:
@@ -234,7 +234,7 @@ class PettingZooPlay:
             else:
                 self.said = self._say()
                 return
-        self.over = True
+        self.done = True
 
     def _take(self, action: Any, paid: dict[str, float]) -> None:
         self.env.step(action)

@@ -158,7 +158,7 @@ class VerifiersPlay:
         self.number = -1
         self.heard: list[Message] = []
         self.toolbox: Toolbox | None = None
-        self.over = False
+        self.done = False
 
     async def start(self) -> Observation:
         self.child = await self.world.child()
@@ -170,13 +170,13 @@ class VerifiersPlay:
         return self._observe(event)
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over:
+        if self.done:
             raise InfrastructureError(f"{self.world.taskset} was given an action after its end: play each world once")
         event = await self._ask("step", message=self._message(action))
         self.heard.append(action)
         if "done" not in event:
             return Step(self._observe(event), {agent: 0.0})
-        self.over = True
+        self.done = True
         if not event["ok"] or event["reward"] is None:
             raise InfrastructureError(f"verifiers: the episode failed: {_ended(event)}")
         reward = float(event["reward"])
@@ -187,7 +187,7 @@ class VerifiersPlay:
         return Step(None, {agent: reward * self.world.scale}, done=True, success=won, info=metrics)
 
     async def close(self) -> None:
-        child, self.child, self.over = self.child, None, True
+        child, self.child, self.done = self.child, None, True
         if child is not None and child.alive and self.number >= 0:
             await child.ask(self.number, "close", self.world.timeout_s)
 

@@ -163,7 +163,7 @@ class DesktopEnv:
         self._over = True
         return Step(None, {agent: float(right)}, done=True, success=right)
 
-    def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
+    def _observe(self, system: tuple[Message, ...] = ()) -> Observation:
         assert self._shown is not None
         images: tuple[str, ...] = ()
         if self._config.observation != "text":
@@ -171,7 +171,7 @@ class DesktopEnv:
             images = (hashlib.sha256(picture).hexdigest(),)
             self.blobs[images[0]] = picture
         text = "" if self._config.observation == "screenshot" else describe(self._shown)
-        return Observation((Message(Role.USER, text, images=images),), system=brief)
+        return Observation((Message(Role.USER, text, images=images),), system=system)
 
 
 def describe(shown: Mapping[str, Any]) -> str:

@@ -26,7 +26,9 @@ from sojourn_worlds.devices.table import Property, State, devices
 from sojourn_worlds.people import TellingEnv
 
 DIFFICULTY = ("place", "devices", "requests", "relative", "mode", "shown", "turns")
-BRIEF = "Do what the user wants with the devices and change nothing else, then call done. Some settings need others."
+SYSTEM_PROMPT = (
+    "Do what the user wants with the devices and change nothing else, then call done. Some settings need others."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +92,7 @@ class Panel:
 
     errand: Errand
     data: Mapping[str, Any]
-    used: int = 0
+    turns_taken: int = 0
     finished: bool = False
     best: frozenset[str] = frozenset()  # what has been right at some time
     state: State = field(init=False)
@@ -100,7 +102,7 @@ class Panel:
         self.state = dict(self.errand.initial)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Panel:
-        twin = Panel(self.errand, self.data, self.used, self.finished, self.best)
+        twin = Panel(self.errand, self.data, self.turns_taken, self.finished, self.best)
         twin.state, twin.info = dict(self.state), dict(self.info)
         return twin
 
@@ -129,7 +131,7 @@ class Panel:
         """See the state of a device."""
         if device not in self.errand.devices.names():
             raise ValueError(f"there is no {device[:30]!r}, use one of {', '.join(self.errand.devices.names())}")
-        self.used += 1
+        self.turns_taken += 1
         self.info = {}
         return self._shown(device)
 
@@ -149,7 +151,7 @@ class Panel:
     def reward(self) -> float | None:
         if self.finished:
             return self.errand.worth(self.state)
-        return None if self.used < self.data["turns"] else 0.0
+        return None if self.turns_taken < self.data["turns"] else 0.0
 
     def success(self) -> bool:
         return self.finished and self.state == self.errand.target
@@ -164,7 +166,14 @@ class Panel:
         return f"set_{path.replace('.', '_')}({said})"
 
     def state_key(self) -> str:
-        known = [self.errand.wishes, self.errand.initial, self.state, self.used, sorted(self.best), self.finished]
+        known = [
+            self.errand.wishes,
+            self.errand.initial,
+            self.state,
+            self.turns_taken,
+            sorted(self.best),
+            self.finished,
+        ]
         return json.dumps(known, sort_keys=True)
 
     def _shown(self, device: str) -> str:
@@ -178,7 +187,7 @@ class Panel:
     def _set(self, path: str, value: int | str) -> str:
         before, wrong = dict(self.state), self._distance()
         self.errand.devices.write(self.state, path, value)
-        self.used += 1
+        self.turns_taken += 1
         right = frozenset(self.errand.reached(self.state))
         self.info = {
             "tool_score": 1.0 if self._distance() < wrong else -1.0,
@@ -202,7 +211,7 @@ def _interface(panel: Panel, form: Literal["both", "text", "native"]) -> Interfa
     for function in (Panel.set_state, Panel.look, Panel.done):
         if function is not Panel.set_state or panel.data["mode"] != "function":
             methods[function.__name__] = method_of(function.__name__, function, "devices")
-    lines = [BRIEF]
+    lines = [SYSTEM_PROMPT]
     if form != "native":
         lines += ["Say one of these calls:", *(f"{m.signature}: {m.tool.description}" for m in methods.values())]
     return Interface("devices", "\n".join(lines), methods, form)

@@ -68,7 +68,7 @@ SIMPLIFICATIONS = ("teleportAction", "openDoors", "openContainers", "selfWaterin
 ELECTRICAL = ("power-component", "conductivity")  # parts of the names of tasks that need electrical actions
 ENTRY = "scienceworld.runtime.pythonapi.PythonInterface"
 OPTIONS = ("-Xmx1g", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
-BRIEF = (
+SYSTEM_PROMPT = (
     "{task}\nSay one action, such as: look around, inventory, look at X, open X, go to kitchen, {teleport}pick up X, "
     "focus on X, move X to Y, pour X in Y, mix X, use X on Y, activate X, connect X to Y, read X, wait, wait1. "
     "Where you are asked which of several is meant, say its number."
@@ -149,7 +149,7 @@ class ScienceWorldPlay:
     said: list[str] = field(default_factory=list)
     shown: str = ""
     best: float = 0.0  # score so far
-    over: bool = False
+    done: bool = False
     planned: list[str] = field(default_factory=list)
     hopeless: bool = False  # the expert found nothing to do
     gold: tuple[str, list[str]] | None = None  # the room where it begins, and the package's path; once it was asked for
@@ -162,7 +162,7 @@ class ScienceWorldPlay:
         await asyncio.to_thread(self._enter)
         task = " ".join(self.server.getTaskDescription().split())
         teleport = "teleport to kitchen, " if "teleportAction" in self.task.data["simplifications"] else ""
-        return self._observe((Message(Role.SYSTEM, BRIEF.format(task=task, teleport=teleport)),))
+        return self._observe((Message(Role.SYSTEM, SYSTEM_PROMPT.format(task=task, teleport=teleport)),))
 
     def _enter(self) -> None:
         with self.lease.alone() as machine:  # of the play before, an abandoned step may be running still
@@ -177,7 +177,7 @@ class ScienceWorldPlay:
             self.shown = server.step(action)
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over or self.server is None:
+        if self.done or self.server is None:
             raise InfrastructureError("scienceworld was given an action before its start or after its end")
         said = " ".join(action.text[:200].lower().split())
         if not said or len(action.text) > 200 or not said.isprintable():  # half a character cannot be sent to Java
@@ -192,8 +192,8 @@ class ScienceWorldPlay:
         self.best += gain
         won = completed and score >= 1
         reward = gain if self.task.data["partial"] else float(won)
-        self.over = completed or score < 0 or len(self.said) >= self.task.data["turns"]
-        if self.over:
+        self.done = completed or score < 0 or len(self.said) >= self.task.data["turns"]
+        if self.done:
             return Step(None, {agent: reward}, done=True, success=won)
         return Step(self._observe(), {agent: reward})
 
@@ -210,7 +210,7 @@ class ScienceWorldPlay:
         """By playing the same actions again."""
         planned = list(self.planned)
         twin = ScienceWorldPlay(
-            self.task, self.shared, list(self.said), "", self.best, self.over, planned, self.hopeless
+            self.task, self.shared, list(self.said), "", self.best, self.done, planned, self.hopeless
         )
         try:
             await asyncio.to_thread(twin._enter)
@@ -249,6 +249,6 @@ class ScienceWorldPlay:
             begin()
         return found
 
-    def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
+    def _observe(self, system: tuple[Message, ...] = ()) -> Observation:
         lines = (" ".join(line.split()) for line in self.shown.splitlines())
-        return Observation((Message(Role.USER, "\n".join(filter(None, lines))),), system=brief)
+        return Observation((Message(Role.USER, "\n".join(filter(None, lines))),), system=system)

@@ -36,7 +36,7 @@ class Desk:
     user: Customer | SpokenUser
     turns: int
     database: Database
-    used: int = 0
+    turns_taken: int = 0
     found: str = ""  # the customer who was looked up last
     seen: set[str] = field(default_factory=set)  # what was looked up
     confirmed: set[str] = field(default_factory=set)  # orders
@@ -44,7 +44,7 @@ class Desk:
     answers: dict[int, str | float] = field(default_factory=dict)  # by number of the wish, what was told last
     reached: set[str] = field(default_factory=set)  # subgoals
     broken: int = 0  # how often the rules were
-    over: bool = False
+    done: bool = False
     info: dict[str, float] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Desk:
@@ -69,7 +69,7 @@ class Desk:
             self.confirmed |= {order for order in re.findall(r"W\d{4}", text.upper()) if order in self._wished()}
             self._reach(*(f"confirmed {order}" for order in self.confirmed))
         self._answer(text, current)
-        self.over = STOP in answer
+        self.done = STOP in answer
         self._tell(before, worked=None)
         return f"Customer: {answer.replace(STOP, '').strip()}"
 
@@ -137,8 +137,8 @@ class Desk:
 
     def finish(self) -> None:
         """End the talk."""
-        self.used += 1
-        self.over = True
+        self.turns_taken += 1
+        self.done = True
         self.info = {
             "database": float(digest(self.database) == digest(self.case.gold)),
             "told": float(self._all_told()),
@@ -147,14 +147,14 @@ class Desk:
         }
 
     def reward(self) -> float | None:
-        if not self.over:
-            return None if self.used < self.turns else 0.0
+        if not self.done:
+            return None if self.turns_taken < self.turns else 0.0
         return float(self.success())
 
     def success(self) -> bool:
         right = self._all_told() and self.denied == self.case.denials and not self.broken
         asked = self.user.finished if isinstance(self.user, Customer) else True  # whether there is anything else
-        return self.over and right and asked and digest(self.database) == digest(self.case.gold)
+        return self.done and right and asked and digest(self.database) == digest(self.case.gold)
 
     def expert(self) -> str:
         """Asks what the rules demand, though it knows what will be answered."""
@@ -170,9 +170,9 @@ class Desk:
             sorted(self.denied.items()),
             sorted(self.answers.items()),
             self.broken,
-            self.used,
+            self.turns_taken,
             self.found,
-            self.over,
+            self.done,
         ]
         return json.dumps([digest(self.database), self.case.wishes[0].said, self.case.user, talk, sets, known])
 
@@ -290,7 +290,7 @@ class Desk:
         self.reached |= set(goals)
 
     def _tell(self, before: int, worked: bool | None) -> None:
-        self.used += 1
+        self.turns_taken += 1
         self.info = {"subgoal": float(len(self.reached) > before)}
         if worked is not None:
             self.info |= {"tool_score": 1.0 if worked else -1.0, "verified": float(worked)}

@@ -174,7 +174,7 @@ class SocialEnv:
         """The world's own seat acts, where it has one and it is its turn."""
         if self.opponent == "self" or self.talk.over or self.talk.mover == self.role:
             return
-        rng = random.Random(f"social {self.seed} {self.talk.used}")
+        rng = random.Random(f"social {self.seed} {self.talk.turns_taken}")
         said = player.expert(self.talk, self.weights) if self.opponent == "expert" else player.chance(self.talk, rng)
         self._act(Message(Role.ASSISTANT, said))
 

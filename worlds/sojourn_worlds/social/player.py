@@ -17,7 +17,7 @@ def expert(talk: Talk, weights: Mapping[str, float], rounds: int = ROUNDS) -> st
     """Answers truly, asks where knowing counts, comes from its own best to the fair deal in so many `rounds`, and takes
     what is as good as that, or, when time is short, what is better than nothing. It gives way to offers alone, not to
     one who waits."""
-    me, left = talk.seats[talk.mover], talk.turns - talk.used
+    me, left = talk.seats[talk.mover], talk.turns - talk.turns_taken
     if talk.asked and talk.asked not in talk.seats[OTHER[talk.mover]].learnt and left > 4:
         return f'tell("{talk.asked}", "{talk.scene.favourites(talk.mover, talk.asked)[0]}")'
     unknown = [issue for issue in talk.scene.issues if issue not in me.learnt]
@@ -34,7 +34,7 @@ def expert(talk: Talk, weights: Mapping[str, float], rounds: int = ROUNDS) -> st
 
 def chance(talk: Talk, rng: random.Random) -> str:
     """Offers anything, and accepts every second offer, and the last."""
-    if talk.bid is not None and (rng.random() < 0.5 or talk.turns - talk.used <= 2):
+    if talk.bid is not None and (rng.random() < 0.5 or talk.turns - talk.turns_taken <= 2):
         return "accept()"
     return f'offer("{written(rng.choice(talk.scene.deals))}")'
 

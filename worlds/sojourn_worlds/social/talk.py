@@ -34,7 +34,7 @@ class Talk:
 
     scene: Scene
     turns: int
-    used: int = 0
+    turns_taken: int = 0
     mover: str = "ann"
     bid: dict[str, str] | None = None  # on the table, of the one who does not move
     asked: str = ""  # the issue that the mover was asked about last
@@ -47,7 +47,7 @@ class Talk:
 
     @property
     def over(self) -> bool:
-        return self.deal is not None or self.used >= self.turns or any(seat.left for seat in self.seats.values())
+        return self.deal is not None or self.turns_taken >= self.turns or any(seat.left for seat in self.seats.values())
 
     def say(self, text: str) -> None:
         """Say something."""
@@ -95,7 +95,7 @@ class Talk:
     @property
     def key(self) -> tuple[Any, ...]:
         seats = [(s.offers, sorted(s.learnt), sorted(s.told), s.wrongs, s.left) for s in self.seats.values()]
-        return self.used, self.mover, self.bid, self.asked, self.deal, seats, self.heard
+        return self.turns_taken, self.mover, self.bid, self.asked, self.deal, seats, self.heard
 
     def _issue(self, issue: str) -> str:
         name = issue.strip().lower()
@@ -128,6 +128,6 @@ class Talk:
     def _pass(self, what: str) -> None:
         """The turn goes to the other, who hears what was done."""
         self.heard = f"{self.mover.capitalize()} {what}."
-        self.used += 1
+        self.turns_taken += 1
         self.bid, self.asked = None if what != "accepts" else self.bid, ""
         self.mover = OTHER[self.mover]

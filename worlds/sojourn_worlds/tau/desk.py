@@ -1,4 +1,4 @@
-"""The desk of the agent: the tools of a domain, the talk with the customer, and the judgement."""
+"""The state of one episode: the tools of a domain, the conversation with the customer, and the judgement."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ LONGEST = 2_000  # characters of a sentence to the customer
 
 
 class Gold(NamedTuple):
-    """What is right: the digest of the database as it should be, the published actions that can be taken, and the id of
-    who calls, empty where the notes do not tell it."""
+    """The right outcome: the digest of the database as it should be, the published actions that the tools accept, and
+    the id of the caller, empty where the notes do not tell it.
+    """
 
     digest: str
     plan: tuple[Action, ...]
@@ -30,7 +31,7 @@ class Gold(NamedTuple):
 
 @dataclass(frozen=True)
 class Caller:
-    """A customer by rule, who quotes the notes of the task: all at once if `solo`, else what the question is about."""
+    """A scripted customer, who quotes the notes of the task: all at once if `solo`, else what the question is about."""
 
     problem: Problem
     solo: bool
@@ -60,11 +61,11 @@ class Desk:
     user: Caller | SpokenUser
     turns: int
     tables: Tables
-    used: int = 0
-    taken: frozenset[int] = frozenset()  # which actions of the plan
-    told: frozenset[str] = frozenset()  # facts in words
-    answer: tuple[float, ...] = ()  # the numbers that were told last
-    over: bool = False
+    turns_taken: int = 0
+    taken: frozenset[int] = frozenset()  # indices of the plan's actions that were taken
+    told: frozenset[str] = frozenset()  # facts in words that the customer was told
+    answer: tuple[float, ...] = ()  # the numbers that the customer was told last
+    done: bool = False
     info: dict[str, float] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Desk:
@@ -90,26 +91,28 @@ class Desk:
         if numbers := so_many_numbers(text, len(self._facts()[0])):
             self.answer = tuple(sorted(numbers))
         self.info = {"subgoal": float(self._right_answers() > before)}
-        self.over = STOP in answer
-        self.used += 1
+        self.done = STOP in answer
+        self.turns_taken += 1
         return f"Customer: {answer.replace(STOP, '').strip()}"
 
     def finish(self) -> None:
         """End the talk."""
-        self.used += 1
-        self.over = True
+        self.turns_taken += 1
+        self.done = True
         self.info = {"database": float(self._right()), "told": float(self._all_told())}
 
     def reward(self) -> float | None:
-        if not self.over:
-            return None if self.used < self.turns else 0.0
+        if not self.done:
+            return None if self.turns_taken < self.turns else 0.0
         return float(self.success())
 
     def success(self) -> bool:
-        return self.over and self._all_told() and self._right() and self._looked()
+        return self.done and self._all_told() and self._right() and self._looked()
 
     def expert(self) -> str:
-        """The published actions in their order, then what has to be told; a look at the customer where none was."""
+        """Returns the published actions in their order, then what has to be told; reads a record of the customer where
+        none was.
+        """
         for number, action in enumerate(self.gold.plan):
             if number not in self.taken and self._possible(action):
                 return action.said()
@@ -128,8 +131,8 @@ class Desk:
             sorted(self.told),
             self.answer,
             sorted(self.tables.read),
-            self.used,
-            self.over,
+            self.turns_taken,
+            self.done,
             talk,
         ]
         return json.dumps([self.source.domain, self.problem.id, self.tables.digest(self.source.database), known])
@@ -143,7 +146,7 @@ class Desk:
         if self.tables.digest(self.source.database) != before:  # it wrote something
             self.info |= {"tool_score": 1.0 if same else -1.0, "verified": float(bool(same))}
         self.taken |= {new} if new is not None else set()
-        self.used += 1
+        self.turns_taken += 1
         return text
 
     def _possible(self, action: Action) -> bool:
@@ -157,19 +160,19 @@ class Desk:
         return self.tables.digest(self.source.database) == self.gold.digest
 
     def _looked(self) -> bool:
-        """Whether a record of the customer's was read: their own, or of an order or a reservation of theirs."""
+        """Returns whether a record of the customer was read: their own, or one of their orders or reservations."""
         if not self.gold.customer:
             return True
         records = [(key, self.source.database[table].get(key, {})) for table, key in self.tables.read]
         return any(self.gold.customer in (key, record.get("user_id")) for key, record in records)
 
     def _facts(self) -> tuple[list[float], list[str]]:
-        """What has to be told: the different numbers, sorted, and the words."""
+        """Returns what has to be told: the different numbers, sorted, and the words."""
         numbers = {value for fact in self.problem.facts if (value := number_of(fact)) is not None}
         return sorted(numbers), [fact for fact in self.problem.facts if number_of(fact) is None]
 
     def _right_answers(self) -> int:
-        """How much was told of what has to be."""
+        """Returns how many of the facts that have to be told were told."""
         return len(self.told) + len(set(self.answer) & set(self._facts()[0]))
 
     def _all_told(self) -> bool:

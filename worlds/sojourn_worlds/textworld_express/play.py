@@ -41,15 +41,15 @@ class ExpressPlay:
         self.state: Mapping[str, Any] = {}
         self.said: list[str] = []
         self.best = 0.0  # score so far
-        self.over = False
+        self.done = False
         self.planned: list[str] = []
         self.hopeless = False  # the expert found nothing to do
 
     async def start(self) -> Observation:
         await asyncio.to_thread(self._enter)
         task = " ".join(self.server.getTaskDescription().split())
-        brief = f"{task}\nSay one action, such as: {ACTIONS[self.game.name]}."
-        return self._observe((Message(Role.SYSTEM, brief),))
+        system = f"{task}\nSay one action, such as: {ACTIONS[self.game.name]}."
+        return self._observe((Message(Role.SYSTEM, system),))
 
     def _enter(self) -> None:
         machine = self.lease.take()
@@ -58,7 +58,7 @@ class ExpressPlay:
             self.state = self.game.replay(self.server, self.said)
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over or self.server is None:
+        if self.done or self.server is None:
             raise InfrastructureError("textworld_express was given an action before its start or after its end")
         said = " ".join(action.text[:200].lower().split())
         possible = {known.lower(): known for known in self.state["validActions"]}
@@ -73,8 +73,8 @@ class ExpressPlay:
         gain = max(0.0, score - self.best)
         self.best = max(self.best, score)
         reward = gain if self.game.partial else float(won)
-        self.over = won or lost or len(self.said) >= self.game.turns
-        if self.over:
+        self.done = won or lost or len(self.said) >= self.game.turns
+        if self.done:
             return Step(None, {agent: reward}, done=True, success=won)
         return Step(self._observe(), {agent: reward})
 
@@ -85,7 +85,7 @@ class ExpressPlay:
     async def fork(self) -> ExpressPlay:
         """By playing the same actions again."""
         twin = ExpressPlay(self.game, self.shared, self.key, self.choices)
-        twin.said, twin.best, twin.over, twin.planned = list(self.said), self.best, self.over, list(self.planned)
+        twin.said, twin.best, twin.done, twin.planned = list(self.said), self.best, self.done, list(self.planned)
         try:
             await asyncio.to_thread(twin._enter)
         except BaseException:
@@ -108,7 +108,7 @@ class ExpressPlay:
             self.hopeless = not self.planned
         return self.planned[0] if self.planned else min(self.state["validActions"])
 
-    def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
+    def _observe(self, system: tuple[Message, ...] = ()) -> Observation:
         lines = (" ".join(line.split()) for line in self.state["observation"].splitlines())
         choices = tuple(sorted(self.state["validActions"])) if self.choices else ()
-        return Observation((Message(Role.USER, "\n".join(filter(None, lines))),), system=brief, choices=choices)
+        return Observation((Message(Role.USER, "\n".join(filter(None, lines))),), system=system, choices=choices)
