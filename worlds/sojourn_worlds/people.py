@@ -1,4 +1,4 @@
-"""What worlds of people and tools share: plays that tell numbers."""
+"""What worlds of conversations and tools share: environments whose info holds the game's own numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def interface_of(plain: type, name: str, form: Literal["both", "text", "native"]
 
 
 class TellingEnv(ToolsEnv):
-    """A play of a plain object whose attribute `info`, a mapping, holds the numbers of the turn just taken."""
+    """The environment of a plain object whose attribute `info`, a mapping, holds the numbers of the last turn."""
 
     async def step(self, agent: str, action: Message) -> Step:
         step = await super().step(agent, action)

@@ -1,8 +1,12 @@
 """TextWorld: quests in generated houses, as interactive fiction that is compiled and played here.
 
+A task is a generated game. An action is one of the commands that the game admits; an observation is its text. The
+reward is 1 when all quests are done, which ends the episode, as does the last of `turns` actions; with `partial` each
+quest pays its share.
+
 Generator, compiler and interpreter are those of the textworld package (Côté et al. 2018, arXiv:1806.11532; MIT), which
-plays through jericho (GPL-2.0-or-later): it comes in by this world's extra alone. What differs: only the commands that
-TextWorld calls admissible are possible, written out in full; and the banner of the games is left out.
+plays through jericho (GPL-2.0-or-later): it comes in by this world's extra alone. It differs in that only the commands
+that TextWorld calls admissible are possible, written out in full, and the banner of the games is left out.
 """
 
 from __future__ import annotations
@@ -40,9 +44,9 @@ class TextWorld:
     """Quests in a generated house: find, open, take and put what is asked for, told in prose.
 
     Every task is a game of its own, with so many `rooms` and `objects`, whose `quests` take `quest_length` commands
-    each. `instructions` tell every step of a quest ("all"), or its last one. With `partial`, every quest that is
-    done pays its share at once. A game is compiled once (in seconds, to half a megabyte), into
-    `cache`, or without it the user's own cache.
+    each. `instructions` tell every step of a quest ("all"), or its last one. With `partial`, every quest that is done
+    pays its share at once. A game is compiled once (in seconds, to half a megabyte), into `cache`, or without it into
+    the user's own cache.
     """
 
     rooms: Annotated[int, Range(1, 30)] = 4
@@ -79,7 +83,7 @@ class TextWorld:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what killed processes left half made."""
+    """Removes what killed processes left unfinished."""
     for draft in folder.glob("draft-*"):
         with contextlib.suppress(OSError):
             if time.time() - draft.stat().st_mtime > OLD_S:
@@ -92,14 +96,14 @@ def _cache_folder() -> Path:
 
 @dataclass(frozen=True)
 class Game:
-    """Where the compiled game of a task is, or will be."""
+    """The place of a task's compiled game, whether it exists or not."""
 
     data: Mapping[str, Any]
     seed: int
     folder: Path
 
     def file(self) -> Path:
-        """The compiled game, made now where nobody has yet; several processes may want it at once."""
+        """Returns the compiled game, made now if it does not exist; several processes may want it at once."""
         package = need("textworld", "sojourn-worlds[textworld]", "textworld")
         shape = {name: value for name, value in self.data.items() if name not in ("partial", "turns")}
         key = f"{package.__version__} {sorted(shape.items())} {self.seed}"
@@ -137,7 +141,7 @@ class Game:
         return options
 
     def enter(self, **infos: bool) -> tuple[Any, Any]:
-        """The package's environment, and its first state."""
+        """Returns the package's environment, and its first state."""
         package = need("textworld", "sojourn-worlds[textworld]", "textworld")
         unknown = need("jericho.jericho", "sojourn-worlds[textworld]", "textworld").UnsupportedGameWarning
         warnings.filterwarnings("ignore", category=unknown)  # of every game but the classics
@@ -200,7 +204,7 @@ class TextWorldPlay:
         self.world = self.guide = None
 
     async def fork(self) -> TextWorldPlay:
-        """By playing the same commands again in another interpreter."""
+        """Plays the same commands again in another interpreter."""
         twin = TextWorldPlay(self.game, self.key, self.choices, list(self.said), self.paid, self.done)
         twin.world, twin.state = await asyncio.to_thread(self.game.enter, **_INFOS)
         for command in self.said:
@@ -212,7 +216,7 @@ class TextWorldPlay:
         return f"{self.key}/{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}"
 
     async def expert(self) -> str:
-        """The next command of TextWorld's own plan; where nothing can be won any more, a look."""
+        """Returns the next command of TextWorld's own plan; where nothing can be won any more, "look"."""
         if self.guide is None:
             self.guide, state = await asyncio.to_thread(self.game.enter, policy_commands=True)
             for command in self.said:
@@ -229,6 +233,6 @@ _INFOS = dict.fromkeys(("admissible_commands", "objective", "won", "lost", "scor
 
 
 def _plain(text: str) -> str:
-    """Without prompt, status line and empty lines."""
+    """Returns a text without prompt, status line and empty lines."""
     lines = (" ".join(line.split()) for line in PROMPT.sub("", text).splitlines())
     return "\n".join(line for line in lines if line)

@@ -1,10 +1,13 @@
 """Environments of BrowserGym (Le Sellier De Chezelles et al. 2024, arXiv:2412.05467), in an interpreter of their own.
 
-Its pins (Playwright 1.44) rule out installing it beside newer packages. Differs from its defaults: no waiting between
-actions (`slow_mo`, `pre_observation_delay`), one action a turn, and what does not parse as an action is refused.
+A task is an environment id and a seed. An action is a call of BrowserGym's action set; an observation is the goal and
+the page's accessibility tree as text. Rewards are the environment's, times `scale`, and the episode ends when the
+environment says so, or after `turns` actions.
 
-A play's Python and browsers are its own: once an agent has acted, whatever ends or stalls them is taken for its doing,
-and the play is lost.
+Its pins (Playwright 1.44) rule out installing it beside newer packages. It differs from its defaults: no waiting
+between actions (`slow_mo`, `pre_observation_delay`), one action per turn, and what does not parse as an action is
+refused. An episode's Python and browsers are its own: once an agent has acted, whatever ends or stalls them is
+attributed to the agent, and the episode ends with the worst reward.
 """
 
 from __future__ import annotations
@@ -95,7 +98,7 @@ class BrowserGym:
         return self.plays
 
     def risks(self) -> tuple[str, ...]:
-        """Which protections do not hold on this machine, and which BrowserGym does not have."""
+        """Returns which protections do not hold on this machine, and which BrowserGym does not have."""
         return (*risks(), OPEN)
 
     @cached_property
@@ -104,7 +107,7 @@ class BrowserGym:
         return Interpreter("browsergym", self.python, packages, environment=self.environment)
 
     def tasks(self, split: str) -> Generated:
-        """The environments take turns, and each seed is used once for each."""
+        """Returns tasks in which the environments take turns; each seed is used once for each."""
         first, size = first_seed("browsergym", split), self.train if split == "train" else self.test
 
         def task(index: int) -> Task:
@@ -119,7 +122,7 @@ class BrowserGym:
 
 
 class BrowserGymPlay:
-    """One play, in a Python of its own."""
+    """One episode, in a Python of its own."""
 
     def __init__(self, world: BrowserGym, task: Task) -> None:
         self.world, self.task = world, task
@@ -178,7 +181,7 @@ class BrowserGymPlay:
             await child.close()
 
     def state_key(self) -> str:
-        """What is on the page, and how many turns are left."""
+        """Identifies what is on the page, and how many turns are left."""
         key = f"{self.task.data['id']}/{self.goal}/{self.page}/{self.world.turns - self.turns_taken}"
         return hashlib.sha256(key.encode()).hexdigest()[:16]
 

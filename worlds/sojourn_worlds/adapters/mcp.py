@@ -1,7 +1,11 @@
 """Servers of the Model Context Protocol (modelcontextprotocol.io) as worlds; package `mcp`, 1.x and 2.x alike.
 
-The tools are the server's; the tasks and how they are judged are yours. Resources, prompts, sampling and elicitation
-are not offered to the agent.
+A task is a row of the user's file, with an instruction. An action is one or several calls of the server's tools, or
+`finish`, which ends the episode; an observation is the tools' results. The reward is the user's checker's, or 1 for the
+expected answer; without `finish` the episode ends after `turns` actions, without reward.
+
+The tools are the server's; the tasks and how they are judged are the user's. Resources, prompts, sampling and
+elicitation are not offered to the agent.
 """
 
 from __future__ import annotations
@@ -33,9 +37,9 @@ FINISH = Tool(
 
 @dataclass(frozen=True)
 class Finished:
-    """What a checker judges: the row of the task, the agent's answer and calls, and the world as it was left.
+    """The input of a checker: the row of the task, the agent's answer and calls, and the world as it was left.
 
-    `call` calls any tool of the server, those too that are hidden from the agent; `folder` is the play's own.
+    `call` calls any tool of the server, those too that are hidden from the agent; `folder` is the episode's own.
     """
 
     task: Mapping[str, Any]
@@ -111,7 +115,7 @@ class MCP:
 
 
 class MCPPlay:
-    """One play: a session with the server, and the calls made in it."""
+    """One episode: a session with the server, and the calls made in it."""
 
     def __init__(self, world: MCP, task: Task) -> None:
         self.world, self.task = world, task
@@ -132,7 +136,7 @@ class MCPPlay:
                 raise ConfigError(f"mcp: the server has no tool {min(unknown)}: it has {_names(chosen)}")
             chosen = [tool for tool in chosen if tool.name in self.world.tools]
         self.toolbox = Toolbox.of([*chosen, FINISH], self.world.form, "mcp: the server")
-        brief = self.toolbox.told(self.world.brief, self.session.instructions)
+        brief = self.toolbox.system_messages(self.world.brief, self.session.instructions)
         asked = Message(Role.USER, self.task.data["instruction"])
         return Observation((asked,), system=brief, tools=self.toolbox.tools)
 
@@ -171,7 +175,8 @@ class MCPPlay:
             await session.close()
 
     async def _fork(self) -> MCPPlay:
-        """A new server, told the same calls again: equal where the server is deterministic."""
+        """Starts a new server and makes the same calls again: the states are equal where the server is
+        deterministic."""
         twin = type(self)(self.world, self.task)
         await twin.start()
         for made in self.calls:
@@ -192,7 +197,7 @@ class MCPPlay:
 
 class MCPPlayWithExpert(MCPPlay):
     def expert(self) -> str:
-        """The first call of the solution that was not made yet, in its order."""
+        """Returns the first call of the solution that was not made yet, in its order."""
         assert self.toolbox is not None
         made = [(call.name, dict(call.arguments)) for call in self.calls]
         for text in self.task.data["solution"]:

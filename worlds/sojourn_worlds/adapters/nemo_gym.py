@@ -1,8 +1,11 @@
 """Resources servers of NeMo Gym (github.com/NVIDIA-NeMo/Gym), over HTTP; nothing of it needs to be installed here.
 
-The protocol is that of its own simple agent: a row of a dataset is given to /seed_session, tools are called by POST to
-their names with the session's cookie, and /verify judges the whole response. Differs from that agent: a call that does
-not fit its schema is refused before it is made, and a play that runs out of turns is not judged.
+A task is a row of a data set. An action is one or several tool calls, or an answer, which ends the episode; an
+observation is the tools' results. The reward is the server's verification of the whole response, times `scale`.
+
+The protocol is that of its own simple agent: a row of a data set is given to /seed_session, tools are called by POST to
+their names with the session's cookie, and /verify judges the whole response. It differs from that agent: a call that
+does not fit its schema is refused before it is made, and an episode that runs out of turns is not judged.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from sojourn.tasks.splits import first_seed
 from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
 from sojourn_worlds.adapters.hooks import called
 from sojourn_worlds.adapters.listed import listed
-from sojourn_worlds.adapters.toolbox import FORMS, Form, Toolbox, answer, sendable
+from sojourn_worlds.adapters.toolbox import FORMS, Form, Toolbox, answer, require_sendable
 
 ANSWER = "Or say your answer in words: that ends the task."
 CALLED = re.compile(r"\s*(\w+)\s*\(")
@@ -88,14 +91,16 @@ class NemoGym:
 
 @dataclass
 class Session:
-    """What the server knows us by."""
+    """An HTTP session, which the server knows by its cookie."""
 
     url: str
     timeout_s: float
     cookies: dict[str, str] = field(default_factory=dict)
 
     async def post(self, path: str, body: Any) -> tuple[int, str]:
-        """The status and text of a reply; InfrastructureError where there is none, or the server itself failed."""
+        """Returns the status and text of a reply; raises `InfrastructureError` where there is none, or the server
+        itself failed.
+        """
         try:
             async with asyncio.timeout(self.timeout_s):
                 status, text = await asyncio.to_thread(self._post, path, json.dumps(body))
@@ -125,7 +130,7 @@ class Session:
 
 
 class NemoGymPlay:
-    """One play: a session, and the response as it grows."""
+    """One episode: a session, and the response as it grows."""
 
     def __init__(self, world: NemoGym, task: Task) -> None:
         self.world, self.task = world, task
@@ -182,7 +187,7 @@ class NemoGymPlay:
         return twin
 
     def _read(self, action: Message) -> list[ToolCall]:
-        """The calls of an action; none where it is an answer."""
+        """Returns the calls of an action; none where it is an answer."""
         found = CALLED.match(action.text)
         if action.calls or (self.toolbox is not None and found is not None and found[1] in self.toolbox.methods):
             if self.toolbox is None:
@@ -190,7 +195,7 @@ class NemoGymPlay:
             return self.toolbox.read(action)
         if not action.text.strip() or len(action.text) > LONGEST_ACTION:
             raise ActionError(f"an answer must have from 1 to {LONGEST_ACTION} characters")
-        sendable(action.text)
+        require_sendable(action.text)
         return []
 
     async def _call(self, call: ToolCall) -> tuple[int, str]:
@@ -230,7 +235,7 @@ class NemoGymPlay:
         if self.toolbox is None:
             said = "\n".join(filter(None, [self.world.brief, *standing]))
             return (Message(Role.SYSTEM, said),) if said else ()
-        told = self.toolbox.told(self.world.brief, *standing)
+        told = self.toolbox.system_messages(self.world.brief, *standing)
         text = "\n".join([*(message.text for message in told), ANSWER])
         return (Message(Role.SYSTEM, text),)
 

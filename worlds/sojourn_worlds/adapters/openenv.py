@@ -1,5 +1,9 @@
 """Environments that are served by OpenEnv (github.com/meta-pytorch/OpenEnv, 0.10), over its WebSocket.
 
+A task is a seed, or a row of a file. An action is a call of `act` with the fields that the server declares, or a text;
+an observation is the server's, as a list of its fields or by a function of the user's. Rewards are the server's, times
+`scale`; the episode ends when the server says so, or after `turns` actions.
+
 We speak its protocol ourselves, so nothing of it needs to be installed here: the client that it comes with brings half
 a gigabyte and pins of its own. A session lives as long as its connection; over plain HTTP a reset and the steps after
 it would not share one. Environments whose actions are MCP tools (`call_tool`) take them as any other action.
@@ -100,7 +104,7 @@ class OpenEnv:
         return (OpenEnvPlayWithExpert if self.expert else OpenEnvPlay)(self, task)
 
     async def schema(self) -> Mapping[str, Any]:
-        """What the server declares of its actions, asked once."""
+        """Returns what the server declares of its actions, asked once."""
         if not self._schema:
             said = await asyncio.to_thread(_fetched, f"{self.url.rstrip('/')}/schema", self.timeout_s)
             self._schema.update(said["action"])
@@ -108,7 +112,7 @@ class OpenEnv:
 
 
 class OpenEnvPlay:
-    """One play: a connection, and the actions so far."""
+    """One episode: a connection, and the actions so far."""
 
     def __init__(self, world: OpenEnv, task: Task) -> None:
         self.world, self.task = world, task
@@ -130,7 +134,7 @@ class OpenEnvPlay:
         if self.world.text:
             brief = (Message(Role.SYSTEM, self.world.brief),) if self.world.brief else ()
             return Observation((Message(Role.USER, said),), system=brief)
-        brief = self.toolbox.told(self.world.brief)
+        brief = self.toolbox.system_messages(self.world.brief)
         return Observation((Message(Role.USER, said),), system=brief, tools=self.toolbox.tools)
 
     async def step(self, agent: str, action: Message) -> Step:
@@ -174,12 +178,12 @@ class OpenEnvPlay:
         return twin
 
     def state_key(self) -> str:
-        """What is seen, and how many turns are left."""
+        """Identifies what is seen, and how many turns are left."""
         seen = json.dumps(self.seen, sort_keys=True, default=str)
         return hashlib.sha256(f"{seen}/{self.world.turns - len(self.taken)}".encode()).hexdigest()[:16]
 
     async def _connect(self) -> None:
-        """A session of our own, reset to the task."""
+        """Opens a session of our own, reset to the task."""
         client = need("websockets.asyncio.client", "sojourn-worlds[openenv]", "openenv")
         address = f"ws{self.world.url.rstrip('/').removeprefix('http')}/ws"
         try:
@@ -196,7 +200,7 @@ class OpenEnvPlay:
         self.seen = reply["observation"]
 
     async def _ask(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """One message and its answer; ActionError where the server says that an action does not fit its fields."""
+        """Sends one message and returns its answer; raises `ActionError` where an action does not fit its fields."""
         try:
             async with asyncio.timeout(self.world.timeout_s):
                 await self.socket.send(json.dumps({"type": kind, "data": dict(data)}))
@@ -236,7 +240,7 @@ class OpenEnvPlayWithExpert(OpenEnvPlay):
 
 
 def _act(schema: Mapping[str, Any]) -> Tool:
-    """The server's action as a tool, without what is for programs."""
+    """Returns the server's action as a tool, without the fields that are for programs."""
     fields = {key: value for key, value in schema.get("properties", {}).items() if key != "metadata"}
     required = [key for key in schema.get("required", ()) if key in fields]
     parameters = {**schema, "type": "object", "properties": fields, "required": required}

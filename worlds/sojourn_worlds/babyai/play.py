@@ -1,4 +1,4 @@
-"""One mission."""
+"""One episode of a mission."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ SYSTEM_PROMPT = (
 
 
 class BabyAIPlay:
-    """A play in `world`, an environment of the package after its reset, which belongs to this play alone."""
+    """The environment. `world` is an environment of the package after its reset, which belongs to this episode
+    alone."""
 
     def __init__(self, world: Any, key: str, discount: bool, choices: bool) -> None:
         self.world = world
@@ -82,7 +83,7 @@ class BabyAIPlay:
         return number
 
     def _look(self) -> str:
-        """The view in words; what is in view has been seen."""
+        """Returns the view in words, and records which cells have been seen."""
         grid, visible = self.world.gen_obs_grid()
         size = self.world.agent_view_size
         ahead, right = self.world.dir_vec, self.world.right_vec

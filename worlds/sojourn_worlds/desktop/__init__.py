@@ -1,9 +1,13 @@
 """A desktop: real windows on a screen of 800 by 600, a mouse and a keyboard.
 
+A task is a job with files or a form. An action is a mouse or keyboard call, or done(), which ends the episode; an
+observation is the screen as text, as a screenshot, or both. The reward is 1 if what was saved is right, else 0, and 0
+after `turns` actions.
+
 Ours, after OSWorld (Xie et al. 2024, arXiv:2404.07972). It differs in size: no virtual machine, but an X server, a
-window manager and one application in a sandbox, up in about a second. The applications are Mousepad, the text editor
-of Xfce, and three small ones of ours. What counts is what was saved: it is judged outside of the sandbox, when the
-agent says that it is done. What is written about the screen is the same in every play; pixels may differ.
+window manager and one application in a sandbox, started in about a second. The applications are Mousepad, the text
+editor of Xfce, and three small ones of ours. Only what was saved counts: it is judged outside of the sandbox. The text
+of the screen is the same in every episode; pixels may differ.
 """
 
 from __future__ import annotations
@@ -57,9 +61,9 @@ HANDS = Interface.of(Hands, "desktop", "text")
 class Desktop:
     """Real applications on a screen: edit a file, fill in a form, use a calculator, drag things into boxes.
 
-    `kinds` of tasks, by turns. `observation`: "text" (windows, and in our own applications every widget, with their
-    places: the text of an editor is not shown), "screenshot", or "both". `turns` is how many actions a play has.
-    `displays` bounds the plays under way: each has a screen of its own, of about 150 MB.
+    `kinds` of tasks, which take turns. `observation`: "text" (windows, and in our own applications every widget, with
+    their places: the text of an editor is not shown), "screenshot", or "both". `turns` is how many actions an episode
+    has. `displays` bounds the concurrent episodes: each has a screen of its own, of about 150 MB.
     """
 
     lowest_reward: ClassVar[float] = 0.0
@@ -93,7 +97,7 @@ class Desktop:
         return in_turns("desktop", self, split, self.kinds, lambda kind: {"kind": kind})
 
     async def open(self) -> None:
-        """Nothing is shared; what is missing is said now."""
+        """Checks that everything needed is installed; nothing is shared."""
         check(self.kinds)
 
     async def close(self) -> None:
@@ -104,7 +108,7 @@ class Desktop:
 
 
 class DesktopEnv:
-    """One play on a screen of its own. It cannot fork: a running program cannot be copied."""
+    """One episode on a screen of its own. It cannot fork, as a running program cannot be copied."""
 
     def __init__(self, config: Desktop, job: Job) -> None:
         self.blobs: dict[str, bytes] = {}
@@ -151,7 +155,7 @@ class DesktopEnv:
         return advise(self._job, self._shown, self._past)
 
     def state_key(self) -> str:
-        """A hash of the task and what is shown as text, and of the saved files."""
+        """Hashes the task, the text of the screen, and the saved files."""
         shown = self._shown or {}
         known = repr((self._job.goal, shown.get("windows"), shown.get("widgets"), shown.get("files"), self._over))
         return hashlib.sha256(known.encode()).hexdigest()[:16]
@@ -175,7 +179,7 @@ class DesktopEnv:
 
 
 def describe(shown: Mapping[str, Any]) -> str:
-    """A line for each window and widget: what it is called, its middle, its size, and its value."""
+    """Returns a line for each window and widget: its name, centre, size, and value."""
     lines = []
     for window in shown["windows"]:
         middle = f"{window['x'] + window['w'] // 2},{window['y'] + window['h'] // 2} {window['w']}x{window['h']}"
@@ -190,7 +194,7 @@ def describe(shown: Mapping[str, Any]) -> str:
 
 
 def _read(action: Message) -> tuple[str, dict[str, Any], str]:
-    """The name of the call, its arguments, and the call as the expert would write it."""
+    """Returns the name of the call, its arguments, and the call as the expert would write it."""
     if len(action.calls) > 1:
         raise ActionError("Make one call at a time.")
     call = action.calls[0] if action.calls else parse_call(action.text, HANDS.methods)

@@ -1,5 +1,9 @@
 """Devices of a car or a home that depend on each other, set by function calls or by writing their state.
 
+A task is a state of the devices and a user's requests. An action sets or reads a device, or says that all is done,
+which ends the episode; an observation is the result. The reward is the fraction of the necessary changes that are
+right, less what was changed besides, at least 0.
+
 After VehicleWorld (Yang et al. 2025, arXiv:2509.06736), where an agent that knows the state writes it in place of
 calling functions. Theirs is a cabin of 30 modules, 250 functions and 680 properties; ours are twenty small devices with
 rules between them, and requests are generated, so the state that they should end in is known exactly.
@@ -35,12 +39,12 @@ SYSTEM_PROMPT = (
 class Devices:
     """A car's and a home's devices that depend on each other: bring them into the state that the user wants.
 
-    `requests` settings of `devices` devices (and of those that they depend on) are asked for, numbers with chance
+    `requests` settings of `devices` devices (and of those that they depend on) are asked for, numbers with probability
     `relative` as a difference. With `mode` "function" every setting has its own calls, with "state" the agent writes
-    values by path, "both" offers both. With `shown` the first message tells the state, else one has to look.
+    values by path, "both" offers both. With `shown` the first message tells the state, else the agent has to look.
 
-    After done() the play earns the share of what had to change that is right, less what was changed besides, at least
-    0; 1 is the exact state. After `turns` actions without done() it earns nothing.
+    After done() the reward is the fraction of what had to change that is right, less what was changed besides, at least
+    0; 1 is the exact state. After `turns` actions without done() it is 0.
 
     `Task.data["answer"]` lists what has to change, needed settings included. In the info of an action that sets
     something `tool_score` is 1 where it brought the state nearer, else -1, and `subgoal` is 1 where something came
@@ -107,7 +111,7 @@ class Panel:
         return twin
 
     def __getattr__(self, name: str) -> Callable[..., str]:
-        """The calls of settings."""
+        """Returns the call of a setting."""
         verb, _, rest = name.partition("_")
         if verb not in ("set", "change") or name not in self.functions():
             raise AttributeError(f"there is no {name} here")
@@ -115,7 +119,7 @@ class Panel:
         return partial(self._set if verb == "set" else self._change, setting.path)
 
     def functions(self) -> dict[str, Property]:
-        """What the calls of settings are called; none where only states are written."""
+        """Returns the names of the settings' calls; none where only states are written."""
         if self.data["mode"] == "state":
             return {}
         named = [(p.path.replace(".", "_"), p) for p in self.errand.devices.properties.values()]
@@ -206,7 +210,7 @@ def _range(setting: Property) -> str:
 
 
 def _interface(panel: Panel, form: Literal["both", "text", "native"]) -> Interface:
-    """The calls that this panel has."""
+    """Returns the tools that this panel has."""
     methods = {name: _method(name, setting) for name, setting in panel.functions().items()}
     for function in (Panel.set_state, Panel.look, Panel.done):
         if function is not Panel.set_state or panel.data["mode"] != "function":

@@ -1,12 +1,16 @@
 """ScienceWorld: experiments of a school's science class, in a house full of things, as text.
 
-Simulator, tasks, splits and gold paths are those of the scienceworld package (Wang et al. 2022, arXiv:2203.07540;
-Apache-2.0). What differs: the reward is 1 for a task that is done (with `partial`, each gain of the package's score at
-once) and nothing for one that is spoilt; text that the simulator does not understand is refused; and the actions that
-are possible are not listed, which the package needs most of its time for.
+A task is a variation of an experiment. An action is a command; an observation is the simulator's text. The reward is 1
+for a task that is done (with `partial`, each gain of the package's score at once) and nothing for one that is spoilt;
+either ends the episode.
 
-Every play has a Java machine of its own, since simulations in one machine disturb each other; the next play uses it
-again. Its objects are made to have one hash code, without which the order of events differs from machine to machine.
+Simulator, tasks, splits and gold paths are those of the scienceworld package (Wang et al. 2022, arXiv:2203.07540;
+Apache-2.0). It differs in the reward, in that text that the simulator does not understand is refused, and in that the
+possible actions are not listed, which the package needs most of its time for.
+
+Every episode has a Java virtual machine of its own, since simulations in one machine disturb each other; the next
+episode reuses it. Its objects are made to have one hash code, without which the order of events differs from machine to
+machine.
 """
 
 from __future__ import annotations
@@ -79,8 +83,9 @@ SYSTEM_PROMPT = (
 class ScienceWorld:
     """Thirty kinds of experiments (melt, grow, mix, wire, find, measure), each in many variations, in a house.
 
-    `experiments` are taken in turn, in the package's own variations for training and testing. `simplifications` are the
-    package's. `capacity` is how many plays may be going on at once, each in a Java machine of nearly a gigabyte.
+    `experiments` take turns, in the package's own variations for training and testing. `simplifications` are the
+    package's. `capacity` is how many episodes there may be at once, each in a Java virtual machine of nearly a
+    gigabyte.
     """
 
     experiments: tuple[str, ...] = tuple(VARIATIONS)
@@ -130,7 +135,7 @@ class ScienceWorld:
         return self._machine[0]
 
     async def open(self) -> None:
-        """Keeps the machine between plays; each call needs its `close`."""
+        """Keeps the machine between episodes; each call needs its `close`."""
         await self.machine.keep()
 
     async def close(self) -> None:
@@ -207,7 +212,7 @@ class ScienceWorldPlay:
         await surely(self.lease.give_back)
 
     async def fork(self) -> ScienceWorldPlay:
-        """By playing the same actions again."""
+        """Plays the same actions again."""
         planned = list(self.planned)
         twin = ScienceWorldPlay(
             self.task, self.shared, list(self.said), "", self.best, self.done, planned, self.hopeless
@@ -220,18 +225,18 @@ class ScienceWorldPlay:
         return twin
 
     def state_key(self) -> str:
-        """Of what was done: the simulator goes on by itself, so that no state comes again."""
+        """Hashes the actions: the simulator goes on by itself, so that no state occurs again."""
         return f"{self.task.id}/{hashlib.sha256(json.dumps(self.said).encode()).hexdigest()[:16]}"
 
     async def expert(self) -> str:
-        """The next action of a plan that was tried (`expert.py`); where nothing was found to do, a look."""
+        """Returns the next action of a plan that was tried (`expert.py`); where no plan was found, a look."""
         if not self.planned and not self.hopeless:
             self.planned = await asyncio.to_thread(self._plan)
             self.hopeless = not self.planned
         return self.planned[0] if self.planned else "look around"
 
     def _plan(self) -> list[str]:
-        """Tries what to do in the play's own simulator, and plays there again what was said."""
+        """Tries plans in the episode's own simulator, and plays there again the actions taken."""
         server, data = self.server, self.task.data
         with self.lease.alone():
             if not self.gold:

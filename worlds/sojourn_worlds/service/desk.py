@@ -1,4 +1,4 @@
-"""The desk of the agent: its calls, what it has found out, and whether it did what it should."""
+"""The state of one episode: the agent's calls, what it has found out, and whether it did what it should."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class Desk:
         return self.done and right and asked and digest(self.database) == digest(self.case.gold)
 
     def expert(self) -> str:
-        """Asks what the rules demand, though it knows what will be answered."""
+        """Asks all that the rules demand, although it knows the answers."""
         if not isinstance(self.user, Customer):
             return self._act_next(len(self.case.wishes), set(), True)
         return self._act_next(self.user.stated, self.user.told, self.user.finished)
@@ -211,7 +211,7 @@ class Desk:
         return wish.call(self.case.database)
 
     def _handled(self, number: int, wish: Wish) -> bool:
-        """Done, for better or worse."""
+        """Returns whether a wish was settled, rightly or wrongly."""
         touched = self.database["orders"][wish.order] != self.case.database["orders"][wish.order]
         return touched or wish.order in self.denied or self._told(number) or wish.order in self.database["transferred"]
 
@@ -245,7 +245,8 @@ class Desk:
         return f"done, order {order}: {json.dumps(self.database['orders'][order])}"
 
     def _act(self, order: str, right: bool, goal: str, allowed: bool = True) -> None:
-        """An act that counts: `allowed` by the rules once the customer was found and the order was looked up."""
+        """Records an act that counts: `allowed` by the rules once the customer was found and the order was looked
+        up."""
         kept = allowed and self.found == self.case.user and order in self.seen
         self.broken += not kept
         before = len(self.reached)
@@ -254,20 +255,23 @@ class Desk:
         self._tell(before, worked=right and kept)
 
     def _knows_why(self, order: str) -> bool:
-        """Whether the customer has said why the order is to be cancelled; of a model's customer that is not known."""
+        """Returns whether the customer has said why the order is to be cancelled; for a model's customer that is not
+        known.
+        """
         if not isinstance(self.user, Customer):
             return True
         return any(w.order == order and f"detail {n}" in self.user.told for n, w in enumerate(self.case.wishes))
 
     def _current(self) -> int:
-        """The wish that is talked of: the one stated last; with a model's customer the first without an answer."""
+        """Returns the wish under discussion: the one stated last; with a model's customer the first without an
+        answer."""
         if isinstance(self.user, Customer):
             return self.user.stated - 1
         asked = [number for number, fact in enumerate(self.case.facts) if fact is not None]
         return next((number for number in asked if number not in self.answers), asked[-1] if asked else 0)
 
     def _answer(self, text: str, current: int) -> None:
-        """Takes a sentence as the answer to a wish; one from before the look-up answers nothing."""
+        """Takes a sentence as the answer to a wish; a sentence from before the look-up answers nothing."""
         for number, wish in enumerate(self.case.wishes):
             told = wish.told(text, current=number == current)
             if told is not None and self.found == self.case.user and wish.order in self.seen:
@@ -276,7 +280,7 @@ class Desk:
                     self._reach(f"told {number}")
 
     def _told(self, number: int) -> bool:
-        """Whether the last answer to a wish is right."""
+        """Returns whether the last answer to a wish is right."""
         return number in self.answers and self.answers[number] == self.case.facts[number]
 
     def _seen(self, name: str) -> None:

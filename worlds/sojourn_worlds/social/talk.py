@@ -1,4 +1,4 @@
-"""A talk of two seats: what they may do, and what it has come to."""
+"""The state of a negotiation of two seats: their possible acts, and the outcome so far."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Talk:
         me.wrongs += len(RUDE & set(re.findall(r"\w+", low)))
 
     def _pass(self, what: str) -> None:
-        """The turn goes to the other, who hears what was done."""
+        """Passes the turn to the other seat, which hears what was done."""
         self.heard = f"{self.mover.capitalize()} {what}."
         self.turns_taken += 1
         self.bid, self.asked = None if what != "accepts" else self.bid, ""

@@ -1,8 +1,8 @@
-"""What to do from any state of a game: the gold path, or actions that lead back to it, tried out in another game.
+"""Plans from any state of a game: the gold path, or actions that lead back to it, tried out in another game.
 
-A play that left the gold path is led back to a room of it, and the rest of the path from there is tried, without the
-actions that are not possible any more; what wins is the plan. One is found nearly always, except where things of the
-twc game were put in wrong places: then in two cases of three.
+An episode that left the gold path is led back to a room of it, and the rest of the path from there is tried, without
+the actions that are not possible any more; what wins is the plan. One is found nearly always, except where things of
+the twc game were put in wrong places: then in two cases of three.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WAYS = ("move ", "open door ")
 
 
 def plan(game: Game, machine: Machine, said: Sequence[str]) -> list[str]:
-    """Actions that win after those that were said; empty where none are found."""
+    """Returns actions that win after those that were taken; empty where none are found."""
     with game.alone():
         return _plan(game, machine, said)
 
@@ -58,7 +58,7 @@ def _plan(game: Game, machine: Machine, said: Sequence[str]) -> list[str]:
 
 
 def _rooms(game: Game, server: Any, gold: Sequence[str]) -> list[str]:
-    """The room in which each action of the gold path is done."""
+    """Returns the room in which each action of the gold path is done."""
     state = game.begin(server)
     rooms = []
     for action in gold:
@@ -68,13 +68,13 @@ def _rooms(game: Game, server: Any, gold: Sequence[str]) -> list[str]:
 
 
 def _place(state: Mapping[str, Any]) -> tuple[str, ...]:
-    """The room, and the ways that lead out of it."""
+    """Returns the room, and its exits."""
     found = ROOM.search(state["look"])
     return (found[1] if found else "", *sorted(action for action in state["validActions"] if action.startswith(WAYS)))
 
 
 def _follow(game: Game, server: Any, before: Sequence[str], actions: Sequence[str]) -> list[str] | None:
-    """Those of the actions that are possible, up to the one that wins; None where none does."""
+    """Returns those of the actions that are possible, up to the one that wins; None where none does."""
     state = game.replay(server, before)
     done: list[str] = []
     for action in actions:

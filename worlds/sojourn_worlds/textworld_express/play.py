@@ -1,4 +1,4 @@
-"""One game."""
+"""One episode of a game."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ExpressPlay:
         await surely(self.lease.give_back)
 
     async def fork(self) -> ExpressPlay:
-        """By playing the same actions again."""
+        """Plays the same actions again."""
         twin = ExpressPlay(self.game, self.shared, self.key, self.choices)
         twin.said, twin.best, twin.done, twin.planned = list(self.said), self.best, self.done, list(self.planned)
         try:
@@ -102,7 +102,7 @@ class ExpressPlay:
         return f"{self.key}/{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
     async def expert(self) -> str:
-        """The package's gold path; from states that are not on it, a way back to it."""
+        """Returns the next action of the package's gold path; from other states, of a way back to it."""
         if not self.planned and not self.hopeless:
             self.planned = await asyncio.to_thread(plan, self.game, self.lease.take(), self.said)
             self.hopeless = not self.planned
