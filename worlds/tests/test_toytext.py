@@ -149,10 +149,10 @@ async def test_the_expert_uses_the_best_policy_unless_it_would_lose_in_this_play
     table = _transition_table(("SFFF", "FHHF", "FFFF", "FFFG"), True, "map")
     play = TabularEnv(table, 2, "x", 100)
     assert table.actions[table.policy[2]] == "up"
-    assert play._wins()
+    assert play._policy_wins()
     assert play.expert() == "up"
     narrow = _transition_table(("SFFF", "HHFH", "FFFF", "FFFG"), True, "map")  # between two holes there is no safe step
-    doomed = [made for number in range(200) if not (made := TabularEnv(narrow, 0, str(number), 60))._wins()]
+    doomed = [made for number in range(200) if not (made := TabularEnv(narrow, 0, str(number), 60))._policy_wins()]
     assert 10 < len(doomed) < 190
     saved = [(await finish(made)).success for made in doomed]
     assert sum(saved) > 0.9 * len(saved)
