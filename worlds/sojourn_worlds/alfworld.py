@@ -193,7 +193,7 @@ class Players:
 class ALFWorldPlay:
     world: ALFWorld
     task: Task
-    said: list[str] = field(default_factory=list)  # commands so far
+    actions_taken: list[str] = field(default_factory=list)
     done: bool = False
     child: Child | None = None
     number: int = 0  # of the play in its process
@@ -216,7 +216,7 @@ class ALFWorldPlay:
         official = str(self.world.official / data["game"]) if "game" in data else ""
         recipe = {key: value for key, value in data.items() if key != "turns"} | {"seed": self.task.seed}
         folder = str(self.world.folder.absolute())
-        self.seen = await self._ask("start", game=official, recipe=recipe, folder=folder, said=self.said)
+        self.seen = await self._ask("start", game=official, recipe=recipe, folder=folder, said=self.actions_taken)
 
     async def _ask(self, do: str, **arguments: Any) -> Any:
         if self.child is None:
@@ -233,9 +233,9 @@ class ALFWorldPlay:
         if len(action.text) > 200 or command not in self.seen["commands"]:
             raise ActionError(f'"{command[:40]}" is not possible here.')
         self.seen = await self._ask("step", command=command)
-        self.said.append(command)
+        self.actions_taken.append(command)
         won = bool(self.seen["won"])
-        self.done = won or len(self.said) >= self.task.data["turns"]
+        self.done = won or len(self.actions_taken) >= self.task.data["turns"]
         if self.done:
             return Step(None, {agent: float(won)}, done=True, success=won)
         return Step(self._observe(self.seen["text"]), {agent: 0.0})
@@ -254,7 +254,7 @@ class ALFWorldPlay:
 
     async def fork(self) -> ALFWorldPlay:
         """Plays the same commands again in another process."""
-        twin = ALFWorldPlay(self.world, self.task, list(self.said), self.done)
+        twin = ALFWorldPlay(self.world, self.task, list(self.actions_taken), self.done)
         try:
             await twin._enter()
         finally:

@@ -171,9 +171,9 @@ class Order:
         lines = [f"A {self.wish.thing} has:"]
         for name, options, when in self.wish.attributes:
             lines.append(f"{name}: {', '.join(options)}{f' (only if {when})' if when else ''}")
-        said = [f"{name} {self.wish.values[name]}" for name in self._named(self.wish.given)]
+        known_wishes = [f"{name} {self.wish.values[name]}" for name in self._named(self.wish.given)]
         minds = [f"Any {name} will do." for name in self._named(self.wish.indifferent)]
-        wanted = f"A {self.wish.thing}, please{': ' if said else ''}{', '.join(said)}."
+        wanted = f"A {self.wish.thing}, please{': ' if known_wishes else ''}{', '.join(known_wishes)}."
         return "\n".join([*lines, f"User: {' '.join([wanted, *minds])}"])
 
     def ask(self, attribute: str) -> str:

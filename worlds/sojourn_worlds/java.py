@@ -48,11 +48,11 @@ class Machine:
             env=inherited(),
         )
         assert process.stdout is not None
-        if not (said := process.stdout.readline()).strip().isdigit():
+        if not (first_line := process.stdout.readline()).strip().isdigit():
             _end(process)
-            raise InfrastructureError(f"{world}: java does not start, it says {said!r:.80}: run `java -version`")
+            raise InfrastructureError(f"{world}: java does not start, it says {first_line!r:.80}: run `java -version`")
         threading.Thread(target=_drain, args=(process.stdout,), daemon=True, name="drains java").start()
-        gateway = java.JavaGateway(gateway_parameters=java.GatewayParameters(auto_field=True, port=int(said)))
+        gateway = java.JavaGateway(gateway_parameters=java.GatewayParameters(auto_field=True, port=int(first_line)))
         return cls(gateway, process, entry)
 
     def new(self) -> Any:
@@ -79,10 +79,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _drain(said: IO[bytes]) -> None:
+def _drain(stream: IO[bytes]) -> None:
     """Reads what the machine prints, so that it never blocks."""
     with contextlib.suppress(OSError, ValueError):  # closed meanwhile
-        while said.read1(1 << 16):  # type: ignore[attr-defined]
+        while stream.read1(1 << 16):  # type: ignore[attr-defined]
             pass
 
 

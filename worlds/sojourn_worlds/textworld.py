@@ -156,7 +156,7 @@ class TextWorldPlay:
     game: Game
     key: str
     choices: bool = False
-    said: list[str] = field(default_factory=list)  # commands so far
+    actions_taken: list[str] = field(default_factory=list)
     paid: float = 0.0
     done: bool = False
     world: Any = None
@@ -179,13 +179,13 @@ class TextWorldPlay:
             raise ActionError(f'"{command[:40]}" is not possible here.')
         command = possible[command]
         self.state, _, done = self.world.step(command)
-        self.said.append(command)
+        self.actions_taken.append(command)
         if self.guide is not None:
             self.advice = self.guide.step(command)[0].policy_commands
         won = bool(self.state.won)
         reward = self._owed(won)
         self.paid += reward
-        self.done = bool(done) or len(self.said) >= self.game.data["turns"]
+        self.done = bool(done) or len(self.actions_taken) >= self.game.data["turns"]
         if self.done:
             return Step(None, {agent: reward}, done=True, success=won)
         return Step(self._observe(self.state.feedback), {agent: reward})
@@ -205,9 +205,9 @@ class TextWorldPlay:
 
     async def fork(self) -> TextWorldPlay:
         """Plays the same commands again in another interpreter."""
-        twin = TextWorldPlay(self.game, self.key, self.choices, list(self.said), self.paid, self.done)
+        twin = TextWorldPlay(self.game, self.key, self.choices, list(self.actions_taken), self.paid, self.done)
         twin.world, twin.state = await asyncio.to_thread(self.game.enter, **_INFOS)
-        for command in self.said:
+        for command in self.actions_taken:
             twin.state, _, _ = twin.world.step(command)
         return twin
 
@@ -219,7 +219,7 @@ class TextWorldPlay:
         """Returns the next command of TextWorld's own plan; where nothing can be won any more, "look"."""
         if self.guide is None:
             self.guide, state = await asyncio.to_thread(self.game.enter, policy_commands=True)
-            for command in self.said:
+            for command in self.actions_taken:
                 state, _, _ = self.guide.step(command)
             self.advice = state.policy_commands
         return self.advice[0] if self.advice else "look"

@@ -41,11 +41,12 @@ class Aviary:
     environment takes its tasks from the file `instructions`, JSON lines or TOML (`[[task]]`), each with a `task` (text,
     for its `from_task`) or its own `arguments`, and perhaps a `split`.
 
-    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. The play is a success where the sum of its
-    rewards before scaling is above `solved`. `turns` ends a play without further reward. `forks` are copies of the
-    environment, or a new one in which the same calls are repeated, where it cannot be copied or "replay" is said.
-    `expert` is "module:function" of the environment that gives the text of a call. Plays are in `threads` of this
-    world's own, each with an event loop, so that a tool that computes long holds up none but them; 0: in the run's.
+    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. An episode is a success where the sum of
+    its rewards before scaling is above `solved`. `turns` ends the episode without further reward. `forks` are copies
+    of the environment, or a new one in which the same calls are repeated, where it cannot be copied or "replay" is
+    said. `expert` is "module:function" of the environment that gives the text of a call. Episodes are in `threads` of
+    this world's own, each with an event loop, so that a tool that computes long holds up none but them; 0: in the
+    run's.
     """
 
     dataset: str = ""

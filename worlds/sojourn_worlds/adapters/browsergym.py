@@ -49,8 +49,8 @@ class BrowserGym:
     those of its actions; `longest` cuts the page's text, in characters.
 
     A reward is paid times `scale`; the play is a success where the sum of its rewards before scaling is above `solved`.
-    `turns` ends a play without further reward. Every play has two browsers and a Python of its own, so `plays` bounds
-    how many there are at once. `expert` is "module:function" of (goal, text of the page) that gives an action.
+    `turns` ends the episode without further reward. Every episode has two browsers and a Python of its own, so `plays`
+    bounds how many there are at once. `expert` is "module:function" of (goal, text of the page) that gives an action.
     """
 
     python: str

@@ -46,13 +46,14 @@ class Gymnasium:
     by the environment's own text rendering, or "module:function" of (observation, env). `masked` refuses discrete
     actions that `info["action_mask"]` rules out. `choices` lists discrete actions.
 
-    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. The play is a success where
+    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. An episode is a success where
     `info["is_success"]` says so, or the sum of its rewards before scaling is above `solved`. It ends with the
     environment's own time limit, or after `turns` actions (0: never), both as truncated. `forks` are copies of the
     environment, or a new one in which the same actions are repeated, where it cannot be copied or "replay" is said.
-    `expert` is "module:function" of (env, observation) that gives an action of its space. Plays are made and stepped in
-    `threads` of this world's own, each play in one: more than one for environments that wait, or compute outside of
-    Python, and share nothing; 0 for those that must have the main thread, where a long step holds up everything else.
+    `expert` is "module:function" of (env, observation) that gives an action of its space. Environments are made and
+    stepped in `threads` of this world's own, each episode in one: more than one for environments that wait, or compute
+    outside of Python, and share nothing; 0 for those that must have the main thread, where a long step holds up
+    everything else.
 
     The splits differ in their seeds alone: of an environment that starts alike whatever the seed, they are the same.
     """

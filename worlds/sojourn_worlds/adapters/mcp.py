@@ -64,7 +64,7 @@ class MCP:
     task in braces its value. The server sees no other variables than HOME, PATH and the like. In `environment`,
     `headers` and `url`, `${NAME}` is the value of our environment variable NAME: keys are given so, and are in no
     record; where a tool says one, the agent reads its name. `tools` are those that
-    the agent may call (empty: all), without `hidden` ones. `turns` ends a play, without reward. Every call and the
+    the agent may call (empty: all), without `hidden` ones. `turns` ends the episode, without reward. Every call and the
     start may take `timeout_s`.
     """
 

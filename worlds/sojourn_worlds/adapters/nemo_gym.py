@@ -44,8 +44,8 @@ class NemoGym:
     verification needs. A row may have a `split`; without it every fifth is for testing. The agent calls tools; whatever
     it says that is no call is its answer, which the server judges.
 
-    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. The play is a success where it is above
-    `solved`. `turns` ends a play without reward. A fork is a new session in which the same calls are made again.
+    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. An episode is a success where it is above
+    `solved`. `turns` ends the episode without reward. A fork is a new session in which the same calls are made again.
     `expert` is "module:function" of (row, calls so far) that gives what to say. Every request may take `timeout_s`.
     """
 
@@ -188,8 +188,8 @@ class NemoGymPlay:
 
     def _read(self, action: Message) -> list[ToolCall]:
         """Returns the calls of an action; none where it is an answer."""
-        found = CALLED.match(action.text)
-        if action.calls or (self.toolbox is not None and found is not None and found[1] in self.toolbox.methods):
+        match = CALLED.match(action.text)
+        if action.calls or (self.toolbox is not None and match is not None and match[1] in self.toolbox.methods):
             if self.toolbox is None:
                 raise ActionError("there are no tools to call, say your answer in words")
             return self.toolbox.read(action)

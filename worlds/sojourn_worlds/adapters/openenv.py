@@ -44,11 +44,11 @@ class OpenEnv:
     the agent says. A task is a seed, or a row of the file `instructions` (JSON lines or TOML), whose keys are given to
     reset. `describe` is "module:function" of an observation (a dict) that says it; without it, its fields are listed.
 
-    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. The play is a success where the sum of its
-    rewards before scaling is above `solved`. `turns` ends a play without further reward. A fork is a new session in
-    which the same is done again, so the environment has to follow its seed. `sessions` is how many plays the server
-    holds at once, its own `max_concurrent_envs`. `expert` is "module:function" of an observation that gives an action
-    as text. The start and every step may take `timeout_s`.
+    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. An episode is a success where the sum of
+    its rewards before scaling is above `solved`. `turns` ends the episode without further reward. A fork is a new
+    session in which the same is done again, so the environment has to follow its seed. `sessions` is how many plays
+    the server holds at once, its own `max_concurrent_envs`. `expert` is "module:function" of an observation that gives
+    an action as text. The start and every step may take `timeout_s`.
     """
 
     url: str

@@ -46,10 +46,10 @@ class PettingZoo:
     name of the seat) that says an observation ("": by its space, without the mask of legal actions). `expert` is one of
     the same three that gives an action. `choices` lists the legal actions.
 
-    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. `turns` ends a play after so many actions
-    (0: when the game does). Plays are made and stepped in `threads` of this world's own, each play in one: more than
-    one for games that wait, or compute outside of Python, and share nothing; 0 for those that must have the main
-    thread, where a long step holds up everything else. The splits differ in their seeds alone.
+    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. `turns` ends the episode after so many
+    actions (0: when the game does). Environments are made and stepped in `threads` of this world's own, each episode
+    in one: more than one for games that wait, or compute outside of Python, and share nothing; 0 for those that must
+    have the main thread, where a long step holds up everything else. The splits differ in their seeds alone.
     """
 
     id: str

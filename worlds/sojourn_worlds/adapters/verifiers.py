@@ -59,7 +59,7 @@ class Verifiers:
     The interpreter gets our variables but for those that hold keys; those that it needs are in `environment`, as in
     `{ OPENAI_API_KEY = "${OPENAI_API_KEY}" }`.
 
-    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. The play is a success where it is above
+    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. An episode is a success where it is above
     `solved`. Tools are structured calls alone. `plays` is how many are held at once, `expert` a "module:function" of
     the messages so far that gives what to say. The start and every turn may take `timeout_s`.
     """

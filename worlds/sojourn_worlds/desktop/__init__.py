@@ -116,7 +116,7 @@ class DesktopEnv:
         self._job = job
         self._sandbox = Sandbox(config.timeout_s)
         self._shown: Mapping[str, Any] | None = None
-        self._past: list[str] = []
+        self._calls_taken: list[str] = []
         self._over = False
 
     async def start(self) -> Observation:
@@ -133,8 +133,8 @@ class DesktopEnv:
     async def step(self, agent: str, action: Message) -> Step:
         if self._over or self._shown is None:
             raise InfrastructureError("a desktop was given an action before its start or after its end")
-        name, given, said = _read(action)
-        self._past.append(said)
+        name, given, call = _read(action)
+        self._calls_taken.append(call)
         if name == "done":
             return self._end(agent, self._job.right(self._shown))
         if name == "scroll":
@@ -142,7 +142,7 @@ class DesktopEnv:
         if name == "double_click":
             name, given = "click", {**given, "times": 2}
         self._shown = await self._ask(name, {"seconds": 0.5} if name == "wait" else given)
-        if len(self._past) >= self._config.turns:
+        if len(self._calls_taken) >= self._config.turns:
             return self._end(agent, False)
         return Step(self._observe(), {agent: 0.0})
 
@@ -152,7 +152,7 @@ class DesktopEnv:
     def expert(self) -> str:
         if self._shown is None or self._over:
             raise InfrastructureError("the desktop is not under way: start it first")
-        return advise(self._job, self._shown, self._past)
+        return advise(self._job, self._shown, self._calls_taken)
 
     def state_key(self) -> str:
         """Hashes the task, the text of the screen, and the saved files."""

@@ -164,10 +164,10 @@ class Panel:
         if self.state == self.errand.target:
             return "done()"
         path, value = self.errand.devices.toward(self.state, self.errand.target)
-        said = f'"{value}"' if isinstance(value, str) else str(value)
+        value_text = f'"{value}"' if isinstance(value, str) else str(value)
         if self.data["mode"] == "state":
-            return f'set_state("{path}", {said})'
-        return f"set_{path.replace('.', '_')}({said})"
+            return f'set_state("{path}", {value_text})'
+        return f"set_{path.replace('.', '_')}({value_text})"
 
     def state_key(self) -> str:
         known = [

@@ -123,8 +123,8 @@ class Purchase:
         return "\n".join(lines)
 
     def _parse(self, text: str) -> tuple[str, str]:
-        found = ACTION.fullmatch(text.strip()) if len(text) < 1000 else None
-        verb, argument = ((found[1] or found[0]).lower(), (found[2] or "").strip().lower()) if found else ("", "")
+        match = ACTION.fullmatch(text.strip()) if len(text) < 1000 else None
+        verb, argument = ((match[1] or match[0]).lower(), (match[2] or "").strip().lower()) if match else ("", "")
         needs = {
             "inspect": self.rules.hidden,
             "ask": self.rules.profile == "asked",

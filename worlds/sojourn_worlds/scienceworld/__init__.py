@@ -151,7 +151,7 @@ def variations(experiment: str, split: str) -> range:
 class ScienceWorldPlay:
     task: Task
     shared: Pool
-    said: list[str] = field(default_factory=list)
+    actions_taken: list[str] = field(default_factory=list)
     shown: str = ""
     best: float = 0.0  # score so far
     done: bool = False
@@ -172,7 +172,7 @@ class ScienceWorldPlay:
     def _enter(self) -> None:
         with self.lease.alone() as machine:  # of the play before, an abandoned step may be running still
             self.server = machine.new()
-            self._replay(self.server, self.said)
+            self._replay(self.server, self.actions_taken)
 
     def _replay(self, server: Any, actions: Sequence[str], gold: bool = False) -> None:
         server.load(self.task.data["experiment"], self.task.seed, self.task.data["simplifications"], gold)
@@ -184,28 +184,30 @@ class ScienceWorldPlay:
     async def step(self, agent: str, action: Message) -> Step:
         if self.done or self.server is None:
             raise InfrastructureError("scienceworld was given an action before its start or after its end")
-        said = " ".join(action.text[:200].lower().split())
-        if not said or len(action.text) > 200 or not said.isprintable():  # half a character cannot be sent to Java
+        action_text = " ".join(action.text[:200].lower().split())
+        if (
+            not action_text or len(action.text) > 200 or not action_text.isprintable()
+        ):  # half a character cannot be sent to Java
             raise ActionError("Say one short action.")
-        shown, score, completed = await asyncio.to_thread(self._act, said)
+        shown, score, completed = await asyncio.to_thread(self._act, action_text)
         if shown == UNKNOWN:
-            raise ActionError(f'"{said[:40]}" is no action that is known here.')
+            raise ActionError(f'"{action_text[:40]}" is no action that is known here.')
         self.shown = shown
-        self.said.append(said)
-        self.planned = self.planned[1:] if self.planned[:1] == [said] else []
+        self.actions_taken.append(action_text)
+        self.planned = self.planned[1:] if self.planned[:1] == [action_text] else []
         gain = max(0.0, min(1.0, score) - self.best)
         self.best += gain
         won = completed and score >= 1
         reward = gain if self.task.data["partial"] else float(won)
-        self.done = completed or score < 0 or len(self.said) >= self.task.data["turns"]
+        self.done = completed or score < 0 or len(self.actions_taken) >= self.task.data["turns"]
         if self.done:
             return Step(None, {agent: reward}, done=True, success=won)
         return Step(self._observe(), {agent: reward})
 
-    def _act(self, said: str) -> tuple[str, float, bool]:
+    def _act(self, action_text: str) -> tuple[str, float, bool]:
         server = self.server
         with self.lease.alone():
-            return server.step(said), float(server.getScore()), bool(server.getCompleted())
+            return server.step(action_text), float(server.getScore()), bool(server.getCompleted())
 
     async def close(self) -> None:
         self.server = None
@@ -215,7 +217,7 @@ class ScienceWorldPlay:
         """Plays the same actions again."""
         planned = list(self.planned)
         twin = ScienceWorldPlay(
-            self.task, self.shared, list(self.said), "", self.best, self.done, planned, self.hopeless
+            self.task, self.shared, list(self.actions_taken), "", self.best, self.done, planned, self.hopeless
         )
         try:
             await asyncio.to_thread(twin._enter)
@@ -226,7 +228,7 @@ class ScienceWorldPlay:
 
     def state_key(self) -> str:
         """Hashes the actions: the simulator goes on by itself, so that no state occurs again."""
-        return f"{self.task.id}/{hashlib.sha256(json.dumps(self.said).encode()).hexdigest()[:16]}"
+        return f"{self.task.id}/{hashlib.sha256(json.dumps(self.actions_taken).encode()).hexdigest()[:16]}"
 
     async def expert(self) -> str:
         """Returns the next action of a plan that was tried (`expert.py`); where no plan was found, a look."""
@@ -246,11 +248,11 @@ class ScienceWorldPlay:
             teleports = "teleportAction" in data["simplifications"]
 
             def begin() -> str:
-                self._replay(server, self.said)
+                self._replay(server, self.actions_taken)
                 return self.shown
 
-            trial = Trial(server, begin, data["turns"] - len(self.said), teleports)
-            found = plan(trial, self.gold[1], self.said, self.gold[0], data["experiment"])
+            trial = Trial(server, begin, data["turns"] - len(self.actions_taken), teleports)
+            found = plan(trial, self.gold[1], self.actions_taken, self.gold[0], data["experiment"])
             begin()
         return found
 

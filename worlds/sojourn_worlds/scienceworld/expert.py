@@ -68,8 +68,8 @@ class Trial:
         self.room = self.here()
 
     def here(self) -> str:
-        found = ROOM.search(self.server.freeActionLook())
-        return found[1] if found else ""
+        match = ROOM.search(self.server.freeActionLook())
+        return match[1] if match else ""
 
     @property
     def over(self) -> bool:
@@ -168,10 +168,10 @@ def way(start: str, end: str) -> list[str]:
     return []
 
 
-def plan(trial: Trial, gold: Sequence[str], said: Sequence[str], home: str, experiment: str) -> list[str]:
+def plan(trial: Trial, gold: Sequence[str], actions_taken: Sequence[str], home: str, experiment: str) -> list[str]:
     """Returns actions that earn everything after those that were taken; empty where none are found."""
     for path in (brief(gold), list(gold)):
-        for attempt in attempts(trial, path, said, home, experiment):
+        for attempt in attempts(trial, path, actions_taken, home, experiment):
             if attempt():
                 return trial.done
     return []
@@ -188,15 +188,15 @@ def brief(gold: Sequence[str]) -> list[str]:
 
 
 def attempts(
-    trial: Trial, gold: Sequence[str], said: Sequence[str], home: str, experiment: str
+    trial: Trial, gold: Sequence[str], actions_taken: Sequence[str], home: str, experiment: str
 ) -> Iterator[Callable[[], bool]]:
     """Makes the tries, the most promising first."""
     kept = 0
-    for action in said:
+    for action in actions_taken:
         kept += kept < len(gold) and action == gold[kept]
     rooms = along(gold, home)
     yield lambda: trial.follow(gold[kept:])
-    if list(said) != list(gold[:kept]):
+    if list(actions_taken) != list(gold[:kept]):
         yield lambda: trial.follow(gold[kept:], rooms[kept])
         yield lambda: trial.follow(gold, home)
     if experiment == "grow-fruit":
@@ -229,9 +229,9 @@ def along(gold: Sequence[str], home: str) -> list[str]:
 
 def grow(trial: Trial, gold: Sequence[str], home: str) -> bool:
     """Follows the gold path up to the flowers; then brings a bee, and focuses on the fruit that follows."""
-    found = GROWN.search(trial.server.getTaskDescription().lower())
+    match = GROWN.search(trial.server.getTaskDescription().lower())
     flowers = next((n for n, action in enumerate(gold) if action == "open bee hive"), 0)
-    if not found or not flowers or trial.follow(gold[:flowers], home):
+    if not match or not flowers or trial.follow(gold[:flowers], home):
         return False
     while not trial.over and "flower." not in trial.server.freeActionLook():
         trial.say("wait1")
@@ -243,7 +243,7 @@ def grow(trial: Trial, gold: Sequence[str], home: str) -> bool:
     for _ in range(2 * MOST_WAITS):
         if trial.over:
             break
-        if fruit := re.search(rf"\ban? ((?:[a-z]+ )?{found[1]})[,.]", trial.server.freeActionLook()):
+        if fruit := re.search(rf"\ban? ((?:[a-z]+ )?{match[1]})[,.]", trial.server.freeActionLook()):
             trial.say(f"focus on {fruit[1]}")
             trial.settle()
         trial.say("wait1")

@@ -91,12 +91,12 @@ class Reading:
                     self.borders[country] = Borders(tuple(all_), id)
                     names += [border.neighbour for border in all_]
             elif (
-                known in self.links and (found := re.fullmatch(PATTERNS[known], text)) and not SEVERAL.search(found[1])
+                known in self.links and (match := re.fullmatch(PATTERNS[known], text)) and not SEVERAL.search(match[1])
             ):
-                self.links[known][country] = Link(found[1], id)
-                names.append(found[1])
-            elif known in self.figures and (found := re.fullmatch(NUMBER, text)):
-                value = float(found[1].replace(",", "")) * SCALES[found[2] or ""]
+                self.links[known][country] = Link(match[1], id)
+                names.append(match[1])
+            elif known in self.figures and (match := re.fullmatch(NUMBER, text)):
+                value = float(match[1].replace(",", "")) * SCALES[match[2] or ""]
                 self.figures[known][country] = Figure(value, id)
             self.passages.append(Passage(id, f"{country}: {path}", text, tuple(dict.fromkeys(names))))
 

@@ -52,10 +52,10 @@ class Action(NamedTuple):
 
 def parse(text: str) -> Action:
     """Returns the action that a text says; raises `ActionError` where it is none."""
-    found = ACTION.fullmatch(text.strip())
-    if not found:
+    match = ACTION.fullmatch(text.strip())
+    if not match:
         raise ActionError(f'"{text.strip()[:30]}" is no action, say search[words] or click[name].')
-    action = Action(found[1].lower(), " ".join(found[2].split()))
+    action = Action(match[1].lower(), " ".join(match[2].split()))
     if action.verb == "search" and not words(action.argument):
         raise ActionError("There are no words to search for, say search[words].")
     if action.verb == "search" and len(action.argument) > LONGEST_QUERY:

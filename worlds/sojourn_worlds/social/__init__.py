@@ -181,8 +181,8 @@ class SocialEnv:
         if self.opponent == "self" or self.talk.over or self.talk.mover == self.role:
             return
         rng = random.Random(f"social {self.seed} {self.talk.turns_taken}")
-        said = player.expert(self.talk, self.weights) if self.opponent == "expert" else player.chance(self.talk, rng)
-        self._act(Message(Role.ASSISTANT, said))
+        action = player.expert(self.talk, self.weights) if self.opponent == "expert" else player.chance(self.talk, rng)
+        self._act(Message(Role.ASSISTANT, action))
 
     def _first_mutual(self) -> bool:
         offered = self.talk.bid

@@ -177,7 +177,10 @@ def _sentences(site: Site, distance: int) -> dict[str, list[Goal]]:
         )
     distances = [_nearest(site, distance)] if distance else sorted(site.findable)
     goals = [
-        Goal(said, path) for near in distances for path in site.findable[near] for said in _own_sentences(site, path)
+        Goal(sentence, path)
+        for near in distances
+        for path in site.findable[near]
+        for sentence in _own_sentences(site, path)
     ]
     random.Random("sentences").shuffle(goals)
     return divided(goals, lambda goal: goal.query)
@@ -209,4 +212,4 @@ def _nearest(site: Site, distance: int) -> int:
 
 def _own_sentences(site: Site, path: str) -> list[str]:
     """Returns the sentences of a page that no other page has."""
-    return [said for key, said in site.pages[path].sentences.items() if len(site.saying[key]) == 1]
+    return [sentence for key, sentence in site.pages[path].sentences.items() if len(site.saying[key]) == 1]

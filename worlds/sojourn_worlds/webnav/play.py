@@ -114,13 +114,13 @@ class Visit:
         return self.screens[self.state.screen]
 
     def _parse(self, text: str) -> tuple[str, str]:
-        found = ACTION.fullmatch(text.strip()) if len(text) < 1000 else None
-        verb = (found[1] or found[0]).lower() if found else ""
+        match = ACTION.fullmatch(text.strip()) if len(text) < 1000 else None
+        verb = (match[1] or match[0]).lower() if match else ""
         end = "stop" if self.data["goal"] == "page" else "answer"
-        if found is None or verb in {"stop", "answer"} - {end}:
+        if match is None or verb in {"stop", "answer"} - {end}:
             shape = "stop" if end == "stop" else "answer[text]"
             raise ActionError(f'"{text.strip()[:30]}" is no action, say click[number], back or {shape}.')
-        argument = " ".join((found[2] or "").split())
+        argument = " ".join((match[2] or "").split())
         if verb == "answer" and not (normalised(argument) and len(argument) <= LONGEST_ANSWER):
             raise ActionError(f"An answer has 1 to {LONGEST_ANSWER} letters, say answer[text].")
         if verb == "click" and argument not in map(str, self.shown.links):

@@ -89,10 +89,10 @@ def _then(page: Page) -> str:
 
 
 def _colour(page: Page) -> str:
-    found = re.search(r"Click on the (\w+) colored", page.goal)
-    if not found:
+    match = re.search(r"Click on the (\w+) colored", page.goal)
+    if not match:
         raise fail(page, "colour in its goal")
-    return click(named(page, PAINTS.get(found[1], found[1]), "item"))
+    return click(named(page, PAINTS.get(match[1], match[1]), "item"))
 
 
 def _menu(page: Page) -> str:

@@ -58,10 +58,10 @@ def only(page: Page, *roles: str) -> Element:
 
 def nth(page: Page) -> int:
     """Returns the ordinal that the goal names: 1 for "1st"."""
-    found = re.search(r"(\d+)(st|nd|rd|th)\b", page.goal)
-    if not found:
+    match = re.search(r"(\d+)(st|nd|rd|th)\b", page.goal)
+    if not match:
         raise fail(page, "place such as 2nd")
-    return int(found[1])
+    return int(match[1])
 
 
 def prose(page: Page) -> str:
