@@ -161,7 +161,7 @@ class Visit:
             await self._call("read", "dom")  # what it shows is what can be acted on
         labels = {(element.id, element.option): element.label for element in page.elements}
         known = {e: replace(e, label=labels.get((e.id, e.option), e.label)) for e in shown.elements}
-        order = tuple(known[part] if isinstance(part, Element) else part for part in shown.order)
+        order = tuple(known[part] if isinstance(part, Element) else part for part in shown.in_order)
         return replace(shown, elements=tuple(known.values()), in_order=order)
 
     def state_key(self) -> str:
