@@ -37,18 +37,17 @@ class Caller:
     solo: bool
 
     async def open(self) -> str:
-        told = self.problem
-        return told.notes if self.solo else told.reason
+        return self.problem.notes if self.solo else self.problem.reason
 
     async def reply(self, text: str) -> str:
-        low, told = text.lower(), self.problem
+        low, problem = text.lower(), self.problem
         if self.solo:
             return "You know all that I know. If the policy allows it, yes, go on."
         if re.search(r"\b(confirm|proceed|go ahead|correct|yes)\b", low):
             return "Yes."
         if re.search(r"\b(name|zip|e-?mail|id|identity|identify|verify|who)\b", low):
-            return " ".join(filter(None, (told.known, told.unknown))) or told.reason
-        return told.manner or told.reason
+            return " ".join(filter(None, (problem.known, problem.unknown))) or problem.reason
+        return problem.manner or problem.reason
 
 
 @dataclass
@@ -62,9 +61,9 @@ class Desk:
     turns: int
     tables: Tables
     turns_taken: int = 0
-    taken: frozenset[int] = frozenset()  # indices of the plan's actions that were taken
-    told: frozenset[str] = frozenset()  # facts in words that the customer was told
-    answer: tuple[float, ...] = ()  # the numbers that the customer was told last
+    plan_steps_taken: frozenset[int] = frozenset()  # indices of the plan's actions that were taken
+    facts_told: frozenset[str] = frozenset()  # facts in words that the customer was told
+    last_numbers: tuple[float, ...] = ()  # the numbers that the customer was told last
     done: bool = False
     info: dict[str, float] = field(default_factory=dict)
 
@@ -87,9 +86,9 @@ class Desk:
             raise ValueError(f"{len(text)} characters, but from 1 to {LONGEST} can be said at once")
         answer = await self.user.reply(text)
         before = self._right_answers()
-        self.told |= set(said_of(text, self._facts()[1]))
+        self.facts_told |= set(said_of(text, self._facts()[1]))
         if numbers := so_many_numbers(text, len(self._facts()[0])):
-            self.answer = tuple(sorted(numbers))
+            self.last_numbers = tuple(sorted(numbers))
         self.info = {"subgoal": float(self._right_answers() > before)}
         self.done = STOP in answer
         self.turns_taken += 1
@@ -114,22 +113,22 @@ class Desk:
         none was.
         """
         for number, action in enumerate(self.gold.plan):
-            if number not in self.taken and self._possible(action):
+            if number not in self.plan_steps_taken and self._possible(action):
                 return action.said()
         if not self._looked():
             return Action("get_user_details", {"user_id": self.gold.customer}).said()
         if not self._all_told():
-            words = [fact for fact in self._facts()[1] if fact not in self.told]
-            said = ", ".join(words or [fact for fact in self.problem.facts if number_of(fact) is not None])
-            return f"say(text={f'This is what you wanted to know: {said}'!r})"
+            words = [fact for fact in self._facts()[1] if fact not in self.facts_told]
+            facts = ", ".join(words or [fact for fact in self.problem.facts if number_of(fact) is not None])
+            return f"say(text={f'This is what you wanted to know: {facts}'!r})"
         return "finish()"
 
     def state_key(self) -> str:
         talk = self.user.talk if isinstance(self.user, SpokenUser) else []
         known = [
-            sorted(self.taken),
-            sorted(self.told),
-            self.answer,
+            sorted(self.plan_steps_taken),
+            sorted(self.facts_told),
+            self.last_numbers,
             sorted(self.tables.read),
             self.turns_taken,
             self.done,
@@ -141,11 +140,11 @@ class Desk:
         before = self.tables.digest(self.source.database)
         self.tables, text = calls.call(self.source.domain, self.tables, name, arguments)
         same = [n for n, a in enumerate(self.gold.plan) if (a.name, dict(a.arguments)) == (name, arguments)]
-        new = next((number for number in same if number not in self.taken), None)
+        new = next((number for number in same if number not in self.plan_steps_taken), None)
         self.info = {"subgoal": float(new is not None)}
         if self.tables.digest(self.source.database) != before:  # it wrote something
             self.info |= {"tool_score": 1.0 if same else -1.0, "verified": float(bool(same))}
-        self.taken |= {new} if new is not None else set()
+        self.plan_steps_taken |= {new} if new is not None else set()
         self.turns_taken += 1
         return text
 
@@ -173,8 +172,8 @@ class Desk:
 
     def _right_answers(self) -> int:
         """Returns how many of the facts that have to be told were told."""
-        return len(self.told) + len(set(self.answer) & set(self._facts()[0]))
+        return len(self.facts_told) + len(set(self.last_numbers) & set(self._facts()[0]))
 
     def _all_told(self) -> bool:
         numbers, words = self._facts()
-        return list(self.answer) == numbers and self.told == frozenset(words)
+        return list(self.last_numbers) == numbers and self.facts_told == frozenset(words)
