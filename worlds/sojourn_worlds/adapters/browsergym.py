@@ -48,9 +48,10 @@ class BrowserGym:
     browser ("": the one that its Playwright has downloaded). `ids` may be several: tasks take turns. `subsets` are
     those of its actions; `longest` cuts the page's text, in characters.
 
-    A reward is paid times `scale`; the play is a success where the sum of its rewards before scaling is above `solved`.
-    `turns` ends the episode without further reward. Every episode has two browsers and a Python of its own, so `plays`
-    bounds how many there are at once. `expert` is "module:function" of (goal, text of the page) that gives an action.
+    A reward is paid times `scale`; an episode is a success where the sum of its rewards before scaling is above
+    `solved`. `turns` ends the episode without further reward. Every episode has two browsers and a Python of its own,
+    so `plays` bounds how many there are at once. `expert` is "module:function" of (goal, text of the page) that gives
+    an action.
     """
 
     python: str
@@ -129,14 +130,14 @@ class BrowserGymPlay:
         self.child: Child | None = None
         self.goal = self.page = ""
         self.turns_taken = 0
-        self.total = 0.0
+        self.total_reward = 0.0
         self.done = False
 
     async def start(self) -> Observation:
         world = self.world
         self.child = Child(world.interpreter)
         await self.child.open(world.timeout_s)
-        seen = await self.child.ask(
+        page_state = await self.child.ask(
             0,
             "start",
             world.timeout_s,
@@ -148,9 +149,9 @@ class BrowserGymPlay:
             sandbox=not risks(),
             seed=self.task.seed,
         )
-        self.goal = seen["goal"]
-        brief = "\n".join([*filter(None, [world.brief]), "Say one of these calls:", *seen["calls"]])
-        said = f"{self.goal}\n\n{self._read(seen)}"
+        self.goal = page_state["goal"]
+        brief = "\n".join([*filter(None, [world.brief]), "Say one of these calls:", *page_state["calls"]])
+        said = f"{self.goal}\n\n{self._read(page_state)}"
         return Observation((Message(Role.USER, said),), system=(Message(Role.SYSTEM, brief),))
 
     async def step(self, agent: str, action: Message) -> Step:
@@ -159,21 +160,21 @@ class BrowserGymPlay:
         if not action.text.strip() or len(action.text) > LONGEST_ACTION:
             raise ActionError(f"an action must have from 1 to {LONGEST_ACTION} characters")
         try:
-            seen = await self.child.ask(0, "step", self.world.timeout_s, action=action.text.strip())
+            page_state = await self.child.ask(0, "step", self.world.timeout_s, action=action.text.strip())
         except InfrastructureError:
             self.done = True
             return Step(None, {agent: 0.0}, done=True, success=False, info={"lost": 1.0})
         self.turns_taken += 1
-        self.total += seen["reward"]
-        if not math.isfinite(self.total):
+        self.total_reward += page_state["reward"]
+        if not math.isfinite(self.total_reward):
             raise InfrastructureError(f"{self.task.data['id']} gave a reward that is no finite number")
-        paid = {agent: seen["reward"] * self.world.scale}
-        info = {"error": float(bool(seen["error"]))}
-        if seen["terminated"] or seen["truncated"] or self.turns_taken >= self.world.turns:
+        rewards = {agent: page_state["reward"] * self.world.scale}
+        info = {"error": float(bool(page_state["error"]))}
+        if page_state["terminated"] or page_state["truncated"] or self.turns_taken >= self.world.turns:
             self.done = True
-            info["truncated"] = float(not seen["terminated"])
-            return Step(None, paid, done=True, success=self.total > self.world.solved, info=info)
-        return Step(Observation((Message(Role.USER, self._read(seen)),)), paid, info=info)
+            info["truncated"] = float(not page_state["terminated"])
+            return Step(None, rewards, done=True, success=self.total_reward > self.world.solved, info=info)
+        return Step(Observation((Message(Role.USER, self._read(page_state)),)), rewards, info=info)
 
     async def close(self) -> None:
         child, self.child, self.done = self.child, None, True
@@ -185,10 +186,10 @@ class BrowserGymPlay:
         key = f"{self.task.data['id']}/{self.goal}/{self.page}/{self.world.turns - self.turns_taken}"
         return hashlib.sha256(key.encode()).hexdigest()[:16]
 
-    def _read(self, seen: Mapping[str, Any]) -> str:
-        text = seen["text"].strip()
+    def _read(self, page_state: Mapping[str, Any]) -> str:
+        text = page_state["text"].strip()
         self.page = text if len(text) <= self.world.longest else f"{text[: self.world.longest]}\n..."
-        return f"error: {seen['error']}\n\n{self.page}" if seen["error"] else self.page
+        return f"error: {page_state['error']}\n\n{self.page}" if page_state["error"] else self.page
 
 
 class BrowserGymPlayWithExpert(BrowserGymPlay):

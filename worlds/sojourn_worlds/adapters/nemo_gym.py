@@ -228,8 +228,8 @@ class NemoGymPlay:
         reward = json.loads(told).get("reward")
         if not isinstance(reward, (int, float)) or not math.isfinite(reward):
             raise InfrastructureError(f"nemo_gym: {self.world.url} gave the reward {reward!r}: expected a number")
-        paid = float(reward) * self.world.scale
-        return Step(None, {agent: paid}, done=True, success=reward > self.world.solved)
+        scaled_reward = float(reward) * self.world.scale
+        return Step(None, {agent: scaled_reward}, done=True, success=reward > self.world.solved)
 
     def _brief(self, standing: Sequence[str]) -> tuple[Message, ...]:
         if self.toolbox is None:

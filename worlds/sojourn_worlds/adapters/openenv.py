@@ -118,9 +118,9 @@ class OpenEnvPlay:
         self.world, self.task = world, task
         self.socket: Any = None
         self.toolbox: Toolbox | None = None
-        self.seen: Mapping[str, Any] = {}
-        self.taken: list[Mapping[str, Any]] = []
-        self.total = 0.0
+        self.last_observation: Mapping[str, Any] = {}
+        self.actions_taken: list[Mapping[str, Any]] = []
+        self.total_reward = 0.0
         self.done = False
 
     async def start(self) -> Observation:
@@ -130,7 +130,7 @@ class OpenEnvPlay:
                 f'openenv: text = "{self.world.text}", but an action has {", ".join(self.toolbox.methods["act"].hints)}'
             )
         await self._connect()
-        said = await self._say()
+        said = await self._describe()
         if self.world.text:
             brief = (Message(Role.SYSTEM, self.world.brief),) if self.world.brief else ()
             return Observation((Message(Role.USER, said),), system=brief)
@@ -147,21 +147,21 @@ class OpenEnvPlay:
                 raise ActionError("say one call at a time")
             call, data = calls[0], calls[0].arguments
         reply = await self._ask("step", data)
-        self.taken.append(data)
-        self.seen = reply["observation"]
+        self.actions_taken.append(data)
+        self.last_observation = reply["observation"]
         reward = float(reply.get("reward") or 0.0)
-        self.total += reward
-        if not math.isfinite(self.total):
+        self.total_reward += reward
+        if not math.isfinite(self.total_reward):
             raise InfrastructureError(f"{self.world.url} gave the reward {reward}: expected a finite number")
-        paid = {agent: reward * self.world.scale}
+        rewards = {agent: reward * self.world.scale}
         done = bool(reply.get("done"))
-        if done or len(self.taken) >= self.world.turns:
+        if done or len(self.actions_taken) >= self.world.turns:
             self.done = True
-            won = self.total > self.world.solved
-            return Step(None, paid, done=True, success=won, info={"truncated": float(not done)})
-        said = await self._say()
+            won = self.total_reward > self.world.solved
+            return Step(None, rewards, done=True, success=won, info={"truncated": float(not done)})
+        said = await self._describe()
         message = answer(action, call, said) if call is not None else Message(Role.USER, said)
-        return Step(Observation((message,), tools=() if self.world.text else self.toolbox.tools), paid)
+        return Step(Observation((message,), tools=() if self.world.text else self.toolbox.tools), rewards)
 
     async def close(self) -> None:
         socket, self.socket, self.done = self.socket, None, True
@@ -172,15 +172,15 @@ class OpenEnvPlay:
         twin = type(self)(self.world, self.task)
         twin.toolbox = self.toolbox
         await twin._connect()
-        for data in self.taken:
-            twin.seen = (await twin._ask("step", data))["observation"]
-        twin.taken, twin.total, twin.done = list(self.taken), self.total, self.done
+        for data in self.actions_taken:
+            twin.last_observation = (await twin._ask("step", data))["observation"]
+        twin.actions_taken, twin.total_reward, twin.done = list(self.actions_taken), self.total_reward, self.done
         return twin
 
     def state_key(self) -> str:
         """Identifies what is seen, and how many turns are left."""
-        seen = json.dumps(self.seen, sort_keys=True, default=str)
-        return hashlib.sha256(f"{seen}/{self.world.turns - len(self.taken)}".encode()).hexdigest()[:16]
+        seen = json.dumps(self.last_observation, sort_keys=True, default=str)
+        return hashlib.sha256(f"{seen}/{self.world.turns - len(self.actions_taken)}".encode()).hexdigest()[:16]
 
     async def _connect(self) -> None:
         """Opens a session of our own, reset to the task."""
@@ -197,7 +197,7 @@ class OpenEnvPlay:
         reply = await self._ask("reset", {"seed": self.task.seed, **self.task.data})
         if reply.get("done"):
             raise InfrastructureError(f"openenv: {self.world.url} was over before the first action")
-        self.seen = reply["observation"]
+        self.last_observation = reply["observation"]
 
     async def _ask(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
         """Sends one message and returns its answer; raises `ActionError` where an action does not fit its fields."""
@@ -225,10 +225,10 @@ class OpenEnvPlay:
             raise ActionError(f"an action must have from 1 to {LONGEST_ACTION} characters")
         return {self.world.text: action.text}
 
-    async def _say(self) -> str:
+    async def _describe(self) -> str:
         if self.world.describe:
-            return str(await settled(called(self.world.describe, "openenv: describe")(self.seen)))
-        shown = {key: value for key, value in self.seen.items() if key != "metadata" and value is not None}
+            return str(await settled(called(self.world.describe, "openenv: describe")(self.last_observation)))
+        shown = {key: value for key, value in self.last_observation.items() if key != "metadata" and value is not None}
         if len(shown) == 1:
             return as_text(next(iter(shown.values())))
         return "\n".join(f"{key}: {as_text(value)}" for key, value in shown.items()) or "done"
@@ -236,7 +236,7 @@ class OpenEnvPlay:
 
 class OpenEnvPlayWithExpert(OpenEnvPlay):
     async def expert(self) -> str:
-        return await settled(called(self.world.expert, "openenv: expert")(self.seen))
+        return await settled(called(self.world.expert, "openenv: expert")(self.last_observation))
 
 
 def _act(schema: Mapping[str, Any]) -> Tool:
