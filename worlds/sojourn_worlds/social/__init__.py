@@ -128,8 +128,8 @@ class SocialEnv:
     async def step(self, agent: str, action: Message) -> Step:
         if self.talk.over:
             raise InfrastructureError("a social world was given an action after its end: play each world once")
-        if agent != self.mover:
-            raise InfrastructureError(f"social: {agent} speaks when it is the turn of {self.mover}")
+        if agent != self.current_seat:
+            raise InfrastructureError(f"social: {agent} speaks when it is the turn of {self.current_seat}")
         self._act(action)
         info = {"subgoal": float(self._first_mutual())}
         self._answer()
@@ -178,7 +178,7 @@ class SocialEnv:
 
     def _answer(self) -> None:
         """Lets the world's own seat act, where it has one and it is its turn."""
-        if self.opponent == "self" or self.talk.over or self.talk.mover == self.role:
+        if self.opponent == "self" or self.talk.over or self.talk.current_seat == self.role:
             return
         rng = random.Random(f"social {self.seed} {self.talk.turns_taken}")
         action = player.expert(self.talk, self.weights) if self.opponent == "expert" else player.chance(self.talk, rng)
@@ -191,17 +191,17 @@ class SocialEnv:
         return first
 
     @property
-    def mover(self) -> str:
+    def current_seat(self) -> str:
         """Returns whose turn it is, by the runner's name."""
-        return self.talk.mover if self.opponent == "self" else "agent"
+        return self.talk.current_seat if self.opponent == "self" else "agent"
 
     def _observe(self) -> Observation:
         talk = self.talk
-        seat = self.mover
-        heard = talk.heard or f"You begin. {OTHER[talk.mover].capitalize()} listens."
+        seat = self.current_seat
+        heard = talk.heard or f"You begin. {OTHER[talk.current_seat].capitalize()} listens."
         brief: tuple[Message, ...] = ()
         if seat not in self.briefed:
-            brief = (Message(Role.SYSTEM, f"{self.interface.brief}\n{player.brief(talk, talk.mover)}"),)
+            brief = (Message(Role.SYSTEM, f"{self.interface.brief}\n{player.brief(talk, talk.current_seat)}"),)
             self.briefed |= {seat}
         tools = () if self.interface.form == "text" else tuple(m.tool for m in self.interface.methods.values())
         choices = tuple(player.choices(talk)) if self.choices else ()

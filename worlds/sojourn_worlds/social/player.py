@@ -20,15 +20,15 @@ def expert(talk: Talk, weights: Mapping[str, float], rounds: int = ROUNDS) -> st
     accepts what is as good as that, or, when time is short, what is better than nothing. It concedes to offers alone,
     not to one who waits.
     """
-    me, left = talk.seats[talk.mover], talk.turns - talk.turns_taken
-    if talk.asked and talk.asked not in talk.seats[OTHER[talk.mover]].learnt and left > 4:
-        return f'tell("{talk.asked}", "{talk.scene.favourites(talk.mover, talk.asked)[0]}")'
+    me, left = talk.seats[talk.current_seat], talk.turns - talk.turns_taken
+    if talk.asked and talk.asked not in talk.seats[OTHER[talk.current_seat]].learnt and left > 4:
+        return f'tell("{talk.asked}", "{talk.scene.favourites(talk.current_seat, talk.asked)[0]}")'
     unknown = [issue for issue in talk.scene.issues if issue not in me.learnt]
     if weights["knowledge"] > 0 and unknown and left > 4:
         return f'ask("{unknown[0]}")'
     if talk.bid is not None and _good(talk, talk.bid, weights, hurry=left <= 2):
         return "accept()"
-    theirs = talk.seats[OTHER[talk.mover]].offers
+    theirs = talk.seats[OTHER[talk.current_seat]].offers
     answered = left <= 4 and theirs >= me.offers - 1  # all but one of its offers, by an offer
     steps = min(me.offers, theirs)
     share = steps / rounds if steps < rounds and not answered else 1.0
@@ -64,8 +64,8 @@ def _next(talk: Talk, share: float) -> dict[str, str]:
     """Returns the best deal for the current seat that leaves the other this fraction of its fair gain, or any of it."""
     if share == 1:
         return talk.scene.fair
-    fitting = [deal for deal in talk.scene.deals if talk.scene.goal(OTHER[talk.mover], deal) >= max(share, 0.1)]
-    return max(fitting, key=lambda deal: talk.scene.gain(talk.mover, deal))
+    fitting = [deal for deal in talk.scene.deals if talk.scene.goal(OTHER[talk.current_seat], deal) >= max(share, 0.1)]
+    return max(fitting, key=lambda deal: talk.scene.gain(talk.current_seat, deal))
 
 
 def _good(talk: Talk, offered: dict[str, str], weights: Mapping[str, float], hurry: bool) -> bool:
@@ -74,5 +74,5 @@ def _good(talk: Talk, offered: dict[str, str], weights: Mapping[str, float], hur
     """
     now, fair = copy.copy(talk), copy.copy(talk)
     now.deal, fair.deal = offered, talk.scene.fair
-    as_good = reward(now, talk.mover, weights) >= reward(fair, talk.mover, weights) - 1e-9
-    return as_good or (hurry and talk.scene.gain(talk.mover, offered) > 0)
+    as_good = reward(now, talk.current_seat, weights) >= reward(fair, talk.current_seat, weights) - 1e-9
+    return as_good or (hurry and talk.scene.gain(talk.current_seat, offered) > 0)
