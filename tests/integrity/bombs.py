@@ -10,7 +10,7 @@ import tarfile
 import tempfile
 import time
 
-from sojourn_worlds.terminal.job import LARGEST_ARCHIVE, packed, parsed, unpacked
+from sojourn_worlds.terminal.job import LARGEST_ARCHIVE, pack_archive, parse_json, unpack_archive
 
 
 def sparse(members: int, size: int) -> bytes:
@@ -74,7 +74,7 @@ def right(wanted: str):
 
 def reads(name: str):
     """What a reader makes of a file."""
-    return lambda tree: {"archive": unpacked, "json": parsed}[name](tree.data("a")) is None
+    return lambda tree: {"archive": unpack_archive, "json": parse_json}[name](tree.data("a")) is None
 
 
 def bounds():
@@ -120,4 +120,4 @@ HURTS = (
     *("raises", "leaves", "leaves at once", "memory", "memory that is not touched", "memory bit by bit", "crashes"),
     *("recursion", "computes", "sleeps", "writes", "no JSON", "a long answer", "opens"),
 )
-HONEST = packed({"data/0.txt": "honest"})
+HONEST = pack_archive({"data/0.txt": "honest"})

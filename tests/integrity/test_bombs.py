@@ -20,7 +20,7 @@ from sojourn.envs.sandbox import Entry, Tree
 from sojourn.errors import InfrastructureError
 from sojourn.types import Message, Role
 from sojourn_worlds.terminal import KINDS, Terminal, check_of, job_of
-from sojourn_worlds.terminal.job import parsed, unpacked
+from sojourn_worlds.terminal.job import parse_json, unpack_archive
 
 LOW = Limits(memory_bytes=2**27, cpu_s=1, wall_s=3.0)
 RIGHT = Tree({"/task/a.txt": Entry.file("right")})
@@ -82,15 +82,15 @@ def test_an_archive_of_holes_costs_the_trainer_nothing(tmp_path):
 
 @pytest.mark.parametrize("name", ARCHIVES)
 def test_no_archive_is_unpacked_beyond_its_limits(name):
-    found = unpacked(ARCHIVES[name])
+    found = unpack_archive(ARCHIVES[name])
     assert found is None or sum(map(len, found.values())) + len(found) < 1_000
-    assert unpacked(HONEST) == {"data/0.txt": b"honest"}
+    assert unpack_archive(HONEST) == {"data/0.txt": b"honest"}
 
 
 def test_what_follows_an_archive_is_not_unpacked():
     zeros = gzip.compress(gzip.decompress(HONEST) + bytes(2**26))
     tracemalloc.start()
-    assert unpacked(zeros) == {"data/0.txt": b"honest"}
+    assert unpack_archive(zeros) == {"data/0.txt": b"honest"}
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 2**25
@@ -98,7 +98,7 @@ def test_what_follows_an_archive_is_not_unpacked():
 
 @pytest.mark.parametrize("name", ["depth", "digits", "keys", "numbers", "depth of objects"])
 def test_no_json_is_read_beyond_its_limits(name):
-    assert parsed(TEXTS[name]) is None
+    assert parse_json(TEXTS[name]) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -67,7 +67,7 @@ async def act(env, said):
 
 
 def script(env, source):
-    return env._seat.page.evaluate(source)
+    return env._tab.page.evaluate(source)
 
 
 # Probes
@@ -99,14 +99,14 @@ async def ran(family, page, number):
         await env.start()
         if number and not any(element.role in FIELDS for element in env._page.elements):
             return False
-        env._seat.page.on("console", lambda said: heard.append(said.text))
+        env._tab.page.on("console", lambda said: heard.append(said.text))
         for said in probing(env, PROBES[number], rng):
             with suppress(ActionError):
                 if (await act(env, said)).done:
                     break
-        if env._seat.page.is_closed() or env._page.done:
+        if env._tab.page.is_closed() or env._page.done:
             await asyncio.sleep(0.05)  # what it loads, and fails to
-        env._seat.sound = False  # the listener stays in it
+        env._tab.reusable = False  # the listener stays in it
     finally:
         await env.close()
     return "RAN" in heard
@@ -122,13 +122,13 @@ async def test_no_probe_runs_on_any_page(family, number):
 async def test_markup_that_would_run_is_refused_and_counted_and_the_seat_is_thrown_away():
     async with world(contexts=1) as family:
         async with visit(family, "terminal") as (env, _):
-            first = env._seat.context
+            first = env._tab.context
             await act(env, f'type "{PROBES[0]}"')
             step = await act(env, "press Enter")
             assert step.info["refused"] >= 1.0
             assert (step.done, step.rewards) == (False, {})
         async with visit(family, "terminal") as (env, _):
-            assert env._seat.context is not first
+            assert env._tab.context is not first
 
 
 MARKUP = (
@@ -149,7 +149,7 @@ RUNS = """html => {
 @pytest.mark.parametrize("html", MARKUP)
 async def test_markup_that_would_run_is_taken_out_before_the_policy_of_the_page_sees_it(family, html):
     async with visit(family, "click-test") as (env, _):
-        assert not await env._seat.page.evaluate(RUNS, html)
+        assert not await env._tab.page.evaluate(RUNS, html)
         assert (await act(env, "wait")).info["refused"] >= 1.0
 
 
@@ -189,7 +189,7 @@ async def test_script_of_the_content_cannot_take_the_reward(family, call):
         await script(env, source)
         step = await act(env, "hover 80,120")
         assert (step.done, step.rewards) == (False, {})
-        env._seat.sound = False
+        env._tab.reusable = False
         step = await act(env, "click Login")
         assert (step.done, step.rewards) == (True, {"agent": -1.0})  # the page's own, still
 
@@ -225,24 +225,24 @@ async def test_nothing_of_an_episode_can_stay(family):
             " a.href = '/miniwob/click-test.html'; a.dispatchEvent(new MouseEvent('click')); }",
         )
         await act(env, "wait")
-        context = env._seat.context
+        context = env._tab.context
         assert len(context.pages) == 1
         await script(env, "() => { document.cookie = 'a=b'; }")
         assert await context.storage_state() == {"cookies": [], "origins": []}
-        env._seat.sound = False
+        env._tab.reusable = False
 
 
 async def test_a_seat_in_which_a_page_was_opened_is_thrown_away():
     async with world(contexts=1) as family:
         async with visit(family, "click-test") as (env, _):
-            first = env._seat.context
+            first = env._tab.context
             await first.new_page()
         async with visit(family, "click-test") as (env, _):
-            assert env._seat.context is not first
+            assert env._tab.context is not first
         async with visit(family, "click-test", 2) as (env, _):
-            second = env._seat.context
+            second = env._tab.context
         async with visit(family, "click-test", 3) as (env, _):
-            assert env._seat.context is second  # nothing happened in it
+            assert env._tab.context is second  # nothing happened in it
 
 
 # Requests
@@ -279,7 +279,7 @@ async def test_no_request_of_a_page_reaches_another_service(family):
             await script(env, f"() => {{ try {{ {source.format(address)} }} catch (error) {{}} }}")
         step = await act(env, "wait")
         assert step.info["refused"] >= 5.0
-        assert env._seat.page.url.endswith("/click-test.html")
+        assert env._tab.page.url.endswith("/click-test.html")
         assert met == []
 
 
@@ -316,7 +316,7 @@ async def test_what_met_the_wall_is_told_and_costs_the_seat(acts):
     """The test asks the wall itself, as a page's own policy lets none of its requests come that far."""
     async with world(contexts=1) as family:
         async with visit(family, "click-test") as (env, _):
-            first, port = env._seat.context, env._seat.wall.context("")["proxy"]["server"].rpartition(":")[2]
+            first, port = env._tab.context, env._tab.wall.context("")["proxy"]["server"].rpartition(":")[2]
             reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
             writer.write(b"GET http://example.org/ HTTP/1.1\r\n\r\n")
             assert (await reader.read()).startswith(b"HTTP/1.1 403")
@@ -324,7 +324,7 @@ async def test_what_met_the_wall_is_told_and_costs_the_seat(acts):
             if acts:
                 assert (await act(env, "wait")).info == {"refused": 1.0}
         async with visit(family, "click-test") as (env, _):
-            assert env._seat.context is not first
+            assert env._tab.context is not first
 
 
 # What an agent can break
@@ -354,15 +354,15 @@ async def test_a_page_that_an_action_breaks_is_lost(how):
 async def test_a_page_that_is_gone_is_lost(what):
     async with world(contexts=1) as family:
         async with visit(family, "click-test") as (env, _):
-            seat = env._seat
+            tab = env._tab
             if what == "renderer":
-                session = await seat.context.new_cdp_session(seat.page)
+                session = await tab.context.new_cdp_session(tab.page)
                 crashing = asyncio.ensure_future(session.send("Page.crash"))
                 await asyncio.wait([crashing], timeout=1)
                 crashing.cancel()
                 await asyncio.gather(crashing, return_exceptions=True)
             else:
-                await seat.page.goto("about:blank")
+                await tab.page.goto("about:blank")
             step = await act(env, "click Click Me!")
             assert (step.rewards, step.done, step.info["lost"]) == ({"agent": -1.0}, True, 1.0)
         async with visit(family, "click-test", 2) as (env, _):
@@ -380,7 +380,7 @@ async def test_dialogs_do_not_stop_a_page(family):
     async with visit(family, "click-test") as (env, _):
         await script(env, "() => addEventListener('mousemove', () => { alert(1); confirm(2); prompt(3); print(); })")
         assert not (await act(env, "hover 80,120")).done
-        env._seat.sound = False
+        env._tab.reusable = False
 
 
 async def test_an_action_of_any_length_is_read_or_refused(family):

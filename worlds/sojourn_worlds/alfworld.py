@@ -1,11 +1,14 @@
 """ALFWorld: chores in a household, as text.
 
+A task is a chore in a household. An action is one of the commands that the game admits; an observation is its text. The
+reward is 1 when the chore is done, which ends the episode, as does the last of `turns` actions, with reward 0.
+
 Rules, floor plans, goals and texts are those of the alfworld package (Shridhar et al. 2021, arXiv:2010.03768; MIT),
 which plays through textworld (with jericho, GPL-2.0-or-later) and a planner's library (Fast Downward,
-GPL-3.0-or-later): they come in by this world's extra alone, and run in processes of their own. Where its games have
-not been downloaded, games are made here from what the package has: things lie elsewhere than in the official ones, and
-furniture whose place the floor plans do not tell stands somewhere. What differs: only the commands that the game calls
-admissible are possible; the banner is left out; and the task is in the system messages.
+GPL-3.0-or-later): they come in by this world's extra alone, and run in processes of their own. Where its games have not
+been downloaded, games are made here from what the package has: things lie elsewhere than in the official ones, and
+furniture whose place the floor plans do not tell stands somewhere. It differs in that only the commands that the game
+calls admissible are possible, the banner is left out, and the task is in the system messages.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ FOLDERS = {"train": "train", "seen": "valid_seen", "unseen": "valid_unseen"}  # 
 NOT_PLAYED = ("movable", "Sliced")  # kinds that the package has files of, and no rules
 TIMEOUT_S = 120.0
 PLAYS = itertools.count()
-BRIEF = (
+SYSTEM_PROMPT = (
     "Your task is to: {task}\nSay one command, such as: look, inventory, go to fridge 1, open fridge 1, "
     "take apple 1 from fridge 1, heat apple 1 with microwave 1, move apple 1 to countertop 1, use desklamp 1, help."
 )
@@ -57,9 +60,9 @@ class ALFWorld:
     contents. A room has at most `alike` pieces of each sort of furniture, and up to `copies` of a thing. `data` is the
     folder of the official games ("$ALFWORLD_DATA/json_2.1.1"); they are played as they are, and their number is theirs.
 
-    Games that are made (in seconds, a hundred kilobytes) are kept in `cache`, or without it the user's own cache.
-    `python` is an interpreter that has the package, if ours does not. Every play holds a process of a hundred
-    megabytes, which the next one uses again; `capacity` bounds how many there are at once.
+    Games that are made (in seconds, a hundred kilobytes) are kept in `cache`, or without it in the user's own cache.
+    `python` is an interpreter that has the package, if ours does not. Every episode holds a process of a hundred
+    megabytes, which the next one reuses; `capacity` bounds how many there are at once.
     """
 
     kinds: tuple[str, ...] = KINDS
@@ -130,7 +133,7 @@ class ALFWorld:
         return ALFWorldPlay(self, task)
 
     async def open(self) -> None:
-        """Keeps the processes between plays; each call needs its `close`."""
+        """Keeps the processes between episodes; each call needs its `close`."""
         self._players.holders += 1
 
     async def close(self) -> None:
@@ -138,7 +141,7 @@ class ALFWorld:
 
 
 def official_games(folder: Path, kinds: Sequence[str]) -> list[Path]:
-    """The games of these kinds that can be won, in an order that mixes the kinds."""
+    """Returns the games of these kinds that can be won, in an order that mixes the kinds."""
     found = [file for file in folder.rglob("game.tw-pddl") if _kind(file) in kinds and not _left_out(file)]
     games = [file for file in found if json.loads(file.read_text()).get("solvable")]
     if not games:
@@ -160,13 +163,13 @@ def _cache_folder() -> Path:
 
 @dataclass(eq=False)
 class Players:
-    """Processes that play one game at a time, used again; all end when nobody holds or keeps any."""
+    """Processes that play one game at a time and are reused; all end when nobody holds or keeps any."""
 
     idle: list[Child] = field(default_factory=list)
     holders: int = 0
 
     def hold(self, interpreter: Interpreter) -> Child:
-        """One that runs already, or one that is to be opened."""
+        """Returns a process that runs already, or one that is to be opened."""
         self.holders += 1
         while self.idle:
             if (child := self.idle.pop()).alive:
@@ -190,8 +193,8 @@ class Players:
 class ALFWorldPlay:
     world: ALFWorld
     task: Task
-    said: list[str] = field(default_factory=list)  # commands so far
-    over: bool = False
+    actions_taken: list[str] = field(default_factory=list)
+    done: bool = False
     child: Child | None = None
     number: int = 0  # of the play in its process
     sound: bool = True  # no request to the process has failed or been given up
@@ -200,8 +203,8 @@ class ALFWorldPlay:
     async def start(self) -> Observation:
         await self._enter()
         shown, _, task = self.seen["opening"].partition("Your task is to:")
-        brief = Message(Role.SYSTEM, BRIEF.format(task=_plain(task)))
-        return self._observe("\n".join(line for line in shown.splitlines() if not line.startswith("-=")), (brief,))
+        system = Message(Role.SYSTEM, SYSTEM_PROMPT.format(task=_plain(task)))
+        return self._observe("\n".join(line for line in shown.splitlines() if not line.startswith("-=")), (system,))
 
     async def _enter(self) -> None:
         self.child = self.world._players.hold(self.world.interpreter)
@@ -213,7 +216,7 @@ class ALFWorldPlay:
         official = str(self.world.official / data["game"]) if "game" in data else ""
         recipe = {key: value for key, value in data.items() if key != "turns"} | {"seed": self.task.seed}
         folder = str(self.world.folder.absolute())
-        self.seen = await self._ask("start", game=official, recipe=recipe, folder=folder, said=self.said)
+        self.seen = await self._ask("start", game=official, recipe=recipe, folder=folder, said=self.actions_taken)
 
     async def _ask(self, do: str, **arguments: Any) -> Any:
         if self.child is None:
@@ -224,16 +227,16 @@ class ALFWorldPlay:
         return result
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over or self.child is None:
+        if self.done or self.child is None:
             raise InfrastructureError("alfworld was given an action before its start or after its end")
         command = " ".join(action.text[:200].lower().split())
         if len(action.text) > 200 or command not in self.seen["commands"]:
             raise ActionError(f'"{command[:40]}" is not possible here.')
         self.seen = await self._ask("step", command=command)
-        self.said.append(command)
+        self.actions_taken.append(command)
         won = bool(self.seen["won"])
-        self.over = won or len(self.said) >= self.task.data["turns"]
-        if self.over:
+        self.done = won or len(self.actions_taken) >= self.task.data["turns"]
+        if self.done:
             return Step(None, {agent: float(won)}, done=True, success=won)
         return Step(self._observe(self.seen["text"]), {agent: 0.0})
 
@@ -250,8 +253,8 @@ class ALFWorldPlay:
             await (self.world._players.give_back(child) if self.sound else self.world._players.let_go(child))
 
     async def fork(self) -> ALFWorldPlay:
-        """By playing the same commands again in another process."""
-        twin = ALFWorldPlay(self.world, self.task, list(self.said), self.over)
+        """Plays the same commands again in another process."""
+        twin = ALFWorldPlay(self.world, self.task, list(self.actions_taken), self.done)
         try:
             await twin._enter()
         finally:
@@ -263,14 +266,14 @@ class ALFWorldPlay:
         return f"{self.task.id}/{self.seen.get('key', '')}"
 
     async def expert(self) -> str:
-        """The next command of someone who knows where everything is, from wherever the play has come to."""
+        """Returns the next command of a player who knows where everything is, from any state of the episode."""
         return await self._ask("plan")
 
-    def _observe(self, text: str, brief: tuple[Message, ...] = ()) -> Observation:
+    def _observe(self, text: str, system: tuple[Message, ...] = ()) -> Observation:
         choices = tuple(self.seen["commands"]) if self.world.choices else ()
-        return Observation((Message(Role.USER, _plain(text)),), system=brief, choices=choices)
+        return Observation((Message(Role.USER, _plain(text)),), system=system, choices=choices)
 
 
 def _plain(text: str) -> str:
-    """Without empty lines and what stands at their ends."""
+    """Returns a text without empty lines and surrounding spaces."""
     return "\n".join(filter(None, (" ".join(line.split()) for line in text.splitlines())))

@@ -1,7 +1,8 @@
-"""One answer in the words of an agent: a value that stands there as whole words, and no other value of its kind.
+"""Reads one answer out of an agent's sentence: a value that occurs as whole words, and no other value of its kind.
 
-Whoever names several values, or denies one ("it is not pending"), has given no answer: the right one is never picked
-out of what was said. What only looks like a value, such as a word with a letter of another alphabet, is not read.
+A sentence that names several values, or denies one ("it is not pending"), has given no answer: the right one is never
+picked out of what was said. What only looks like a value, such as a word with a letter of another alphabet, is not
+read.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ SENTENCE_END = re.compile(r"[.!?;](?:\s+|$)|\n")
 
 
 def folded(text: str) -> str:
-    """Returns a text in one form of its letters, without capitals, and with single spaces."""
+    """Returns a text in one normal form of its letters, without capitals, and with single spaces."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def said_of(text: str, values: Collection[str]) -> list[str]:
-    """Returns those of `values` that a text says as whole words, each once."""
+    """Returns those of `values` that occur in a text as whole words, each once."""
     plain = folded(text)
     return [value for value in values if re.search(rf"(?<!\w){re.escape(folded(value))}(?!\w)", plain)]
 
 
 def numbers_in(text: str) -> list[float]:
-    """Returns the different numbers that a text says in digits, in their order; commas may part thousands."""
+    """Returns the different numbers that a text has in digits, in their order; commas may separate thousands."""
     return list(dict.fromkeys(float(found.replace(",", "")) for found in NUMBER.findall(folded(text))))
 
 
@@ -41,19 +42,19 @@ def number_of(text: str) -> float | None:
 
 
 def one_of(text: str, values: Collection[str]) -> str | None:
-    """Returns the one of `values` that a text says; None where it says none or several, or denies it."""
+    """Returns the one of `values` that a text names; None where it names none or several, or denies it."""
     said = _only(text, 1, lambda part: said_of(part, values))
     return said[0] if said else None
 
 
 def one_number(text: str) -> float | None:
-    """Returns the one number that a text says; None where it says none or several, or denies it."""
+    """Returns the one number that a text names; None where it names none or several, or denies it."""
     said = so_many_numbers(text, 1)
     return said[0] if said else None
 
 
 def so_many_numbers(text: str, count: int) -> list[float] | None:
-    """Returns the numbers that a text says where there are `count` different ones, none of them denied; else None."""
+    """Returns the numbers that a text names where there are `count` different ones, none of them denied; else None."""
     return _only(text, count, numbers_in)
 
 

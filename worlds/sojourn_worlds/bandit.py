@@ -1,8 +1,13 @@
-"""A bandit with several arms: explore, then keep to the best, and be judged by regret.
+"""A stochastic multi-armed bandit: the agent explores the arms, then exploits the best one, and is judged by its
+regret.
 
-Ours, after the bandits that Krishnamurthy et al. 2024 (arXiv:2403.15371) put to language models. It differs in what is
-paid: not the luck of the draws, but the expected payoff of the arms that were chosen, on a scale where the best arm
-throughout is 1 and the worst is 0 (one minus the normalised pseudo-regret).
+A task draws the arms' mean payoffs from its seed. An action names an arm; the observation tells what the pull paid and
+which pull comes next. The episode ends after `rounds` pulls, with the only reward: one minus the normalised
+pseudo-regret, that is the expected payoff of the chosen arms on a scale where always the best arm is 1 and always the
+worst is 0.
+
+Ours, after the bandits that Krishnamurthy et al. 2024 (arXiv:2403.15371) gave to language models. It differs in the
+reward, which is not the luck of the draws.
 """
 
 from __future__ import annotations
@@ -17,18 +22,18 @@ from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.tasks.splits import of_task, tasks_of
 from sojourn.types import Task
-from sojourn_worlds.table import Table, pick
+from sojourn_worlds.turn_based import TurnBasedEnv, pick
 
 ARMS = ("red", "blue", "green", "yellow", "purple", "orange", "white", "black", "brown", "pink")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bandit:
-    """Bandits with `arms` arms, played for `rounds`. `kind`: "bernoulli" arms pay 1 or 0, "gaussian" ones their mean
-    with noise of standard deviation `noise`.
+    """Bandits with `arms` arms, played for `rounds` pulls.
 
-    The best arm's mean is at least `gap` above every other's. A play succeeds with a reward of `threshold` or more.
-    What an arm pays the nth time it is pulled is decided by the task alone: every play of a task has the same luck.
+    `kind`: "bernoulli" arms pay 1 or 0; "gaussian" arms pay their mean plus noise of standard deviation `noise`. The
+    best arm's mean is at least `gap` above every other mean. An episode is a success with a reward of `threshold` or
+    more. What an arm pays on its nth pull depends on the task alone, so all episodes of a task have the same luck.
     """
 
     about: ClassVar[About] = About(
@@ -55,21 +60,25 @@ class Bandit:
     def tasks(self, split: str) -> Sequence[Task]:
         return tasks_of("bandit", self, split)
 
-    def make(self, task: Task) -> Table:
-        own = of_task(self, task)
-        return Table(Arms(own, task.seed), alone="agent", choices=own.choices)
+    def make(self, task: Task) -> TurnBasedEnv:
+        config = of_task(self, task)
+        return TurnBasedEnv(Arms(config, task.seed), policy_seat="agent", choices=config.choices)
 
 
 @dataclass
 class Arms:
+    """The state of one episode: which arms were pulled, in order."""
+
     config: Bandit
     seed: int
-    pulled: list[int] = field(default_factory=list)  # the arms, in order
-    last: str = ""
+    pulled_arms: list[int] = field(default_factory=list)  # indices, in order
+    last_result: str = ""  # a sentence for the next observation
 
     @cached_property
     def means(self) -> tuple[float, ...]:
-        """From 0.1 to 0.9; the best is anywhere, the others are spread below it."""
+        """Returns the mean payoff of each arm, between 0.1 and 0.9; the best arm is at a random place, the others are
+        spread below it.
+        """
         rng = random.Random(f"bandit {self.seed}")
         best = rng.uniform(0.1 + self.config.gap, 0.9)
         others = [rng.uniform(0.1, best - self.config.gap) for _ in range(self.config.arms - 1)]
@@ -82,33 +91,35 @@ class Arms:
 
     @property
     def regret(self) -> float:
-        """What was missed so far, in expected payoff."""
-        return sum(max(self.means) - self.means[arm] for arm in self.pulled)
+        """Returns the expected payoff that was missed so far: the sum over pulls of the best mean minus the chosen
+        arm's mean.
+        """
+        return sum(max(self.means) - self.means[arm] for arm in self.pulled_arms)
 
     @property
-    def mover(self) -> str | None:
-        return "agent" if len(self.pulled) < self.config.rounds else None
+    def current_seat(self) -> str | None:
+        return "agent" if len(self.pulled_arms) < self.config.rounds else None
 
-    def brief(self, seat: str) -> str:
+    def system_prompt(self, seat: str) -> str:
         pays = "1 or 0" if self.config.kind == "bernoulli" else "about its own average"
         return (
             f"There are {self.config.arms} levers. Each pull of a lever pays {pays}, some levers more than others. "
             f"Earn as much as you can in {self.config.rounds} pulls. Say the lever to pull: {', '.join(self.names)}."
         )
 
-    def view(self, seat: str) -> str:
-        round_ = f"Pull {len(self.pulled) + 1} of {self.config.rounds}."
-        return f"{self.last} {round_}" if self.last else round_
+    def observe(self, seat: str) -> str:
+        round_ = f"Pull {len(self.pulled_arms) + 1} of {self.config.rounds}."
+        return f"{self.last_result} {round_}" if self.last_result else round_
 
     def choices(self) -> Sequence[str]:
         return self.names
 
-    def play(self, said: str) -> Mapping[str, float]:
-        arm = pick(said, self.names)
-        paid = self._pays(arm, self.pulled.count(arm))
-        self.pulled.append(arm)
-        self.last = f"{self.names[arm]} paid {paid:g}."
-        return {"agent": self.reward if self.mover is None else 0.0}
+    def act(self, action: str) -> Mapping[str, float]:
+        arm = pick(action, self.names)
+        payoff = self._payoff(arm, self.pulled_arms.count(arm))
+        self.pulled_arms.append(arm)
+        self.last_result = f"{self.names[arm]} paid {payoff:g}."
+        return {"agent": self.reward if self.current_seat is None else 0.0}
 
     @property
     def reward(self) -> float:
@@ -121,16 +132,16 @@ class Arms:
     def info(self) -> Mapping[str, float]:
         return {"regret": self.regret}
 
-    def key(self) -> str:
-        """How often each arm was pulled says what each has paid: the order does not matter."""
-        counts = ",".join(str(self.pulled.count(arm)) for arm in range(self.config.arms))
+    def state_key(self) -> str:
+        """Counts the pulls of each arm: they determine what each arm has paid, and their order does not matter."""
+        counts = ",".join(str(self.pulled_arms.count(arm)) for arm in range(self.config.arms))
         return f"bandit/{self.seed}/{counts}"
 
     def expert(self) -> str:
-        """Knows the means."""
+        """Returns the arm with the highest mean, which the expert knows."""
         return self.names[self.means.index(max(self.means))]
 
-    def _pays(self, arm: int, number: int) -> float:
+    def _payoff(self, arm: int, number: int) -> float:
         rng = random.Random(f"bandit {self.seed} {arm} {number}")
         if self.config.kind == "bernoulli":
             return float(rng.random() < self.means[arm])

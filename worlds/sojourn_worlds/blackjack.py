@@ -1,8 +1,11 @@
-"""Blackjack: draw cards to come closer to 21 than the dealer, and not beyond.
+"""Blackjack: the agent draws cards to come closer to 21 than the dealer, but not above it.
+
+A task is a deal. An action is hit or stick; an observation is the cards in words. The reward, at the end of the hand,
+is 1 for a win, 0 for a draw, -1 for a loss.
 
 Cards and rules are gymnasium's Blackjack (MIT; Towers et al. 2024, arXiv:2407.17032), after example 5.1 of Sutton &
-Barto 2018: an endless deck, a dealer who draws below 17, no extra for a natural. What differs: the cards are decided by
-the task's seed, so that the same actions always lead to the same end.
+Barto 2018: an endless deck, a dealer who draws below 17, no extra for a natural. It differs in that the cards are
+decided by the task's seed, so that the same actions always lead to the same end.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from sojourn.tasks.splits import seeded
 from sojourn.types import Message, Observation, Role, Step, Task
 
 ACTIONS = ("stick", "hit")  # in gymnasium's order
-BRIEF = (
+SYSTEM_PROMPT = (
     "Play blackjack: come closer to 21 than the dealer, but not above it. Face cards count 10, an ace 1 or 11. "
     "The dealer draws until 17. Say one action: hit (take a card), stick (take no more)."
 )
@@ -30,10 +33,10 @@ BRIEF = (
 
 @dataclass(frozen=True, kw_only=True)
 class Blackjack:
-    """One hand of blackjack for each task: 1 for a win, 0 for a draw, -1 for a loss.
+    """One hand of blackjack for each task: the reward is 1 for a win, 0 for a draw, -1 for a loss.
 
-    Of all hands about a third is lost whatever one does: `winnable` leaves them out, so that 1 can always be earned
-    (the expert, who knows the cards to come, earns it). Without it they are dealt as chance has it.
+    About a third of all hands is lost whatever one does: `winnable` leaves them out, so that 1 can always be earned
+    (the expert, who knows the cards to come, earns it). Without it they are dealt at random.
     """
 
     winnable: bool = True
@@ -60,7 +63,7 @@ class Blackjack:
 
 @lru_cache(256)
 def _deal(seed: int, winnable: bool) -> Any:
-    """The table after the deal: the first of the seed's hands that can be won."""
+    """Returns the hand after the deal: the first of the seed's hands that can be won."""
     rules = require_module("gymnasium.envs.toy_text.blackjack", "sojourn-worlds[gymnasium]", "blackjack")
     for attempt in count():
         hand = rules.BlackjackEnv()
@@ -71,7 +74,7 @@ def _deal(seed: int, winnable: bool) -> Any:
 
 
 def _best(hand: Any) -> tuple[float, str]:
-    """The most that can still be earned, given the cards to come, and the action that leads to it."""
+    """Returns the most that can still be earned, given the cards to come, and the action that leads to it."""
     outcomes = []
     for hits in range(22):
         trial = copy.deepcopy(hand)
@@ -83,25 +86,25 @@ def _best(hand: Any) -> tuple[float, str]:
 
 
 class BlackjackPlay:
-    """One hand; `table` is the game after the deal, and is not touched."""
+    """One episode; `table` is the game after the deal, and is not changed."""
 
     def __init__(self, table: Any, key: str, choices: bool) -> None:
         self.hand = copy.deepcopy(table)
         self.key = key
         self.choices = choices
-        self.over = False
+        self.done = False
 
     async def start(self) -> Observation:
-        return self._observe((Message(Role.SYSTEM, BRIEF),))
+        return self._observe((Message(Role.SYSTEM, SYSTEM_PROMPT),))
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over:
+        if self.done:
             raise InfrastructureError("blackjack was given an action after its end: play each hand once")
-        said = action.text[:30].strip().lower()
-        if said not in ACTIONS:
-            raise ActionError(f'"{said}" is no action, say hit or stick.')
-        _, reward, self.over, _, _ = self.hand.step(ACTIONS.index(said))
-        if not self.over:
+        action_name = action.text[:30].strip().lower()
+        if action_name not in ACTIONS:
+            raise ActionError(f'"{action_name}" is no action, say hit or stick.')
+        _, reward, self.done, _, _ = self.hand.step(ACTIONS.index(action_name))
+        if not self.done:
             return Step(self._observe(), {agent: 0.0})
         return Step(None, {agent: float(reward)}, done=True, success=bool(reward > 0))
 
@@ -110,22 +113,22 @@ class BlackjackPlay:
 
     async def fork(self) -> BlackjackPlay:
         twin = BlackjackPlay(self.hand, self.key, self.choices)
-        twin.over = self.over
+        twin.done = self.done
         return twin
 
     def state_key(self) -> str:
         return f"{self.key}/{','.join(map(str, self.hand.player))}"
 
     def expert(self) -> str:
-        """Knows the cards to come."""
+        """Returns the best action for a player who knows the cards to come."""
         return _best(self.hand)[1]
 
-    def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
+    def _observe(self, system: tuple[Message, ...] = ()) -> Observation:
         total, shown, soft = self.hand._get_obs()
         cards = ", ".join(_name(card) for card in self.hand.player)
         with_ace = " with an ace as 11" if soft else ""
         text = f"Your cards: {cards}: {total} in all{with_ace}. The dealer shows {_name(shown)}."
-        return Observation((Message(Role.USER, text),), system=brief, choices=ACTIONS if self.choices else ())
+        return Observation((Message(Role.USER, text),), system=system, choices=ACTIONS if self.choices else ())
 
 
 def _name(card: int) -> str:

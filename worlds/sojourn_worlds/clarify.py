@@ -1,7 +1,11 @@
-"""Requests that leave something open: ask what matters and is not known, then order.
+"""Requests that leave something open: the agent asks about what matters and is not known, then orders.
+
+A task is a user's wish, of which a part is hidden. An action asks about an attribute or orders; an observation is the
+user's answer. The reward comes with the order, which ends the episode: the order's value less the questions' costs, on
+a scale where the best possible play earns 1; after `turns` actions the episode ends without reward.
 
 Ours, in the spirit of asking before acting (CollabLLM: Wu et al. 2025, arXiv:2502.00640; clarification as a decision
-with a price: Zhang and Choi 2023, arXiv:2311.09469). Here the user is a rule: it answers each question truly.
+with a price: Zhang and Choi 2023, arXiv:2311.09469). Here the user is scripted: it answers each question truly.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ class Attribute(NamedTuple):
 
 
 def _attributes(text: str) -> tuple[Attribute, ...]:
-    """`size: small large; ice: crushed cubed if iced`."""
+    """Parses `size: small large; ice: crushed cubed if iced`."""
     found = []
     for entry in text.split(";"):
         name, _, rest = entry.strip().partition(": ")
@@ -64,10 +68,11 @@ DIFFICULTY = ("attributes", "given", "indifferent", "dependent", "cost", "wrong"
 class Clarify:
     """Orders with hidden preferences: asking costs a little, a wrong guess much, and only what matters is worth asking.
 
-    A thing has `attributes`; of each the user says beforehand what it wants (with chance `given`), says that it does
-    not mind (`indifferent`), or says nothing. With `dependent`, one more matters only if another turns out so. The play
-    is worth 1 - `wrong` for each wrong attribute - `cost` for each question, divided by what it is worth to ask exactly
-    what has to be asked, and within -1 and 1: the best play earns 1. After `turns` actions it ends, unpaid.
+    A thing has `attributes`; of each the user says beforehand what it wants (with probability `given`), says that it
+    does not mind (`indifferent`), or says nothing. With `dependent`, one more matters only if another has a certain
+    value. The return is 1 - `wrong` for each wrong attribute - `cost` for each question, divided by its value when
+    exactly the necessary questions are asked, and within -1 and 1: the best play earns 1. After `turns` actions the
+    episode ends, without reward.
 
     `Task.data["answer"]` is the right order (`information_gain.before = 'order("'`, `after = '")'`). In the info of a
     question `subgoal` is 1 and `verified` 1 where it had to be asked, else 0; `tool_score` is then 1 or -1.
@@ -118,12 +123,12 @@ class Wish:
     indifferent: frozenset[str]
 
     def applying(self, values: Mapping[str, str]) -> list[Attribute]:
-        """The attributes that apply to an order, or to a part of one."""
+        """Returns the attributes that apply to an order, or to a part of one."""
         return [a for a in self.attributes if not a.when or a.when in values.values()]
 
     @property
     def hidden(self) -> list[str]:
-        """What has to be asked, in order."""
+        """Returns what has to be asked, in order."""
         return [a.name for a in self.applying(self.values) if a.name not in self.given | self.indifferent]
 
     def order(self) -> str:
@@ -168,9 +173,9 @@ class Order:
         lines = [f"A {self.wish.thing} has:"]
         for name, options, when in self.wish.attributes:
             lines.append(f"{name}: {', '.join(options)}{f' (only if {when})' if when else ''}")
-        said = [f"{name} {self.wish.values[name]}" for name in self._named(self.wish.given)]
+        known_wishes = [f"{name} {self.wish.values[name]}" for name in self._named(self.wish.given)]
         minds = [f"Any {name} will do." for name in self._named(self.wish.indifferent)]
-        wanted = f"A {self.wish.thing}, please{': ' if said else ''}{', '.join(said)}."
+        wanted = f"A {self.wish.thing}, please{': ' if known_wishes else ''}{', '.join(known_wishes)}."
         return "\n".join([*lines, f"User: {' '.join([wanted, *minds])}"])
 
     def ask(self, attribute: str) -> str:
@@ -218,7 +223,7 @@ class Order:
         return self.ordered is not None and self._wrong() == 0
 
     def expert(self) -> str:
-        """Knows what the player knows: what was said and what was answered."""
+        """Returns the best action given what the player knows: what was said and what was answered."""
         known = self._known()
         for attribute in self.wish.applying(known):
             if attribute.name not in known:
@@ -226,7 +231,7 @@ class Order:
         return f'order("{", ".join(known[a.name] for a in self.wish.applying(known))}")'
 
     def choices(self) -> list[str]:
-        """All questions, and the orders that agree with what is known; only with `choices` in the config."""
+        """Returns all questions, and the orders that agree with what is known; only with `choices` in the config."""
         if not self.data["choices"]:
             return []
         known = self._known()
@@ -243,7 +248,7 @@ class Order:
         return json.dumps([self.wish.thing, self.wish.order(), self.goal(), self.asked, self.ordered])
 
     def _known(self) -> dict[str, str]:
-        """Values that need no question, or were answered."""
+        """Returns the values that need no question, or were answered."""
         applying = {a.name for a in self.wish.applying(self.wish.values)}
         told = self.wish.given | self.wish.indifferent | (set(self.asked) & applying)
         return {name: self.wish.values[name] for name in self._named(told)}

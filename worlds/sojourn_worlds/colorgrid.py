@@ -1,9 +1,14 @@
-"""A grid with blocks of several colours, one of which pays: the leader knows which, the follower has to see it.
+"""Goal inference on a grid with coloured blocks: the leader knows which colour pays, the follower has to infer it.
 
-Ours, after ColorGrid (Risukhin et al. 2025, arXiv:2501.10593), where two also share a goal that only the leader knows
-and that may change on the way. It differs in that the two move in turn on a small grid that is shown in text, that
-blocks do not come back, and that only what the follower collects is paid, to both of them: so the leader's moves are
-worth what they tell.
+A task draws the grid and the colours that pay. An action is a move; the observation is the grid as text with the other
+seat's last move, and to the leader the colour that pays now. The follower's blocks are the reward of both seats:
+positive for the right colour, negative for others. The episode ends when the follower has taken enough right or wrong
+blocks, or after `turns` of its moves.
+
+Ours, after ColorGrid (Risukhin et al. 2025, arXiv:2501.10593), where two agents also share a goal that only the leader
+knows and that may change on the way. It differs in that the two move in turn on a small grid that is shown as text,
+that blocks do not come back, and that only what the follower collects is rewarded, to both of them: so the leader's
+moves matter only by what they tell.
 """
 
 from __future__ import annotations
@@ -19,23 +24,24 @@ from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.errors import ActionError, ConfigError
 from sojourn.tasks.splits import of_task, tasks_of
 from sojourn.types import Task
-from sojourn_worlds.table import Table, pick
+from sojourn_worlds.turn_based import TurnBasedEnv, pick
 
 COLOURS = ("red", "green", "blue", "yellow")
 SEATS = ("leader", "follower")
-WAYS = ("up", "down", "left", "right", "stay")
-ATTEMPTS = 500  # grids that are drawn before a config counts as impossible
+MOVES = ("up", "down", "left", "right", "stay")
+MAX_ATTEMPTS = 500  # draws of a grid before a config counts as impossible
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColorGrid:
     """Goal inference on a grid of `size` by `size`, with `blocks` of each of `colours`.
 
-    Blocks of one colour pay 1 / `target` when the follower walks onto them, others cost as much. The play ends when the
-    follower has `target` blocks of the right colour, or as many wrong ones, or after `turns` of its moves; it succeeds
-    when there was no wrong one. With `switch` another colour begins to pay after every so many moves.
+    A block of the colour that pays is worth 1 / `target` when the follower walks onto it; any other costs as much. The
+    episode ends when the follower has `target` blocks of the right colour, or as many wrong ones, or after `turns` of
+    its moves; it is a success when there was no wrong one. With `switch` another colour begins to pay after every so
+    many moves.
 
-    `opponent`: "leader", where the world leads: it takes blocks that pay, a shortest way, and leaves as many as the
+    `opponent`: "leader", where the world leads: it takes blocks that pay by a shortest way, leaves as many as the
     follower needs, then stays; the agent is the follower. Or "self", where the policy sits in both seats. The expert
     follower knows the colour. A wrong block cannot be given back.
     """
@@ -77,17 +83,17 @@ class ColorGrid:
     def tasks(self, split: str) -> Sequence[Task]:
         return tasks_of("colorgrid", self, split)
 
-    def make(self, task: Task) -> Table:
-        own = of_task(self, task)
-        for attempt in range(ATTEMPTS):
-            grid = draw(own, random.Random(f"colorgrid {task.seed} {attempt}"))
-            if grid.open() and grid.led():
-                if own.opponent == "self":
-                    return Table(grid, choices=own.choices)
-                return Table(grid, {"leader": Grid.expert}, alone="follower", choices=own.choices)
+    def make(self, task: Task) -> TurnBasedEnv:
+        config = of_task(self, task)
+        for attempt in range(MAX_ATTEMPTS):
+            grid = draw(config, random.Random(f"colorgrid {task.seed} {attempt}"))
+            if grid.is_connected() and grid.is_solvable():
+                if config.opponent == "self":
+                    return TurnBasedEnv(grid, choices=config.choices)
+                return TurnBasedEnv(grid, {"leader": Grid.expert}, policy_seat="follower", choices=config.choices)
         raise ConfigError(
-            f"colorgrid: no grid was found in which {own.target} blocks can be collected in {own.turns} turns: ask for "
-            "more turns, fewer blocks, or a rarer switch"
+            f"colorgrid: no grid was found in which {config.target} blocks can be collected in {config.turns} turns: "
+            "ask for more turns, fewer blocks, or a rarer switch"
         )
 
 
@@ -95,35 +101,37 @@ def draw(config: ColorGrid, rng: random.Random) -> Grid:
     names = COLOURS[: config.colours]
     cells = rng.sample(range(config.size**2), config.colours * config.blocks + 2)
     placed = {cell: names[number % config.colours] for number, cell in enumerate(cells[2:])}
-    pays = [rng.choice(names)]
+    paying_colours = [rng.choice(names)]
     for _ in range(config.turns // config.switch if config.switch else 0):
-        pays.append(rng.choice([name for name in names if name != pays[-1]]))
-    return Grid(config, tuple(pays), placed, {"leader": cells[0], "follower": cells[1]})
+        paying_colours.append(rng.choice([name for name in names if name != paying_colours[-1]]))
+    return Grid(config, tuple(paying_colours), placed, {"leader": cells[0], "follower": cells[1]})
 
 
 @dataclass
 class Grid:
+    """The state of one episode."""
+
     config: ColorGrid
-    pays: tuple[str, ...]  # the colour that pays, by period
-    blocks: dict[int, str]  # their colours, by cell
-    at: dict[str, int]
-    moved: int = 0  # moves of both
-    right: int = 0
+    paying_colours: tuple[str, ...]  # the colour that pays, by period
+    blocks: dict[int, str]  # cell -> colour
+    positions: dict[str, int]  # seat -> cell
+    moves_made: int = 0  # of both seats together
+    right: int = 0  # blocks of the paying colour that the follower took
     wrong: int = 0
-    did: str = ""  # what the other did last
+    last_event: str = ""  # a sentence on the last move, for the next observation
 
     @property
     def goal(self) -> str:
-        return self.pays[self.moved // 2 // self.config.switch if self.config.switch else 0]
+        return self.paying_colours[self.moves_made // 2 // self.config.switch if self.config.switch else 0]
 
     @property
-    def mover(self) -> str | None:
+    def current_seat(self) -> str | None:
         target = self.config.target
-        if target in (self.right, self.wrong) or self.moved >= 2 * self.config.turns:
+        if target in (self.right, self.wrong) or self.moves_made >= 2 * self.config.turns:
             return None
-        return SEATS[self.moved % 2]
+        return SEATS[self.moves_made % 2]
 
-    def brief(self, seat: str) -> str:
+    def system_prompt(self, seat: str) -> str:
         names = COLOURS[: self.config.colours]
         signs = ", ".join(f"{name[0]} {name}" for name in names)
         knows = "You alone know which" if seat == "leader" else "Only the leader knows which: watch where it goes"
@@ -133,37 +141,37 @@ class Grid:
             "in one cell. Who walks onto a block takes it. Blocks of one colour pay, the others cost. "
             f"{knows}{changes}. "
             f"What the follower takes counts for both; it should get {self.config.target} that pay. "
-            f"You are the {seat}. Say one move: {', '.join(WAYS)}."
+            f"You are the {seat}. Say one move: {', '.join(MOVES)}."
         )
 
-    def view(self, seat: str) -> str:
+    def observe(self, seat: str) -> str:
         size = self.config.size
         cells = [self.blocks.get(cell, ".")[0] for cell in range(size * size)]
-        for name, cell in self.at.items():
+        for name, cell in self.positions.items():
             cells[cell] = "X" if cells[cell] in "LF" else name[0].upper()
         lines = ["".join(cells[row : row + size]) for row in range(0, size * size, size)]
-        told = [self.did] if self.did else []
+        told = [self.last_event] if self.last_event else []
         if seat == "leader":
             told.append(f"Now {self.goal} pays.")
         return "\n".join([*lines, " ".join(told)] if told else lines)
 
     def choices(self) -> Sequence[str]:
-        assert self.mover is not None
-        return [way for way in WAYS if self._then(self.at[self.mover], way) is not None]
+        assert self.current_seat is not None
+        return [move for move in MOVES if self._cell_after(self.positions[self.current_seat], move) is not None]
 
-    def play(self, said: str) -> Mapping[str, float]:
-        way = WAYS[pick(said, WAYS)]
-        seat = self.mover
+    def act(self, action: str) -> Mapping[str, float]:
+        move = MOVES[pick(action, MOVES)]
+        seat = self.current_seat
         assert seat is not None
-        then = self._then(self.at[seat], way)
-        if then is None:
-            raise ActionError(f"You cannot go {way}: the grid ends there.")
+        target_cell = self._cell_after(self.positions[seat], move)
+        if target_cell is None:
+            raise ActionError(f"You cannot go {move}: the grid ends there.")
         goal = self.goal
-        taken = self.blocks.pop(then, "")
-        self.at[seat] = then
-        self.moved += 1
-        went = "stayed" if way == "stay" else f"went {way}"
-        self.did = f"The {seat} {went}{f' and took a {taken} block' if taken else ''}."
+        taken = self.blocks.pop(target_cell, "")
+        self.positions[seat] = target_cell
+        self.moves_made += 1
+        went = "stayed" if move == "stay" else f"went {move}"
+        self.last_event = f"The {seat} {went}{f' and took a {taken} block' if taken else ''}."
         if seat == "leader":
             return {}
         if not taken:
@@ -178,60 +186,60 @@ class Grid:
     def info(self) -> Mapping[str, float]:
         return {"right": float(self.right), "wrong": float(self.wrong)}
 
-    def key(self) -> str:
+    def state_key(self) -> str:
         blocks = "".join(f"{cell}{colour[0]}" for cell, colour in sorted(self.blocks.items()))
-        return f"colorgrid/{blocks}/{self.at}/{self.moved}/{self.right}/{self.wrong}/{self.goal}"
+        return f"colorgrid/{blocks}/{self.positions}/{self.moves_made}/{self.right}/{self.wrong}/{self.goal}"
 
     def expert(self) -> str:
-        """A step to the nearest block that pays, round the others; the leader leaves what the follower needs."""
+        """Returns a step to the nearest block that pays, avoiding others; the leader leaves what the follower needs."""
         left = sum(colour == self.goal for colour in self.blocks.values())
-        if self.mover == "leader" and left <= self.config.target - self.right:
+        if self.current_seat == "leader" and left <= self.config.target - self.right:
             return "stay"
-        assert self.mover is not None
-        return self._towards(self.at[self.mover])
+        assert self.current_seat is not None
+        return self._towards(self.positions[self.current_seat])
 
-    def open(self) -> bool:
+    def is_connected(self) -> bool:
         """Returns whether every block can be reached from every free cell without walking over another block."""
         size = self.config.size
         free = {cell for cell in range(size * size) if cell not in self.blocks}
         found, queue = {min(free)}, deque([min(free)])
         while queue:
             cell = queue.popleft()
-            for way in WAYS[:4]:
-                then = self._then(cell, way)
-                if then in free and then not in found:
-                    found.add(then)
-                    queue.append(then)
-        beside = {self._then(cell, way) for cell in found for way in WAYS}
+            for move in MOVES[:4]:
+                target_cell = self._cell_after(cell, move)
+                if target_cell in free and target_cell not in found:
+                    found.add(target_cell)
+                    queue.append(target_cell)
+        beside = {self._cell_after(cell, move) for cell in found for move in MOVES}
         return found == free and self.blocks.keys() <= beside
 
-    def led(self) -> bool:
-        """Returns whether the play goes well when both do what the expert says."""
-        twin = Grid(self.config, self.pays, dict(self.blocks), dict(self.at))
-        while twin.mover is not None:
-            twin.play(twin.expert())
+    def is_solvable(self) -> bool:
+        """Returns whether the episode succeeds when both seats follow the expert."""
+        twin = Grid(self.config, self.paying_colours, dict(self.blocks), dict(self.positions))
+        while twin.current_seat is not None:
+            twin.act(twin.expert())
         return twin.success()
 
     def _towards(self, start: int) -> str:
         first, queue = {start: "stay"}, deque([start])
         while queue:
             cell = queue.popleft()
-            for way in WAYS[:4]:
-                then = self._then(cell, way)
-                if then is None or then in first:
+            for move in MOVES[:4]:
+                target_cell = self._cell_after(cell, move)
+                if target_cell is None or target_cell in first:
                     continue
-                step = way if cell == start else first[cell]
-                if self.blocks.get(then) == self.goal:
+                step = move if cell == start else first[cell]
+                if self.blocks.get(target_cell) == self.goal:
                     return step
-                if then not in self.blocks:
-                    first[then] = step
-                    queue.append(then)
+                if target_cell not in self.blocks:
+                    first[target_cell] = step
+                    queue.append(target_cell)
         return "stay"
 
-    def _then(self, cell: int, way: str) -> int | None:
-        """The cell that a move leads to; None where the grid ends."""
+    def _cell_after(self, cell: int, move: str) -> int | None:
+        """Returns the cell that a move leads to, None where the grid ends."""
         row, column = divmod(cell, self.config.size)
-        down, across = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}.get(way, (0, 0))
+        down, across = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}.get(move, (0, 0))
         row, column = row + down, column + across
         inside = 0 <= row < self.config.size and 0 <= column < self.config.size
         return row * self.config.size + column if inside else None

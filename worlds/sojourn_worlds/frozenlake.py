@@ -1,7 +1,10 @@
-"""A frozen lake: reach the goal over the ice, and fall into no hole.
+"""A frozen lake: the agent crosses the ice to the goal without falling into a hole.
 
-Maps and moves are gymnasium's FrozenLake (MIT; Towers et al. 2024, arXiv:2407.17032), told in words: the whole map,
-where one stands, and what is on the four sides. Every task has a map of its own.
+A task is a map. An action is one of four moves; an observation is the map, the surroundings, or both, in words. The
+reward is 1 for reaching the goal, else 0; the episode ends there, in a hole, or after `turns` moves.
+
+Maps and moves are gymnasium's FrozenLake (MIT; Towers et al. 2024, arXiv:2407.17032). It differs in the text, and in
+that every task has a map of its own (see `toytext` for more).
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from sojourn.envs.about import About, require_module
 from sojourn.envs.fields import Count, check_fields
 from sojourn.tasks.splits import seeded
 from sojourn.types import Task
-from sojourn_worlds.toytext import Table, TablePlay
+from sojourn_worlds.toytext import TabularEnv, TransitionTable
 
 ACTIONS = ("left", "down", "right", "up")  # in gymnasium's order
 SIDES = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
@@ -30,9 +33,9 @@ MARKS = {"S": ".", "F": ".", "H": "O", "G": "G"}
 class FrozenLake:
     """Lakes of ice with holes, a map for each task: reach the goal within `turns` moves, fall into no hole.
 
-    `size` is the side of the map, `frozen` the chance of a tile to be ice. Where it is `slippery`, one goes where one
-    meant to go in one of three cases, to its left or right in the others; what happens is decided by the task's seed.
-    `sees` is "map" (rows of marks), "around" (what is on the four sides, and where the goal is), or "both". A map
+    `size` is the side of the map, `frozen` the probability of a tile to be ice. Where it is `slippery`, one goes where
+    one meant to go in one of three cases, to its left or right in the others; what happens is decided by the task's
+    seed. `sees` is "map" (rows of marks), "around" (what is on the four sides, and where the goal is), or "both". A map
     belongs to one split by its own hash, one of five to the test split.
     """
 
@@ -59,15 +62,17 @@ class FrozenLake:
         data = {name: getattr(self, name) for name in ("size", "frozen", "slippery", "sees", "turns")}
         return seeded("frozenlake", self, split, data)
 
-    def make(self, task: Task) -> TablePlay:
+    def make(self, task: Task) -> TabularEnv:
         data = task.data
-        table = _table(_map(task.split, task.seed, data["size"], data["frozen"]), data["slippery"], data["sees"])
-        return TablePlay(table, 0, f"frozenlake {task.id}", data["turns"], self.choices)
+        table = _transition_table(
+            _map(task.split, task.seed, data["size"], data["frozen"]), data["slippery"], data["sees"]
+        )
+        return TabularEnv(table, 0, f"frozenlake {task.id}", data["turns"], self.choices)
 
 
 @lru_cache(256)
 def _map(split: str, seed: int, size: int, frozen: float) -> tuple[str, ...]:
-    """The first of the seed's maps whose hash falls to the split."""
+    """Returns the first of the seed's maps whose hash falls to the split."""
     lake = require_module("gymnasium.envs.toy_text.frozen_lake", "sojourn-worlds[gymnasium]", "frozenlake")
     for attempt in count():
         drawn = hashlib.sha256(f"frozenlake {seed} {attempt}".encode()).digest()
@@ -78,7 +83,7 @@ def _map(split: str, seed: int, size: int, frozen: float) -> tuple[str, ...]:
 
 
 @lru_cache(256)
-def _table(rows: tuple[str, ...], slippery: bool, sees: str) -> Table:
+def _transition_table(rows: tuple[str, ...], slippery: bool, sees: str) -> TransitionTable:
     lake = require_module("gymnasium.envs.toy_text.frozen_lake", "sojourn-worlds[gymnasium]", "frozenlake")
     goal = "Cross the frozen lake to the goal. Do not fall into a hole."
     if sees != "around":
@@ -87,10 +92,12 @@ def _table(rows: tuple[str, ...], slippery: bool, sees: str) -> Table:
         goal += " The ice is slippery: you may slide to the left or right of where you go."
     table = lake.FrozenLakeEnv(desc=list(rows), is_slippery=slippery).P
     won = lambda reward: reward > 0  # noqa: E731
-    return Table.of("frozenlake", ACTIONS, table, won, goal=goal, describe=lambda state: _words(rows, state, sees))
+    return TransitionTable.of(
+        "frozenlake", ACTIONS, table, won, goal=goal, describe=lambda state: _describe(rows, state, sees)
+    )
 
 
-def _words(rows: tuple[str, ...], state: int, sees: str) -> str:
+def _describe(rows: tuple[str, ...], state: int, sees: str) -> str:
     size = len(rows)
     row, column = divmod(state, size)
     lines = []

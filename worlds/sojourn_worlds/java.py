@@ -1,4 +1,5 @@
-"""Java machines for the worlds that are written for them: shared by the plays of a process, and gone with it.
+"""Java virtual machines for the worlds that are written for them: shared by the episodes of a process, and ended with
+it.
 
 A machine ends when its standard input ends (py4j's `die_on_exit`), and so dies with this process, however that dies.
 """
@@ -24,7 +25,7 @@ STOPPING_S = 5.0
 
 @dataclass(eq=False)
 class Machine:
-    """A running machine; `new` makes an object of the class that was asked for in it."""
+    """A running machine; `new` makes an object, in it, of the class that was asked for."""
 
     gateway: Any
     process: subprocess.Popen[bytes]
@@ -47,11 +48,11 @@ class Machine:
             env=inherited_variables(),
         )
         assert process.stdout is not None
-        if not (said := process.stdout.readline()).strip().isdigit():
+        if not (first_line := process.stdout.readline()).strip().isdigit():
             _end(process)
-            raise InfrastructureError(f"{world}: java does not start, it says {said!r:.80}: run `java -version`")
+            raise InfrastructureError(f"{world}: java does not start, it says {first_line!r:.80}: run `java -version`")
         threading.Thread(target=_drain, args=(process.stdout,), daemon=True, name="drains java").start()
-        gateway = java.JavaGateway(gateway_parameters=java.GatewayParameters(auto_field=True, port=int(said)))
+        gateway = java.JavaGateway(gateway_parameters=java.GatewayParameters(auto_field=True, port=int(first_line)))
         return cls(gateway, process, entry)
 
     def new(self) -> Any:
@@ -78,10 +79,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _drain(said: IO[bytes]) -> None:
-    """Reads what the machine prints, so that it never waits for a reader."""
+def _drain(stream: IO[bytes]) -> None:
+    """Reads what the machine prints, so that it never blocks."""
     with contextlib.suppress(OSError, ValueError):  # closed meanwhile
-        while said.read1(1 << 16):  # type: ignore[attr-defined]
+        while stream.read1(1 << 16):  # type: ignore[attr-defined]
             pass
 
 
@@ -129,8 +130,10 @@ class Shared:
 
 @dataclass(eq=False)
 class Pool:
-    """A machine for each who holds one, for simulators that bear one play at a time; used again by the next. All stop
-    when nobody holds or keeps any. Safe to use from threads."""
+    """A machine for each holder, for simulators that can play one episode at a time; reused by the next.
+
+    All stop when nobody holds or keeps any. Safe to use from threads.
+    """
 
     world: str
     extra: str
@@ -169,7 +172,7 @@ class Pool:
 
 
 class Lease:
-    """A play's hold of a machine, taken at most once and given back once, in whatever order that comes.
+    """An episode's hold of a machine, taken at most once and given back once, in any order.
 
     Who gives it back should do so `surely`, or a cancellation could leave the machine held for good.
     """
@@ -190,7 +193,7 @@ class Lease:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[Machine]:
-        """The machine, for nobody else meanwhile; refused where it was given back while this waited for it."""
+        """Holds the machine for one caller alone; refused where it was given back while this waited for it."""
         machine = self.take()
         with machine.lock:
             self.take()

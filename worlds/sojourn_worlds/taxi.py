@@ -1,8 +1,12 @@
-"""A taxi in a small town with walls: fetch the passenger and bring them where they want to go.
+"""A taxi in a small town with walls: the agent fetches the passenger and brings them to their destination.
+
+A task is a starting state. An action is a move, "pick up" or "drop off"; an observation is where the passenger, the
+destination and the free ways are, in words. The reward is 1 for the delivery, else 0; the episode ends there, or after
+`turns` actions.
 
 Town and moves are gymnasium's Taxi (MIT; Towers et al. 2024, arXiv:2407.17032), after Dietterich 2000
-(arXiv:cs/9905014). What differs: an action without effect (into a wall, picking up nobody) is refused instead of fined;
-the reward is 1 for the delivery, while the original's costs are in the info.
+(arXiv:cs/9905014). It differs in that an action without effect (into a wall, picking up nobody) is refused instead of
+penalised; and in the reward, while the original's costs are in the info.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from sojourn.envs.about import About, require_module
 from sojourn.envs.fields import Count, check_fields
 from sojourn.tasks.splits import seeded
 from sojourn.types import Task
-from sojourn_worlds.toytext import Table, TablePlay
+from sojourn_worlds.toytext import TabularEnv, TransitionTable
 
 ACTIONS = ("south", "north", "east", "west", "pick up", "drop off")  # in gymnasium's order
 STOPS = {"red": (0, 0), "green": (0, 4), "yellow": (4, 0), "blue": (4, 3)}  # in gymnasium's order
@@ -29,8 +33,8 @@ INSIDE = 4
 class Taxi:
     """A taxi on a grid of 5 by 5: pick the passenger up at one of four stops, drop them off at another.
 
-    In `rainy` weather the taxi goes where it is steered in eight of ten cases, to its left or right in the others. Of
-    the 300 beginnings (taxi, passenger, destination) every fifth is for testing.
+    Where it is `rainy`, the taxi goes where it is steered in eight of ten cases, to its left or right in the others. Of
+    the 300 starting states (taxi, passenger, destination) every fifth is for testing.
     """
 
     rainy: bool = False
@@ -52,20 +56,20 @@ class Taxi:
         data = {"rainy": self.rainy, "turns": self.turns}
         return seeded("taxi", self, split, data)
 
-    def make(self, task: Task) -> TablePlay:
-        table = _table(task.data["rainy"])
+    def make(self, task: Task) -> TabularEnv:
+        table = _transition_table(task.data["rainy"])
         start = random.Random(f"taxi start {task.seed}").choice(starts(task.split))
-        return TablePlay(table, start, f"taxi {task.id}", task.data["turns"], self.choices)
+        return TabularEnv(table, start, f"taxi {task.id}", task.data["turns"], self.choices)
 
 
 def starts(split: str) -> list[int]:
-    """The states that the tasks of a split begin in: the passenger waits, and not where they want to go."""
+    """Returns the starting states of a split: the passenger waits, and not at their destination."""
     states = [state for state in range(500) if decode(state)[2] not in (INSIDE, decode(state)[3])]
     return [state for number, state in enumerate(states) if (number % 5 == 4) == (split == "test")]
 
 
 def decode(state: int) -> tuple[int, int, int, int]:
-    """Row and column of the taxi, the passenger's stop (4: inside), and the destination."""
+    """Returns the row and column of the taxi, the passenger's stop (4: inside), and the destination."""
     rest, destination = divmod(state, 4)
     rest, passenger = divmod(rest, 5)
     row, column = divmod(rest, 5)
@@ -73,20 +77,20 @@ def decode(state: int) -> tuple[int, int, int, int]:
 
 
 @lru_cache(2)
-def _table(rainy: bool) -> Table:
+def _transition_table(rainy: bool) -> TransitionTable:
     town: Any = require_module("gymnasium.envs.toy_text.taxi", "sojourn-worlds[gymnasium]", "taxi").TaxiEnv(
         is_rainy=rainy
     )
     goal = "Drive the taxi: pick up the passenger, then drop them off at their destination."
     if rainy:
         goal += " It rains: the taxi may slip to the left or right of where you steer it."
-    table = Table.of(
-        "taxi", ACTIONS, town.P, lambda reward: True, goal=goal, describe=lambda state: _words(table, state)
+    table = TransitionTable.of(
+        "taxi", ACTIONS, town.P, lambda reward: True, goal=goal, describe=lambda state: _describe(table, state)
     )
     return table
 
 
-def _words(table: Table, state: int) -> str:
+def _describe(table: TransitionTable, state: int) -> str:
     row, column, passenger, destination = decode(state)
     ways = [ACTIONS[action] for action in table.possible(state) if action < 4]
     stops = list(STOPS)

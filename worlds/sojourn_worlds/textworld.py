@@ -1,8 +1,12 @@
 """TextWorld: quests in generated houses, as interactive fiction that is compiled and played here.
 
+A task is a generated game. An action is one of the commands that the game admits; an observation is its text. The
+reward is 1 when all quests are done, which ends the episode, as does the last of `turns` actions; with `partial` each
+quest pays its share.
+
 Generator, compiler and interpreter are those of the textworld package (Côté et al. 2018, arXiv:1806.11532; MIT), which
-plays through jericho (GPL-2.0-or-later): it comes in by this world's extra alone. What differs: only the commands that
-TextWorld calls admissible are possible, written out in full; and the banner of the games is left out.
+plays through jericho (GPL-2.0-or-later): it comes in by this world's extra alone. It differs in that only the commands
+that TextWorld calls admissible are possible, written out in full, and the banner of the games is left out.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from sojourn.types import Message, Observation, Role, Step, Task
 
 GENERATOR = threading.Lock()  # the package's grammars and parsers are shared, and not made for threads
 OLD_S = 3_600
-BRIEF = "{objective}\nSay one command, such as: look, inventory, go north, take key, open chest."
+SYSTEM_PROMPT = "{objective}\nSay one command, such as: look, inventory, go north, take key, open chest."
 PROMPT = re.compile(r"\n>[^\n]*(\n.*)?$", re.DOTALL)
 
 
@@ -40,9 +44,9 @@ class TextWorld:
     """Quests in a generated house: find, open, take and put what is asked for, told in prose.
 
     Every task is a game of its own, with so many `rooms` and `objects`, whose `quests` take `quest_length` commands
-    each. `instructions` tell every step of a quest ("all"), or its last one. With `partial`, every quest that is
-    done pays its share at once. A game is compiled once (in seconds, to half a megabyte), into
-    `cache`, or without it the user's own cache.
+    each. `instructions` tell every step of a quest ("all"), or its last one. With `partial`, every quest that is done
+    pays its share at once. A game is compiled once (in seconds, to half a megabyte), into `cache`, or without it into
+    the user's own cache.
     """
 
     rooms: Annotated[int, Range(1, 30)] = 4
@@ -79,7 +83,7 @@ class TextWorld:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what killed processes left half made."""
+    """Removes what killed processes left unfinished."""
     for draft in folder.glob("draft-*"):
         with contextlib.suppress(OSError):
             if time.time() - draft.stat().st_mtime > OLD_S:
@@ -92,14 +96,14 @@ def _cache_folder() -> Path:
 
 @dataclass(frozen=True)
 class Game:
-    """Where the compiled game of a task is, or will be."""
+    """The place of a task's compiled game, whether it exists or not."""
 
     data: Mapping[str, Any]
     seed: int
     folder: Path
 
     def file(self) -> Path:
-        """The compiled game, made now where nobody has yet; several processes may want it at once."""
+        """Returns the compiled game, made now if it does not exist; several processes may want it at once."""
         package = require_module("textworld", "sojourn-worlds[textworld]", "textworld")
         shape = {name: value for name, value in self.data.items() if name not in ("partial", "turns")}
         key = f"{package.__version__} {sorted(shape.items())} {self.seed}"
@@ -137,7 +141,7 @@ class Game:
         return options
 
     def enter(self, **infos: bool) -> tuple[Any, Any]:
-        """The package's environment, and its first state."""
+        """Returns the package's environment, and its first state."""
         package = require_module("textworld", "sojourn-worlds[textworld]", "textworld")
         unknown = require_module("jericho.jericho", "sojourn-worlds[textworld]", "textworld").UnsupportedGameWarning
         warnings.filterwarnings("ignore", category=unknown)  # of every game but the classics
@@ -152,9 +156,9 @@ class TextWorldPlay:
     game: Game
     key: str
     choices: bool = False
-    said: list[str] = field(default_factory=list)  # commands so far
+    actions_taken: list[str] = field(default_factory=list)
     paid: float = 0.0
-    over: bool = False
+    done: bool = False
     world: Any = None
     state: Any = None
     guide: Any = None  # a second play of the same commands that knows the way; made when the expert is first asked
@@ -162,12 +166,12 @@ class TextWorldPlay:
 
     async def start(self) -> Observation:
         self.world, self.state = await asyncio.to_thread(self.game.enter, **_INFOS)
-        brief = BRIEF.format(objective=_plain(self.state.objective))
+        system = SYSTEM_PROMPT.format(objective=_plain(self.state.objective))
         shown = self.state.feedback.rpartition(self.state.objective)[2]
-        return self._observe(shown, (Message(Role.SYSTEM, brief),))
+        return self._observe(shown, (Message(Role.SYSTEM, system),))
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over or self.world is None:
+        if self.done or self.world is None:
             raise InfrastructureError("textworld was given an action before its start or after its end")
         command = " ".join(action.text[:200].lower().split())
         possible = {known.lower(): known for known in self.state.admissible_commands}
@@ -175,14 +179,14 @@ class TextWorldPlay:
             raise ActionError(f'"{command[:40]}" is not possible here.')
         command = possible[command]
         self.state, _, done = self.world.step(command)
-        self.said.append(command)
+        self.actions_taken.append(command)
         if self.guide is not None:
             self.advice = self.guide.step(command)[0].policy_commands
         won = bool(self.state.won)
         reward = self._owed(won)
         self.paid += reward
-        self.over = bool(done) or len(self.said) >= self.game.data["turns"]
-        if self.over:
+        self.done = bool(done) or len(self.actions_taken) >= self.game.data["turns"]
+        if self.done:
             return Step(None, {agent: reward}, done=True, success=won)
         return Step(self._observe(self.state.feedback), {agent: reward})
 
@@ -200,10 +204,10 @@ class TextWorldPlay:
         self.world = self.guide = None
 
     async def fork(self) -> TextWorldPlay:
-        """By playing the same commands again in another interpreter."""
-        twin = TextWorldPlay(self.game, self.key, self.choices, list(self.said), self.paid, self.over)
+        """Plays the same commands again in another interpreter."""
+        twin = TextWorldPlay(self.game, self.key, self.choices, list(self.actions_taken), self.paid, self.done)
         twin.world, twin.state = await asyncio.to_thread(self.game.enter, **_INFOS)
-        for command in self.said:
+        for command in self.actions_taken:
             twin.state, _, _ = twin.world.step(command)
         return twin
 
@@ -212,23 +216,23 @@ class TextWorldPlay:
         return f"{self.key}/{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}"
 
     async def expert(self) -> str:
-        """The next command of TextWorld's own plan; where nothing can be won any more, a look."""
+        """Returns the next command of TextWorld's own plan; where nothing can be won any more, "look"."""
         if self.guide is None:
             self.guide, state = await asyncio.to_thread(self.game.enter, policy_commands=True)
-            for command in self.said:
+            for command in self.actions_taken:
                 state, _, _ = self.guide.step(command)
             self.advice = state.policy_commands
         return self.advice[0] if self.advice else "look"
 
-    def _observe(self, text: str, brief: tuple[Message, ...] = ()) -> Observation:
+    def _observe(self, text: str, system: tuple[Message, ...] = ()) -> Observation:
         choices = tuple(self.state.admissible_commands) if self.choices else ()
-        return Observation((Message(Role.USER, _plain(text)),), system=brief, choices=choices)
+        return Observation((Message(Role.USER, _plain(text)),), system=system, choices=choices)
 
 
 _INFOS = dict.fromkeys(("admissible_commands", "objective", "won", "lost", "score", "max_score"), True)
 
 
 def _plain(text: str) -> str:
-    """Without prompt, status line and empty lines."""
+    """Returns a text without prompt, status line and empty lines."""
     lines = (" ".join(line.split()) for line in PROMPT.sub("", text).splitlines())
     return "\n".join(line for line in lines if line)

@@ -1,4 +1,4 @@
-"""Plays of tool environments whose object reports numbers for each turn (`Step.info`)."""
+"""What worlds of conversations and tools share: environments whose info holds the game's own numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cached_interface(plain: type, name: str, form: Literal["both", "text", "nati
 
 
 class ToolsEnvWithInfo(ToolsEnv):
-    """A play of a plain object whose mapping `info` holds the numbers of the last turn; they are added to its steps."""
+    """The environment of a plain object whose attribute `info`, a mapping, holds the numbers of the last turn."""
 
     async def step(self, agent: str, action: Message) -> Step:
         step = await super().step(agent, action)

@@ -35,7 +35,7 @@ async def go_on(env: Any) -> tuple[float, Step, list[str]]:
     while True:
         action = env.expert()
         said.append(await action if inspect.isawaitable(action) else action)
-        step = await env.step(getattr(env, "mover", "agent"), say(said[-1]))
+        step = await env.step(getattr(env, "current_seat", "agent"), say(said[-1]))
         total += sum(step.rewards.values())
         if step.done:
             await env.close()

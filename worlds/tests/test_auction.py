@@ -11,16 +11,16 @@ from sojourn.errors import ActionError, ConfigError
 from sojourn.types import Message, Role
 from sojourn_worlds.auction import Auction
 from sojourn_worlds.auction.house import House, Lots, names, scripted
-from sojourn_worlds.table import Table
+from sojourn_worlds.turn_based import TurnBasedEnv
 
 
 def say(text: str) -> Message:
     return Message(Role.ASSISTANT, text)
 
 
-def house(kind: str, worth, limits=None, alone: str = "", rise: int = 1) -> House:
+def house(kind: str, worth, limits=None, policy_seat: str = "", rise: int = 1) -> House:
     rows = tuple(tuple(row) for row in worth)
-    return House(Lots(kind, 20, rise, rows, tuple(limits or rows), alone), 0)
+    return House(Lots(kind, 20, rise, rows, tuple(limits or rows), policy_seat), 0)
 
 
 async def play(env, policy) -> dict[str, float]:
@@ -35,9 +35,13 @@ async def play(env, policy) -> dict[str, float]:
 
 async def surplus(lots: Lots, own) -> int:
     """What the lonely seat has in the end when it says what `own` does with the house."""
-    env = Table(House(lots, 0), {name: scripted for name in lots.bidders if name != lots.alone}, alone=lots.alone)
+    env = TurnBasedEnv(
+        House(lots, 0),
+        {name: scripted for name in lots.bidders if name != lots.policy_seat},
+        policy_seat=lots.policy_seat,
+    )
     await play(env, lambda env, _: own(env.game))
-    return env.game.surplus(lots.alone)
+    return env.game.surplus(lots.policy_seat)
 
 
 @pytest.mark.parametrize(
@@ -69,49 +73,49 @@ async def test_the_expert_earns_everything_and_chance_little(kind) -> None:
 @pytest.mark.parametrize(("kind", "price"), [("first_price", 9), ("second_price", 7)])
 def test_the_highest_sealed_bid_wins_and_pays_the_price_of_its_kind(kind, price) -> None:
     game = house(kind, [(12, 8, 10), (5, 5, 5)])
-    assert [game.mover, game.play("7")] == ["bidder1", {}]
-    assert [game.mover, game.play("bid 3")] == ["bidder2", {}]
-    assert game.play("9")["bidder3"] == pytest.approx((10 - price) / 15)
-    assert game.sold == [(2, price)]
-    assert game.view("bidder3").startswith(f"You won item 1 for {price}. Item 2 of 2 is worth 5 to you.")
-    assert game.view("bidder1").startswith(f"bidder3 won item 1 for {price}.")
+    assert [game.current_seat, game.act("7")] == ["bidder1", {}]
+    assert [game.current_seat, game.act("bid 3")] == ["bidder2", {}]
+    assert game.act("9")["bidder3"] == pytest.approx((10 - price) / 15)
+    assert game.sales == [(2, price)]
+    assert game.observe("bidder3").startswith(f"You won item 1 for {price}. Item 2 of 2 is worth 5 to you.")
+    assert game.observe("bidder1").startswith(f"bidder3 won item 1 for {price}.")
     for bid in ("4", "4", "1"):
-        game.play(bid)
-    assert game.sold[1] == (0, 4)  # among equals the first
-    assert game.mover is None
+        game.act(bid)
+    assert game.sales[1] == (0, 4)  # among equals the first
+    assert game.current_seat is None
 
 
 def test_bids_of_nothing_win_nothing() -> None:
     game = house("first_price", [(3, 3)])
-    game.play("0")
-    assert game.play("0") == {"bidder1": 0.0, "bidder2": 0.0}
-    assert game.sold == [(-1, 0)]
+    game.act("0")
+    assert game.act("0") == {"bidder1": 0.0, "bidder2": 0.0}
+    assert game.sales == [(-1, 0)]
 
 
 def test_the_last_to_stay_pays_the_price_at_which_the_others_left() -> None:
     game = house("english", [(12, 8, 10)], rise=4)
     for said in ("stay", "stay", "stay"):
-        assert game.play(said) == {}
-    assert game.view("bidder1") == "Item 1 of 1 is worth 12 to you. The price is 8, 2 others are in."
+        assert game.act(said) == {}
+    assert game.observe("bidder1") == "Item 1 of 1 is worth 12 to you. The price is 8, 2 others are in."
     for said in ("stay", "out", "stay"):
-        game.play(said)
-    assert game.view("bidder3") == "Item 1 of 1 is worth 10 to you. The price is 12, 1 other is in."
-    game.play("stay")
-    assert game.mover == "bidder3"  # who left is not asked again
-    assert game.play("out")["bidder1"] == pytest.approx(0)
-    assert game.sold == [(0, 12)]
+        game.act(said)
+    assert game.observe("bidder3") == "Item 1 of 1 is worth 10 to you. The price is 12, 1 other is in."
+    game.act("stay")
+    assert game.current_seat == "bidder3"  # who left is not asked again
+    assert game.act("out")["bidder1"] == pytest.approx(0)
+    assert game.sales == [(0, 12)]
 
 
 def test_nobody_wins_where_all_leave_at_once_or_nobody_ever_does() -> None:
     game = house("english", [(3, 3), (3, 3)], rise=4)
-    game.play("out")
-    game.play("out")
-    assert game.sold == [(-1, 0)]
+    game.act("out")
+    game.act("out")
+    assert game.sales == [(-1, 0)]
     asked = 0
-    while game.mover:
-        game.play("stay")
+    while game.current_seat:
+        game.act("stay")
         asked += 1
-    assert game.sold[1] == (-1, 0)
+    assert game.sales[1] == (-1, 0)
     assert asked <= 2 * 7
 
 
@@ -135,7 +139,7 @@ async def test_nothing_beats_truth(kind) -> None:
                         ),
                     )
                 )
-            assert had[worth] == max(had) == lots.best(0)
+            assert had[worth] == max(had) == lots.best_surplus(0)
             assert await surplus(lots, lambda game: game.expert()) == max(had)
 
 
@@ -145,7 +149,7 @@ async def test_at_the_first_price_the_expert_finds_the_lowest_bid_that_wins() ->
         worth, limits = rng.randint(1, 20), tuple(rng.randint(0, 15) for _ in range(3))
         lots = Lots("first_price", 20, 1, ((worth,) * 3,), (limits,), rng.choice(names(3)))
         had = [await surplus(lots, lambda game, bid=bid: str(bid)) for bid in range(21)]
-        assert await surplus(lots, lambda game: game.expert()) == max(had) == lots.best(0)
+        assert await surplus(lots, lambda game: game.expert()) == max(had) == lots.best_surplus(0)
         assert had[worth] <= 0  # truth earns nothing here
         shaded += max(had) > 0
     assert shaded > 10
@@ -179,7 +183,7 @@ def test_there_is_always_something_to_be_had() -> None:
     family = Auction(items=1, bidders=8, kind="any")
     for split in ("train", "test"):
         for task in family.tasks(split)[:100]:
-            assert family.make(task).game.lots.best(0) > 0
+            assert family.make(task).game.lots.best_surplus(0) > 0
 
 
 def test_where_nothing_can_be_had_that_is_said() -> None:

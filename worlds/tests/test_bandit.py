@@ -27,9 +27,9 @@ async def play(env, policy) -> tuple[float, bool]:
 
 def explore_then_keep(game: Arms, each: int = 2) -> str:
     """Every arm twice, then the one that paid most: knows nothing but what it was paid."""
-    if len(game.pulled) < each * len(game.names):
-        return game.names[len(game.pulled) % len(game.names)]
-    paid = [sum(game._pays(arm, number) for number in range(each)) for arm in range(len(game.names))]
+    if len(game.pulled_arms) < each * len(game.names):
+        return game.names[len(game.pulled_arms) % len(game.names)]
+    paid = [sum(game._payoff(arm, number) for number in range(each)) for arm in range(len(game.names))]
     return game.names[paid.index(max(paid))]
 
 
@@ -57,12 +57,12 @@ async def test_the_reward_is_one_minus_the_share_of_the_regret() -> None:
     best, middle, worst = sorted(range(3), key=lambda arm: -game.means[arm])
     means = game.means
     for arm in (best, worst, middle):
-        assert game.play(ARMS[arm]) == {"agent": 0.0}
+        assert game.act(ARMS[arm]) == {"agent": 0.0}
     missed = 2 * means[best] - means[worst] - means[middle]
     assert game.info()["regret"] == pytest.approx(missed)
-    paid = game.play(ARMS[best])
+    paid = game.act(ARMS[best])
     assert paid["agent"] == pytest.approx(1 - missed / (4 * (means[best] - means[worst])))
-    assert game.mover is None
+    assert game.current_seat is None
 
 
 async def test_whoever_pulls_the_worst_arm_earns_nothing_whatever_it_paid() -> None:
@@ -89,7 +89,7 @@ def test_an_arm_pays_its_mean_in_the_long_run_and_the_order_of_pulls_does_not_ma
     family = Bandit(kind=kind, rounds=10_000, arms=2)
     game = family.make(family.tasks("train")[0]).game
     for arm in range(2):
-        paid = [game._pays(arm, number) for number in range(3_000)]
+        paid = [game._payoff(arm, number) for number in range(3_000)]
         assert sum(paid) / 3_000 == pytest.approx(game.means[arm], abs=0.04)
         assert (set(paid) == {0.0, 1.0}) == (kind == "bernoulli")
     shown = []
@@ -97,9 +97,9 @@ def test_an_arm_pays_its_mean_in_the_long_run_and_the_order_of_pulls_does_not_ma
         twin = family.make(family.tasks("train")[0]).game
         said = []
         for arm in order:
-            twin.play(arm)
-            said.append(twin.last)
-        shown.append((sorted(said), twin.key()))
+            twin.act(arm)
+            said.append(twin.last_result)
+        shown.append((sorted(said), twin.state_key()))
     assert shown[0] == shown[1]
 
 
@@ -109,7 +109,7 @@ async def test_what_is_no_arm_is_refused(said) -> None:
     await env.start()
     with pytest.raises(ActionError, match="say one of: red, blue, green, yellow"):
         await env.step("agent", say(said))
-    assert env.game.pulled == []
+    assert env.game.pulled_arms == []
 
 
 @pytest.mark.parametrize("wrong", [{"arms": 1}, {"arms": 11}, {"rounds": 0}, {"gap": 0.0}, {"threshold": 2}])

@@ -10,7 +10,7 @@ from sojourn.checks.env import check_env
 from sojourn.errors import ActionError, ConfigError
 from sojourn.types import Message, Role
 from sojourn_worlds.colorgrid import ColorGrid, Grid
-from sojourn_worlds.table import Table
+from sojourn_worlds.turn_based import TurnBasedEnv
 
 
 def say(text: str) -> Message:
@@ -82,8 +82,8 @@ async def test_whoever_follows_the_leader_s_choice_does_well() -> None:
                     seen["goal"] = colour
             if "goal" not in seen:
                 return "stay"
-            twin = Grid(env.game.config, (seen["goal"],), env.game.blocks, env.game.at)
-            return twin._towards(env.game.at["follower"])
+            twin = Grid(env.game.config, (seen["goal"],), env.game.blocks, env.game.positions)
+            return twin._towards(env.game.positions["follower"])
 
         earned.append((await play(family.make(task), policy))["agent"])
     assert sum(earned) / 30 > 0.9
@@ -91,23 +91,23 @@ async def test_whoever_follows_the_leader_s_choice_does_well() -> None:
 
 def test_the_follower_is_paid_for_the_right_colour_and_charged_for_others() -> None:
     game = grid("Fgr. r..L .... ..g.", **SMALL | {"target": 1})
-    game.play("left")
-    assert game.play("down") == {"leader": 1.0, "follower": 1.0}
-    assert game.mover is None
+    game.act("left")
+    assert game.act("down") == {"leader": 1.0, "follower": 1.0}
+    assert game.current_seat is None
     assert game.success()
     game = grid("Fgr. r..L .... ..g.", **SMALL)
-    game.play("stay")
-    assert game.play("right") == {"leader": -1.0, "follower": -1.0}
-    assert game.mover is None
+    game.act("stay")
+    assert game.act("right") == {"leader": -1.0, "follower": -1.0}
+    assert game.current_seat is None
     assert not game.success()
 
 
 def test_what_the_leader_takes_is_gone_and_not_paid() -> None:
     game = grid("F.r. r..L .... ..g.", **SMALL)
-    game.play("left")
-    assert game.play("stay") == {"leader": 0.0, "follower": 0.0}
-    assert game.play("up") == {}
-    assert game.view("follower") == "F.L.\nr...\n....\n..g.\nThe leader went up and took a red block."
+    game.act("left")
+    assert game.act("stay") == {"leader": 0.0, "follower": 0.0}
+    assert game.act("up") == {}
+    assert game.observe("follower") == "F.L.\nr...\n....\n..g.\nThe leader went up and took a red block."
     assert game.right == 0
 
 
@@ -116,33 +116,33 @@ def test_the_leader_goes_round_wrong_blocks_and_leaves_what_the_follower_needs()
     walked = []
     for _ in range(4):
         walked.append(game.expert())
-        game.play(walked[-1])
-        game.play("stay")
+        game.act(walked[-1])
+        game.act("stay")
     assert walked == ["down", "down", "down", "stay"]  # one is left, which the follower needs
 
 
 def test_only_the_leader_is_told_what_pays() -> None:
     game = grid("F.r. r..L .... ..g.", pays=("red", "green"), switch=2, **SMALL)
-    assert game.view("leader").endswith("Now red pays.")
-    assert "pays" not in game.view("follower")
-    assert "Only the leader knows which" in game.brief("follower")
-    assert "You alone know which, and it may change." in game.brief("leader")
+    assert game.observe("leader").endswith("Now red pays.")
+    assert "pays" not in game.observe("follower")
+    assert "Only the leader knows which" in game.system_prompt("follower")
+    assert "You alone know which, and it may change." in game.system_prompt("leader")
     for _ in range(4):
-        game.play("stay")
-    assert game.view("leader").endswith("The follower stayed. Now green pays.")
+        game.act("stay")
+    assert game.observe("leader").endswith("The follower stayed. Now green pays.")
 
 
 def test_two_in_one_cell_are_an_x() -> None:
     game = grid("FL.. r... .... g..g", **SMALL)
-    game.play("left")
-    assert game.view("follower").startswith("X...\n")
+    game.act("left")
+    assert game.observe("follower").startswith("X...\n")
 
 
 async def test_the_follower_s_view_does_not_depend_on_the_colour_before_the_leader_shows_it() -> None:
     shown = []
     for pays in ("red", "green"):
         game = grid("F... r..g .... .L..", pays=(pays,), **SMALL)
-        env = Table(game, {"leader": lambda game: "stay"}, alone="follower")
+        env = TurnBasedEnv(game, {"leader": lambda game: "stay"}, policy_seat="follower")
         seen = await env.start()
         shown.append((seen.system, seen.messages))
     assert shown[0] == shown[1]
@@ -161,10 +161,10 @@ async def test_it_ends_when_the_turns_are_over() -> None:
 
 
 def test_layouts_leave_a_way_to_every_block() -> None:
-    assert not grid("Fr.. g..L .... ..g.", **SMALL).open()  # the follower is shut in by blocks
-    assert grid("F.r. r..L .... ..g.", **SMALL).open()
+    assert not grid("Fr.. g..L .... ..g.", **SMALL).is_connected()  # the follower is shut in by blocks
+    assert grid("F.r. r..L .... ..g.", **SMALL).is_connected()
     family = ColorGrid()
-    assert all(family.make(task).game.open() for task in family.tasks("train")[:30])
+    assert all(family.make(task).game.is_connected() for task in family.tasks("train")[:30])
 
 
 @pytest.mark.parametrize("said", ["", "north", "up up", "jump", "\u2191"])
@@ -180,7 +180,7 @@ async def test_what_is_no_move_is_refused(said) -> None:
 def test_the_edge_refuses() -> None:
     game = grid("F.r. r..L .... ..g.", **SMALL)
     with pytest.raises(ActionError, match="You cannot go right: the grid ends there"):
-        game.play("right")
+        game.act("right")
     assert game.choices() == ["up", "down", "left", "stay"]
 
 

@@ -115,15 +115,17 @@ async def test_the_expert_makes_the_best_of_a_bad_start() -> None:
         await env.start()
         for action in first:
             await env.step("agent", say(action))
-        promised = env.game.points(env.game.alone) + env.game.outlook().most
-        while env.game.mover:
+        promised = env.game.points(env.game.policy_seat) + env.game.outlook().best_points
+        while env.game.current_seat:
             await env.step("agent", say(env.expert()))
-        assert env.game.points(env.game.alone) == promised
+        assert env.game.points(env.game.policy_seat) == promised
 
 
 def test_known_values_of_the_prisoners_dilemma() -> None:
     def most(name: str, rounds: int = 10) -> int:
-        return outlook(Opponent(name, PRISONERS, 0), PRISONERS, rounds)[0][Opponent(name, PRISONERS, 0).begin()].most
+        return outlook(Opponent(name, PRISONERS, 0), PRISONERS, rounds)[0][
+            Opponent(name, PRISONERS, 0).begin()
+        ].best_points
 
     assert most("tit_for_tat") == 9 * 3 + 5  # cooperate, and defect in the last round
     assert most("grim") == 9 * 3 + 5
@@ -166,7 +168,7 @@ async def test_pennies_are_zero_sum() -> None:
 def test_the_agent_sits_in_both_seats_and_meets_all() -> None:
     family = Matrix(game="any", opponent="any", neutral=True)
     games = [family.make(task).game for task in family.tasks("train")[:150]]
-    assert {game.alone for game in games} == {"row", "column"}
+    assert {game.policy_seat for game in games} == {"row", "column"}
     assert {game.opponent.name for game in games} == set(OPPONENTS)
     assert {game.rules.actions for game in games} == {("a", "b"), ("a", "b", "c")}
 

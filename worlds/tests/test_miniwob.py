@@ -177,7 +177,7 @@ async def history(family, page, seed):
     rng, seen = random.Random(seed), []
     async with visit(family, page, seed) as (env, observation):
         for _ in range(4):
-            body = await env._seat.page.evaluate("document.querySelector('#wrap').outerHTML")
+            body = await env._tab.page.evaluate("document.querySelector('#wrap').outerHTML")
             seen += [observation.messages[0].text, re.sub(r' data-(tampered|wob_\w+)="[^"]*"', "", body)]
             said = rng.choice([*(f"click {e.label}" for e in env._page.elements if e.role != "option"), "press Tab"])
             step = await act(env, said)
@@ -315,7 +315,7 @@ async def test_marks_number_what_is_drawn_and_leave_the_page_as_it_was(family):
     async with visit(plain, "login-user") as (one, first), visit(marked, "login-user") as (two, second):
         pictures = [env.blobs[seen.messages[0].images[0]] for env, seen in ((one, first), (two, second))]
         assert pictures[0] != pictures[1]
-        assert await two._seat.page.evaluate("document.querySelectorAll('.sojourn-mark').length") == 0
+        assert await two._tab.page.evaluate("document.querySelectorAll('.sojourn-mark').length") == 0
         await act(two, 'type(1, "keli")', 'type 2 "3hI"')
         assert [e.value for e in two._page.elements[:2]] == ["keli", "3hI"]
         assert (await act(two, "click(3)")).done
@@ -337,14 +337,14 @@ async def test_choices_cover_the_clicks(family):
 
 async def test_no_request_leaves_the_machine(family):
     chromium = family._shared.chromium
-    seat, asked = await chromium.seat(""), []
-    seat.page.on("request", lambda request: asked.append(request.url))
+    tab, asked = await chromium.acquire(""), []
+    tab.page.on("request", lambda request: asked.append(request.url))
     for page in ("order-food", "email-inbox", "text-editor", "click-pie"):
-        await seat.page.goto(f"{chromium.server.url}/miniwob/{page}.html")
+        await tab.page.goto(f"{chromium.server.url}/miniwob/{page}.html")
     with pytest.raises(chromium.errors):
-        await seat.page.evaluate("fetch('http://example.org/')")
-    seat.sound = False
-    chromium.leave(seat)
+        await tab.page.evaluate("fetch('http://example.org/')")
+    tab.reusable = False
+    chromium.release(tab)
     assert len(asked) > 10
     assert [url for url in asked if not url.startswith((chromium.server.url, "data:"))] == []
 
@@ -428,7 +428,7 @@ async def test_a_crash_is_not_the_agents_fault_and_the_next_episode_works(what):
                 for pid in children() - before:
                     kill(pid, SIGKILL)
             else:
-                session = await env._seat.context.new_cdp_session(env._seat.page)
+                session = await env._tab.context.new_cdp_session(env._tab.page)
                 crashing = asyncio.ensure_future(session.send("Browser.crash"))
                 await asyncio.wait([crashing], timeout=1)
                 crashing.cancel()

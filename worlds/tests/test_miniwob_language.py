@@ -16,7 +16,7 @@ from sojourn_worlds.miniwob.actions import Point, parse
 from sojourn_worlds.miniwob.experts import EXPERTS
 from sojourn_worlds.miniwob.facts import FILLER, PARTIAL, RESETTABLE, page_names
 from sojourn_worlds.miniwob.families import FAMILIES, family_of
-from sojourn_worlds.miniwob.page import Reading, choices
+from sojourn_worlds.miniwob.page import PageReader, choices
 from sojourn_worlds.miniwob.serve import PagesServer
 
 
@@ -56,7 +56,7 @@ ENTRIES = [
 
 def read(entries=None, *, refs="name", filler=True, longest=6000):
     report = {"entries": ENTRIES if entries is None else entries, "goal": "g", "done": False, "raw": 0}
-    return Reading(refs=refs, filler=filler, longest=longest)(report)
+    return PageReader(refs=refs, filler=filler, longest=longest)(report)
 
 
 def test_the_page_has_one_line_per_element():

@@ -22,19 +22,21 @@ def game_of(index: int = 0, **fields) -> Stream:
 
 
 def played(game: Stream, policy) -> float:
-    while game.mover:
-        paid = game.play(policy(game))
+    while game.current_seat:
+        paid = game.act(policy(game))
     return paid["agent"]
 
 
 def leader(game: Stream) -> str:
     """Whoever has lost least so far."""
-    totals = [sum(losses[expert] for losses in game.suffered) for expert in range(len(game.names))]
+    totals = [sum(losses[expert] for losses in game.losses_so_far) for expert in range(len(game.names))]
     return game.names[totals.index(min(totals))]
 
 
 def last_winner(game: Stream) -> str:
-    return game.names[game.suffered[-1].index(min(game.suffered[-1]))] if game.suffered else game.names[0]
+    return (
+        game.names[game.losses_so_far[-1].index(min(game.losses_so_far[-1]))] if game.losses_so_far else game.names[0]
+    )
 
 
 @pytest.mark.parametrize("fields", [{"choices": True}, {}, {"feedback": "bandit", "mixed": True}])
@@ -60,7 +62,7 @@ def test_following_the_worst_earns_nothing(losses) -> None:
     def worst(game: Stream) -> str:
         if losses == "adaptive":
             return game.names[0]
-        return game.names[game.table[len(game.trusted)].index(max(game.table[len(game.trusted)]))]
+        return game.names[game.table[len(game.weights)].index(max(game.table[len(game.weights)]))]
 
     assert played(game_of(losses=losses), worst) == pytest.approx(0)
 
@@ -80,7 +82,7 @@ def test_regret_is_reckoned_against_the_best_single_expert() -> None:
         losses = game.table[number]
         own += losses[game.names.index(name)]
         columns = [total + loss for total, loss in zip(columns, losses, strict=True)]
-        paid = game.play(name)
+        paid = game.act(name)
         assert game.info() == pytest.approx({"regret": own - min(columns), "loss": own})
     most = sum(max(losses) for losses in game.table) - min(columns)
     assert paid["agent"] == pytest.approx(min(1.0, max(0.0, 1 - (own - min(columns)) / most)))
@@ -89,9 +91,9 @@ def test_regret_is_reckoned_against_the_best_single_expert() -> None:
 def test_what_adapts_punishes_the_last_choice_alone() -> None:
     game = game_of(losses="adaptive")
     for name in ("ann", "ann", "bob", "cid"):
-        game.play(name)
-    assert game.suffered == [(0, 0, 0), (1, 0, 0), (1, 0, 0), (0, 1, 0)]
-    assert game.own == 1.0
+        game.act(name)
+    assert game.losses_so_far == [(0, 0, 0), (1, 0, 0), (1, 0, 0), (0, 1, 0)]
+    assert game.loss == 1.0
 
 
 def test_the_expert_makes_up_for_a_bad_start() -> None:
@@ -100,7 +102,7 @@ def test_the_expert_makes_up_for_a_bad_start() -> None:
     for index in range(30):
         game = game_of(index, losses="alternating", rounds=30)
         for _ in range(6):
-            game.play(game.names[game.table[len(game.trusted)].index(max(game.table[len(game.trusted)]))])
+            game.act(game.names[game.table[len(game.weights)].index(max(game.table[len(game.weights)]))])
         assert game.regret > 1.5
         better += played(game, lambda game: game.expert()) == 1.0
     assert better == 30
@@ -108,11 +110,11 @@ def test_the_expert_makes_up_for_a_bad_start() -> None:
 
 def test_trust_can_be_split() -> None:
     game = game_of(losses="steady", mixed=True)
-    game.play("Ann 0.5, cid: .5")
-    assert game.trusted == [(0.5, 0.0, 0.5)]
-    assert game.own == pytest.approx((game.table[0][0] + game.table[0][2]) / 2)
-    game.play("bob")
-    assert game.trusted[1] == (0.0, 1.0, 0.0)
+    game.act("Ann 0.5, cid: .5")
+    assert game.weights == [(0.5, 0.0, 0.5)]
+    assert game.loss == pytest.approx((game.table[0][0] + game.table[0][2]) / 2)
+    game.act("bob")
+    assert game.weights[1] == (0.0, 1.0, 0.0)
     for wrong in (
         "ann 0.5",
         "ann 0.5, ann 0.5, bob 0.5",
@@ -123,18 +125,18 @@ def test_trust_can_be_split() -> None:
         "",
     ):
         with pytest.raises(ActionError):
-            game.play(wrong)
-    assert len(game.trusted) == 2
+            game.act(wrong)
+    assert len(game.weights) == 2
     with pytest.raises(ActionError):
-        game_of(losses="steady").play("ann 0.5, bob 0.5")
+        game_of(losses="steady").act("ann 0.5, bob 0.5")
 
 
 def test_feedback_tells_all_losses_or_ones_own() -> None:
     full, own = game_of(losses="steady"), game_of(losses="steady", feedback="bandit")
     for game in (full, own):
-        game.play("bob")
-    assert full.view("agent").count(" 0.") == 3
-    assert own.view("agent") == f"You lost {own.table[0][1]:.2f}. Round 2 of 20."
+        game.act("bob")
+    assert full.observe("agent").count(" 0.") == 3
+    assert own.observe("agent") == f"You lost {own.table[0][1]:.2f}. Round 2 of 20."
 
 
 def test_every_kind_of_stream_comes_up() -> None:

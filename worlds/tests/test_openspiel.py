@@ -12,7 +12,7 @@ pytest.importorskip("pyspiel")
 from sojourn.checks.env import check_env
 from sojourn.errors import ActionError, ConfigError
 from sojourn.types import Message, Role
-from sojourn_worlds.openspiel import TRIED, OpenSpiel
+from sojourn_worlds.openspiel import GAMES_WITH_RULES, OpenSpiel
 from sojourn_worlds.openspiel.position import load
 from sojourn_worlds.openspiel.solver import game_value, optimal
 
@@ -75,7 +75,7 @@ async def test_in_a_game_that_one_player_can_win_the_agent_is_that_one() -> None
     for task in family.tasks("test")[:10]:
         env = family.make(task)
         assert await play(env, lambda env, seen: env.expert()) == {"agent": 1.0, "success": True}
-        assert env.game.alone == "player1"
+        assert env.game.policy_seat == "player1"
 
 
 async def test_what_is_searched_for_is_searched_for_beside_the_event_loop() -> None:
@@ -166,7 +166,7 @@ async def test_chance_follows_from_the_seed_whatever_is_played_beside_it() -> No
     assert rolled[0] == rolled[1] != rolled[2]
 
 
-@pytest.mark.parametrize("game", TRIED)
+@pytest.mark.parametrize("game", GAMES_WITH_RULES)
 async def test_every_game_that_was_tried_can_be_played(game) -> None:
     """By one against the world, and by all against each other, with rewards between -1 and 1."""
     for opponent in ("random", "self"):
@@ -187,14 +187,14 @@ async def test_case_matters_only_where_it_must() -> None:
     assert "You are the first of 2 players." in seen.system[0].text  # white, which is player 1 there
     step = await env.step(seen.agent, say("NF3"))
     assert "You are the second of 2 players." in step.observation.system[0].text
-    mover = seen.agent
+    current_seat = seen.agent
     for said, board in (("bxc6", "7k/8/2P5/3B4"), ("Bxc6", "7k/8/2B5/1P6")):
         env = family.make(family.tasks("train")[0])
         await env.start()
         env.game.state = load("chess").game.new_initial_state("7k/8/2p5/1P1B4/8/8/8/4K3 w - - 0 1")
         with pytest.raises(ActionError, match="not possible here"):
-            await env.step(mover, say("BXC6"))
-        step = await env.step(mover, say(said))
+            await env.step(current_seat, say("BXC6"))
+        step = await env.step(current_seat, say(said))
         assert step.observation.messages[0].text.startswith(board)
 
 

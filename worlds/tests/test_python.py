@@ -40,8 +40,8 @@ async def test_the_reference_code_finds_every_answer(level):
             await sandbox.restart()
             await sandbox.write({path: Entry.file(text) for path, text in problem.files.items()})
             result = await sandbox.cell(problem.code, 60)
-            assert problem.right(result.output), (task, result, problem.answer)
-            assert problem.right(problem.submission)
+            assert problem.is_correct(result.output), (task, result, problem.answer)
+            assert problem.is_correct(problem.submission)
 
 
 def test_problems_differ_and_answers_cannot_be_guessed():
@@ -52,7 +52,7 @@ def test_problems_differ_and_answers_cannot_be_guessed():
     assert min(len(train), len(test)) > 0.97 * len(problems)
     assert not train & test
     assert max(len(p.question) for p in problems) < 400
-    commonest = max(sum(p.right(str(guess)) for p in problems) for guess in range(-10, 1000))
+    commonest = max(sum(p.is_correct(str(guess)) for p in problems) for guess in range(-10, 1000))
     assert commonest <= 4
     again = problem_of(Python().tasks("train")[7])
     assert (again.question, again.answer) == (problems[7].question, problems[7].answer)
@@ -68,8 +68,8 @@ def test_problems_differ_and_answers_cannot_be_guessed():
 )
 def test_an_answer_is_read_as_what_it_is(answer, right, wrong):
     problem = Problem("?", answer, "")
-    assert all(map(problem.right, right))
-    assert not any(map(problem.right, wrong))
+    assert all(map(problem.is_correct, right))
+    assert not any(map(problem.is_correct, wrong))
 
 
 async def test_the_expert_answers_every_kind_of_both_splits():
@@ -77,9 +77,9 @@ async def test_the_expert_answers_every_kind_of_both_splits():
         family = Python(level=1 + index % 3)
         env = family.make(family.tasks(("train", "test")[index % 2])[index])
         await env.start()
-        while not env.over:
+        while not env.done:
             step = await env.step("agent", say(env.expert()))
-        assert (step.success, step.rewards, env.used) == (True, {"agent": 1.0}, 2)
+        assert (step.success, step.rewards, env.turns_taken) == (True, {"agent": 1.0}, 2)
         await env.close()
 
 
@@ -89,7 +89,7 @@ async def test_a_random_policy_earns_next_to_nothing():
     for index in range(len(KINDS)):
         env = enter(index, turns=3)
         await env.start()
-        while not env.over:
+        while not env.done:
             step = await env.step("agent", say(rng.choice(said).format(rng.randint(0, 1000))))
         won += step.rewards["agent"]
         await env.close()
@@ -140,7 +140,7 @@ async def test_what_is_no_action_is_refused():
         with pytest.raises(ActionError):
             await env.step("agent", wrong)
     assert env.state_key() == key
-    assert env.used == 0
+    assert env.turns_taken == 0
     await env.close()
 
 
@@ -186,9 +186,9 @@ def test_wrong_configs_are_refused(wrong, told):
 
 def test_no_action_holds_the_process_while_it_is_read():
     """All its plays stand still meanwhile: the child of this test would, for an hour."""
-    code = "import sys; from sojourn_worlds.python import read; from sojourn.errors import ActionError\n"
+    code = "import sys; from sojourn_worlds.python import parse; from sojourn.errors import ActionError\n"
     code += "from sojourn.types import Message, Role\n"
-    code += "try: read(Message(Role.ASSISTANT, sys.stdin.read()))\n"
+    code += "try: parse(Message(Role.ASSISTANT, sys.stdin.read()))\n"
     code += "except ActionError as error: sys.exit(str(error))"
     longest = "submit" + " " * 10**6 + "\nx"
     read_it = subprocess.run([sys.executable, "-c", code], input=longest, text=True, capture_output=True, timeout=120)

@@ -9,9 +9,9 @@ from sojourn.checks.env import check_env
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.types import Message, Role
 from sojourn_worlds.repo import Repo, planted_in
-from sojourn_worlds.repo.bugs import bugs_of, cases_of, expected, noticed, source_of
+from sojourn_worlds.repo.bugs import bugs_of, cases_of, expected, is_noticed, source_of
 from sojourn_worlds.repo.cases import CASES
-from sojourn_worlds.repo.trial import given, same
+from sojourn_worlds.repo.trial import is_same, run_cases
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
@@ -31,14 +31,14 @@ def shown(step) -> str:
 
 async def finish(env):
     await env.start()
-    while not env.over:
+    while not env.done:
         step = await env.step("agent", say(env.expert()))
     return step
 
 
 async def test_the_modules_as_they_were_pass_in_the_sandbox_too():
     cases = [case for name in CASES for case in cases_of(name)]
-    answers = await given({f"{name}.py": source_of(name) for name in CASES}, cases, 60)
+    answers = await run_cases({f"{name}.py": source_of(name) for name in CASES}, cases, 60)
     right = [line for name in CASES for line in expected(name)]
     assert answers == right
     assert len(cases) > 350
@@ -53,10 +53,10 @@ async def test_bugs_that_were_noticed_here_are_noticed_in_the_sandbox():
         for bug in (rng.choice(seen if rng.random() < 0.7 else unseen),):
             source = bug.plant(source_of(name))
             assert source != source_of(name)
-            assert noticed(name, source) == (bug in seen)
+            assert is_noticed(name, source) == (bug in seen)
             cases = cases_of(name)
-            answers = await given({f"{name}.py": source}, cases, 60)
-            wrong = [c.seen for c, a, r in zip(cases, answers, expected(name), strict=True) if not same(a, r)]
+            answers = await run_cases({f"{name}.py": source}, cases, 60)
+            wrong = [c.seen for c, a, r in zip(cases, answers, expected(name), strict=True) if not is_same(a, r)]
             assert wrong
             assert any(wrong) == (bug in seen)
 
@@ -103,7 +103,7 @@ async def test_a_random_policy_earns_nothing():
         env = enter(index, modules=1, turns=4)
         name = next(iter(env.files))
         await env.start()
-        while not env.over:
+        while not env.done:
             line = rng.randint(1, 40)
             action = rng.choice(
                 ("submit", f"read {name}", f"replace {name} {line}\n    return None", f"write {name}\n")

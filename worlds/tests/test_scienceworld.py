@@ -88,7 +88,7 @@ async def begin(kept: Pool, experiment: str, split: str, seed: int, **fields) ->
 async def test_the_expert_mends_gold_paths_that_fail(kept, experiment: str, split: str, seed: int, does: str) -> None:
     play = await begin(kept, experiment, split, seed)
     assert (await finish(play))[-1].success
-    assert any(re.fullmatch(does, said) for said in play.said)
+    assert any(re.fullmatch(does, said) for said in play.actions_taken)
     await play.close()
 
 
@@ -106,7 +106,7 @@ async def test_the_expert_finds_back_from_another_room(kept, teleports: bool) ->
     for name in way("hallway", "bathroom")[play.shown.count("called the kitchen") :]:
         await play.step("agent", say(f"go to {name}"))
     assert (await finish(play))[-1].success
-    assert any(said.startswith("teleport") for said in play.said) == teleports
+    assert any(said.startswith("teleport") for said in play.actions_taken) == teleports
     await play.close()
 
 

@@ -14,8 +14,8 @@ from sojourn.checks.env import check_env
 from sojourn.errors import ActionError, ConfigError
 from sojourn.types import Message, Role
 from sojourn_worlds.sokoban import Board, Sokoban
-from sojourn_worlds.sokoban.levels import WAYS, Level, moves, plan
-from sojourn_worlds.table import Table
+from sojourn_worlds.sokoban.levels import MOVES, Level, moves, plan
+from sojourn_worlds.turn_based import TurnBasedEnv
 
 LANE = "######\n#@$_.#\n#____#\n#____#\n#____#\n######"
 
@@ -91,32 +91,32 @@ async def test_the_expert_earns_everything_and_chance_little(fields) -> None:
 
 def test_a_box_is_pushed_and_never_pulled() -> None:
     game = board(LANE)
-    assert game.play("right") == {"agent": 0.0}
-    assert game.view("agent").splitlines()[1] == "#_@$.#"
+    assert game.act("right") == {"agent": 0.0}
+    assert game.observe("agent").splitlines()[1] == "#_@$.#"
     with pytest.raises(ActionError, match="a wall above you"):
-        game.play("up")
-    assert game.play(" LEFT ") == {"agent": 0.0}
-    assert game.view("agent").splitlines()[1] == "#@_$.#"
-    game.play("right")
-    assert game.play("right") == {"agent": 1.0}
-    assert game.mover is None
+        game.act("up")
+    assert game.act(" LEFT ") == {"agent": 0.0}
+    assert game.observe("agent").splitlines()[1] == "#@_$.#"
+    game.act("right")
+    assert game.act("right") == {"agent": 1.0}
+    assert game.current_seat is None
     assert game.success()
-    assert game.view("agent").splitlines()[1] == "#__@*#"
+    assert game.observe("agent").splitlines()[1] == "#__@*#"
 
 
 def test_two_boxes_in_a_row_do_not_move() -> None:
     game = board("######\n#@$$_#\n#____#\n#_..##\n#____#\n######", deadlock="play")
     with pytest.raises(ActionError, match="The box to the right of you cannot be pushed"):
-        game.play("right")
+        game.act("right")
     assert game.choices() == ["down"]
 
 
 @pytest.mark.parametrize(("deadlock", "over"), [("end", True), ("play", False)])
 def test_a_box_in_a_corner_is_lost(deadlock, over) -> None:
     game = board("######\n#____#\n#__$_#\n#__@.#\n#____#\n######", deadlock=deadlock)
-    assert game.play("up") == {"agent": 0.0}  # against the upper wall, along which there is no goal
+    assert game.act("up") == {"agent": 0.0}  # against the upper wall, along which there is no goal
     assert game.info()["deadlock"] == 1.0
-    assert (game.mover is None) == over
+    assert (game.current_seat is None) == over
     assert not game.success()
     assert plan(game.level, game.boxes, game.player) is None
     if not over:
@@ -127,8 +127,8 @@ def test_four_boxes_in_a_square_are_lost_unless_all_are_on_goals() -> None:
     level = Level.parse("#######\n#_____#\n#_$$__#\n#_$___#\n#.@$.##\n#.___.#\n#######")
     square = frozenset({16, 17, 23, 24})
     assert level.frozen(square, 24)
-    done = Level(7, level.walls, square, square, 8)
-    assert not done.frozen(square, 24)
+    stuck = Level(7, level.walls, square, square, 8)
+    assert not stuck.frozen(square, 24)
     assert not level.frozen(frozenset({16, 17, 23}), 17)
 
 
@@ -194,7 +194,7 @@ async def test_the_shares_of_boxes_add_up_to_one() -> None:
 
 
 async def test_it_ends_without_reward_when_the_turns_are_over() -> None:
-    env = Table(board(LANE, turns=20), alone="agent")
+    env = TurnBasedEnv(board(LANE, turns=20), policy_seat="agent")
     await env.start()
     for turn in range(20):
         step = await env.step("agent", say(("down", "up")[turn % 2]))
@@ -230,7 +230,7 @@ async def test_a_picture_shows_every_cell_in_its_colours() -> None:
 
 @pytest.mark.parametrize("said", ["", "jump", "up up", "up" * 200, "\u202eup", "0", "right\x00"])
 async def test_what_is_no_step_is_refused(said) -> None:
-    env = Table(board(LANE), alone="agent")
+    env = TurnBasedEnv(board(LANE), policy_seat="agent")
     await env.start()
     before = env.state_key()
     with pytest.raises(ActionError):
@@ -251,4 +251,4 @@ def test_unknown_words_are_refused() -> None:
         Sokoban(observation="smell")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match='no split "valid"'):
         Sokoban().tasks("valid")
-    assert set(WAYS) == {"up", "down", "left", "right"}
+    assert set(MOVES) == {"up", "down", "left", "right"}

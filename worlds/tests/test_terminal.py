@@ -10,7 +10,7 @@ from sojourn.envs.sandbox import Entry, Sandbox, Tree
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.types import Message, Role, ToolCall
 from sojourn_worlds.terminal import KINDS, Terminal, job_of
-from sojourn_worlds.terminal.job import packed, parsed, unpacked
+from sojourn_worlds.terminal.job import pack_archive, parse_json, unpack_archive
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 RANDOM = ("ls", "ls -la", "cat *", "pwd", "echo 1 > count.txt", "mkdir out", "touch top.txt", "rm *", "sort *", "done")
@@ -94,7 +94,7 @@ async def test_the_expert_finds_its_way_back():
             "mkdir -p /tmp/a; cd /tmp/a",
         ):
             await env.step("agent", say(said))
-        while not env.over:
+        while not env.done:
             step = await env.step("agent", say(await env.expert()))
         assert step.success
         await env.close()
@@ -105,7 +105,7 @@ async def test_a_random_policy_earns_next_to_nothing():
     for index in range(len(KINDS)):
         env = family.make(family.tasks("train")[index])
         await env.start()
-        while not env.over:
+        while not env.done:
             step = await env.step("agent", say(rng.choice(RANDOM)))
         won += step.rewards["agent"]
         await env.close()
@@ -171,7 +171,7 @@ async def test_forks_part():
     assert shown == "/task/docs\n1"
     assert twin.state_key() != env.state_key()
     await twin.close()
-    while not env.over:
+    while not env.done:
         step = await env.step("agent", say(await env.expert()))
     assert step.success
     await env.close()
@@ -186,15 +186,15 @@ def test_near_misses_are_no_passes():
 
 
 def test_what_checkers_parse_may_be_anything():
-    assert parsed(b"[" * 100_000) is None
-    assert parsed(b"1" * 10_000) is None
-    assert parsed(b"\xff") is None
-    assert parsed(None) is None
-    assert unpacked(None) is None
-    assert unpacked(b"x" * 1000) is None
-    assert unpacked(packed({"a": "b"})[:40]) is None
-    assert unpacked(packed({"big": "0" * 2**23})) is None
-    assert unpacked(packed({"./a": "b"})) == {"a": b"b"}
+    assert parse_json(b"[" * 100_000) is None
+    assert parse_json(b"1" * 10_000) is None
+    assert parse_json(b"\xff") is None
+    assert parse_json(None) is None
+    assert unpack_archive(None) is None
+    assert unpack_archive(b"x" * 1000) is None
+    assert unpack_archive(pack_archive({"a": "b"})[:40]) is None
+    assert unpack_archive(pack_archive({"big": "0" * 2**23})) is None
+    assert unpack_archive(pack_archive({"./a": "b"})) == {"a": b"b"}
 
 
 @pytest.mark.parametrize(

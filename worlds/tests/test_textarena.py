@@ -68,7 +68,7 @@ async def test_the_expert_solves_every_puzzle_and_chance_few(game) -> None:
 
 
 def blind(env, actions) -> str:
-    return next(action for action in CHANCE.sample(actions, len(actions)) if env.game.takes(action))
+    return next(action for action in CHANCE.sample(actions, len(actions)) if env.game.accepts(action))
 
 
 async def test_the_expert_finds_a_line_that_wins_against_the_known_opponent() -> None:
@@ -77,7 +77,7 @@ async def test_the_expert_finds_a_line_that_wins_against_the_known_opponent() ->
         assert await play(family.make(task), lambda env, seen: env.expert()) == {"agent": 1.0, "success": True}
 
 
-async def test_plays_beside_each_other_and_the_module_s_own_luck_do_not_touch() -> None:
+async def test_plays_beside_each_other_and_the_module_s_own_rng_do_not_touch() -> None:
     """Pig, whose dice come from the one generator of `random`: alone, or with another play and other draws between."""
 
     async def rolls(other, noise: int) -> list[str]:
@@ -94,10 +94,10 @@ async def test_plays_beside_each_other_and_the_module_s_own_luck_do_not_touch() 
                 aside = (await other.step(aside.agent, say("[roll]"))).observation
         return texts
 
-    alone = await rolls(None, 1)
+    policy_seat = await rolls(None, 1)
     family = TextArena(game="PigDice-v0", opponent="self")
-    assert alone == await rolls(family.make(family.tasks("train")[5]), 2)
-    assert len(set(alone)) > 3
+    assert policy_seat == await rolls(family.make(family.tasks("train")[5]), 2)
+    assert len(set(policy_seat)) > 3
 
 
 async def test_what_others_draw_while_a_match_is_played_is_not_its_luck() -> None:
@@ -109,7 +109,7 @@ async def test_what_others_draw_while_a_match_is_played_is_not_its_luck() -> Non
     drawn = [random.random() for _ in range(4)]
     random.seed(3)
     rolled = threading.Event()
-    with match._own_luck():  # as in the midst of a step, while another thread draws
+    with match._own_rng():  # as in the midst of a step, while another thread draws
         thread = threading.Thread(target=lambda: (drawn.extend(random.random() for _ in range(2)), rolled.set()))
         thread.start()
         assert rolled.wait(20.0)
@@ -117,8 +117,8 @@ async def test_what_others_draw_while_a_match_is_played_is_not_its_luck() -> Non
     assert drawn[4:] == drawn[:2]
     assert [random.random() for _ in range(2)] == drawn[2:4]
     for _ in range(6):
-        match.play("[roll]")
-        twin.play("[roll]")
+        match.act("[roll]")
+        twin.act("[roll]")
         assert match.env.state.game_state == twin.env.state.game_state
     await env.close()
 
@@ -185,7 +185,7 @@ async def test_a_puzzle_pays_when_it_is_solved_or_its_part() -> None:
         for said in ("[A C]", "[A B]", "[C B]", "[A C]"):  # the largest disk is in its place
             step = await env.step("agent", say(said))
         while not step.done:
-            step = await env.step("agent", say("[B A]" if env.game.used % 2 == 0 else "[A B]"))
+            step = await env.step("agent", say("[B A]" if env.game.turns_taken % 2 == 0 else "[A B]"))
         paid.append((step.rewards["agent"], step.success))
     assert paid == [(0.0, False), (pytest.approx(1 / 3), False)]
 
@@ -195,12 +195,12 @@ async def test_a_fork_goes_on_alike_and_apart() -> None:
     await env.start()
     await env.step("player0", say("[roll]"))
     twin = await env.fork()
-    mover = env.game.mover
+    current_seat = env.game.current_seat
     for _ in range(4):
-        one, other = await env.step(mover, say("[roll]")), await twin.step(mover, say("[roll]"))
+        one, other = await env.step(current_seat, say("[roll]")), await twin.step(current_seat, say("[roll]"))
         assert one == other
-        mover = env.game.mover
-    await env.step(mover, say("[hold]"))
+        current_seat = env.game.current_seat
+    await env.step(current_seat, say("[hold]"))
     assert env.state_key() != twin.state_key()
 
 

@@ -108,7 +108,7 @@ async def test_plays_of_one_task_do_not_touch_each_other(kept) -> None:
     ends = []
     while len(ends) < 3:
         for play in plays:
-            if not play.over:
+            if not play.done:
                 step = await play.step("agent", say(await play.expert()))
                 ends += [step.success] if step.done else []
     assert ends == [True] * 3

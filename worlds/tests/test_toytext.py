@@ -15,9 +15,9 @@ from sojourn.types import Message, Role, Step
 from sojourn_worlds import taxi
 from sojourn_worlds.blackjack import Blackjack
 from sojourn_worlds.cliffwalking import CliffWalking, starts
-from sojourn_worlds.frozenlake import FrozenLake, _map, _table
+from sojourn_worlds.frozenlake import FrozenLake, _map, _transition_table
 from sojourn_worlds.taxi import Taxi
-from sojourn_worlds.toytext import TablePlay
+from sojourn_worlds.toytext import TabularEnv
 
 FAMILIES = [
     FrozenLake(choices=True),
@@ -40,8 +40,8 @@ def shown(step: Step) -> str:
     return step.observation.messages[0].text
 
 
-def lake(*rows: str, slippery: bool = False, turns: int = 30) -> TablePlay:
-    return TablePlay(_table(rows, slippery, "both"), 0, "a lake", turns, choices=True)
+def lake(*rows: str, slippery: bool = False, turns: int = 30) -> TabularEnv:
+    return TabularEnv(_transition_table(rows, slippery, "both"), 0, "a lake", turns, choices=True)
 
 
 async def finish(play: Any) -> Step:
@@ -136,7 +136,7 @@ async def test_ice_slips_in_two_of_three_cases_and_alike_for_the_same_actions() 
     for number in range(600):
         ends = set()
         for _ in range(2):
-            play = TablePlay(_table(("SFF", "FFF", "FFG"), True, "around"), 0, str(number), 5)
+            play = TabularEnv(_transition_table(("SFF", "FFF", "FFG"), True, "around"), 0, str(number), 5)
             await play.step("agent", say("right"))
             ends.add(play.state)
         assert len(ends) == 1
@@ -146,13 +146,13 @@ async def test_ice_slips_in_two_of_three_cases_and_alike_for_the_same_actions() 
 
 async def test_the_expert_uses_the_best_policy_unless_it_would_lose_in_this_play() -> None:
     """On ice that slips, holding against the upper edge is the way past the holes below."""
-    table = _table(("SFFF", "FHHF", "FFFF", "FFFG"), True, "map")
-    play = TablePlay(table, 2, "x", 100)
+    table = _transition_table(("SFFF", "FHHF", "FFFF", "FFFG"), True, "map")
+    play = TabularEnv(table, 2, "x", 100)
     assert table.actions[table.policy[2]] == "up"
-    assert play._wins()
+    assert play._policy_wins()
     assert play.expert() == "up"
-    narrow = _table(("SFFF", "HHFH", "FFFF", "FFFG"), True, "map")  # between two holes there is no safe step
-    doomed = [made for number in range(200) if not (made := TablePlay(narrow, 0, str(number), 60))._wins()]
+    narrow = _transition_table(("SFFF", "HHFH", "FFFF", "FFFG"), True, "map")  # between two holes there is no safe step
+    doomed = [made for number in range(200) if not (made := TabularEnv(narrow, 0, str(number), 60))._policy_wins()]
     assert 10 < len(doomed) < 190
     saved = [(await finish(made)).success for made in doomed]
     assert sum(saved) > 0.9 * len(saved)

@@ -1,7 +1,11 @@
 """Environments of Aviary (Narayanan et al. 2024, arXiv:2412.21154), by their tools; package `fhaviary`.
 
-Differs from the rollouts that are usual there: a call that does not fit its tool's schema is refused before it is made;
-a ValueError that a tool raises is told to the agent, any other error is a failure of the environment.
+A task is one of a data set, or a row of a file. An action is one or several tool calls; an observation is what the
+tools return. Rewards are the environment's, times `scale`, and the episode ends when the environment says so, or after
+`turns` actions.
+
+It differs from the usual rollouts: a call that does not fit its tool's schema is refused before it is made; a
+ValueError that a tool raises is shown to the agent, any other error is a failure of the environment.
 """
 
 from __future__ import annotations
@@ -37,11 +41,12 @@ class Aviary:
     environment takes its tasks from the file `instructions`, JSON lines or TOML (`[[task]]`), each with a `task` (text,
     for its `from_task`) or its own `arguments`, and perhaps a `split`.
 
-    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. The play is a success where the sum of its
-    rewards before scaling is above `solved`. `turns` ends a play without further reward. `forks` are copies of the
-    environment, or a new one in which the same calls are repeated, where it cannot be copied or "replay" is said.
-    `expert` is "module:function" of the environment that gives the text of a call. Plays are in `threads` of this
-    world's own, each with an event loop, so that a tool that computes long holds up none but them; 0: in the run's.
+    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. An episode is a success where the sum of
+    its rewards before scaling is above `solved`. `turns` ends the episode without further reward. `forks` are copies
+    of the environment, or a new one in which the same calls are repeated, where it cannot be copied or "replay" is
+    said. `expert` is "module:function" of the environment that gives the text of a call. Episodes are in `threads` of
+    this world's own, each with an event loop, so that a tool that computes long holds up none but them; 0: in the
+    run's.
     """
 
     dataset: str = ""
@@ -106,7 +111,7 @@ class Aviary:
         return self._aside.make(lambda: cls(self, task), offered_calls(cls)) if self.threads else cls(self, task)
 
     async def open(self) -> None:
-        """May be called again; each call needs its `close`."""
+        """Prepares the threads; may be called again, where each call needs its `close`."""
         self._aside.enter()
 
     async def close(self) -> None:
@@ -117,7 +122,7 @@ class Aviary:
         return EnvThreads(self.threads, "aviary")
 
     def build(self, task: Task) -> Any:
-        """The environment of a task, before its reset."""
+        """Returns the environment of a task, before its reset."""
         core = require_module("aviary.core", "sojourn-worlds[aviary]", "aviary")
         data = task.data
         if "dataset" in data:
@@ -129,7 +134,7 @@ class Aviary:
         return cls.from_task(data["task"]) if "task" in data else cls(**data["arguments"])
 
     def _dataset(self, data: Mapping[str, Any]) -> Any:
-        """A dataset, made once for all its tasks."""
+        """Returns a data set, made once for all its tasks."""
         key = json.dumps([data["dataset"], dict(data["arguments"])], sort_keys=True, default=str)
         if key not in self._datasets:
             core = require_module("aviary.core", "sojourn-worlds[aviary]", "aviary")
@@ -154,33 +159,33 @@ class Aviary:
 
 
 class AviaryPlay:
-    """One play: the environment and the calls made so far."""
+    """One episode: the environment and the calls made so far."""
 
     def __init__(self, world: Aviary, task: Task) -> None:
         self.world, self.task = world, task
         self.env: Any = None
         self.toolbox: Toolbox | None = None
-        self.taken: list[list[ToolCall]] = []
-        self.total = 0.0
-        self.over = False
+        self.calls_made: list[list[ToolCall]] = []
+        self.total_reward = 0.0
+        self.done = False
 
     async def start(self) -> Observation:
         self.env = self.world.build(self.task)
         messages, tools = await self.env.reset()
         self.toolbox = Toolbox.of(map(_tool, tools), self.world.form, f"aviary: {self._name()}")
         standing = [message.content for message in messages if message.role == "system" and message.content]
-        system = self.toolbox.told(self.world.system, *standing)
-        said = tuple(Message(Role.USER, m.content or "") for m in messages if m.role != "system")
-        return Observation(said or (Message(Role.USER, "Begin."),), system=system, tools=self.toolbox.tools)
+        system = self.toolbox.system_messages(self.world.system, *standing)
+        user_messages = tuple(Message(Role.USER, m.content or "") for m in messages if m.role != "system")
+        return Observation(user_messages or (Message(Role.USER, "Begin."),), system=system, tools=self.toolbox.tools)
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over or self.toolbox is None:
+        if self.done or self.toolbox is None:
             raise InfrastructureError(f"{self._name()} was given an action after its end: play each world once")
         calls = self.toolbox.read(action)
-        self.taken.append(calls)
+        self.calls_made.append(calls)
         try:
-            seen, reward, done, truncated = await self._take(calls)
-            messages = _answers(action, calls, seen)
+            response, reward, done, truncated = await self._apply(calls)
+            messages = _answers(action, calls, response)
         except ValueError as error:
             reward, done, truncated = 0.0, False, False
             messages = (Message(Role.USER, f"error: {error}"),)
@@ -189,25 +194,25 @@ class AviaryPlay:
             info = {"error": 1.0}
         else:
             info = {"error": 0.0}
-        self.total += float(reward)
-        if not math.isfinite(self.total):
+        self.total_reward += float(reward)
+        if not math.isfinite(self.total_reward):
             raise InfrastructureError(f"{self._name()} gave the reward {reward}: expected a finite number")
-        paid = {agent: float(reward) * self.world.scale}
-        truncated = bool(truncated) or len(self.taken) >= self.world.turns
+        rewards = {agent: float(reward) * self.world.scale}
+        truncated = bool(truncated) or len(self.calls_made) >= self.world.turns
         if done or truncated:
-            self.over = True
-            won = self.total > self.world.solved
-            return Step(None, paid, done=True, success=won, info={**info, "truncated": float(not done)})
-        return Step(Observation(messages, tools=self.toolbox.tools), paid, info=info)
+            self.done = True
+            won = self.total_reward > self.world.solved
+            return Step(None, rewards, done=True, success=won, info={**info, "truncated": float(not done)})
+        return Step(Observation(messages, tools=self.toolbox.tools), rewards, info=info)
 
     async def close(self) -> None:
-        env, self.env, self.over = self.env, None, True
+        env, self.env, self.done = self.env, None, True
         if env is not None:
             await settled(env.close())
 
     async def fork(self) -> AviaryPlay:
         twin = copy.copy(self)
-        twin.taken = list(self.taken)
+        twin.calls_made = list(self.calls_made)
         if self.world.forks == "copy":
             try:
                 twin.env = copy.deepcopy(self.env)
@@ -216,20 +221,20 @@ class AviaryPlay:
                 pass
         twin.env = self.world.build(self.task)
         await twin.env.reset()
-        for calls in self.taken:
+        for calls in self.calls_made:
             try:
-                await twin._take(calls)
+                await twin._apply(calls)
             except ValueError:
                 continue  # as it was then
         return twin
 
-    async def _take(self, calls: Sequence[ToolCall]) -> Any:
+    async def _apply(self, calls: Sequence[ToolCall]) -> Any:
         from aviary.core import ToolCall as Call
         from aviary.core import ToolCallFunction, ToolRequestMessage
 
         made = [
             Call(
-                id=call.id or f"{len(self.taken)}-{i}",
+                id=call.id or f"{len(self.calls_made)}-{i}",
                 function=ToolCallFunction(name=call.name, arguments=dict(call.arguments)),
             )
             for i, call in enumerate(calls)
@@ -251,16 +256,16 @@ def _tool(tool: Any) -> Tool:
     return Tool(tool.info.name, tool.info.description, schema)
 
 
-def _answers(action: Message, calls: Sequence[ToolCall], seen: Sequence[Any]) -> tuple[Message, ...]:
-    """What the environment said: as answers to structured calls where it says what answers which."""
+def _answers(action: Message, calls: Sequence[ToolCall], response: Sequence[Any]) -> tuple[Message, ...]:
+    """Returns the environment's messages, as answers to structured calls where it says which call each answers."""
     ids = {call.id for call in calls if call.id}
-    said: list[Message] = []
-    for message in seen:
+    messages: list[Message] = []
+    for message in response:
         answered = getattr(message, "tool_call_id", None)
         if action.calls and message.role == "tool":
-            said.append(
+            messages.append(
                 Message(Role.TOOL, message.content or "", answers=answered if answered in ids else message.name)
             )
         else:
-            said.append(Message(Role.USER, message.content or ""))
-    return tuple(said) or (Message(Role.USER, "done"),)
+            messages.append(Message(Role.USER, message.content or ""))
+    return tuple(messages) or (Message(Role.USER, "done"),)

@@ -1,13 +1,13 @@
-"""Plays foreign environments in their own interpreter, for worlds of Sojourn's at the other end of our pipes.
+"""Plays foreign environments in their own interpreter, for worlds of Sojourn at the other end of two pipes.
 
     PYTHON bridge.py KIND
 
-KIND is a file beside this one, `bridged_KIND.py`, with a class `Play` (whose methods may be asked for) and an exception
+KIND is a file beside this one, `bridged_KIND.py`, with a class `Play` (whose methods may be called) and an exception
 `Refused` (the action does not fit, nothing has changed). A request is a line of JSON, {"id": its number, "play":
 number, "do": method, "with": arguments}; its reply is {"id": number} with one of "result", "refused" and "failed".
-Every play has a thread of its own, and ends with the request "close"; a `Play` that may wait for ever has a method
-`abort`, called at once from another thread. We end when our input does.
-Run by the foreign interpreter: the standard library alone, Python 3.9 or newer, and nothing of Sojourn.
+Every episode has a thread of its own, and ends with the request "close"; a `Play` that may wait for ever has a method
+`abort`, called at once from another thread. The bridge ends when its input does. It is run by the foreign interpreter:
+the standard library alone, Python 3.9 or newer, and nothing of Sojourn.
 """
 
 import importlib.util
@@ -23,7 +23,7 @@ GRACE_S = 4.0  # for all plays to close when we end
 
 
 class Replies:
-    """The lines that go back, one at a time."""
+    """Writes replies, one line at a time."""
 
     def __init__(self, file):
         self.file, self.lock = file, threading.Lock()
@@ -35,7 +35,7 @@ class Replies:
 
 
 class Player(threading.Thread):
-    """The thread of one play."""
+    """The thread of one episode."""
 
     def __init__(self, module, replies):
         super().__init__(daemon=True)

@@ -1,7 +1,7 @@
-"""Run by an interpreter that has `alfworld`: one play at a time of its text games, and the making of new ones.
+"""Run by an interpreter that has `alfworld`: plays its text games, one at a time, and makes new ones.
 
-A game is a problem in PDDL: furniture and kinds of things are those of a floor plan in the package, how many of each
-and what lies where follow from the seed. Before a game is written, it is played to its end.
+A game is a problem in PDDL: furniture and kinds of things are those of a floor plan in the package; how many of each
+there are and where each lies follow from the seed. Before a game is written, it is played to its end.
 """
 # pyright: reportMissingImports=false
 
@@ -59,7 +59,9 @@ def translated(domain, problem):
 
 
 def once(domain, problem, verbose=False, optimize=False):
-    """The package translates a game four times until it is played, which takes most of the time of a start."""
+    """Caches the translation of a game: the package translates it four times before it is played, which takes most of
+    the time of a start.
+    """
     return translated(domain, problem)
 
 
@@ -112,7 +114,9 @@ class Play:
 
 
 def plan(env, state):
-    """The next command of the way that every kind of task has; where that does not fit, the package's planner's."""
+    """Returns the next command of the plan that every kind of task has; where that does not fit, the package's
+    planner's.
+    """
     inner = env.unwrapped
     named = {key: info.name.strip() for key, info in inner._entity_infos.items()}
     try:
@@ -127,7 +131,7 @@ def plan(env, state):
 
 
 class Way:
-    """What to do next for a goal of the package's library, by someone who knows where everything is."""
+    """Chooses the next command for a goal of the package's library, with full knowledge of where everything is."""
 
     def __init__(self, facts, problem):
         self.facts = {(fact.name, *(argument.name for argument in fact.arguments)) for fact in facts}
@@ -153,7 +157,7 @@ class Way:
         return ("openable", place) not in self.facts or ("opened", place) in self.facts
 
     def reach(self, place, then, inside=True):
-        """Goes there, opens it if need be, and then does it."""
+        """Goes there, opens it if need be, and then does the action."""
         if self.where.get(place) != self.at:
             return ["go", "to", place]
         return ["open", place] if inside and not self.open(place) else then
@@ -184,7 +188,7 @@ class Way:
         return self.reach(self.lies[thing], ["take", thing, "from", self.lies[thing]])
 
     def put_away(self):
-        """Where it may lie: here, if that is open, or else anywhere."""
+        """Returns where a thing may be put: here, if that is open, or else anywhere."""
         sort = next(fact[2] for fact in self.facts if fact[:2] == ("objecttype", self.held))
         fits = {fact[1] for fact in self.facts if fact[0] == "cancontain" and fact[2] == sort}
         places = sorted(fact[1] for fact in self.facts if fact[0] == "receptacletype" and fact[2] in fits)
@@ -196,7 +200,8 @@ class Way:
 
 
 def made(env, recipe, folder):
-    """The file of the recipe's game, written now where nobody has yet; several processes may want it at once."""
+    """Returns the file of the recipe's game, written now if it does not exist; several processes may want it at
+    once."""
     key = json.dumps([alfworld.info.__version__, 1, recipe], sort_keys=True)
     file = folder / hashlib.sha256(key.encode()).hexdigest()[:24] / "game.tw-pddl"
     if file.is_file():
@@ -221,7 +226,7 @@ def made(env, recipe, folder):
 
 
 def compose(recipe):
-    """The game of a recipe {kind, unseen, copies, alike, seed}."""
+    """Composes the game of a recipe {kind, unseen, copies, alike, seed}."""
     kind, rng = recipe["kind"], random.Random(json.dumps(recipe, sort_keys=True))
     scenes = list(constants.TEST_SCENE_NUMBERS if recipe["unseen"] else constants.TRAIN_SCENE_NUMBERS)
     rng.shuffle(scenes)
@@ -233,7 +238,7 @@ def compose(recipe):
 
 
 def floor_plan(scene, alike, rng):
-    """Its furniture, as (id, sort), and the sorts of things in it."""
+    """Returns its furniture, as (id, sort), and the sorts of things in it."""
     known = json.loads((LAYOUTS / f"FloorPlan{scene}-objects.json").read_text())
     places = json.loads((LAYOUTS / f"FloorPlan{scene}-openable.json").read_text())
     sorts: dict[str, list[str]] = {}
@@ -250,7 +255,7 @@ def floor_plan(scene, alike, rng):
 
 
 def possible(kind, sorts, kinds):
-    """Pairs of a sort of thing and where it is to go (or the lamp to look at it under)."""
+    """Returns pairs of a sort of thing and its target place (or the lamp to look at it under)."""
     lie = {thing: sorted(sort for sort in sorts if thing in HOLDS[sort]) for thing in kinds}
     if kind == "look_at_obj_in_light":
         lamps = [thing for thing in kinds if thing in ABLE["Toggleable"] and sorts & set(STANDS)]
@@ -263,7 +268,7 @@ def possible(kind, sorts, kinds):
 
 
 def write(kind, furniture, kinds, goal, copies, rng):
-    """The game in the package's own form. What is asked for never lies where it is to go."""
+    """Writes the game in the package's own form. A thing that is asked for never lies where it is to go."""
     thing, target = goal
     facts = ["(= (total-cost) 0)", "(atLocation agent1 loc_0)"]
     objects = ["agent1 - agent", "loc_0 - location"]
@@ -303,7 +308,7 @@ def write(kind, furniture, kinds, goal, copies, rng):
 
 
 def mangled(place):
-    """As the package writes positions into names: its own reader of names counts on that."""
+    """Returns a name with a position as the package writes it: its own parser of names relies on that."""
     for sign, word in (("|", "_bar_"), ("+", "_plus_"), ("-", "_minus_"), (".", "_dot_")):
         place = place.replace(sign, word)
     return place

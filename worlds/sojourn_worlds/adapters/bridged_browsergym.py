@@ -1,8 +1,9 @@
-"""Run by an interpreter that has `browsergym`: one of its environments, seen as the text of its accessibility tree.
+"""Run by an interpreter that has `browsergym`: plays one of its environments, seen as the text of its accessibility
+tree.
 
-Its browser is 1.44's Playwright, which drives newer Chromium too when told where it is: BrowserGym has a field for that
-of its main browser alone, and starts a second one for its chat, so the launch itself is changed. So is whether Chromium
-uses its own sandbox, which Playwright turns off unless it is asked.
+Its browser is driven by Playwright 1.44, which drives newer Chromium too when told where it is: BrowserGym has a field
+for that of its main browser alone, and starts a second one for its chat, so the launch itself is changed. So is whether
+Chromium uses its own sandbox, which Playwright turns off unless it is asked.
 """
 # pyright: reportMissingImports=false
 

@@ -1,4 +1,4 @@
-"""Run by an interpreter that has `verifiers`: one episode of an Env, whose model is whoever asks through the bridge.
+"""Run by an interpreter that has `verifiers`: plays one episode of an Env, whose model answers through the bridge.
 
 The environment, its harness and its scoring run as they are. The only thing given to them is an endpoint, on loopback
 and with a key of its own, that speaks OpenAI's chat completions: each request becomes an event, each reply is awaited.
@@ -39,7 +39,7 @@ class Play:
         self.closed = False
 
     def tasks(self, config, most):
-        """The keys of the first tasks, in their order."""
+        """Returns the keys of the first tasks, in their order."""
         taskset = load_environment(complete(config)).taskset
         return [task.key for task in itertools.islice(taskset, most)]
 
@@ -63,7 +63,7 @@ class Play:
         return self._event()
 
     def abort(self):
-        """Whoever waits for an event gets one, and the environment no more replies."""
+        """Gives an event to everyone who waits for one, and no more replies to the environment."""
         self.closed = True
         self.events.put({"failed": "closed"})
         if self.waiting is not None:
@@ -181,7 +181,9 @@ class Play:
 
 
 def complete(config):
-    """The config of an Env; where it does not say, its agents are subprocesses without tools of their own."""
+    """Completes the config of an Env; where it does not say otherwise, its agents are subprocesses without tools of
+    their own.
+    """
     config = json.loads(json.dumps(config))
     kind = env_config_type(config.get("taskset", {}).get("id", ""), config.get("id", ""))
     for name in agent_config_fields(kind.model_construct()):

@@ -1,10 +1,13 @@
 """Environments of BrowserGym (Le Sellier De Chezelles et al. 2024, arXiv:2412.05467), in an interpreter of their own.
 
-Its pins (Playwright 1.44) rule out installing it beside newer packages. Differs from its defaults: no waiting between
-actions (`slow_mo`, `pre_observation_delay`), one action a turn, and what does not parse as an action is refused.
+A task is an environment id and a seed. An action is a call of BrowserGym's action set; an observation is the goal and
+the page's accessibility tree as text. Rewards are the environment's, times `scale`, and the episode ends when the
+environment says so, or after `turns` actions.
 
-A play's Python and browsers are its own: once an agent has acted, whatever ends or stalls them is taken for its doing,
-and the play is lost.
+Its pins (Playwright 1.44) rule out installing it beside newer packages. It differs from its defaults: no waiting
+between actions (`slow_mo`, `pre_observation_delay`), one action per turn, and what does not parse as an action is
+refused. An episode's Python and browsers are its own: once an agent has acted, whatever ends or stalls them is
+attributed to the agent, and the episode ends with the worst reward.
 """
 
 from __future__ import annotations
@@ -45,9 +48,10 @@ class BrowserGym:
     browser ("": the one that its Playwright has downloaded). `ids` may be several: tasks take turns. `subsets` are
     those of its actions; `longest` cuts the page's text, in characters.
 
-    A reward is paid times `scale`; the play is a success where the sum of its rewards before scaling is above `solved`.
-    `turns` ends a play without further reward. Every play has two browsers and a Python of its own, so `plays` bounds
-    how many there are at once. `expert` is "module:function" of (goal, text of the page) that gives an action.
+    A reward is paid times `scale`; an episode is a success where the sum of its rewards before scaling is above
+    `solved`. `turns` ends the episode without further reward. Every episode has two browsers and a Python of its own,
+    so `plays` bounds how many there are at once. `expert` is "module:function" of (goal, text of the page) that gives
+    an action.
     """
 
     python: str
@@ -95,7 +99,7 @@ class BrowserGym:
         return self.plays
 
     def risks(self) -> tuple[str, ...]:
-        """Which protections do not hold on this machine, and which BrowserGym does not have."""
+        """Returns which protections do not hold on this machine, and which BrowserGym does not have."""
         return (*risks(), OPEN)
 
     @cached_property
@@ -104,7 +108,7 @@ class BrowserGym:
         return Interpreter("browsergym", self.python, packages, environment=self.environment)
 
     def tasks(self, split: str) -> Generated:
-        """The environments take turns, and each seed is used once for each."""
+        """Returns tasks in which the environments take turns; each seed is used once for each."""
         first, size = first_seed("browsergym", split), self.train if split == "train" else self.test
 
         def task(index: int) -> Task:
@@ -119,21 +123,21 @@ class BrowserGym:
 
 
 class BrowserGymPlay:
-    """One play, in a Python of its own."""
+    """One episode, in a Python of its own."""
 
     def __init__(self, world: BrowserGym, task: Task) -> None:
         self.world, self.task = world, task
         self.child: Child | None = None
         self.goal = self.page = ""
-        self.used = 0
-        self.total = 0.0
-        self.over = False
+        self.turns_taken = 0
+        self.total_reward = 0.0
+        self.done = False
 
     async def start(self) -> Observation:
         world = self.world
         self.child = Child(world.interpreter)
         await self.child.open(world.timeout_s)
-        seen = await self.child.ask(
+        page_state = await self.child.ask(
             0,
             "start",
             world.timeout_s,
@@ -145,47 +149,47 @@ class BrowserGymPlay:
             sandbox=not risks(),
             seed=self.task.seed,
         )
-        self.goal = seen["goal"]
-        system = "\n".join([*filter(None, [world.system]), "Say one of these calls:", *seen["calls"]])
-        said = f"{self.goal}\n\n{self._read(seen)}"
+        self.goal = page_state["goal"]
+        system = "\n".join([*filter(None, [world.system]), "Say one of these calls:", *page_state["calls"]])
+        said = f"{self.goal}\n\n{self._read(page_state)}"
         return Observation((Message(Role.USER, said),), system=(Message(Role.SYSTEM, system),))
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over or self.child is None:
+        if self.done or self.child is None:
             raise InfrastructureError(f"{self.task.data['id']} was given an action after its end: play each world once")
         if not action.text.strip() or len(action.text) > LONGEST_ACTION:
             raise ActionError(f"an action must have from 1 to {LONGEST_ACTION} characters")
         try:
-            seen = await self.child.ask(0, "step", self.world.timeout_s, action=action.text.strip())
+            page_state = await self.child.ask(0, "step", self.world.timeout_s, action=action.text.strip())
         except InfrastructureError:
-            self.over = True
+            self.done = True
             return Step(None, {agent: 0.0}, done=True, success=False, info={"lost": 1.0})
-        self.used += 1
-        self.total += seen["reward"]
-        if not math.isfinite(self.total):
+        self.turns_taken += 1
+        self.total_reward += page_state["reward"]
+        if not math.isfinite(self.total_reward):
             raise InfrastructureError(f"{self.task.data['id']} gave a reward that is no finite number")
-        paid = {agent: seen["reward"] * self.world.scale}
-        info = {"error": float(bool(seen["error"]))}
-        if seen["terminated"] or seen["truncated"] or self.used >= self.world.turns:
-            self.over = True
-            info["truncated"] = float(not seen["terminated"])
-            return Step(None, paid, done=True, success=self.total > self.world.solved, info=info)
-        return Step(Observation((Message(Role.USER, self._read(seen)),)), paid, info=info)
+        rewards = {agent: page_state["reward"] * self.world.scale}
+        info = {"error": float(bool(page_state["error"]))}
+        if page_state["terminated"] or page_state["truncated"] or self.turns_taken >= self.world.turns:
+            self.done = True
+            info["truncated"] = float(not page_state["terminated"])
+            return Step(None, rewards, done=True, success=self.total_reward > self.world.solved, info=info)
+        return Step(Observation((Message(Role.USER, self._read(page_state)),)), rewards, info=info)
 
     async def close(self) -> None:
-        child, self.child, self.over = self.child, None, True
+        child, self.child, self.done = self.child, None, True
         if child is not None:
             await child.close()
 
     def state_key(self) -> str:
-        """What is on the page, and how many turns are left."""
-        key = f"{self.task.data['id']}/{self.goal}/{self.page}/{self.world.turns - self.used}"
+        """Identifies what is on the page, and how many turns are left."""
+        key = f"{self.task.data['id']}/{self.goal}/{self.page}/{self.world.turns - self.turns_taken}"
         return hashlib.sha256(key.encode()).hexdigest()[:16]
 
-    def _read(self, seen: Mapping[str, Any]) -> str:
-        text = seen["text"].strip()
+    def _read(self, page_state: Mapping[str, Any]) -> str:
+        text = page_state["text"].strip()
         self.page = text if len(text) <= self.world.longest else f"{text[: self.world.longest]}\n..."
-        return f"error: {seen['error']}\n\n{self.page}" if seen["error"] else self.page
+        return f"error: {page_state['error']}\n\n{self.page}" if page_state["error"] else self.page
 
 
 class BrowserGymPlayWithExpert(BrowserGymPlay):

@@ -29,7 +29,7 @@ STARTED = -1  # the number of the reply that nobody asked for, the first
 
 @dataclass(frozen=True)
 class Interpreter:
-    """Which Python runs what: `kind` names the bridged file, `packages` what pip is to install for it."""
+    """How to start a bridge: `kind` names the bridged file, `packages` what pip is to install for it."""
 
     kind: str
     python: str
@@ -47,13 +47,14 @@ class Interpreter:
 
     @property
     def command(self) -> list[str]:
-        """Of a bridge that is guarded: it dies with us."""
+        """Returns the command of a guarded bridge, which dies with us."""
         bridge = [self.python, str(BRIDGE), self.kind]
         return [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), "", *bridge]
 
     @property
     def surroundings(self) -> dict[str, str]:
-        """Our variables that hold no keys, its own programs first, and those that the config gives it."""
+        """Returns its environment variables: ours that hold no keys, its own programs first, and those of the
+        config."""
         own = inherited_variables()
         own["PATH"] = os.pathsep.join([os.path.dirname(os.path.abspath(self.python)), own.get("PATH", os.defpath)])
         own["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in self.paths)
@@ -72,7 +73,7 @@ class Interpreter:
         return reply["result"]
 
     def ask_once(self, do: str, timeout_s: float, **arguments: Any) -> Any:
-        """One question to a bridge that is started for it alone, waited for without an event loop."""
+        """Asks one question of a bridge that is started for it alone, and waits without an event loop."""
         request = json.dumps({"id": 0, "play": 0, "do": do, "with": arguments}) + "\n"
         with (
             tempfile.TemporaryFile("w+") as errors,
@@ -107,7 +108,7 @@ class Interpreter:
 
 
 class Child:
-    """A bridge that runs: `ask` calls a method of one of its plays."""
+    """A running bridge: `ask` calls a method of one of its episodes."""
 
     def __init__(self, interpreter: Interpreter) -> None:
         self.interpreter = interpreter
@@ -137,10 +138,12 @@ class Child:
         await self._reply(waits, STARTED, "start", timeout_s)
 
     async def ask(self, play: int, do: str, timeout_s: float, **arguments: Any) -> Any:
-        """What the method returns; ActionError where it refuses, InfrastructureError where it fails."""
+        """Returns the method's result; raises `ActionError` where it refuses, `InfrastructureError` where it fails."""
         process = self.process
         if process is None or process.stdin is None or not self.alive:
-            raise InfrastructureError(f"{self.interpreter.kind}: {self.interpreter.python} has ended{self._told()}")
+            raise InfrastructureError(
+                f"{self.interpreter.kind}: {self.interpreter.python} has ended{self._stderr_tail()}"
+            )
         number = next(self.numbers)
         waits = self._awaited(number)
         with contextlib.suppress(ConnectionError):  # the reply that does not come says it better
@@ -176,16 +179,16 @@ class Child:
                 reply = await waits
         except TimeoutError:
             raise InfrastructureError(
-                f"{kind}: {do} took longer than {timeout_s:g} s{self._told()}: raise timeout_s if it needs more"
+                f"{kind}: {do} took longer than {timeout_s:g} s{self._stderr_tail()}: raise timeout_s if it needs more"
             ) from None
         finally:
             del self.asked[number]
         if not reply:
-            raise InfrastructureError(f"{kind}: {self.interpreter.python} ended in {do}{self._told()}")
+            raise InfrastructureError(f"{kind}: {self.interpreter.python} ended in {do}{self._stderr_tail()}")
         return self.interpreter.understood(reply, do)
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
-        """Hands replies to those who wait; who waits at the end gets an empty one."""
+        """Hands replies to the callers that wait; those who still wait at the end get an empty one."""
         assert process.stdout is not None
         try:
             while line := await process.stdout.readline():
@@ -198,8 +201,8 @@ class Child:
                 if not waits.done():
                     waits.set_result({})
 
-    def _told(self) -> str:
-        """The last line of its standard error."""
+    def _stderr_tail(self) -> str:
+        """Returns the last line of its standard error."""
         if self.errors is None or self.errors.closed:
             return ""
         return _last(self.errors)

@@ -1,10 +1,10 @@
-"""Runs a program that ends with whoever started it, and takes everything that it has started along.
+"""Runs a program that ends with its starter, and takes all processes that it has started along.
 
     python -I -S guard.py PID FOLDER PROGRAM [ARGUMENT ...]
 
-PID is who must live on, FOLDER is deleted at the end (empty: none). The program gets our input and output. It is run
-in a process group of its own; the group is killed when the program ends, when we are told to end (SIGTERM, SIGINT,
-SIGHUP), and when PID dies, by SIGKILL too: on Linux the kernel tells us. Standard library alone.
+PID is the process that must live on, FOLDER is deleted at the end (empty: none). The program gets our input and output.
+It is run in a process group of its own; the group is killed when the program ends, when we are told to end (SIGTERM,
+SIGINT, SIGHUP), and when PID dies, by SIGKILL too: on Linux the kernel tells us. Standard library alone.
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ def main(parent: int, folder: str, program: list[str]) -> int:
 
 
 def _prepare() -> None:
-    """In the child: a group of its own, no signal held back, and killed should we be."""
+    """Runs in the child: gives it a group of its own, blocks no signal, and has it killed if we are."""
     os.setpgid(0, 0)
     die_with_parent(signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _wait(child: int) -> None:
-    """Until the child has ended, or we are told to end it; it stays a zombie, so that its group keeps its number."""
+    """Waits until the child has ended, or we are told to end it; it stays a zombie, so that its group keeps its
+    number."""
     while signal.sigwait(ENDINGS | {signal.SIGCHLD}) == signal.SIGCHLD:
         if _ended(child):
             return

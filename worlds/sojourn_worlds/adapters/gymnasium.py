@@ -1,8 +1,11 @@
 """Environments of Gymnasium (Towers et al. 2024, arXiv:2407.17032) in words; package `gymnasium`.
 
-Spaces are said and read generically (see `spaces`); what is too large for words needs a function that says it. Differs
-from the loop that is usual there: an action that is not in the space is refused and nothing is stepped; a reward is
-paid as it comes, times `scale`.
+A task is a seed. An action is the name of a discrete action or a Python literal; an observation is a text, which
+`spaces` makes from the observation space, or the environment's own rendering, or a function of the user's. Rewards are
+the environment's, times `scale`; the episode ends when the environment terminates or truncates it, or after `turns`
+actions.
+
+It differs from the usual loop: an action that is not in the space is refused and nothing is stepped.
 """
 
 from __future__ import annotations
@@ -43,13 +46,14 @@ class Gymnasium:
     by the environment's own text rendering, or "module:function" of (observation, env). `masked` refuses discrete
     actions that `info["action_mask"]` rules out. `choices` lists discrete actions.
 
-    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. The play is a success where
+    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. An episode is a success where
     `info["is_success"]` says so, or the sum of its rewards before scaling is above `solved`. It ends with the
     environment's own time limit, or after `turns` actions (0: never), both as truncated. `forks` are copies of the
     environment, or a new one in which the same actions are repeated, where it cannot be copied or "replay" is said.
-    `expert` is "module:function" of (env, observation) that gives an action of its space. Plays are made and stepped in
-    `threads` of this world's own, each play in one: more than one for environments that wait, or compute outside of
-    Python, and share nothing; 0 for those that must have the main thread, where a long step holds up everything else.
+    `expert` is "module:function" of (env, observation) that gives an action of its space. Environments are made and
+    stepped in `threads` of this world's own, each episode in one: more than one for environments that wait, or compute
+    outside of Python, and share nothing; 0 for those that must have the main thread, where a long step holds up
+    everything else.
 
     The splits differ in their seeds alone: of an environment that starts alike whatever the seed, they are the same.
     """
@@ -112,7 +116,7 @@ class Gymnasium:
         return EnvThreads(self.threads, "gymnasium")
 
     def build(self, task: Task) -> Any:
-        """The environment of a task, before its reset."""
+        """Returns the environment of a task, before its reset."""
         package = require_module("gymnasium", "sojourn-worlds[gymnasium]", "gymnasium")
         name, arguments = task.data["id"], dict(task.data["arguments"])
         if self.describe == "render":
@@ -129,18 +133,18 @@ class Gymnasium:
 
 
 class GymnasiumPlay:
-    """One play: the environment, what it last showed, and the actions so far."""
+    """One episode: the environment, its last observation, and the actions so far."""
 
     def __init__(self, world: Gymnasium, task: Task) -> None:
         self.world, self.task = world, task
         self.env: Any = None
         self.names: tuple[str, ...] = ()
-        self.seen: Any = None
-        self.said = ""
+        self.last_observation: Any = None
+        self.observation_text = ""
         self.mask: Any = None
-        self.taken: list[Any] = []
-        self.total = 0.0
-        self.over = False
+        self.actions_taken: list[Any] = []
+        self.total_reward = 0.0
+        self.done = False
 
     async def start(self) -> Observation:
         self.env = self.world.build(self.task)
@@ -153,40 +157,40 @@ class GymnasiumPlay:
         return self._observe((Message(Role.SYSTEM, f"{about} {how}"),))
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over:
+        if self.done:
             raise InfrastructureError(f"{self.task.data['id']} was given an action after its end: play each world once")
         chosen = spaces.read(self.env.action_space, action.text, self.names)
         if self.mask is not None and not self.mask[int(chosen) - int(self.env.action_space.start)]:
             raise ActionError(f"{action.text.strip()} is not possible now, say one of {', '.join(self._possible())}")
-        seen, reward, terminated, truncated, info = self.env.step(chosen)
-        self.taken.append(chosen)
-        self.total += float(reward)
-        if not math.isfinite(self.total):
+        observation, reward, terminated, truncated, info = self.env.step(chosen)
+        self.actions_taken.append(chosen)
+        self.total_reward += float(reward)
+        if not math.isfinite(self.total_reward):
             raise InfrastructureError(f"{self.task.data['id']} gave the reward {reward}: expected a finite number")
-        paid = {agent: float(reward) * self.world.scale}
-        truncated = bool(truncated) or len(self.taken) == self.world.turns
+        rewards = {agent: float(reward) * self.world.scale}
+        truncated = bool(truncated) or len(self.actions_taken) == self.world.turns
         if terminated or truncated:
-            self.over = True
-            success = bool(info.get("is_success", self.total > self.world.solved))
-            return Step(None, paid, done=True, success=success, info={"truncated": float(not terminated)})
-        self._see(seen, info)
-        return Step(self._observe(), paid)
+            self.done = True
+            success = bool(info.get("is_success", self.total_reward > self.world.solved))
+            return Step(None, rewards, done=True, success=success, info={"truncated": float(not terminated)})
+        self._see(observation, info)
+        return Step(self._observe(), rewards)
 
     async def close(self) -> None:
-        env, self.env, self.over = self.env, None, True
+        env, self.env, self.done = self.env, None, True
         if env is not None:
             env.close()
 
     async def fork(self) -> GymnasiumPlay:
         twin = copy.copy(self)
-        twin.taken = list(self.taken)
+        twin.actions_taken = list(self.actions_taken)
         twin.env = self._copied() or self._replayed()
         return twin
 
     def state_key(self) -> str:
-        """Plays that look alike are in the same state, with as many turns left where those are limited."""
-        left = f"/{self.world.turns - len(self.taken)}" if self.world.turns else ""
-        return hashlib.sha256(f"{self.task.data['id']}/{self.said}{left}".encode()).hexdigest()[:16]
+        """Identifies states by their observation's text, with the turns left where those are limited."""
+        left = f"/{self.world.turns - len(self.actions_taken)}" if self.world.turns else ""
+        return hashlib.sha256(f"{self.task.data['id']}/{self.observation_text}{left}".encode()).hexdigest()[:16]
 
     def _copied(self) -> Any:
         if self.world.forks == "replay" or any(_made_anew(env) for env in _layers(self.env)):
@@ -199,27 +203,29 @@ class GymnasiumPlay:
     def _replayed(self) -> Any:
         env = self.world.build(self.task)
         env.reset(seed=self.task.seed, options=dict(self.task.data["options"]) or None)
-        for action in self.taken:
+        for action in self.actions_taken:
             env.step(action)
         return env
 
-    def _see(self, seen: Any, info: Mapping[str, Any]) -> None:
-        self.seen = seen
+    def _see(self, observation: Any, info: Mapping[str, Any]) -> None:
+        self.last_observation = observation
         if self.world.masked:
             if "action_mask" not in info or not self.names:
                 raise ConfigError(f"gymnasium: {self.task.data['id']} gives no action mask: leave out masked")
             self.mask = info["action_mask"]
         if self.world.describe == "render":
-            self.said = unpainted(self.env.render())
+            self.observation_text = unpainted(self.env.render())
         elif self.world.describe:
-            self.said = str(called(self.world.describe, "gymnasium: describe")(seen, self.env))
+            self.observation_text = str(called(self.world.describe, "gymnasium: describe")(observation, self.env))
         else:
-            self.said = spaces.say(self.env.observation_space, seen, f"gymnasium: {self.task.data['id']}")
+            self.observation_text = spaces.say(
+                self.env.observation_space, observation, f"gymnasium: {self.task.data['id']}"
+            )
 
     def _observe(self, system: tuple[Message, ...] = ()) -> Observation:
         listed = self.world.choices and len(self.names) <= spaces.MOST_CHOICES
         choices = self._possible() if listed else ()
-        return Observation((Message(Role.USER, self.said),), system=system, choices=choices)
+        return Observation((Message(Role.USER, self.observation_text),), system=system, choices=choices)
 
     def _possible(self) -> tuple[str, ...]:
         return tuple(n for i, n in enumerate(self.names) if self.mask is None or self.mask[i])
@@ -227,24 +233,24 @@ class GymnasiumPlay:
 
 class GymnasiumPlayWithExpert(GymnasiumPlay):
     def expert(self) -> str:
-        action = called(self.world.expert, "gymnasium: expert")(self.env, self.seen)
+        action = called(self.world.expert, "gymnasium: expert")(self.env, self.last_observation)
         return spaces.spoken(self.env.action_space, action, self.names)
 
 
 def _layers(env: Any) -> Iterator[Any]:
-    """An environment and those that it wraps."""
+    """Yields an environment and those that it wraps."""
     while env is not None:
         yield env
         env = getattr(env, "env", None)
 
 
 def _made_anew(env: Any) -> bool:
-    """Whether a copy of an environment is a new one that knows nothing of what was done (`EzPickle`)."""
+    """Returns whether a copy of an environment is a new one without the state (`EzPickle`)."""
     return any(parent.__name__ == "EzPickle" for parent in type(env).__mro__)
 
 
 def unpainted(rendered: Any) -> str:
-    """A text rendering for the terminal, its colours as words: what is painted red becomes (it red)."""
+    """Returns a text rendering for the terminal with its colours as words: what is painted red becomes (it red)."""
     if not isinstance(rendered, str):
         raise ConfigError(
             f'gymnasium: describe = "render" needs a text rendering, but it gave {type(rendered).__name__}: '

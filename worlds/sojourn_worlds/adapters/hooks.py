@@ -1,4 +1,4 @@
-"""The functions that a user names in a config, "module:function"."""
+"""Functions that a user names in a config as "module:function"."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sojourn.errors import ConfigError
 
 
 def called(path: str, where: str) -> Any:
-    """What "module:name" names, where it has to be something that can be called."""
+    """Returns the callable that "module:name" names; raises `ConfigError` where there is none."""
     found = import_object(path, where)
     if not callable(found):
         raise ConfigError(f'{where} = "{path}" is {type(found).__name__}, but it must be a function or a class')

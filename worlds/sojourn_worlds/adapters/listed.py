@@ -1,4 +1,4 @@
-"""Tasks that a user wrote down, in JSON lines or TOML, and answers that are right or wrong."""
+"""Tasks that a user wrote down, in JSON lines or TOML, and the comparison of answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sojourn.errors import ConfigError
 
 
 def listed(path: str, world: str, split: str) -> list[dict[str, Any]]:
-    """The rows of a split: those that say so, else four of five for training and every fifth for testing."""
+    """Returns the rows of a split: those that name it, else four of five for training and every fifth for testing."""
     return [
         {key: value for key, value in row.items() if key != "split"}
         for number, row in enumerate(rows(path, world))
@@ -24,7 +24,7 @@ def listed(path: str, world: str, split: str) -> list[dict[str, Any]]:
 
 
 def rows(path: str, world: str) -> tuple[dict[str, Any], ...]:
-    """All rows of a file of tasks; ConfigError where it cannot be read."""
+    """Returns all rows of a file of tasks; raises `ConfigError` where it cannot be read."""
     file = Path(path)
     try:
         found = _read(path, file.stat().st_mtime_ns)
@@ -49,7 +49,7 @@ def _read(path: str, changed: int) -> tuple[Any, ...]:
 
 
 def same(expected: Any, given: Any) -> bool:
-    """Whether an answer is the expected one: numbers by value, words whatever their case and spaces."""
+    """Returns whether an answer is the expected one: numbers by value, words whatever their case and spaces."""
     if isinstance(expected, bool) or not isinstance(expected, (int, float)):
         return str(expected).casefold().split() == str(given).casefold().split()
     try:

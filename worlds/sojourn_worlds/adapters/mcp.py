@@ -1,7 +1,11 @@
 """Servers of the Model Context Protocol (modelcontextprotocol.io) as worlds; package `mcp`, 1.x and 2.x alike.
 
-The tools are the server's; the tasks and how they are judged are yours. Resources, prompts, sampling and elicitation
-are not offered to the agent.
+A task is a row of the user's file, with an instruction. An action is one or several calls of the server's tools, or
+`finish`, which ends the episode; an observation is the tools' results. The reward is the user's checker's, or 1 for the
+expected answer; without `finish` the episode ends after `turns` actions, without reward.
+
+The tools are the server's; the tasks and how they are judged are the user's. Resources, prompts, sampling and
+elicitation are not offered to the agent.
 """
 
 from __future__ import annotations
@@ -33,9 +37,9 @@ FINISH = Tool(
 
 @dataclass(frozen=True)
 class Finished:
-    """What a checker judges: the row of the task, the agent's answer and calls, and the world as it was left.
+    """The input of a checker: the row of the task, the agent's answer and calls, and the world as it was left.
 
-    `call` calls any tool of the server, those too that are hidden from the agent; `folder` is the play's own.
+    `call` calls any tool of the server, those too that are hidden from the agent; `folder` is the episode's own.
     """
 
     task: Mapping[str, Any]
@@ -60,7 +64,7 @@ class MCP:
     task in braces its value. The server sees no other variables than HOME, PATH and the like. In `environment`,
     `headers` and `url`, `${NAME}` is the value of our environment variable NAME: keys are given so, and are in no
     record; where a tool says one, the agent reads its name. `tools` are those that
-    the agent may call (empty: all), without `hidden` ones. `turns` ends a play, without reward. Every call and the
+    the agent may call (empty: all), without `hidden` ones. `turns` ends the episode, without reward. Every call and the
     start may take `timeout_s`.
     """
 
@@ -111,15 +115,15 @@ class MCP:
 
 
 class MCPPlay:
-    """One play: a session with the server, and the calls made in it."""
+    """One episode: a session with the server, and the calls made in it."""
 
     def __init__(self, world: MCP, task: Task) -> None:
         self.world, self.task = world, task
         self.session: Session | None = None
         self.toolbox: Toolbox | None = None
         self.calls: list[Called] = []
-        self.used = 0
-        self.over = False
+        self.turns_taken = 0
+        self.done = False
         if world.command:
             self.fork = self._fork
 
@@ -132,20 +136,20 @@ class MCPPlay:
                 raise ConfigError(f"mcp: the server has no tool {min(unknown)}: it has {_names(chosen)}")
             chosen = [tool for tool in chosen if tool.name in self.world.tools]
         self.toolbox = Toolbox.of([*chosen, FINISH], self.world.form, "mcp: the server")
-        system = self.toolbox.told(self.world.system, self.session.instructions)
+        system = self.toolbox.system_messages(self.world.system, self.session.instructions)
         asked = Message(Role.USER, self.task.data["instruction"])
         return Observation((asked,), system=system, tools=self.toolbox.tools)
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over or self.toolbox is None:
+        if self.done or self.toolbox is None:
             raise InfrastructureError("an mcp world was given an action after its end: play each world once")
         calls = self.toolbox.read(action)
-        self.used += 1
+        self.turns_taken += 1
         answers: list[Message] = []
         failed = False
         for call in calls:
             if call.name == FINISH.name:
-                self.over = True
+                self.done = True
                 reward = await self._judged(call.arguments.get("answer", ""))
                 info = {"error": float(failed)} if answers else {}
                 return Step(None, {agent: reward}, done=True, success=reward > 0, info=info)
@@ -153,8 +157,8 @@ class MCPPlay:
             self.calls.append(made)
             failed = failed or made.error
             answers.append(answer(action, call, f"error: {made.text}" if made.error else made.text))
-        if self.used >= self.world.turns:
-            self.over = True
+        if self.turns_taken >= self.world.turns:
+            self.done = True
             info = {"truncated": 1.0, "error": float(failed)}
             return Step(None, {agent: 0.0}, done=True, success=False, info=info)
         seen = Observation(tuple(answers), tools=self.toolbox.tools)
@@ -166,17 +170,18 @@ class MCPPlay:
         return await self.session.call(name, arguments)
 
     async def close(self) -> None:
-        session, self.session, self.over = self.session, None, True
+        session, self.session, self.done = self.session, None, True
         if session is not None:
             await session.close()
 
     async def _fork(self) -> MCPPlay:
-        """A new server, told the same calls again: equal where the server is deterministic."""
+        """Starts a new server and makes the same calls again: the states are equal where the server is
+        deterministic."""
         twin = type(self)(self.world, self.task)
         await twin.start()
         for made in self.calls:
             twin.calls.append(await twin.call(made.name, **made.arguments))
-        twin.used, twin.over = self.used, self.over
+        twin.turns_taken, twin.done = self.turns_taken, self.done
         return twin
 
     async def _judged(self, given: str | float) -> float:
@@ -192,7 +197,7 @@ class MCPPlay:
 
 class MCPPlayWithExpert(MCPPlay):
     def expert(self) -> str:
-        """The first call of the solution that was not made yet, in its order."""
+        """Returns the first call of the solution that was not made yet, in its order."""
         assert self.toolbox is not None
         made = [(call.name, dict(call.arguments)) for call in self.calls]
         for text in self.task.data["solution"]:

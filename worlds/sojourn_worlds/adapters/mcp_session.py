@@ -1,4 +1,5 @@
-"""A session with an MCP server, by the SDK 1.x or 2.x: started, told its tools, called, and ended."""
+"""A session with an MCP server, by the SDK 1.x or 2.x: it starts the server, lists its tools, calls them, and ends
+it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from sojourn_worlds.adapters import guard
 
 
 class Server(Protocol):
-    """How a server is reached: by a command that is run for each play, or by an address."""
+    """How a server is reached: by a command that is run for each episode, or by an address."""
 
     @property
     def command(self) -> Sequence[str]: ...
@@ -39,7 +40,7 @@ class Server(Protocol):
 
 
 class Called(NamedTuple):
-    """A call that was made, and what came of it."""
+    """A call that was made, and its result."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -48,7 +49,7 @@ class Called(NamedTuple):
 
 
 class Session:
-    """A connection to a server, kept by a task of its own: those who call may come and go, and be cancelled."""
+    """A connection to a server, kept by a task of its own: its callers may come and go, and be cancelled."""
 
     def __init__(self, world: Server, values: Mapping[str, Any]) -> None:
         self.world, self.values = world, values
@@ -63,7 +64,7 @@ class Session:
         self.last_words = ""
 
     async def open(self) -> list[Tool]:
-        """The server's tools, once it runs and has said them."""
+        """Returns the server's tools, once it runs and has listed them."""
         require_module("mcp", "sojourn-worlds[mcp]", "mcp")
         self.scope = require_module("anyio", "sojourn-worlds[mcp]", "mcp").CancelScope()
         self.ready = asyncio.get_running_loop().create_future()
@@ -73,18 +74,18 @@ class Session:
                 return await asyncio.shield(self.ready)
         except TimeoutError:
             raise InfrastructureError(
-                f"mcp: {self._where()} did not start within {self.world.timeout_s:g} s{self._told()}"
+                f"mcp: {self._where()} did not start within {self.world.timeout_s:g} s{self._stderr_tail()}"
             ) from None
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Called:
-        """One call; what the tool itself reports as its error is an answer."""
+        """Calls a tool; an error that the tool itself reports is a result."""
         try:
             async with asyncio.timeout(self.world.timeout_s):
                 result = await self.client.call_tool(name, dict(arguments))
         except TimeoutError:
             raise InfrastructureError(f"mcp: {name} did not answer within {self.world.timeout_s:g} s") from None
         except Exception as error:  # of the SDK or of its transports: the server is gone, or speaks another language
-            raise InfrastructureError(f"mcp: calling {name} failed ({_leaf(error)}){self._told()}") from error
+            raise InfrastructureError(f"mcp: calling {name} failed ({_leaf(error)}){self._stderr_tail()}") from error
         return Called(
             name, dict(arguments), self._hidden(text_of(result)), bool(_either(result, "is_error", "isError"))
         )
@@ -118,7 +119,7 @@ class Session:
                     await self.ended.wait()
         except Exception as error:  # of the SDK or of its transports
             if not self.ready.done():
-                message = f"mcp: {self._where()} cannot be used ({_leaf(error)}){self._told()}"
+                message = f"mcp: {self._where()} cannot be used ({_leaf(error)}){self._stderr_tail()}"
                 self.ready.set_exception(
                     error if isinstance(error, ConfigError) else InfrastructureError(message)
                 )  # what fails while it is shut down concerns nobody
@@ -147,7 +148,7 @@ class Session:
                 async with stdio_client(server, errlog=errors) as streams:
                     yield streams
             finally:
-                self.last_words = self._told()
+                self.last_words = self._stderr_tail()
 
     def _without_keys(self, value: Any) -> Any:
         """Returns JSON without the keys that the server was given, in texts however deep."""
@@ -158,14 +159,14 @@ class Session:
         return self._hidden(value) if isinstance(value, str) else value
 
     def _hidden(self, text: str) -> str:
-        """Returns what the server says, without the keys that it was given."""
+        """Returns a text of the server without the keys that it was given."""
         return mask_variables(text, self.world.url, *self.world.headers.values(), *self.world.environment.values())
 
     def _where(self) -> str:
         return self.world.url or f"the command {' '.join(self.world.command)}"
 
-    def _told(self) -> str:
-        """The last line that the server wrote to its standard error."""
+    def _stderr_tail(self) -> str:
+        """Returns the last line that the server wrote to its standard error."""
         if self.errors is None or self.errors.closed:
             return self.last_words
         self.errors.seek(0)
@@ -192,7 +193,7 @@ async def _http(world: Server) -> AsyncIterator[Any]:
 
 
 async def _tools(client: Any) -> list[Tool]:
-    """All tools of a server, page by page."""
+    """Returns all tools of a server, page by page."""
     import mcp.types as sdk
 
     found: list[Tool] = []
@@ -208,7 +209,7 @@ async def _tools(client: Any) -> list[Tool]:
 
 
 def text_of(result: Any) -> str:
-    """Returns what a tool gave as text, and names what is no text."""
+    """Returns a tool's result as text, and names parts of it that are no text."""
     parts = [getattr(block, "text", None) or f"[{block.type}]" for block in result.content]
     structured = _either(result, "structured_content", "structuredContent")
     if not parts and structured is not None:
@@ -217,13 +218,15 @@ def text_of(result: Any) -> str:
 
 
 def _either(value: Any, new: str, old: str) -> Any:
-    """A field by its name in SDK 2.x, or in 1.x."""
+    """Returns a field by its name in SDK 2.x, or in 1.x."""
     return getattr(value, new) if hasattr(value, new) else getattr(value, old, None)
 
 
 def _filled(text: str, values: Mapping[str, str], variable: re.Pattern[str] | None = None) -> str:
-    """The text with each `{key}` as its value, and our variables where they are asked for; what is put in is not read
-    again, so that no task names a variable of ours."""
+    """Returns the text with each `{key}` replaced by its value, and our environment variables where they are asked for.
+
+    What is put in is not expanded again, so that no task can name a variable of ours.
+    """
     keys = "|".join(re.escape(f"{{{key}}}") for key in values)
 
     def value(found: re.Match[str]) -> str:
@@ -233,7 +236,7 @@ def _filled(text: str, values: Mapping[str, str], variable: re.Pattern[str] | No
 
 
 def _leaf(error: BaseException) -> str:
-    """The first cause of a group of errors."""
+    """Returns the first cause of a group of errors."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]

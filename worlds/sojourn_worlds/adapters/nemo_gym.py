@@ -1,8 +1,11 @@
 """Resources servers of NeMo Gym (github.com/NVIDIA-NeMo/Gym), over HTTP; nothing of it needs to be installed here.
 
-The protocol is that of its own simple agent: a row of a dataset is given to /seed_session, tools are called by POST to
-their names with the session's cookie, and /verify judges the whole response. Differs from that agent: a call that does
-not fit its schema is refused before it is made, and a play that runs out of turns is not judged.
+A task is a row of a data set. An action is one or several tool calls, or an answer, which ends the episode; an
+observation is the tools' results. The reward is the server's verification of the whole response, times `scale`.
+
+The protocol is that of its own simple agent: a row of a data set is given to /seed_session, tools are called by POST to
+their names with the session's cookie, and /verify judges the whole response. It differs from that agent: a call that
+does not fit its schema is refused before it is made, and an episode that runs out of turns is not judged.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from sojourn.tasks.splits import first_seed
 from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
 from sojourn_worlds.adapters.hooks import called
 from sojourn_worlds.adapters.listed import listed
-from sojourn_worlds.adapters.toolbox import FORMS, Form, Toolbox, answer, sendable
+from sojourn_worlds.adapters.toolbox import FORMS, Form, Toolbox, answer, require_sendable
 
 ANSWER = "Or say your answer in words: that ends the task."
 CALLED = re.compile(r"\s*(\w+)\s*\(")
@@ -41,8 +44,8 @@ class NemoGym:
     verification needs. A row may have a `split`; without it every fifth is for testing. The agent calls tools; whatever
     it says that is no call is its answer, which the server judges.
 
-    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. The play is a success where it is above
-    `solved`. `turns` ends a play without reward. A fork is a new session in which the same calls are made again.
+    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. An episode is a success where it is above
+    `solved`. `turns` ends the episode without reward. A fork is a new session in which the same calls are made again.
     `expert` is "module:function" of (row, calls so far) that gives what to say. Every request may take `timeout_s`.
     """
 
@@ -88,14 +91,16 @@ class NemoGym:
 
 @dataclass
 class Session:
-    """What the server knows us by."""
+    """An HTTP session, which the server knows by its cookie."""
 
     url: str
     timeout_s: float
     cookies: dict[str, str] = field(default_factory=dict)
 
     async def post(self, path: str, body: Any) -> tuple[int, str]:
-        """The status and text of a reply; InfrastructureError where there is none, or the server itself failed."""
+        """Returns the status and text of a reply; raises `InfrastructureError` where there is none, or the server
+        itself failed.
+        """
         try:
             async with asyncio.timeout(self.timeout_s):
                 status, text = await asyncio.to_thread(self._post, path, json.dumps(body))
@@ -125,7 +130,7 @@ class Session:
 
 
 class NemoGymPlay:
-    """One play: a session, and the response as it grows."""
+    """One episode: a session, and the response as it grows."""
 
     def __init__(self, world: NemoGym, task: Task) -> None:
         self.world, self.task = world, task
@@ -133,8 +138,8 @@ class NemoGymPlay:
         self.toolbox: Toolbox | None = None
         self.calls: list[ToolCall] = []
         self.output: list[dict[str, Any]] = []
-        self.used = 0
-        self.over = False
+        self.turns_taken = 0
+        self.done = False
 
     async def start(self) -> Observation:
         asked = self.task.data["responses_create_params"]
@@ -152,10 +157,10 @@ class NemoGymPlay:
         return Observation(rest or (Message(Role.USER, "Begin."),), system=system, tools=self._tools())
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over:
+        if self.done:
             raise InfrastructureError(f"{self.world.url} was given an action after its end: play each world once")
         calls = self._read(action)
-        self.used += 1
+        self.turns_taken += 1
         if not calls:
             return await self._judged(agent, action.text)
         answers: list[Message] = []
@@ -165,32 +170,32 @@ class NemoGymPlay:
             failed = failed or status >= 400
             answers.append(answer(action, call, f"error: {text}" if status >= 400 else text))
         info = {"error": float(failed)}
-        if self.used >= self.world.turns:
-            self.over = True
+        if self.turns_taken >= self.world.turns:
+            self.done = True
             return Step(None, {agent: 0.0}, done=True, success=False, info={**info, "truncated": 1.0})
         return Step(Observation(tuple(answers), tools=self._tools()), {agent: 0.0}, info=info)
 
     async def close(self) -> None:
-        self.over = True
+        self.done = True
 
     async def fork(self) -> NemoGymPlay:
         twin = type(self)(self.world, self.task)
         await twin.start()
         for call in self.calls:
             await twin._call(call)
-        twin.used, twin.over = self.used, self.over
+        twin.turns_taken, twin.done = self.turns_taken, self.done
         return twin
 
     def _read(self, action: Message) -> list[ToolCall]:
-        """The calls of an action; none where it is an answer."""
-        found = CALLED.match(action.text)
-        if action.calls or (self.toolbox is not None and found is not None and found[1] in self.toolbox.methods):
+        """Returns the calls of an action; none where it is an answer."""
+        match = CALLED.match(action.text)
+        if action.calls or (self.toolbox is not None and match is not None and match[1] in self.toolbox.methods):
             if self.toolbox is None:
                 raise ActionError("there are no tools to call, say your answer in words")
             return self.toolbox.read(action)
         if not action.text.strip() or len(action.text) > LONGEST_ACTION:
             raise ActionError(f"an answer must have from 1 to {LONGEST_ACTION} characters")
-        sendable(action.text)
+        require_sendable(action.text)
         return []
 
     async def _call(self, call: ToolCall) -> tuple[int, str]:
@@ -204,7 +209,7 @@ class NemoGymPlay:
         return status, text
 
     async def _judged(self, agent: str, text: str) -> Step:
-        self.over = True
+        self.done = True
         content = [{"type": "output_text", "text": text, "annotations": []}]
         said = {"type": "message", "id": "answer", "role": "assistant", "status": "completed", "content": content}
         response = {
@@ -223,14 +228,14 @@ class NemoGymPlay:
         reward = json.loads(told).get("reward")
         if not isinstance(reward, (int, float)) or not math.isfinite(reward):
             raise InfrastructureError(f"nemo_gym: {self.world.url} gave the reward {reward!r}: expected a number")
-        paid = float(reward) * self.world.scale
-        return Step(None, {agent: paid}, done=True, success=reward > self.world.solved)
+        scaled_reward = float(reward) * self.world.scale
+        return Step(None, {agent: scaled_reward}, done=True, success=reward > self.world.solved)
 
     def _system(self, standing: Sequence[str]) -> tuple[Message, ...]:
         if self.toolbox is None:
             said = "\n".join(filter(None, [self.world.system, *standing]))
             return (Message(Role.SYSTEM, said),) if said else ()
-        told = self.toolbox.told(self.world.system, *standing)
+        told = self.toolbox.system_messages(self.world.system, *standing)
         text = "\n".join([*(message.text for message in told), ANSWER])
         return (Message(Role.SYSTEM, text),)
 

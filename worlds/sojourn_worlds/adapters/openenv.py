@@ -1,5 +1,9 @@
 """Environments that are served by OpenEnv (github.com/meta-pytorch/OpenEnv, 0.10), over its WebSocket.
 
+A task is a seed, or a row of a file. An action is a call of `act` with the fields that the server declares, or a text;
+an observation is the server's, as a list of its fields or by a function of the user's. Rewards are the server's, times
+`scale`; the episode ends when the server says so, or after `turns` actions.
+
 We speak its protocol ourselves, so nothing of it needs to be installed here: the client that it comes with brings half
 a gigabyte and pins of its own. A session lives as long as its connection; over plain HTTP a reset and the steps after
 it would not share one. Environments whose actions are MCP tools (`call_tool`) take them as any other action.
@@ -40,11 +44,11 @@ class OpenEnv:
     the agent says. A task is a seed, or a row of the file `instructions` (JSON lines or TOML), whose keys are given to
     reset. `describe` is "module:function" of an observation (a dict) that says it; without it, its fields are listed.
 
-    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. The play is a success where the sum of its
-    rewards before scaling is above `solved`. `turns` ends a play without further reward. A fork is a new session in
-    which the same is done again, so the environment has to follow its seed. `sessions` is how many plays the server
-    holds at once, its own `max_concurrent_envs`. `expert` is "module:function" of an observation that gives an action
-    as text. The start and every step may take `timeout_s`.
+    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. An episode is a success where the sum of
+    its rewards before scaling is above `solved`. `turns` ends the episode without further reward. A fork is a new
+    session in which the same is done again, so the environment has to follow its seed. `sessions` is how many plays
+    the server holds at once, its own `max_concurrent_envs`. `expert` is "module:function" of an observation that gives
+    an action as text. The start and every step may take `timeout_s`.
     """
 
     url: str
@@ -100,7 +104,7 @@ class OpenEnv:
         return (OpenEnvPlayWithExpert if self.expert else OpenEnvPlay)(self, task)
 
     async def schema(self) -> Mapping[str, Any]:
-        """What the server declares of its actions, asked once."""
+        """Returns what the server declares of its actions, asked once."""
         if not self._schema:
             said = await asyncio.to_thread(_fetched, f"{self.url.rstrip('/')}/schema", self.timeout_s)
             self._schema.update(said["action"])
@@ -108,16 +112,16 @@ class OpenEnv:
 
 
 class OpenEnvPlay:
-    """One play: a connection, and the actions so far."""
+    """One episode: a connection, and the actions so far."""
 
     def __init__(self, world: OpenEnv, task: Task) -> None:
         self.world, self.task = world, task
         self.socket: Any = None
         self.toolbox: Toolbox | None = None
-        self.seen: Mapping[str, Any] = {}
-        self.taken: list[Mapping[str, Any]] = []
-        self.total = 0.0
-        self.over = False
+        self.last_observation: Mapping[str, Any] = {}
+        self.actions_taken: list[Mapping[str, Any]] = []
+        self.total_reward = 0.0
+        self.done = False
 
     async def start(self) -> Observation:
         self.toolbox = Toolbox.of([_act(await self.world.schema())], self.world.form, "openenv")
@@ -126,15 +130,15 @@ class OpenEnvPlay:
                 f'openenv: text = "{self.world.text}", but an action has {", ".join(self.toolbox.methods["act"].hints)}'
             )
         await self._connect()
-        said = await self._say()
+        said = await self._describe()
         if self.world.text:
             system = (Message(Role.SYSTEM, self.world.system),) if self.world.system else ()
             return Observation((Message(Role.USER, said),), system=system)
-        system = self.toolbox.told(self.world.system)
+        system = self.toolbox.system_messages(self.world.system)
         return Observation((Message(Role.USER, said),), system=system, tools=self.toolbox.tools)
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over or self.toolbox is None:
+        if self.done or self.toolbox is None:
             raise InfrastructureError(f"{self.world.url} was given an action after its end: play each world once")
         call, data = None, self._in_words(action)
         if data is None:
@@ -143,24 +147,24 @@ class OpenEnvPlay:
                 raise ActionError("say one call at a time")
             call, data = calls[0], calls[0].arguments
         reply = await self._ask("step", data)
-        self.taken.append(data)
-        self.seen = reply["observation"]
+        self.actions_taken.append(data)
+        self.last_observation = reply["observation"]
         reward = float(reply.get("reward") or 0.0)
-        self.total += reward
-        if not math.isfinite(self.total):
+        self.total_reward += reward
+        if not math.isfinite(self.total_reward):
             raise InfrastructureError(f"{self.world.url} gave the reward {reward}: expected a finite number")
-        paid = {agent: reward * self.world.scale}
+        rewards = {agent: reward * self.world.scale}
         done = bool(reply.get("done"))
-        if done or len(self.taken) >= self.world.turns:
-            self.over = True
-            won = self.total > self.world.solved
-            return Step(None, paid, done=True, success=won, info={"truncated": float(not done)})
-        said = await self._say()
+        if done or len(self.actions_taken) >= self.world.turns:
+            self.done = True
+            won = self.total_reward > self.world.solved
+            return Step(None, rewards, done=True, success=won, info={"truncated": float(not done)})
+        said = await self._describe()
         message = answer(action, call, said) if call is not None else Message(Role.USER, said)
-        return Step(Observation((message,), tools=() if self.world.text else self.toolbox.tools), paid)
+        return Step(Observation((message,), tools=() if self.world.text else self.toolbox.tools), rewards)
 
     async def close(self) -> None:
-        socket, self.socket, self.over = self.socket, None, True
+        socket, self.socket, self.done = self.socket, None, True
         if socket is not None:
             await socket.close()
 
@@ -168,18 +172,18 @@ class OpenEnvPlay:
         twin = type(self)(self.world, self.task)
         twin.toolbox = self.toolbox
         await twin._connect()
-        for data in self.taken:
-            twin.seen = (await twin._ask("step", data))["observation"]
-        twin.taken, twin.total, twin.over = list(self.taken), self.total, self.over
+        for data in self.actions_taken:
+            twin.last_observation = (await twin._ask("step", data))["observation"]
+        twin.actions_taken, twin.total_reward, twin.done = list(self.actions_taken), self.total_reward, self.done
         return twin
 
     def state_key(self) -> str:
-        """What is seen, and how many turns are left."""
-        seen = json.dumps(self.seen, sort_keys=True, default=str)
-        return hashlib.sha256(f"{seen}/{self.world.turns - len(self.taken)}".encode()).hexdigest()[:16]
+        """Identifies what is seen, and how many turns are left."""
+        seen = json.dumps(self.last_observation, sort_keys=True, default=str)
+        return hashlib.sha256(f"{seen}/{self.world.turns - len(self.actions_taken)}".encode()).hexdigest()[:16]
 
     async def _connect(self) -> None:
-        """A session of our own, reset to the task."""
+        """Opens a session of our own, reset to the task."""
         client = require_module("websockets.asyncio.client", "sojourn-worlds[openenv]", "openenv")
         address = f"ws{self.world.url.rstrip('/').removeprefix('http')}/ws"
         try:
@@ -193,10 +197,10 @@ class OpenEnvPlay:
         reply = await self._ask("reset", {"seed": self.task.seed, **self.task.data})
         if reply.get("done"):
             raise InfrastructureError(f"openenv: {self.world.url} was over before the first action")
-        self.seen = reply["observation"]
+        self.last_observation = reply["observation"]
 
     async def _ask(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """One message and its answer; ActionError where the server says that an action does not fit its fields."""
+        """Sends one message and returns its answer; raises `ActionError` where an action does not fit its fields."""
         try:
             async with asyncio.timeout(self.world.timeout_s):
                 await self.socket.send(json.dumps({"type": kind, "data": dict(data)}))
@@ -221,10 +225,10 @@ class OpenEnvPlay:
             raise ActionError(f"an action must have from 1 to {LONGEST_ACTION} characters")
         return {self.world.text: action.text}
 
-    async def _say(self) -> str:
+    async def _describe(self) -> str:
         if self.world.describe:
-            return str(await settled(called(self.world.describe, "openenv: describe")(self.seen)))
-        shown = {key: value for key, value in self.seen.items() if key != "metadata" and value is not None}
+            return str(await settled(called(self.world.describe, "openenv: describe")(self.last_observation)))
+        shown = {key: value for key, value in self.last_observation.items() if key != "metadata" and value is not None}
         if len(shown) == 1:
             return as_text(next(iter(shown.values())))
         return "\n".join(f"{key}: {as_text(value)}" for key, value in shown.items()) or "done"
@@ -232,11 +236,11 @@ class OpenEnvPlay:
 
 class OpenEnvPlayWithExpert(OpenEnvPlay):
     async def expert(self) -> str:
-        return await settled(called(self.world.expert, "openenv: expert")(self.seen))
+        return await settled(called(self.world.expert, "openenv: expert")(self.last_observation))
 
 
 def _act(schema: Mapping[str, Any]) -> Tool:
-    """The server's action as a tool, without what is for programs."""
+    """Returns the server's action as a tool, without the fields that are for programs."""
     fields = {key: value for key, value in schema.get("properties", {}).items() if key != "metadata"}
     required = [key for key in schema.get("required", ()) if key in fields]
     parameters = {**schema, "type": "object", "properties": fields, "required": required}

@@ -1,8 +1,13 @@
 """Games of PettingZoo (Terry et al. 2021, arXiv:2009.14471) for several seats, in words; package `pettingzoo`.
 
-Games of its turn-by-turn interface (AEC) as they are, and of its parallel one by PettingZoo's own conversion: each
-moves in turn, and sees the world as it was before any of them moved. Differs from the loop that is usual there: who is
-out is stepped over by us, an illegal action is refused instead of lost, and each reward is paid once, when it falls.
+A task is a seed. An action is the name of a discrete action or a Python literal; an observation is a text for the seat
+that acts, made from its observation space or by a function of the user's. Rewards are the game's, times `scale`; the
+episode ends with the game, or after `turns` actions.
+
+Games with its turn-by-turn interface (AEC) run as they are, those with its parallel one by PettingZoo's own conversion:
+each seat moves in turn, and sees the world as it was before any of them moved. It differs from the usual loop: players
+who are out are stepped over by us, an illegal action is refused instead of losing the game, and each reward is paid
+once, when it occurs.
 """
 
 from __future__ import annotations
@@ -41,10 +46,10 @@ class PettingZoo:
     env, name of the seat) that says an observation ("": by its space, without the mask of legal actions). `expert` is
     one of the same three that gives an action. `choices` lists the legal actions.
 
-    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. `turns` ends a play after so many actions
-    (0: when the game does). Plays are made and stepped in `threads` of this world's own, each play in one: more than
-    one for games that wait, or compute outside of Python, and share nothing; 0 for those that must have the main
-    thread, where a long step holds up everything else. The splits differ in their seeds alone.
+    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. `turns` ends the episode after so many
+    actions (0: when the game does). Environments are made and stepped in `threads` of this world's own, each episode
+    in one: more than one for games that wait, or compute outside of Python, and share nothing; 0 for those that must
+    have the main thread, where a long step holds up everything else. The splits differ in their seeds alone.
     """
 
     id: str
@@ -90,7 +95,7 @@ class PettingZoo:
 
     @cached_property
     def players(self) -> tuple[str, ...]:
-        """The names that the game gives to those who play."""
+        """Returns the game's names of its players."""
         game = self.build()
         try:
             names = tuple(map(str, game.possible_agents))
@@ -119,11 +124,11 @@ class PettingZoo:
         return EnvThreads(self.threads, "pettingzoo")
 
     def build(self) -> Any:
-        """The game in its turn-by-turn interface, before its reset."""
+        """Returns the game in its turn-by-turn interface, before its reset."""
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # it would greet us on our standard output
         package = require_module("pettingzoo", "sojourn-worlds[pettingzoo]", "pettingzoo")
         if ":" in self.id:
-            made = called(self.id, "pettingzoo: id")(**self.arguments)
+            game = called(self.id, "pettingzoo: id")(**self.arguments)
         else:
             try:
                 module = importlib.import_module(self.id)
@@ -132,88 +137,90 @@ class PettingZoo:
                     f'pettingzoo: id = "{self.id}" cannot be imported ({error}): correct the name, or install the '
                     "packages of its kind, such as pip install 'pettingzoo[classic]'"
                 ) from error
-            made = (getattr(module, "env", None) or module.parallel_env)(**self.arguments)
-        if isinstance(made, package.ParallelEnv):
+            game = (getattr(module, "env", None) or module.parallel_env)(**self.arguments)
+        if isinstance(game, package.ParallelEnv):
             from pettingzoo.utils.conversions import parallel_to_aec
 
-            return parallel_to_aec(made)
-        return made
+            return parallel_to_aec(game)
+        return game
 
 
 class PettingZooPlay:
-    """One play: the game, who was told what it is about, and what was done so far."""
+    """One episode: the game, the seats that know its rules, and the actions so far."""
 
     def __init__(self, world: PettingZoo, task: Task) -> None:
         self.world, self.task = world, task
         self.env: Any = None
         self.rng = random.Random(f"pettingzoo {task.seed}")
         others = world.players if world.opponent != "self" else ()
-        self.mine = (world.seat or others[task.seed % len(others)]) if others else ""
-        self.told: frozenset[str] = frozenset()
-        self.taken: list[Any] = []  # all actions, those of the world's own players too
-        self.used = 0
-        self.owed: dict[str, float] = {}  # for what the world's own players did before anybody else moved
-        self.said = ""
-        self.over = False
+        self.policy_player = (world.seat or others[task.seed % len(others)]) if others else ""
+        self.informed_players: frozenset[str] = frozenset()
+        self.actions_taken: list[Any] = []  # of all players, the world's own included
+        self.turns_taken = 0
+        self.pending_rewards: dict[str, float] = {}  # from moves of the world's own players before the policy's first
+        self.last_observation = ""
+        self.done = False
 
     async def start(self) -> Observation:
         self.env = self.world.build()
         self.env.reset(seed=self.task.seed)
-        self._go_on(self.owed)
-        if self.over:
+        self._advance(self.pending_rewards)
+        if self.done:
             raise InfrastructureError(f"pettingzoo: {self.world.id} was over before anybody moved")
         return self._observe()
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over:
+        if self.done:
             raise InfrastructureError(f"{self.world.id} was given an action after its end: play each game once")
-        if agent != self.mover:
-            raise InfrastructureError(f"{self.world.id}: {agent} moves when it is the turn of {self.mover}")
+        if agent != self.current_seat:
+            raise InfrastructureError(f"{self.world.id}: {agent} moves when it is the turn of {self.current_seat}")
         chosen = spaces.read(self.space, action.text, self.names)
         if (mask := self._mask()) is not None and not mask[int(chosen) - int(self.space.start)]:
             raise ActionError(f"{action.text.strip()} is not possible now, say one of {', '.join(self._possible())}")
-        paid, self.owed = dict(self.owed), {}
-        self._take(chosen, paid)
-        self.used += 1
-        self._go_on(paid)
-        rewards = self._shared(paid)
-        if self.over or self.used == self.world.turns:
-            truncated = float(not self.over)
-            self.over = True
+        rewards, self.pending_rewards = dict(self.pending_rewards), {}
+        self._apply(chosen, rewards)
+        self.turns_taken += 1
+        self._advance(rewards)
+        rewards = self._rewards_of_seats(rewards)
+        if self.done or self.turns_taken == self.world.turns:
+            truncated = float(not self.done)
+            self.done = True
             return Step(None, rewards, done=True, info={"truncated": truncated})
         return Step(self._observe(), rewards)
 
     async def close(self) -> None:
-        env, self.env, self.over = self.env, None, True
+        env, self.env, self.done = self.env, None, True
         if env is not None:
             env.close()
 
     async def fork(self) -> PettingZooPlay:
-        """A new game in which the same was done: a copy of most games is one that has not begun (`EzPickle`)."""
+        """Returns a new game in which the same actions are repeated: a copy of most games is one that has not begun
+        (`EzPickle`).
+        """
         twin = copy.copy(self)
-        twin.taken = list(self.taken)
+        twin.actions_taken = list(self.actions_taken)
         twin.rng = random.Random()
         twin.rng.setstate(self.rng.getstate())
         twin.env = self.world.build()
         twin.env.reset(seed=self.task.seed)
-        for action in self.taken:
+        for action in self.actions_taken:
             twin.env.step(action)
         return twin
 
     def state_key(self) -> str:
-        """What looks alike to the same seat is the same state, with as many turns left where those are limited."""
-        left = f"/{self.world.turns - self.used}" if self.world.turns else ""
-        return hashlib.sha256(f"{self.world.id}/{self.seat}/{self.said}{left}".encode()).hexdigest()[:16]
+        """Identifies states that look alike to the same seat, with the turns left where those are limited."""
+        left = f"/{self.world.turns - self.turns_taken}" if self.world.turns else ""
+        return hashlib.sha256(f"{self.world.id}/{self.seat}/{self.last_observation}{left}".encode()).hexdigest()[:16]
 
     @property
     def seat(self) -> str:
-        """Who moves now, as the game calls them."""
-        return str(self.env.agent_selection) if self.env is not None and not self.over else ""
+        """Returns the player who moves now, by the game's name."""
+        return str(self.env.agent_selection) if self.env is not None and not self.done else ""
 
     @property
-    def mover(self) -> str:
-        """Who moves now, as the runner calls them."""
-        return "agent" if self.mine else self.seat
+    def current_seat(self) -> str:
+        """Returns the player who moves now, by the runner's name."""
+        return "agent" if self.policy_player else self.seat
 
     @property
     def space(self) -> Any:
@@ -223,31 +230,31 @@ class PettingZooPlay:
     def names(self) -> tuple[str, ...]:
         return spaces.names_of(self.space, self.world.actions, f"pettingzoo: {self.world.id}")
 
-    def _go_on(self, paid: dict[str, float]) -> None:
-        """Until somebody of the policy's moves, or the game is over."""
+    def _advance(self, rewards: dict[str, float]) -> None:
+        """Plays the world's own players until a seat of the policy moves, or the game is over."""
         while self.env.agents:
             name = self.env.agent_selection
             if self.env.terminations[name] or self.env.truncations[name]:
-                self._take(None, {})
-            elif self.mine and name != self.mine:
-                self._take(self._theirs(), paid)
+                self._apply(None, {})
+            elif self.policy_player and name != self.policy_player:
+                self._apply(self._world_player_action(), rewards)
             else:
-                self.said = self._say()
+                self.last_observation = self._describe()
                 return
-        self.over = True
+        self.done = True
 
-    def _take(self, action: Any, paid: dict[str, float]) -> None:
+    def _apply(self, action: Any, rewards: dict[str, float]) -> None:
         self.env.step(action)
-        self.taken.append(action)
+        self.actions_taken.append(action)
         for name, reward in self.env.rewards.items():
             if not math.isfinite(reward):
                 raise InfrastructureError(f"{self.world.id} gave {name} the reward {reward}: expected a finite number")
-            paid[str(name)] = paid.get(str(name), 0.0) + float(reward) * self.world.scale
+            rewards[str(name)] = rewards.get(str(name), 0.0) + float(reward) * self.world.scale
 
-    def _theirs(self) -> Any:
-        """What one of the world's own players does."""
+    def _world_player_action(self) -> Any:
+        """Returns the action of one of the world's own players."""
         if self.world.opponent == "expert":
-            return self.best()
+            return self.expert_action()
         if (mask := self._mask()) is not None or self.names:
             legal = np.flatnonzero(mask) if mask is not None else range(len(self.names))
             return self.space.dtype.type(int(self.space.start) + self.rng.choice(list(legal)))
@@ -255,46 +262,48 @@ class PettingZooPlay:
         drawn.seed(self.rng.getrandbits(31))
         return drawn.sample()
 
-    def best(self) -> Any:
+    def expert_action(self) -> Any:
         hook = called(self.world.expert, "pettingzoo: expert")
         return hook(self.env.observe(self.env.agent_selection), self.env, self.seat)
 
-    def _shared(self, paid: Mapping[str, float]) -> dict[str, float]:
-        return {"agent": paid.get(self.mine, 0.0)} if self.mine else dict(paid)
+    def _rewards_of_seats(self, rewards: Mapping[str, float]) -> dict[str, float]:
+        return {"agent": rewards.get(self.policy_player, 0.0)} if self.policy_player else dict(rewards)
 
     def _mask(self) -> Any:
-        """Which actions are legal now, where the game says: in the observation, or in what goes with it."""
+        """Returns which actions are legal now, where the game says so: in the observation, or in the info beside it."""
         name = self.env.agent_selection
-        seen = self.env.observe(name)
-        if isinstance(seen, Mapping) and "action_mask" in seen:
-            return seen["action_mask"]
+        observation = self.env.observe(name)
+        if isinstance(observation, Mapping) and "action_mask" in observation:
+            return observation["action_mask"]
         return self.env.infos.get(name, {}).get("action_mask")
 
     def _possible(self) -> tuple[str, ...]:
         mask = self._mask()
         return tuple(name for i, name in enumerate(self.names) if mask is None or mask[i])
 
-    def _say(self) -> str:
+    def _describe(self) -> str:
         name = self.env.agent_selection
-        seen, space = self.env.observe(name), self.env.observation_space(name)
+        observation, space = self.env.observe(name), self.env.observation_space(name)
         if self.world.describe:
-            return str(called(self.world.describe, "pettingzoo: describe")(seen, self.env, self.seat))
-        if isinstance(seen, Mapping) and set(seen) == {"observation", "action_mask"}:
-            seen, space = seen["observation"], space["observation"]
-        return spaces.say(space, seen, f"pettingzoo: {self.world.id}")
+            return str(called(self.world.describe, "pettingzoo: describe")(observation, self.env, self.seat))
+        if isinstance(observation, Mapping) and set(observation) == {"observation", "action_mask"}:
+            observation, space = observation["observation"], space["observation"]
+        return spaces.say(space, observation, f"pettingzoo: {self.world.id}")
 
     def _observe(self) -> Observation:
         seat, names = self.seat, self.names
         system: tuple[Message, ...] = ()
-        if seat not in self.told:
+        if seat not in self.informed_players:
             shown = ", ".join(names) if 0 < len(names) <= spaces.MOST_CHOICES else spaces.in_words(self.space)
             about = self.world.system or f"You play {self.world.id.rpartition('.')[2]}."
             system = (Message(Role.SYSTEM, f"{about} You are {seat}. Say one action: {shown}."),)
-            self.told |= {seat}
+            self.informed_players |= {seat}
         choices = self._possible() if self.world.choices and len(names) <= spaces.MOST_CHOICES else ()
-        return Observation((Message(Role.USER, self.said),), system=system, choices=choices, agent=self.mover)
+        return Observation(
+            (Message(Role.USER, self.last_observation),), system=system, choices=choices, agent=self.current_seat
+        )
 
 
 class PettingZooPlayWithExpert(PettingZooPlay):
     def expert(self) -> str:
-        return spaces.spoken(self.space, self.best(), self.names)
+        return spaces.spoken(self.space, self.expert_action(), self.names)

@@ -1,7 +1,8 @@
-"""Gymnasium's spaces in words: what an observation says, which actions there are, and how a said action is read.
+"""Gymnasium's spaces in words: what an observation says, which actions there are, and how an action is parsed.
 
-Spaces are told by the names of their classes, so nothing is imported here. An action is a name (where the config gives
-names to discrete ones), or a literal as Python writes it: `2`, `[0.5, -1]`, `{"move": 1}`. Nothing is ever evaluated.
+Spaces are recognised by the names of their classes, so nothing is imported here. An action is a name (where the config
+gives names to discrete ones), or a literal as Python writes it: `2`, `[0.5, -1]`, `{"move": 1}`. Nothing is ever
+evaluated.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ MOST_CHOICES = 64
 
 
 def kind(space: Any) -> str:
-    """The name of the Gymnasium class that a space is, or is derived from."""
+    """Returns the name of the Gymnasium class that a space is, or is derived from."""
     return next((c.__name__ for c in type(space).__mro__ if c.__module__.startswith("gymnasium.spaces")), "")
 
 
 def plain(space: Any, value: Any) -> Any:
-    """An observation or action as numbers, texts, lists and dicts; floats with four digits after the point."""
+    """Returns an observation or action as numbers, texts, lists and dicts; floats have four digits after the point."""
     match kind(space):
         case "Discrete":
             return int(value)
@@ -44,15 +45,17 @@ def plain(space: Any, value: Any) -> Any:
 
 
 def say(space: Any, value: Any, where: str) -> str:
-    """An observation in words: a line for each key of a dict, a line for each row of a table; planes of which at most
-    one is set in each place are one table, with the number of that plane (from 1 on) or 0."""
-    found = kind(space)
-    if found == "Dict":
+    """Returns an observation in words: a line for each key of a dict, a line for each row of a table.
+
+    Planes of which at most one is set in each place are one table, with the number of that plane (from 1 on) or 0.
+    """
+    class_name = kind(space)
+    if class_name == "Dict":
         parts = [(str(key), say(part, value[key], where)) for key, part in space.spaces.items()]
         return "\n".join(f"{key}:\n{text}" if "\n" in text else f"{key}: {text}" for key, text in parts)
-    if found == "Text":
+    if class_name == "Text":
         return str(value)
-    if found in ("Box", "MultiDiscrete", "MultiBinary"):
+    if class_name in ("Box", "MultiDiscrete", "MultiBinary"):
         array = np.asarray(value)
         if array.size > LARGEST:
             raise ConfigError(
@@ -62,13 +65,13 @@ def say(space: Any, value: Any, where: str) -> str:
             array = (array.astype(int) * np.arange(1, array.shape[2] + 1)).sum(axis=2)
         if array.ndim == 2:
             return "\n".join(" ".join(map(_number, row)) for row in plain(space, array))
-    if not found:
+    if not class_name:
         raise ConfigError(f"{where}: a {type(space).__name__} cannot be said in words: name a function in `describe`")
     return _written(plain(space, value))
 
 
 def names_of(space: Any, given: Sequence[str], where: str) -> tuple[str, ...]:
-    """What the actions of a discrete space are called: the given names, or their numbers; of others, nothing."""
+    """Returns the names of a discrete space's actions: the given ones, or their numbers; nothing for other spaces."""
     if kind(space) != "Discrete":
         if given:
             raise ConfigError(f"{where}: actions = {list(given)}, but its actions are {in_words(space)}: leave it out")
@@ -81,7 +84,7 @@ def names_of(space: Any, given: Sequence[str], where: str) -> tuple[str, ...]:
 
 
 def in_words(space: Any) -> str:
-    """What a literal for the space looks like."""
+    """Returns a description of the literals of the space."""
     match kind(space):
         case "Discrete":
             return f"a whole number from {int(space.start)} to {int(space.start + space.n - 1)}"
@@ -106,32 +109,32 @@ def in_words(space: Any) -> str:
 
 
 def read(space: Any, text: str, names: Sequence[str] = ()) -> Any:
-    """The action that a text says; ActionError where it says none."""
+    """Returns the action that a text names; raises `ActionError` where it names none."""
     if len(text) > LONGEST_ACTION:
         raise ActionError(f"{len(text)} characters are too many, say one action")
-    said = text.strip()
+    text = text.strip()
     if kind(space) == "Text":
-        if not said or not space.contains(said):
-            raise ActionError(f"{short(said)} is no action, say {in_words(space)}")
-        return said
+        if not text or not space.contains(text):
+            raise ActionError(f"{short(text)} is no action, say {in_words(space)}")
+        return text
     if names:
-        found = {name.casefold(): number for number, name in enumerate(names)}.get(said.casefold())
-        if found is None:
-            raise ActionError(f"{short(said)} is no action, say one of {', '.join(names[:MOST_CHOICES])}")
-        return space.dtype.type(space.start + found)
+        number = {name.casefold(): number for number, name in enumerate(names)}.get(text.casefold())
+        if number is None:
+            raise ActionError(f"{short(text)} is no action, say one of {', '.join(names[:MOST_CHOICES])}")
+        return space.dtype.type(space.start + number)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the parser, about the agent's odd literals
-            value = made(space, ast.literal_eval(said))
+            value = made(space, ast.literal_eval(text))
     except (SyntaxError, ValueError, TypeError, OverflowError, RecursionError, MemoryError):
         value = None
     if value is None or not space.contains(value):
-        raise ActionError(f"{short(said)} is no action, say {in_words(space)}")
+        raise ActionError(f"{short(text)} is no action, say {in_words(space)}")
     return value
 
 
 def made(space: Any, value: Any) -> Any:
-    """A member of the space from plain values; ValueError or TypeError where they do not fit."""
+    """Returns a member of the space from plain values; raises ValueError or TypeError where they do not fit."""
     match kind(space):
         case "Discrete":
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
@@ -155,7 +158,7 @@ def made(space: Any, value: Any) -> Any:
 
 
 def spoken(space: Any, action: Any, names: Sequence[str] = ()) -> str:
-    """An action as the agent would say it."""
+    """Returns an action as an agent would write it."""
     if names:
         return names[int(action) - int(space.start)]
     return str(action) if kind(space) == "Text" else _written(plain(space, action))

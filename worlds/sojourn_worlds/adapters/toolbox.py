@@ -1,6 +1,6 @@
-"""Tools that a foreign world declares by JSON Schemas: how they are told to an agent, and how its calls are read.
+"""Tools that a foreign world declares by JSON Schemas: how an agent is told of them, and how its calls are parsed.
 
-A schema that type hints cannot say (references, patterns) lets any value through here: the foreign world judges it.
+A schema that type hints cannot express (references, patterns) lets any value through here: the foreign world judges it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ TYPES: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Toolbox:
-    """The tools of one play. `form` says how they are declared: in the system messages ("text"), as schemas
-    ("native"), or "both"; calls are understood in either form."""
+    """The tools of one episode. `form` says how they are declared: in the system messages ("text"), as schemas
+    ("native"), or "both"; calls are understood in either form.
+    """
 
     methods: Mapping[str, Method]
     form: Form = "both"
@@ -53,8 +54,8 @@ class Toolbox:
     def tools(self) -> tuple[Tool, ...]:
         return () if self.form == "text" else tuple(method.tool for method in self.methods.values())
 
-    def told(self, *first: str) -> tuple[Message, ...]:
-        """The system messages: what is given first, and the calls where they are declared in words."""
+    def system_messages(self, *first: str) -> tuple[Message, ...]:
+        """Returns the system messages: the given texts first, and the calls where they are declared in words."""
         lines = [line.strip() for line in first if line.strip()]
         if self.form != "native":
             lines.append("Say one call:" if len(self.methods) == 1 else "Say one of these calls:")
@@ -62,7 +63,9 @@ class Toolbox:
         return (Message(Role.SYSTEM, "\n".join(lines)),) if lines else ()
 
     def read(self, action: Message) -> list[ToolCall]:
-        """The calls of an action, each checked against its schema before any is made; ActionError otherwise."""
+        """Returns the calls of an action, each checked against its schema before any is made; raises `ActionError`
+        otherwise.
+        """
         calls = action.calls or (parse_call(action.text, self.methods),)
         read: list[ToolCall] = []
         for call in calls:
@@ -77,8 +80,8 @@ class Toolbox:
         return read
 
 
-def sendable(text: str) -> None:
-    """Refuses half a character (a lone surrogate): no server could be sent it, or would fail of it."""
+def require_sendable(text: str) -> None:
+    """Refuses half a character (a lone surrogate): it could not be sent to a server, or would make it fail."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -86,19 +89,19 @@ def sendable(text: str) -> None:
 
 
 def answer(action: Message, call: ToolCall, text: str) -> Message:
-    """What a call gave: as the answer to a structured call, or as the world's next words."""
+    """Returns the result of a call: as the answer to a structured call, or as a user message."""
     if action.calls:
         return Message(Role.TOOL, text, answers=call.id or call.name)
     return Message(Role.USER, text)
 
 
 def spoken(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call as the agent would write it."""
+    """Returns a call as an agent would write it."""
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
 
 def method_of_schema(tool: Tool) -> Method:
-    """A tool with the signature and the checks that its schema asks for."""
+    """Returns a tool with the signature and the checks that its schema asks for."""
     properties = tool.parameters.get("properties") or {}
     required = frozenset(tool.parameters.get("required") or ())
     hints = {key: hint_of(schema) for key, schema in properties.items()}
@@ -109,7 +112,7 @@ def method_of_schema(tool: Tool) -> Method:
 
 
 def hint_of(schema: Any) -> Any:
-    """The type hint of a JSON Schema; Any for what no hint can say."""
+    """Returns the type hint of a JSON Schema; Any for what no hint can express."""
     if not isinstance(schema, Mapping):
         return Any
     if "enum" in schema and all(isinstance(value, (str, int, bool, type(None))) for value in schema["enum"]):
@@ -138,5 +141,5 @@ def _parameter(key: str, hint: Any, schema: Any, required: bool) -> str:
 
 
 def _summary(description: str) -> str:
-    """The first paragraph: what is said of arguments and results is in the schema."""
+    """Returns the first paragraph: the schema describes arguments and results."""
     return " ".join(inspect.cleandoc(description or "").partition("\n\n")[0].split())

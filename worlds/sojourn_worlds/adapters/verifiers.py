@@ -1,9 +1,13 @@
 """Environments of verifiers v1 (github.com/PrimeIntellect-ai/verifiers, 0.4), in an interpreter of their own.
 
+A task is one of a taskset. An observation is the messages that the environment's harness sends to its model, and an
+action is the model's reply, text or tool calls; the reward is the environment's score, times `scale`, and comes when
+its rollout ends.
+
 Taskset, harness, Env and scoring run as they are; what they take for their model is an endpoint on loopback, and every
-completion they ask of it becomes an observation, the agent's action its reply (`bridged_verifiers`). Only the message
-history is theirs to write, and it may only grow: harnesses that rewrite it cannot be followed. Its pins rule out
-installing it beside Sojourn's own packages, and what it starts per turn costs about a second.
+completion that they request becomes an observation, the agent's action its reply (`bridged_verifiers`). Only the
+harness writes the message history, and it may only grow: harnesses that rewrite it cannot be followed. Its pins rule
+out installing it beside Sojourn's own packages, and what it starts per turn costs about a second.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from sojourn.tasks.splits import first_seed
 from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
 from sojourn_worlds.adapters.child import Child, Interpreter
 from sojourn_worlds.adapters.hooks import called
-from sojourn_worlds.adapters.toolbox import Toolbox, sendable
+from sojourn_worlds.adapters.toolbox import Toolbox, require_sendable
 
 ROLES = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
 KEYS: dict[tuple[str, str], list[str]] = {}  # of tasksets that were listed in this process
@@ -35,7 +39,7 @@ KEYS: dict[tuple[str, str], list[str]] = {}  # of tasksets that were listed in t
 
 @dataclass
 class _Opened:
-    """What `Verifiers.open` holds for all plays: one interpreter, started by the first play."""
+    """What `Verifiers.open` holds for all episodes: one interpreter, started by the first of them."""
 
     child: Child | None = None
     uses: int = 0
@@ -55,7 +59,7 @@ class Verifiers:
     The interpreter gets our variables but for those that hold keys; those that it needs are in `environment`, as in
     `{ OPENAI_API_KEY = "${OPENAI_API_KEY}" }`.
 
-    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. The play is a success where it is above
+    A reward is paid times `scale`: choose it so that rewards lie in [-1, 1]. An episode is a success where it is above
     `solved`. Tools are structured calls alone. `plays` is how many are held at once, `expert` a "module:function" of
     the messages so far that gives what to say. The start and every turn may take `timeout_s`.
     """
@@ -113,7 +117,7 @@ class Verifiers:
         return Generated(task, len(numbers))
 
     def _keys(self, config: Mapping[str, Any]) -> list[str]:
-        """The keys of a taskset's tasks, asked once of an interpreter that is started for it."""
+        """Returns the keys of a taskset's tasks, asked once of an interpreter that is started for it."""
         asked = (self.interpreter.python, json.dumps([config, self.paths, self.most], sort_keys=True))
         if asked not in KEYS:
             KEYS[asked] = self.interpreter.ask_once("tasks", self.timeout_s, config=config, most=self.most)
@@ -125,7 +129,7 @@ class Verifiers:
         return (VerifiersPlayWithExpert if self.expert else VerifiersPlay)(self, task)
 
     async def open(self) -> None:
-        """May be called again; each call needs its `close`."""
+        """Counts its users; may be called again, where each call needs its `close`."""
         self._opened.uses += 1
 
     async def close(self) -> None:
@@ -136,7 +140,7 @@ class Verifiers:
                 await child.close()
 
     async def child(self) -> Child:
-        """The interpreter; a new one where the last has died."""
+        """Returns the interpreter; a new one where the last has died."""
         async with self._opened.lock:
             if self._opened.child is None or not self._opened.child.alive:
                 if self._opened.child is not None:
@@ -150,7 +154,7 @@ class Verifiers:
 
 
 class VerifiersPlay:
-    """One play: the conversation so far, and what may be called now."""
+    """One episode: the conversation so far, and the tools that may be called now."""
 
     def __init__(self, world: Verifiers, task: Task) -> None:
         self.world, self.task = world, task
@@ -158,7 +162,7 @@ class VerifiersPlay:
         self.number = -1
         self.heard: list[Message] = []
         self.toolbox: Toolbox | None = None
-        self.over = False
+        self.done = False
 
     async def start(self) -> Observation:
         self.child = await self.world.child()
@@ -170,13 +174,13 @@ class VerifiersPlay:
         return self._observe(event)
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over:
+        if self.done:
             raise InfrastructureError(f"{self.world.taskset} was given an action after its end: play each world once")
         event = await self._ask("step", message=self._message(action))
         self.heard.append(action)
         if "done" not in event:
             return Step(self._observe(event), {agent: 0.0})
-        self.over = True
+        self.done = True
         if not event["ok"] or event["reward"] is None:
             raise InfrastructureError(f"verifiers: the episode failed: {_ended(event)}")
         reward = float(event["reward"])
@@ -187,7 +191,7 @@ class VerifiersPlay:
         return Step(None, {agent: reward * self.world.scale}, done=True, success=won, info=metrics)
 
     async def close(self) -> None:
-        child, self.child, self.over = self.child, None, True
+        child, self.child, self.done = self.child, None, True
         if child is not None and child.alive and self.number >= 0:
             await child.ask(self.number, "close", self.world.timeout_s)
 
@@ -197,12 +201,12 @@ class VerifiersPlay:
         return await self.child.ask(self.number, do, self.world.timeout_s, **arguments)
 
     def _message(self, action: Message) -> dict[str, Any]:
-        """An action as the message that a model would have replied with."""
+        """Returns an action as the message that a model would have replied with."""
         if not action.calls and not action.text.strip():
             raise ActionError("say something")
         if len(action.text) > LONGEST_ACTION:
             raise ActionError(f"{len(action.text)} characters are too many, say less")
-        sendable(action.text)
+        require_sendable(action.text)
         message: dict[str, Any] = {"role": "assistant", "content": action.text or None}
         if action.calls:
             if self.toolbox is None:

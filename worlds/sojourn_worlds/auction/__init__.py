@@ -1,8 +1,13 @@
-"""Auctions with private values: sealed bids at the first or second price, and the English auction of a rising price.
+"""Auctions with private values: sealed bids at the first or the second price, and the English (ascending) auction.
 
-Ours; the rules are those of Vickrey 1961 ("Counterspeculation, Auctions, and Competitive Sealed Tenders"). What an item
-is worth to a bidder is drawn by seed, and known to that bidder alone. At the second price, and in the English auction,
-nothing earns more than truth, whatever the others do; at the first price one must bid less than the item is worth.
+A task draws each item's private value to each bidder. An action is a bid, or in the English auction whether to stay;
+the observation tells the next item's value to the bidder and how the last sale ended. The reward of each sale is the
+bidder's surplus (value minus price of what was won), as a fraction of what could be had; the episode ends when all
+items are sold.
+
+Ours; the rules are those of Vickrey 1961 ("Counterspeculation, Auctions, and Competitive Sealed Tenders"). At the
+second price, and in the English auction, no bid earns more than the truthful one, whatever the others do; at the first
+price one must bid less than the item's value.
 """
 
 from __future__ import annotations
@@ -17,23 +22,24 @@ from sojourn.errors import ConfigError
 from sojourn.tasks.splits import of_task, tasks_of
 from sojourn.types import Task
 from sojourn_worlds.auction.house import KINDS, LIMITS, House, draw, names, scripted
-from sojourn_worlds.table import Table
+from sojourn_worlds.turn_based import TurnBasedEnv
 
-ATTEMPTS = 10_000  # plays that are drawn before a config counts as impossible
+MAX_ATTEMPTS = 10_000  # draws before a config counts as impossible
 
 
 @dataclass(frozen=True, kw_only=True)
 class Auction:
-    """`items` sold one after the other to `bidders`, to each of whom an item is worth between 1 and `highest`.
+    """`items` sold one after the other to `bidders`, each of whom values an item between 1 and `highest`.
 
     `kind`: "first_price", "second_price", "english" (the price starts at `rise` and rises by as much each time, until
-    one bidder is left), or "any" (by seed). `opponent`: how high the world's bidders go, "truthful" (what it is worth
-    to them), "shade" (less by one part in `bidders`, the equilibrium at the first price), "random" (any amount below
-    what it is worth), "any" (one of these for each, by seed), or "self", where the policy sits in every seat.
+    one bidder is left), or "any" (by seed). `opponent`: how high the world's bidders go: "truthful" (up to their
+    value), "shade" (less by one part in `bidders`, the equilibrium at the first price), "random" (any amount below
+    their value), "any" (one of these for each bidder, by seed), or "self", where the policy sits in every seat.
 
-    Against the world's the reward is the surplus (worth minus price of what was won) as a part of the most that could
-    have been had against these bids, down to -1, and a play succeeds with `threshold` or more; there is always
-    something to be had. In "self" it is the surplus as a part of what all items are worth to the bidder.
+    Against the world's bidders the reward is the surplus (value minus price of what was won) as a fraction of the most
+    that could have been had against these bids, at least -1, and an episode is a success with `threshold` or more; in
+    every task some surplus can be had. In "self" the reward is the surplus as a fraction of the bidder's values of all
+    items.
     """
 
     about: ClassVar[About] = About(
@@ -66,17 +72,25 @@ class Auction:
     def tasks(self, split: str) -> Sequence[Task]:
         return tasks_of("auction", self, split)
 
-    def make(self, task: Task) -> Table:
-        own = of_task(self, task)
-        for attempt in range(ATTEMPTS):
-            lots = draw(own.kind, own.opponent, own.bidders, own.items, own.highest, own.rise, f"{task.seed} {attempt}")
-            if own.opponent == "self":
-                return Table(House(lots, task.seed), choices=own.choices, advised=False)
-            if sum(lots.best(item) for item in range(own.items)) > 0:
-                others = {name: scripted for name in names(own.bidders) if name != lots.alone}
-                house = House(lots, task.seed, own.threshold)
-                return Table(house, others, alone=lots.alone, choices=own.choices)
+    def make(self, task: Task) -> TurnBasedEnv:
+        config = of_task(self, task)
+        for attempt in range(MAX_ATTEMPTS):
+            lots = draw(
+                config.kind,
+                config.opponent,
+                config.bidders,
+                config.items,
+                config.highest,
+                config.rise,
+                f"{task.seed} {attempt}",
+            )
+            if config.opponent == "self":
+                return TurnBasedEnv(House(lots, task.seed), choices=config.choices, has_expert=False)
+            if sum(lots.best_surplus(item) for item in range(config.items)) > 0:
+                others = {name: scripted for name in names(config.bidders) if name != lots.policy_seat}
+                house = House(lots, task.seed, config.threshold)
+                return TurnBasedEnv(house, others, policy_seat=lots.policy_seat, choices=config.choices)
         raise ConfigError(
-            f"auction: no {own.items} items were found of which any is worth winning for one of {own.bidders}: raise "
-            "`highest`, or lower `rise` or `bidders`"
+            f"auction: no {config.items} items were found of which any is worth winning for one of {config.bidders}: "
+            "raise `highest`, or lower `rise` or `bidders`"
         )

@@ -1,10 +1,13 @@
-"""BabyAI: missions in rooms with coloured doors, keys, balls and boxes, told in words.
+"""BabyAI: missions in rooms with coloured doors, keys, balls and boxes, described in words.
+
+A task is a level's mission. An action is one of six moves and manipulations; an observation is the partial view of 7 by
+7 cells in front of the agent, described in words as Carta et al. 2023 (arXiv:2302.02662) do it. The reward is 1 for a
+mission that is accomplished, however long it took, unless `discount` asks for the package's own 1 - 0.9 * steps /
+limit; the episode ends with the mission, or at the limit of turns.
 
 The levels are those of the minigrid package (Chevalier-Boisvert et al. 2019, arXiv:1810.08272; minigrid: 2023,
-arXiv:2306.13831). The partial view of 7 by 7 cells in front of the agent is told in words, as Carta et al. 2023
-(arXiv:2302.02662) do it. What differs: an action that changes nothing (into a wall, picking up nothing) is refused and
-takes no turn; and the reward of a mission is 1, however long it took, unless `discount` asks for the package's own
-1 - 0.9 * steps / limit.
+arXiv:2306.13831). It differs in the reward, and in that an action that changes nothing (into a wall, picking up
+nothing) is refused and takes no turn.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ class BabyAI:
     """Missions such as "go to the red ball" or "put the green key next to the blue box", in rooms seen in part.
 
     `levels` are names of the package's levels, from GoToRedBallNoDists to BossLevel; a task's seed draws one of them.
-    `turns` ends the play, lost (0: after the level's own limit, 64 for most of one room). `discount` pays less for a
-    mission the longer it took, as the package does.
+    `turns` ends the episode without success (0: after the level's own limit, 64 for most of one room). `discount` pays
+    less for a mission the longer it took, as the package does.
     """
 
     levels: tuple[str, ...] = EASY

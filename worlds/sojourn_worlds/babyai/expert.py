@@ -1,9 +1,9 @@
-"""What to do from any state of a mission: the package's own bot, tried out on copies until one of its plays succeeds.
+"""Plans from any state of a mission: the package's own bot, tried out on copies until one of its plays succeeds.
 
 The bot is made for fresh missions. From other states it is given only the parts of the mission that are not done yet
-and the cells that were seen so far; where that does not help, it puts down what it carries, forgets what is behind
-shut doors (it trusts doors to stay open), or walks about at random first. About one task in a
-hundred of the mazes with locked doors is still too hard for it.
+and the cells that were seen so far; where that does not help, it puts down what it carries, forgets what is behind shut
+doors (it trusts doors to stay open), or walks about at random first. About one task in a hundred of the mazes with
+locked doors is still too hard for it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ STUCK = 12  # times in the same place with the same thing in hand and in front, 
 
 
 class _LostError(Exception):
-    """The bot makes plans without end."""
+    """The bot plans without end."""
 
 
 class _Stack(list[Any]):
-    """What the bot has in mind; it may not think for ever about one action."""
+    """The bot's stack of subgoals; it may not push without end for one action."""
 
     added = 0
 
@@ -42,7 +42,7 @@ class _Stack(list[Any]):
 
 
 def plan(world: Any, seen: np.ndarray) -> list[int]:
-    """Actions that accomplish the mission, else (where no trial succeeds) turns to the left to the end."""
+    """Returns actions that accomplish the mission, else (where no trial succeeds) turns to the left to the end."""
     known = seen, seen & _room(world)
     for attempt, drops, mask in product(range(ATTEMPTS), (False, True), known):
         if not drops or world.carrying is not None:
@@ -53,7 +53,8 @@ def plan(world: Any, seen: np.ndarray) -> list[int]:
 
 
 def _try(world: Any, seen: np.ndarray, opening: Iterator[int]) -> list[int] | None:
-    """The actions of the opening and the bot in this copy of the world up to its success; None where it fails."""
+    """Returns the actions of the opening and the bot in this copy of the world up to its success; None where it
+    fails."""
     done: list[int] = []
     for action in opening:
         done.append(action)
@@ -82,7 +83,7 @@ def _try(world: Any, seen: np.ndarray, opening: Iterator[int]) -> list[int] | No
 
 
 def _room(world: Any) -> np.ndarray:
-    """The cells that can be reached through open doors, and those beside them."""
+    """Returns the cells that can be reached through open doors, and those beside them."""
     inside, queue = np.zeros((world.width, world.height), dtype=bool), [tuple(map(int, world.agent_pos))]
     while queue:
         x, y = queue.pop()
@@ -126,7 +127,7 @@ def _bot(world: Any, seen: np.ndarray) -> Any:
 
 
 def remaining(instruction: Any) -> list[Any]:
-    """The parts of an instruction that are still to be done, in an order that is right."""
+    """Returns the parts of an instruction that are still to be done, in a valid order."""
     parts = {"BeforeInstr": "ab", "AndInstr": "ab", "AfterInstr": "ba"}.get(type(instruction).__name__)
     if parts is None:
         return [instruction]

@@ -1,4 +1,4 @@
-"""The levels by name, and how to enter one."""
+"""The levels by name, and the package's environments for them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LEVELS = (
 
 
 def enter(level: str, seed: int, turns: int) -> Any:
-    """The package's environment after its reset; `turns` 0 keeps the level's own limit of steps."""
+    """Returns the package's environment after its reset; `turns` 0 keeps the level's own limit of steps."""
     world = copy.deepcopy(_made(level, seed))
     if turns:
         world.max_steps = turns

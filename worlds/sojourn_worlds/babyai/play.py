@@ -1,4 +1,4 @@
-"""One mission."""
+"""One episode of a mission."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sojourn_worlds.babyai.expert import plan
 from sojourn_worlds.babyai.rules import ACTIONS, refusal
 from sojourn_worlds.babyai.words import describe
 
-BRIEF = (
+SYSTEM_PROMPT = (
     "Mission: {mission}. You see what is in front of you: 2 forward 1 left means two steps ahead, one to the left. "
     "To go to a thing, stand next to it and face it. You pick up, drop and toggle (open, close) 1 forward. "
     "Say one action: {actions}."
@@ -22,31 +22,32 @@ BRIEF = (
 
 
 class BabyAIPlay:
-    """A play in `world`, an environment of the package after its reset, which belongs to this play alone."""
+    """The environment. `world` is an environment of the package after its reset, which belongs to this episode
+    alone."""
 
     def __init__(self, world: Any, key: str, discount: bool, choices: bool) -> None:
         self.world = world
         self.key = key
         self.discount = discount
         self.choices = choices
-        self.over = False
+        self.done = False
         self.seen = np.zeros((world.width, world.height), dtype=bool)
         self.planned: list[int] = []
         self.view = self._look()
 
     async def start(self) -> Observation:
-        text = BRIEF.format(mission=self.world.mission, actions=", ".join(ACTIONS))
+        text = SYSTEM_PROMPT.format(mission=self.world.mission, actions=", ".join(ACTIONS))
         return self._observe((Message(Role.SYSTEM, text),))
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over:
+        if self.done:
             raise InfrastructureError("babyai was given an action after its end: play each world once")
         number = self._parse(action.text)
         self.planned = self.planned[1:] if self.planned[:1] == [number] else []
         _, reward, ended, truncated, _ = self.world.step(number)
         self.view = self._look()
         if ended or truncated:
-            self.over = True
+            self.done = True
             won = bool(ended and reward > 0)
             paid = float(reward) if self.discount else float(won)
             return Step(None, {agent: paid}, done=True, success=won)
@@ -57,7 +58,7 @@ class BabyAIPlay:
 
     async def fork(self) -> BabyAIPlay:
         twin = BabyAIPlay(copy.deepcopy(self.world), self.key, self.discount, self.choices)
-        twin.over, twin.seen, twin.planned = self.over, self.seen.copy(), list(self.planned)
+        twin.done, twin.seen, twin.planned = self.done, self.seen.copy(), list(self.planned)
         return twin
 
     def state_key(self) -> str:
@@ -82,7 +83,7 @@ class BabyAIPlay:
         return number
 
     def _look(self) -> str:
-        """The view in words; what is in view has been seen."""
+        """Returns the view in words, and records which cells have been seen."""
         grid, visible = self.world.gen_obs_grid()
         size = self.world.agent_view_size
         ahead, right = self.world.dir_vec, self.world.right_vec
@@ -93,10 +94,10 @@ class BabyAIPlay:
                 self.seen[x, y] = True
         return describe(grid, visible, self.world.carrying)
 
-    def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
+    def _observe(self, system: tuple[Message, ...] = ()) -> Observation:
         possible = tuple(name for number, name in enumerate(ACTIONS) if not refusal(self.world, number))
         choices = possible if self.choices else ()
-        return Observation((Message(Role.USER, self.view),), system=brief, choices=choices)
+        return Observation((Message(Role.USER, self.view),), system=system, choices=choices)
 
 
 def _progress(instruction: Any) -> str:

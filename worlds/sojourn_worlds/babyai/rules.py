@@ -10,7 +10,7 @@ ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
 
 
 def refusal(world: Any, action: int) -> str:
-    """Why an action changes nothing here; empty where it changes something."""
+    """Returns why an action changes nothing here; empty where it changes something."""
     ahead: Any = world.grid.get(*world.front_pos)
     thing = "nothing" if ahead is None else "a wall" if ahead.type == "wall" else f"the {name_of(ahead)}"
     match ACTIONS[action]:

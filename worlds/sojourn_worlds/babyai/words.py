@@ -1,4 +1,4 @@
-"""What the agent sees, in words: things ahead and to the sides, and how far the walls are."""
+"""The agent's view in words: things ahead and to the sides, and how far the walls are."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def describe(grid: Any, visible: Any, carrying: Any) -> str:
-    """The view of the package (the agent in the middle of the lowest row, facing up) in a line or two."""
+    """Returns the package's view (the agent in the middle of the lowest row, facing up) in a line or two."""
     width, height = grid.width, grid.height
     middle, last = width // 2, height - 1
     seen = [
@@ -38,7 +38,7 @@ def name_of(thing: Any) -> str:
 
 
 def _nearest_walls(seen: list[tuple[int, int, Any]]) -> list[tuple[int, int]]:
-    """The first wall straight ahead, to the left and to the right, where it is in view."""
+    """Returns the first wall straight ahead, to the left and to the right, where it is in view."""
     walls = [(forward, right) for forward, right, thing in seen if thing.type == "wall"]
     ahead = sorted(wall for wall in walls if wall[1] == 0)
     left = sorted((wall for wall in walls if wall[0] == 0 and wall[1] < 0), reverse=True)

@@ -1,8 +1,12 @@
 """A doctor asks a patient, orders tests and names the disease. A game on an invented table: NOT MEDICAL ADVICE.
 
+A task is a patient with a disease. An action asks about a symptom, orders a test, or names a disease, which ends the
+episode; an observation is the answer or the result. The reward is 1 for the right diagnosis, else 0, and 0 when the
+turns run out.
+
 After AgentClinic (Schmidgall et al. 2024, arXiv:2405.07960): doctor, patient and measurement, and patients with biases.
-There all of them are language models and cases come from licensing exams; here patient and measurement are rules, cases
-are generated from our own small table (`clinic.table`), and each can be identified.
+There all of them are language models and cases come from licensing exams; here patient and measurement are scripted,
+cases are generated from our own small table (`clinic.table`), and each can be identified.
 """
 
 from __future__ import annotations
@@ -29,12 +33,12 @@ DIFFICULTY = ("diseases", "book", "bias", "noise", "test_turns", "turns", "choic
 class Clinic:
     """A doctor's interviews: ask the patient, order tests, name the disease; a game, not medical advice.
 
-    It is one of `diseases`, first of those that may have the same complaint; with `book` the first message says how
-    each shows. A question takes one of `turns`, a test `test_turns`; who has none left has lost. 1 for the right
-    diagnosis, 0 for a wrong one. Tests never err; patients do by chance (`noise`) and by `bias`: "withholding" (they
-    will not speak of some symptoms), "self_diagnosis" (they are sure of another disease, and say yes to what it always
-    has), "recency" (a neighbour's disease colours some answers), or "mixed", any of these or none. The complaint that
-    they open with is always true.
+    The disease is one of `diseases`, first of those that may have the same complaint; with `book` the first message
+    says how each shows. A question takes one of `turns`, a test `test_turns`; without turns left the episode ends with
+    reward 0. The reward is 1 for the right diagnosis, 0 for a wrong one. Tests never err; patients do by chance
+    (`noise`) and by `bias`: "withholding" (they will not speak of some symptoms), "self_diagnosis" (they are sure of
+    another disease, and say yes to what it always has), "recency" (a neighbour's disease colours some answers), or
+    "mixed", any of these or none. The complaint that they open with is always true.
 
     `Task.data["answer"]` is the disease (`information_gain.before = 'diagnose("'`, `after = '")'`). In the info of a
     question or test `subgoal` is 1 where it ruled something out, and `tool_score` then 1, else -1; `verified` is 0 for
@@ -136,7 +140,7 @@ class Visit:
 
     @property
     def left(self) -> int:
-        """Turns."""
+        """Returns how many turns are left."""
         return self.data["turns"] - len(self.asked) - self.data["test_turns"] * len(self.tested)
 
     def reward(self) -> float | None:

@@ -1,4 +1,4 @@
-"""A case: who sits before the doctor, what they answer, and what a doctor who knows the table makes of it."""
+"""A case: the patient, their answers, and the conclusions of a doctor who knows the table."""
 
 from __future__ import annotations
 
@@ -40,14 +40,16 @@ class Case:
 
 @dataclass(frozen=True)
 class Doctor:
-    """What follows from answers and results. `trusts` the answers of patients, else the complaint and tests alone."""
+    """Draws conclusions from answers and results. With `trusts` it uses the patient's answers, else the complaint and
+    tests alone.
+    """
 
     case: Case
     trusts: bool
     test_turns: int
 
     def left(self, asked: Iterable[str], tested: Iterable[str]) -> list[Disease]:
-        """The candidates that agree with what is known."""
+        """Returns the candidates that agree with what is known."""
         known = [(symptom, self.case.answers[symptom]) for symptom in asked] if self.trusts else []
         known.append((self.case.complaint, True))
         rest = [diseases()[name] for name in self.case.candidates]
@@ -58,7 +60,7 @@ class Doctor:
         return [d for d in rest if all(d.results[test] == results[test] for test in tested)]
 
     def next(self, asked: Sequence[str], tested: Sequence[str], turns: int) -> str:
-        """The question or test that tells most for its turns, or the diagnosis."""
+        """Returns the question or test that tells most for its turns, or the diagnosis."""
         left = self.left(asked, tested)
         worth: dict[str, float] = {}
         if self.trusts and turns > 1:
@@ -81,13 +83,14 @@ class Doctor:
 
 
 def _entropy(outcomes: Sequence[str]) -> float:
-    """In bits, of the outcome of a test, where all diseases are as likely."""
+    """Returns the entropy, in bits, of the outcome of a test, where all diseases are equally likely."""
     shares = [outcomes.count(outcome) / len(outcomes) for outcome in set(outcomes)]
     return -sum(sorted(share * math.log2(share) for share in shares))
 
 
 def _gain(chances: Sequence[float]) -> float:
-    """In bits, of what yes or no tells about the disease (mutual information), where all are as likely."""
+    """Returns the mutual information, in bits, of a yes or no and the disease, where all diseases are equally
+    likely."""
     mean = sum(chances) / len(chances)
     return _binary(mean) - sum(map(_binary, chances)) / len(chances)
 
@@ -98,7 +101,7 @@ def _binary(chance: float) -> float:
 
 @lru_cache(512)
 def draw(seed: int, size: tuple[tuple[str, Any], ...]) -> Case:
-    """The first of the seed's cases that can be identified within its turns, by one who knows the table."""
+    """Returns the first of the seed's cases that a player who knows the table can identify within its turns."""
     fields = dict(size)
     for attempt in count():
         case = _draw(random.Random(f"clinic {seed} {attempt}"), fields)

@@ -1,6 +1,7 @@
 """Diseases, what patients tell of them and what tests show: invented for play, NOT MEDICAL ADVICE.
 
-Common knowledge of textbooks in coarse strokes, made so that a set of diseases can be told apart. No source was copied.
+It is common knowledge of textbooks in coarse strokes, made so that a set of diseases can be told apart. No source was
+copied.
 """
 
 from __future__ import annotations
@@ -61,11 +62,11 @@ class Disease:
     results: Mapping[str, str]  # of all tests
 
     def has(self, symptom: str) -> float:
-        """The chance of a symptom."""
+        """Returns the probability of a symptom."""
         return 1.0 if symptom in self.always else 0.5 if symptom in self.some else 0.0
 
     def page(self) -> str:
-        """What a book says of it."""
+        """Returns what a book says of the disease."""
         shown = [f"{test} {result}" for test, result in self.results.items() if NORMAL[test] != result]
         some = f"; some have {', '.join(sorted(self.some))}" if self.some else ""
         return f"{self.name}: {', '.join(sorted(self.always))}{some}; {', '.join(shown) or 'all tests normal'}"

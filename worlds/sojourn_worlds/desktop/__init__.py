@@ -1,9 +1,13 @@
 """A desktop: real windows on a screen of 800 by 600, a mouse and a keyboard.
 
+A task is a job with files or a form. An action is a mouse or keyboard call, or done(), which ends the episode; an
+observation is the screen as text, as a screenshot, or both. The reward is 1 if what was saved is right, else 0, and 0
+after `turns` actions.
+
 Ours, after OSWorld (Xie et al. 2024, arXiv:2404.07972). It differs in size: no virtual machine, but an X server, a
-window manager and one application in a sandbox, up in about a second. The applications are Mousepad, the text editor
-of Xfce, and three small ones of ours. What counts is what was saved: it is judged outside of the sandbox, when the
-agent says that it is done. What is written about the screen is the same in every play; pixels may differ.
+window manager and one application in a sandbox, started in about a second. The applications are Mousepad, the text
+editor of Xfce, and three small ones of ours. Only what was saved counts: it is judged outside of the sandbox. The text
+of the screen is the same in every episode; pixels may differ.
 """
 
 from __future__ import annotations
@@ -57,9 +61,9 @@ HANDS = Interface.of(Hands, "desktop", "text")
 class Desktop:
     """Real applications on a screen: edit a file, fill in a form, use a calculator, drag things into boxes.
 
-    `kinds` of tasks, by turns. `observation`: "text" (windows, and in our own applications every widget, with their
-    places: the text of an editor is not shown), "screenshot", or "both". `turns` is how many actions a play has.
-    `displays` bounds the plays under way: each has a screen of its own, of about 150 MB.
+    `kinds` of tasks, which take turns. `observation`: "text" (windows, and in our own applications every widget, with
+    their places: the text of an editor is not shown), "screenshot", or "both". `turns` is how many actions an episode
+    has. `displays` bounds the concurrent episodes: each has a screen of its own, of about 150 MB.
     """
 
     lowest_reward: ClassVar[float] = 0.0
@@ -93,7 +97,7 @@ class Desktop:
         return in_turns("desktop", self, split, self.kinds, lambda kind: {"kind": kind})
 
     async def open(self) -> None:
-        """Nothing is shared; what is missing is said now."""
+        """Checks that everything needed is installed; nothing is shared."""
         check(self.kinds)
 
     async def close(self) -> None:
@@ -104,7 +108,7 @@ class Desktop:
 
 
 class DesktopEnv:
-    """One play on a screen of its own. It cannot fork: a running program cannot be copied."""
+    """One episode on a screen of its own. It cannot fork, as a running program cannot be copied."""
 
     def __init__(self, config: Desktop, job: Job) -> None:
         self.blobs: dict[str, bytes] = {}
@@ -112,7 +116,7 @@ class DesktopEnv:
         self._job = job
         self._sandbox = Sandbox(config.timeout_s)
         self._shown: Mapping[str, Any] | None = None
-        self._past: list[str] = []
+        self._calls_taken: list[str] = []
         self._over = False
 
     async def start(self) -> Observation:
@@ -129,8 +133,8 @@ class DesktopEnv:
     async def step(self, agent: str, action: Message) -> Step:
         if self._over or self._shown is None:
             raise InfrastructureError("a desktop was given an action before its start or after its end")
-        name, given, said = _read(action)
-        self._past.append(said)
+        name, given, call = _read(action)
+        self._calls_taken.append(call)
         if name == "done":
             return self._end(agent, self._job.right(self._shown))
         if name == "scroll":
@@ -138,7 +142,7 @@ class DesktopEnv:
         if name == "double_click":
             name, given = "click", {**given, "times": 2}
         self._shown = await self._ask(name, {"seconds": 0.5} if name == "wait" else given)
-        if len(self._past) >= self._config.turns:
+        if len(self._calls_taken) >= self._config.turns:
             return self._end(agent, False)
         return Step(self._observe(), {agent: 0.0})
 
@@ -148,10 +152,10 @@ class DesktopEnv:
     def expert(self) -> str:
         if self._shown is None or self._over:
             raise InfrastructureError("the desktop is not under way: start it first")
-        return advise(self._job, self._shown, self._past)
+        return advise(self._job, self._shown, self._calls_taken)
 
     def state_key(self) -> str:
-        """A hash of the task and what is shown as text, and of the saved files."""
+        """Hashes the task, the text of the screen, and the saved files."""
         shown = self._shown or {}
         known = repr((self._job.goal, shown.get("windows"), shown.get("widgets"), shown.get("files"), self._over))
         return hashlib.sha256(known.encode()).hexdigest()[:16]
@@ -163,7 +167,7 @@ class DesktopEnv:
         self._over = True
         return Step(None, {agent: float(right)}, done=True, success=right)
 
-    def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
+    def _observe(self, system: tuple[Message, ...] = ()) -> Observation:
         assert self._shown is not None
         images: tuple[str, ...] = ()
         if self._config.observation != "text":
@@ -171,11 +175,11 @@ class DesktopEnv:
             images = (hashlib.sha256(picture).hexdigest(),)
             self.blobs[images[0]] = picture
         text = "" if self._config.observation == "screenshot" else describe(self._shown)
-        return Observation((Message(Role.USER, text, images=images),), system=brief)
+        return Observation((Message(Role.USER, text, images=images),), system=system)
 
 
 def describe(shown: Mapping[str, Any]) -> str:
-    """A line for each window and widget: what it is called, its middle, its size, and its value."""
+    """Returns a line for each window and widget: its name, centre, size, and value."""
     lines = []
     for window in shown["windows"]:
         middle = f"{window['x'] + window['w'] // 2},{window['y'] + window['h'] // 2} {window['w']}x{window['h']}"
@@ -190,7 +194,7 @@ def describe(shown: Mapping[str, Any]) -> str:
 
 
 def _read(action: Message) -> tuple[str, dict[str, Any], str]:
-    """The name of the call, its arguments, and the call as the expert would write it."""
+    """Returns the name of the call, its arguments, and the call as the expert would write it."""
     if len(action.calls) > 1:
         raise ActionError("Make one call at a time.")
     call = action.calls[0] if action.calls else parse_call(action.text, HANDS.methods)

@@ -1,4 +1,6 @@
-"""A scripted expert: the next call from what is shown now, and, where that does not tell, from the calls before."""
+"""A scripted expert: it chooses the next call from what is shown now, and where that is not enough, from the calls
+before.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def advise(job: Job, shown: Mapping[str, Any], past: Sequence[str]) -> str:
 
 
 def _follow(steps: Sequence[str], past: Sequence[str]) -> str:
-    """The next of the steps, of which the first may have just been done."""
+    """Returns the next of the steps, of which the first may have just been done."""
     for count in range(len(steps) - 1, 0, -1):
         if list(past[-count:]) == list(steps[:count]):
             return steps[count]
@@ -83,7 +85,7 @@ def _form(job: Job, widgets: Sequence[Mapping[str, Any]], past: Sequence[str]) -
 
 
 def _slid(past: Sequence[str]) -> bool:
-    """Whether the last calls moved a slider by keys, from a click on."""
+    """Returns whether the last calls moved a slider by keys, after a click on it."""
     for said in reversed(past):
         if said not in ('key("Right")', 'key("Left")'):
             return said.startswith("click(") and said != past[-1]

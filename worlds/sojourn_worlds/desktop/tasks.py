@@ -1,4 +1,4 @@
-"""What is asked on a desktop, and what is right: made from a seed, and never sent into the sandbox."""
+"""The jobs on a desktop, and their right results: made from a seed, and never sent into the sandbox."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOTES = "notes.txt"
 
 @dataclass(frozen=True)
 class Job:
-    """One thing to do: the words of it, what is opened, and what must be saved."""
+    """One job: its words, what is opened, and what must be saved."""
 
     kind: str
     goal: str
@@ -36,7 +36,7 @@ class Job:
     steps: Any = None  # what the expert needs beside that
 
     def right(self, shown: Mapping[str, Any]) -> bool:
-        """Whether what has been saved is what was wanted; the last line of a file may end or not."""
+        """Returns whether what was saved is what was wanted; a file's last line may end with a line end or not."""
         if self.kind == "edit":
             text = shown["files"][NOTES]
             return text is not None and text.rstrip("\n") == self.wanted.rstrip("\n")

@@ -1,5 +1,9 @@
 """Devices of a car or a home that depend on each other, set by function calls or by writing their state.
 
+A task is a state of the devices and a user's requests. An action sets or reads a device, or says that all is done,
+which ends the episode; an observation is the result. The reward is the fraction of the necessary changes that are
+right, less what was changed besides, at least 0.
+
 After VehicleWorld (Yang et al. 2025, arXiv:2509.06736), where an agent that knows the state writes it in place of
 calling functions. Theirs is a cabin of 30 modules, 250 functions and 680 properties; ours are twenty small devices with
 rules between them, and requests are generated, so the state that they should end in is known exactly.
@@ -26,19 +30,21 @@ from sojourn_worlds.devices.table import Property, State, devices
 from sojourn_worlds.tool_env_info import ToolsEnvWithInfo
 
 DIFFICULTY = ("place", "devices", "requests", "relative", "mode", "shown", "turns")
-BRIEF = "Do what the user wants with the devices and change nothing else, then call done. Some settings need others."
+SYSTEM_PROMPT = (
+    "Do what the user wants with the devices and change nothing else, then call done. Some settings need others."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
     """A car's and a home's devices that depend on each other: bring them into the state that the user wants.
 
-    `requests` settings of `devices` devices (and of those that they depend on) are asked for, numbers with chance
+    `requests` settings of `devices` devices (and of those that they depend on) are asked for, numbers with probability
     `relative` as a difference. With `mode` "function" every setting has its own calls, with "state" the agent writes
-    values by path, "both" offers both. With `shown` the first message tells the state, else one has to look.
+    values by path, "both" offers both. With `shown` the first message tells the state, else the agent has to look.
 
-    After done() the play earns the share of what had to change that is right, less what was changed besides, at least
-    0; 1 is the exact state. After `turns` actions without done() it earns nothing.
+    After done() the reward is the fraction of what had to change that is right, less what was changed besides, at least
+    0; 1 is the exact state. After `turns` actions without done() it is 0.
 
     `Task.data["answer"]` lists what has to change, needed settings included. In the info of an action that sets
     something `tool_score` is 1 where it brought the state nearer, else -1, and `subgoal` is 1 where something came
@@ -90,7 +96,7 @@ class Panel:
 
     errand: Errand
     data: Mapping[str, Any]
-    used: int = 0
+    turns_taken: int = 0
     finished: bool = False
     best: frozenset[str] = frozenset()  # what has been right at some time
     state: State = field(init=False)
@@ -100,12 +106,12 @@ class Panel:
         self.state = dict(self.errand.initial)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Panel:
-        twin = Panel(self.errand, self.data, self.used, self.finished, self.best)
+        twin = Panel(self.errand, self.data, self.turns_taken, self.finished, self.best)
         twin.state, twin.info = dict(self.state), dict(self.info)
         return twin
 
     def __getattr__(self, name: str) -> Callable[..., str]:
-        """The calls of settings."""
+        """Returns the call of a setting."""
         verb, _, rest = name.partition("_")
         if verb not in ("set", "change") or name not in self.functions():
             raise AttributeError(f"there is no {name} here")
@@ -113,7 +119,7 @@ class Panel:
         return partial(self._set if verb == "set" else self._change, setting.path)
 
     def functions(self) -> dict[str, Property]:
-        """What the calls of settings are called; none where only states are written."""
+        """Returns the names of the settings' calls; none where only states are written."""
         if self.data["mode"] == "state":
             return {}
         named = [(p.path.replace(".", "_"), p) for p in self.errand.devices.properties.values()]
@@ -129,7 +135,7 @@ class Panel:
         """See the state of a device."""
         if device not in self.errand.devices.names():
             raise ValueError(f"there is no {device[:30]!r}, use one of {', '.join(self.errand.devices.names())}")
-        self.used += 1
+        self.turns_taken += 1
         self.info = {}
         return self._shown(device)
 
@@ -149,7 +155,7 @@ class Panel:
     def reward(self) -> float | None:
         if self.finished:
             return self.errand.worth(self.state)
-        return None if self.used < self.data["turns"] else 0.0
+        return None if self.turns_taken < self.data["turns"] else 0.0
 
     def success(self) -> bool:
         return self.finished and self.state == self.errand.target
@@ -158,13 +164,20 @@ class Panel:
         if self.state == self.errand.target:
             return "done()"
         path, value = self.errand.devices.toward(self.state, self.errand.target)
-        said = f'"{value}"' if isinstance(value, str) else str(value)
+        value_text = f'"{value}"' if isinstance(value, str) else str(value)
         if self.data["mode"] == "state":
-            return f'set_state("{path}", {said})'
-        return f"set_{path.replace('.', '_')}({said})"
+            return f'set_state("{path}", {value_text})'
+        return f"set_{path.replace('.', '_')}({value_text})"
 
     def state_key(self) -> str:
-        known = [self.errand.wishes, self.errand.initial, self.state, self.used, sorted(self.best), self.finished]
+        known = [
+            self.errand.wishes,
+            self.errand.initial,
+            self.state,
+            self.turns_taken,
+            sorted(self.best),
+            self.finished,
+        ]
         return json.dumps(known, sort_keys=True)
 
     def _shown(self, device: str) -> str:
@@ -178,7 +191,7 @@ class Panel:
     def _set(self, path: str, value: int | str) -> str:
         before, wrong = dict(self.state), self._distance()
         self.errand.devices.write(self.state, path, value)
-        self.used += 1
+        self.turns_taken += 1
         right = frozenset(self.errand.reached(self.state))
         self.info = {
             "tool_score": 1.0 if self._distance() < wrong else -1.0,
@@ -197,12 +210,12 @@ def _range(setting: Property) -> str:
 
 
 def _interface(panel: Panel, form: Literal["both", "text", "native"]) -> Interface:
-    """The calls that this panel has."""
+    """Returns the tools that this panel has."""
     methods = {name: _method(name, setting) for name, setting in panel.functions().items()}
     for function in (Panel.set_state, Panel.look, Panel.done):
         if function is not Panel.set_state or panel.data["mode"] != "function":
             methods[function.__name__] = method_of(function.__name__, function, "devices")
-    lines = [BRIEF]
+    lines = [SYSTEM_PROMPT]
     if form != "native":
         lines += ["Say one of these calls:", *(f"{m.signature}: {m.tool.description}" for m in methods.values())]
     return Interface("devices", "\n".join(lines), methods, form)

@@ -1,4 +1,4 @@
-"""An errand: devices in some state, what is wished of them, and the state they should end in."""
+"""An errand: devices in some state, the user's wishes, and the state that they should end in."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Errand:
 
     @property
     def needed(self) -> list[str]:
-        """What has to change, whether it was said or not."""
+        """Returns what has to change, whether it was said or not."""
         return [path for path in self.initial if self.initial[path] != self.target[path]]
 
     def reached(self, state: State) -> list[str]:
         return [path for path in self.needed if state[path] == self.target[path]]
 
     def spoilt(self, state: State) -> list[str]:
-        """What was changed and should not have been."""
+        """Returns what was changed and should not have been."""
         return [path for path in state if state[path] != self.initial[path] == self.target[path]]
 
     def worth(self, state: State) -> float:
@@ -37,7 +37,7 @@ class Errand:
 
 @lru_cache(512)
 def draw(seed: int, size: tuple[tuple[str, Any], ...]) -> Errand:
-    """The first of the seed's errands whose wishes can all be true at once."""
+    """Returns the first of the seed's errands whose wishes can all be fulfilled at once."""
     for attempt in count():
         if errand := _draw(random.Random(f"devices {seed} {attempt}"), dict(size)):
             return errand

@@ -1,4 +1,4 @@
-"""The devices of a car and of a home: what can be set, what it needs, and what it brings with it.
+"""The devices of a car and of a home: what can be set, what it needs, and what it sets besides.
 
 `path: values needs path=value`: it can be set only while that holds. `path=value sets path=value`: setting the one sets
 the other too (`>0`: any number above 0). Settings keep their value while their device is off.
@@ -123,7 +123,7 @@ class Property:
         return rng.choice(self.options) if self.options else rng.randint(self.low, self.high)
 
     def refusal(self, value: Value) -> str:
-        """Why it cannot have this value, empty where it can."""
+        """Returns why it cannot have this value, empty where it can."""
         if self.options:
             return "" if value in self.options else f"it must be {' or '.join(self.options)}"
         fits = isinstance(value, int) and self.low <= value <= self.high
@@ -137,13 +137,13 @@ class Effect(NamedTuple):
 
 @dataclass(frozen=True)
 class Appliances:
-    """Properties by path, and what brings what with it."""
+    """Properties by path, and the rules between them."""
 
     properties: Mapping[str, Property]
     effects: tuple[Effect, ...]
 
     def of(self, names: Collection[str]) -> Appliances:
-        """These devices, and those that their rules speak of."""
+        """Returns these devices, and those that their rules mention."""
         chosen = set(names)
         while True:
             near = {p.needs.path for p in self.properties.values() if p.device in chosen and p.needs}
@@ -159,14 +159,15 @@ class Appliances:
         return list(dict.fromkeys(p.device for p in self.properties.values()))
 
     def draw(self, rng: random.Random) -> State:
-        """A state that could have come about."""
+        """Draws a state that can be reached."""
         state = {path: p.draw(rng) for path, p in self.properties.items()}
         for path in state:
             self.settle(state, path)
         return state
 
     def write(self, state: State, path: str, value: Value) -> None:
-        """Sets a value and what it brings with it; ValueError, with the state unchanged, where it cannot be set."""
+        """Sets a value and what follows from it; raises ValueError, with the state unchanged, where it cannot be
+        set."""
         if path not in self.properties:
             raise ValueError(f"there is no {path[:40]!r}, use one of {', '.join(self.properties)}")
         wanted = self.properties[path]
@@ -194,12 +195,14 @@ class Appliances:
             self.write(state, path, value)
 
     def depth(self, path: str) -> int:
-        """How many others must be right before this one can be set."""
+        """Returns how many other settings must be right before this one can be set."""
         needs = self.properties[path].needs
         return 1 + self.depth(needs.path) if needs else 0
 
     def toward(self, state: State, target: State) -> tuple[str, Value]:
-        """The next write on the way to the target: what needs others first, and the needed only when nothing waits."""
+        """Returns the next write towards the target: settings that need others come first, the needed ones only when
+        nothing waits.
+        """
         wrong = [path for path in state if state[path] != target[path]]
         deepest = max(map(self.depth, wrong))
         writes = [self._open(state, path, target[path]) for path in wrong if self.depth(path) == deepest]

@@ -1,8 +1,12 @@
-"""Grounding: say where on a rendered page something is; one turn.
+"""Grounding: the agent says where an element is on a rendered page, in one turn.
 
-Ours, after ScreenSpot (Cheng et al. 2024, SeeClick, arXiv:2401.10935), which it differs from in that no data is kept:
-pages are rendered when they are asked about, from MiniWoB++, from the shop, or drawn from a seed, so there are as many
-as one likes, and the boxes are exact. The rewards are in `rewards`.
+A task is a seed and a source of pages; the page and the target element follow from the seed. The observation is a
+screenshot, a list of elements with their boxes, or both, and the description of the target; the action is a point or a
+box. The episode ends after this one action, and the reward says how near the answer is (see `rewards`).
+
+Ours, after ScreenSpot (Cheng et al. 2024, SeeClick, arXiv:2401.10935), which it differs from in that no data set is
+kept: pages are rendered on demand, from MiniWoB++, from the shop, or drawn from a seed, so their number is unlimited,
+and the boxes are exact.
 """
 
 from __future__ import annotations
@@ -18,37 +22,37 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.config.registry import Range
 from sojourn.envs.about import About, require_module
-from sojourn.envs.chromium import find_chromium, risks
+from sojourn.envs.chromium import risks
 from sojourn.envs.fields import Count, check_fields, check_names
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import in_turns
 from sojourn.types import Message, Observation, Role, Step, Task
-from sojourn_worlds.grounding.drawn import page
+from sojourn_worlds.grounding.drawn import draw_page
 from sojourn_worlds.grounding.rewards import REWARDS, Box, difficulty
-from sojourn_worlds.miniwob.browser import Chromium, Seat
-from sojourn_worlds.miniwob.facts import html_folder, page_names
+from sojourn_worlds.miniwob.browser import Chromium, Tab, open_chromium
+from sojourn_worlds.miniwob.facts import page_names
 
 SOURCES = ("drawn", "miniwob", "shop")
 SCREENS = {"drawn": (480, 320), "shop": (480, 320), "miniwob": (160, 210)}
 ROLES = {"textbox": "text field", "password": "password field", "item": "", "image": "picture", "rect": "rectangle"}
-SMALLEST = 6  # pixels, of a target's sides
-BRIEF = "Say where on the screen of {0} x {1} pixels it is: {2}"
+MIN_TARGET_PIXELS = 6  # of a target's sides
+SYSTEM_PROMPT = "Say where on the screen of {0} x {1} pixels it is: {2}"
 FORMS = {"point": "click(x, y)", "box": "box(left, top, right, bottom)"}
-NAMELESS = frozenset({"line", "path", "polygon", "polyline", "canvas", "box"})  # what words do not describe well
+INDESCRIBABLE_ROLES = frozenset({"line", "path", "polygon", "polyline", "canvas", "box"})  # their names say too little
 MOVING = frozenset({"click-pie", "click-pie-nodelay", "moving-items", "chase-circle", "simon-says"})
-TRIES = 20  # pages, until one has something to ask for
+MAX_PAGES_TRIED = 20  # until one has an element that can be asked for
 
 
 @dataclass(frozen=True)
 class Screen:
-    """A rendered page: its picture, and its elements as (description, box)."""
+    """A rendered page: its image, and its elements as (description, box)."""
 
-    picture: bytes
+    image: bytes
     elements: tuple[tuple[str, Box], ...]
 
     @property
     def unique(self) -> list[tuple[str, Box]]:
-        """What only one description fits."""
+        """Returns the elements whose description fits no other element."""
         described = Counter(name for name, _ in self.elements)
         return [element for element in self.elements if described[element[0]] == 1]
 
@@ -61,13 +65,13 @@ class _Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class Grounding:
-    """Find an element on a rendered page, and answer with a point or a box.
+    """Finding an element on a rendered page, where the answer is a point or a box.
 
-    `sources` of pages, by turns. `observation`: "screenshot", "text" (a list of the elements with their boxes, for
-    models without eyes) or "both". `answer`: "point" or "box". `reward`: "inside", "distance", "gaussian" or "sized",
-    which needs boxes; success is the answer's centre within the target, whatever is paid. `contexts` bounds the pages
-    that are rendered at once. Each answered turn tells its target's `difficulty`: a task alone cannot, as the box is
-    known only once its page is rendered.
+    `sources` of pages, which take turns. `observation`: "screenshot", "text" (a list of the elements with their boxes,
+    for models without vision) or "both". `answer`: "point" or "box". `reward`: "inside", "distance", "gaussian" or
+    "sized", which needs boxes; an episode is a success when the answer's centre lies within the target, whatever the
+    reward. `contexts` bounds the pages that are rendered at once. Each answered turn tells its target's `difficulty` in
+    the info: a task alone cannot, as the box is known only once its page is rendered.
     """
 
     about: ClassVar[About] = About(
@@ -99,11 +103,13 @@ class Grounding:
 
     @property
     def capacity(self) -> int:
-        """A play holds a page only while it starts; so many may do it at once without waiting."""
+        """Bounds the concurrent episodes: an episode holds a tab only while it starts, so there may be more of them
+        than tabs.
+        """
         return 4 * self.contexts
 
     def risks(self) -> tuple[str, ...]:
-        """Which protections do not hold on this machine."""
+        """Returns which protections do not hold on this machine."""
         return risks()
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -115,21 +121,14 @@ class Grounding:
         return GroundingEnv(self, task)
 
     async def open(self) -> None:
-        """Launch Chromium, and stock the shop; once."""
+        """Launches Chromium, and makes the shop's catalogue, once."""
         if self._shared.chromium is not None:
             return
         require_module("playwright", "sojourn-worlds[grounding]", "grounding")
         require_module("miniwob", "sojourn-worlds[grounding]", "grounding")
         if "shop" in self.sources:
-            self._shared.site = await asyncio.to_thread(_site)
-        program = find_chromium(self.chromium)
-        chromium = Chromium(program, self.contexts, html_folder())
-        try:
-            await chromium.open()
-        except chromium.errors as error:
-            await chromium.close()
-            raise ConfigError(f"{program} does not start as Chromium: {str(error).splitlines()[0]}") from error
-        self._shared.chromium = chromium
+            self._shared.site = await asyncio.to_thread(_open_shop_site)
+        self._shared.chromium = await open_chromium(self.chromium, self.contexts)
 
     async def close(self) -> None:
         chromium, self._shared.chromium = self._shared.chromium, None
@@ -137,43 +136,45 @@ class Grounding:
             await chromium.close()
 
     async def render(self, task: Task) -> Screen:
-        """The page of a task, in a tab that is given back at once."""
+        """Renders the page of a task, in a tab that is given back at once."""
         chromium, source = self._shared.chromium, str(task.data["source"])
         if chromium is None:
             raise InfrastructureError("the grounding world is closed: open it again")
-        seat = await chromium.seat("")
-        seat.sound, seat.shows = False, ""
+        tab = await chromium.acquire("")
+        tab.reusable, tab.task_page = False, ""
         try:
             async with asyncio.timeout(self.timeout_s):
                 rng = random.Random(f"grounding page {task.seed}")
-                for _ in range(TRIES):
-                    screen = await self._render(seat, source, rng, chromium)
+                for _ in range(MAX_PAGES_TRIED):
+                    screen = await self._render(tab, source, rng, chromium)
                     if screen.unique:
-                        seat.sound = True
+                        tab.reusable = True
                         return screen
-            raise InfrastructureError(f"{TRIES} pages of {source} have nothing to ask for: leave it out of sources")
+            raise InfrastructureError(
+                f"{MAX_PAGES_TRIED} pages of {source} have nothing to ask for: leave it out of sources"
+            )
         except TimeoutError as error:
             raise InfrastructureError(f"a page was not rendered within {self.timeout_s} s") from error
         except chromium.errors as error:
             raise InfrastructureError(f"Chromium failed on a page: {str(error).splitlines()[0]}") from error
         finally:
-            chromium.leave(seat)
+            chromium.release(tab)
 
-    async def _render(self, seat: Seat, source: str, rng: random.Random, chromium: Chromium) -> Screen:
-        tab, (width, height) = seat.page, SCREENS[source]
+    async def _render(self, tab: Tab, source: str, rng: random.Random, chromium: Chromium) -> Screen:
+        browser_page, (width, height) = tab.page, SCREENS[source]
         if source == "miniwob":
             name = rng.choice([name for name in page_names() if name not in MOVING])
-            await seat.goto(f"{chromium.server.url}/miniwob/{name}.html")
-            await seat.call("reset", str(rng.randrange(10**9)), 200, [], [], "text")
+            await tab.goto(f"{chromium.server.url}/miniwob/{name}.html")
+            await tab.call("reset", str(rng.randrange(10**9)), 200, [], [], "text")
         else:
-            await seat.goto("about:blank")
-            html = page(rng) if source == "drawn" else self._shop_page(rng)
-            await tab.evaluate("html => { document.open(); document.write(html); document.close(); }", html)
-        await tab.mouse.move(490, 318)
-        await seat.call("painted")
-        entries = await seat.call("entries")
-        picture = await tab.screenshot(clip={"x": 0, "y": 0, "width": width, "height": height})
-        return Screen(picture, tuple(_elements(entries, width, height)))
+            await tab.goto("about:blank")
+            html = draw_page(rng) if source == "drawn" else self._shop_page(rng)
+            await browser_page.evaluate("html => { document.open(); document.write(html); document.close(); }", html)
+        await browser_page.mouse.move(490, 318)
+        await tab.call("painted")
+        entries = await tab.call("entries")
+        image = await browser_page.screenshot(clip={"x": 0, "y": 0, "width": width, "height": height})
+        return Screen(image, tuple(_elements(entries, width, height)))
 
     def _shop_page(self, rng: random.Random) -> str:
         from sojourn_worlds.shop.store import State
@@ -192,42 +193,42 @@ class GroundingEnv:
     blobs: dict[str, bytes] = field(default_factory=dict)
     screen: Screen | None = None
     target: tuple[str, Box] | None = None
-    over: bool = False
+    done: bool = False
 
     async def start(self) -> Observation:
         screen = self.screen = await self.config.render(self.task)
         self.target = random.Random(f"grounding target {self.task.seed}").choice(screen.unique)
         width, height = SCREENS[str(self.task.data["source"])]
-        brief = BRIEF.format(width, height, FORMS[self.config.answer])
+        system = SYSTEM_PROMPT.format(width, height, FORMS[self.config.answer])
         images: tuple[str, ...] = ()
         text = f"Find: {self.target[0]}"
         if self.config.observation != "screenshot":
             text = "\n".join([*(_line(*element) for element in screen.elements), text])
         if self.config.observation != "text":
-            images = (hashlib.sha256(screen.picture).hexdigest(),)
-            self.blobs[images[0]] = screen.picture
-        return Observation((Message(Role.USER, text, images=images),), system=(Message(Role.SYSTEM, brief),))
+            images = (hashlib.sha256(screen.image).hexdigest(),)
+            self.blobs[images[0]] = screen.image
+        return Observation((Message(Role.USER, text, images=images),), system=(Message(Role.SYSTEM, system),))
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over or self.target is None:
+        if self.done or self.target is None:
             raise InfrastructureError("a grounding question was answered before its start or twice: use each env once")
         screen = SCREENS[str(self.task.data["source"])]
-        answer = read(action.text, self.config.answer, screen)
-        self.over = True
+        answer = parse(action.text, self.config.answer, screen)
+        self.done = True
         hit = REWARDS["inside"](answer, self.target[1], screen)
-        paid = REWARDS[self.config.reward](answer, self.target[1], screen)
+        reward = REWARDS[self.config.reward](answer, self.target[1], screen)
         return Step(
-            None, {agent: paid}, done=True, success=hit > 0, info={"difficulty": difficulty(self.target[1], screen)}
+            None, {agent: reward}, done=True, success=hit > 0, info={"difficulty": difficulty(self.target[1], screen)}
         )
 
     async def close(self) -> None:
         pass
 
     async def fork(self) -> GroundingEnv:
-        return GroundingEnv(self.config, self.task, dict(self.blobs), self.screen, self.target, self.over)
+        return GroundingEnv(self.config, self.task, dict(self.blobs), self.screen, self.target, self.done)
 
     def state_key(self) -> str:
-        known = repr((self.task.data["source"], self.task.seed, self.target, self.over))
+        known = repr((self.task.data["source"], self.task.seed, self.target, self.done))
         return hashlib.sha256(known.encode()).hexdigest()[:16]
 
     def expert(self) -> str:
@@ -239,11 +240,11 @@ class GroundingEnv:
         return "click({:g}, {:g})".format(*box.centre)
 
 
-def read(said: str, form: str, screen: tuple[int, int]) -> Box:
-    """The point or box that an answer names."""
+def parse(text: str, form: str, screen: tuple[int, int]) -> Box:
+    """Returns the point or box that an answer names; a point is a box without extent."""
     name, count = ("click", 2) if form == "point" else ("box", 4)
-    found = re.fullmatch(rf"{name}\(([^()]*)\)", said.strip()) if len(said) < 200 else None
-    words = [word.strip() for word in found[1].split(",")] if found else []
+    match = re.fullmatch(rf"{name}\(([^()]*)\)", text.strip()) if len(text) < 200 else None
+    words = [word.strip() for word in match[1].split(",")] if match else []
     if len(words) != count or not all(re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,3})?", word) for word in words):
         raise ActionError(f"Say {FORMS[form]} with numbers.")
     numbers = [float(word) for word in words]
@@ -260,20 +261,26 @@ def _line(name: str, box: Box) -> str:
 
 
 def _elements(entries: Sequence[Mapping[str, Any]], width: int, height: int) -> list[tuple[str, Box]]:
-    """What is wholly on the screen, large enough, and has a name; its centre is a whole number."""
-    found = []
+    """Returns the elements that are wholly on the screen, large enough and named; their centres are whole numbers."""
+    elements = []
     for entry in entries:
-        if entry["kind"] not in ("element", "shape") or not entry["name"] or entry["role"] in NAMELESS:
+        if entry["kind"] not in ("element", "shape") or not entry["name"] or entry["role"] in INDESCRIBABLE_ROLES:
             continue
         x, y, w, h = (entry[key] for key in ("x", "y", "w", "h"))
         box = Box(x - w // 2, y - h // 2, x + w // 2, y + h // 2)
-        if min(w, h) >= SMALLEST and box.left >= 0 and box.top >= 0 and box.right <= width and box.bottom <= height:
-            found.append((" ".join(f"{entry['name']} {ROLES.get(entry['role'], entry['role'])}".split()), box))
-    return found
+        if (
+            min(w, h) >= MIN_TARGET_PIXELS
+            and box.left >= 0
+            and box.top >= 0
+            and box.right <= width
+            and box.bottom <= height
+        ):
+            elements.append((" ".join(f"{entry['name']} {ROLES.get(entry['role'], entry['role'])}".split()), box))
+    return elements
 
 
-def _site() -> Any:
-    """The shop's pages, of a small catalogue."""
+def _open_shop_site() -> Any:
+    """Returns the shop's web site, with a small catalogue."""
     require_module("starlette", "sojourn-worlds[grounding]", "grounding")
     from sojourn_worlds.shop.catalogue import generate
     from sojourn_worlds.shop.search import Index

@@ -1,4 +1,4 @@
-"""Pages of ours, drawn from a seed: forms, toolbars of icons, lists, tables and cards, in many styles."""
+"""Draws pages from a seed: forms, toolbars of icons, lists, tables and cards, in many styles."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ ICONS = {
 # fmt: on
 
 
-def page(rng: random.Random) -> str:
-    """A page of two or three parts."""
+def draw_page(rng: random.Random) -> str:
+    """Returns the HTML of a page of two or three parts."""
     back, ink, accent = rng.choice(PAINTS)
     size, gap, round_ = rng.randint(12, 18), rng.randint(4, 14), rng.choice((0, 4, 12))
     parts = rng.sample([_links, _toolbar, _form, _list, _table, _cards], rng.randint(2, 3))

@@ -1,10 +1,10 @@
-"""How near an answer is: rewards of a point or a box for a target box, each from 0 to 1.
+"""Rewards of a point or a box for a target box, each from 0 to 1.
 
 - inside: 1 where the point (of a box: its centre) is within the target.
-- distance: 1 at the target's centre, falling evenly to 0 at a fifth of the screen's diagonal.
+- distance: 1 at the target's centre, falling linearly to 0 at a fifth of the screen's diagonal.
 - gaussian: GUI-G2 (Tang et al. 2025, arXiv:2507.15846). A point pays exp(-(dx/sx)^2/2 - (dy/sy)^2/2), with standard
-  deviations that are half the target's width and height, so that small targets ask for more. A box pays the mean of
-  that and of how much the two boxes' Gaussians overlap (their Bhattacharyya coefficient).
+  deviations that are half the target's width and height, so that small targets ask for more precision. A box pays the
+  mean of that and of how much the two boxes' Gaussians overlap (their Bhattacharyya coefficient).
 - sized: GUI-G1 (Zhou et al. 2025, arXiv:2505.15810), which adds to the hit a quarter of the boxes' intersection over
   union and an eighth of a term for the right size, the harmonic mean over the four edges of 1 minus the error in units
   of the screen's side: a hit alone rewards boxes that are too small, the union such as are too large. Scaled to 1.
@@ -73,7 +73,7 @@ def sized(answer: Box, target: Box, screen: tuple[int, int]) -> float:
 
 
 def difficulty(target: Box, screen: tuple[int, int]) -> float:
-    """How small a target is: -log of its share of the screen's area.
+    """Returns how small a target is: -log of its fraction of the screen's area.
 
     GUI-G1 takes the relative size of the box for its difficulty. Its weights are numbers in its data, made by nothing
     that was published: the logarithm is ours, so that the smallest targets do not outweigh all others.

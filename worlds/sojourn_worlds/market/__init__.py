@@ -1,9 +1,13 @@
-"""A shelf of products that differ in place, badges, price and rating at random: what does the agent buy, and for whom?
+"""A shelf of products that differ in place, badges, price and rating at random: which does the agent buy for a user?
 
-After ACES (Allouah et al. 2025, arXiv:2508.02630), which randomises a grid of product listings to read off what moves
-an agent's choices: our read-out of recorded plays is `readout`. The user with a profile of what matters, stated or to
-be learnt, and the running costs of learning are those of the principles of UA2 (Yang et al. 2024, arXiv:2402.07744).
-It differs from ACES in that the products are generated rather than real listings (so there are no effects of single
+A task is a shelf and a user's preferences. An action inspects a product, asks the user, reads the history, or buys; an
+observation is the shelf, or what was learnt. Every action but buying costs a little; buying ends the episode, with a
+reward for the product's value to the user, and so does the last of `turns` actions.
+
+After ACES (Allouah et al. 2025, arXiv:2508.02630), which randomises a grid of product listings to measure what moves an
+agent's choices: our analysis of recorded episodes is `readout`. The user with a profile of preferences, stated or to be
+learnt, and the running costs of learning are those of the principles of UA2 (Yang et al. 2024, arXiv:2402.07744). It
+differs from ACES in that the products are generated rather than real listings (so there are no effects of single
 products), that the page is text, and that there is a right choice, which the reward is for.
 """
 
@@ -26,14 +30,14 @@ PROFILES = ("told", "asked", "past")
 
 @dataclass(frozen=True, kw_only=True)
 class Market:
-    """Purchases for a user: look, learn what costs something to learn, buy what is worth the most to the user.
+    """Purchases for a user: look, learn what costs something to learn, and buy what is worth the most to the user.
 
-    `products` stand in rows of `columns`, with `badges` or without. To the user `aspects` of price, stars and three
-    features matter: "told" in the `profile`, to be "asked" one by one, or to be read off what was taken in the "past".
-    Features are `hidden` until a product is inspected. Inspecting, asking and the history cost `cost` each. A purchase
-    earns 1 for the best product, 0 for one worth the average of the shelf, and no less than -1; success is the best.
-    The expert pays for what it has to learn. A play ends, without purchase, after `turns` actions. `choices` lists all
-    actions.
+    `products` stand in rows of `columns`, with `badges` or without. The user cares about `aspects` of price, stars and
+    three features: "told" in the `profile`, to be "asked" one by one, or to be inferred from what was taken in the
+    "past". Features are `hidden` until a product is inspected. Inspecting, asking and the history cost `cost` each. A
+    purchase earns 1 for the best product, 0 for one worth the average of the shelf, and no less than -1; buying the
+    best is a success. The expert pays for what it has to learn. An episode ends, without purchase, after `turns`
+    actions. `choices` lists all actions.
     """
 
     products: int = 8
@@ -75,5 +79,5 @@ class Market:
 
 
 def shelf_of(task: Task) -> Shelf:
-    """What stands on the shelf of a task, and what matters to its user."""
+    """Returns the shelf of a task, with its user's preferences."""
     return shelf(task.seed, tuple((name, task.data[name]) for name in SHAPE))

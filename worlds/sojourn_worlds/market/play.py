@@ -1,4 +1,4 @@
-"""One purchase: look at the shelf, learn what costs something to learn, buy one product."""
+"""One episode: look at the shelf, learn what costs something to learn, buy one product."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ACTION = re.compile(r"(inspect|buy|ask)\[([\w ]{1,30})\]|history", re.IGNORECASE
 
 
 class Rules(NamedTuple):
-    """The fields of the family that shape a play."""
+    """The fields of the family that shape an episode."""
 
     profile: str
     hidden: bool
@@ -24,7 +24,7 @@ class Rules(NamedTuple):
 
 
 class State(NamedTuple):
-    used: int = 0  # actions
+    turns_taken: int = 0  # actions
     inspected: frozenset[int] = frozenset()  # by place, from 0
     asked: frozenset[str] = frozenset()
     recalled: bool = False
@@ -48,7 +48,7 @@ class Purchase:
         if verb == "buy":
             return self._bought(agent, int(argument) - 1)
         self.state, text = self._learnt(verb, argument)
-        if self.state.used >= self.rules.turns:
+        if self.state.turns_taken >= self.rules.turns:
             self.done = True
             return Step(None, {agent: -self.rules.cost}, done=True, success=False)
         return Step(self._observe(text), {agent: -self.rules.cost})
@@ -61,16 +61,17 @@ class Purchase:
 
     def state_key(self) -> str:
         state = self.state
-        return f"{self.key}/{state.used}/{sorted(state.inspected)}/{sorted(state.asked)}/{state.recalled}"
+        return f"{self.key}/{state.turns_taken}/{sorted(state.inspected)}/{sorted(state.asked)}/{state.recalled}"
 
     def expert(self) -> str:
-        """Learns what matters, inspects in the order of hope whatever could still be the best, and buys the best.
+        """Learns the preferences, inspects the products that could still be the best, most promising first, and buys
+        the best.
 
         It reads the weights off the history exactly, which a player can only guess at; and out of turns, it guesses.
         """
         shelf, state = self.shelf, self.state
         best = f"buy[{shelf.best + 1}]"
-        if self.rules.turns - state.used <= 1:
+        if self.rules.turns - state.turns_taken <= 1:
             return best
         if self.rules.profile == "asked" and not state.asked >= shelf.weights.keys():
             return next(f"ask[{aspect}]" for aspect in shelf.aspects if aspect not in state.asked)
@@ -81,13 +82,13 @@ class Purchase:
         return f"inspect[{hopeful + 1}]" if self._unknown(hopeful) else f"buy[{hopeful + 1}]"
 
     def _unknown(self, place: int) -> list[str]:
-        """The aspects that matter and that one has not seen of a product."""
+        """Returns the aspects that matter and that are not yet known of a product."""
         if not self.rules.hidden or place in self.state.inspected:
             return []
         return [aspect for aspect in self.shelf.weights if aspect in self.shelf.kind.features]
 
     def _bound(self, place: int) -> float:
-        """The most points that a product can have, as far as it was seen."""
+        """Returns the most points that a product can have, given what is known of it."""
         shelf, unseen = self.shelf, self._unknown(place)
         return sum(
             weight * (1.0 if aspect in unseen else shelf.value(shelf.products[place], aspect))
@@ -109,7 +110,7 @@ class Purchase:
         return f"{says}{costs}\n{told}"
 
     def _shown(self) -> str:
-        """The shelf as rows of cards."""
+        """Returns the shelf as rows of cards."""
         lines = [f"Shelf of {self.shelf.kind.plural}"]
         for place, product in enumerate(self.shelf.products):
             if place % self.shelf.columns == 0:
@@ -122,8 +123,8 @@ class Purchase:
         return "\n".join(lines)
 
     def _parse(self, text: str) -> tuple[str, str]:
-        found = ACTION.fullmatch(text.strip()) if len(text) < 1000 else None
-        verb, argument = ((found[1] or found[0]).lower(), (found[2] or "").strip().lower()) if found else ("", "")
+        match = ACTION.fullmatch(text.strip()) if len(text) < 1000 else None
+        verb, argument = ((match[1] or match[0]).lower(), (match[2] or "").strip().lower()) if match else ("", "")
         needs = {
             "inspect": self.rules.hidden,
             "ask": self.rules.profile == "asked",
@@ -140,8 +141,8 @@ class Purchase:
         return verb, argument
 
     def _learnt(self, verb: str, argument: str) -> tuple[State, str]:
-        """The state after an action that is no purchase, and what it tells."""
-        state = self.state._replace(used=self.state.used + 1)
+        """Returns the state after an action that is no purchase, and what it tells."""
+        state = self.state._replace(turns_taken=self.state.turns_taken + 1)
         if verb == "ask":
             return state._replace(asked=state.asked | {argument}), f"The user says of {self.shelf.told(argument)}."
         if verb == "history":
@@ -169,13 +170,13 @@ class Purchase:
         right = place == self.shelf.best
         return Step(None, {agent: self.shelf.worth[place]}, done=True, success=right, info=info)
 
-    def _observe(self, text: str, brief: tuple[Message, ...] = ()) -> Observation:
+    def _observe(self, text: str, system: tuple[Message, ...] = ()) -> Observation:
         places = range(1, len(self.shelf.products) + 1)
         found = [f"inspect[{place}]" for place in places] if self.rules.hidden else []
         found += [f"ask[{aspect}]" for aspect in self.shelf.aspects] if self.rules.profile == "asked" else []
         found += ["history"] if self.rules.profile == "past" else []
         choices = (*found, *(f"buy[{place}]" for place in places)) if self.rules.choices else ()
-        return Observation((Message(Role.USER, text),), system=brief, choices=choices)
+        return Observation((Message(Role.USER, text),), system=system, choices=choices)
 
 
 def _features(product: Product) -> str:

@@ -1,10 +1,10 @@
 """What moves the buyer: a conditional logit of recorded choices on place, badges, price, rating and reviews.
 
-The model of ACES (Allouah et al. 2025, arXiv:2508.02630), after McFadden (1974): the probability of a product is the
-softmax of a linear utility over its shelf. As everything is randomised, the coefficients are effects, not correlations.
-The features are those of ACES: the first row, every column but the last, the three badges, the logarithm of the price,
-stars, and the logarithm of one more than the reviews. It differs in that products are new on every shelf, so that their
-fixed effects have no place, and that what the product is worth to its user can be one of the features.
+The model is that of ACES (Allouah et al. 2025, arXiv:2508.02630), after McFadden (1974): the probability of a product
+is the softmax of a linear utility over its shelf. As everything is randomised, the coefficients are effects, not
+correlations. The features are those of ACES: the first row, every column but the last, the three badges, the logarithm
+of the price, stars, and the logarithm of one more than the reviews. It differs in that products are new on every shelf,
+so that their fixed effects have no place, and that what the product is worth to its user can be one of the features.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Readout:
-    """Coefficients by name with their standard errors, of so many choices."""
+    """The coefficients by name with their standard errors, and the number of choices."""
 
     names: tuple[str, ...]
     coefficients: Floats  # (F,)
@@ -46,7 +46,7 @@ class Readout:
 
     @property
     def pseudo_r2(self) -> float:
-        """McFadden's: how much of the log-likelihood of chance is explained."""
+        """Returns McFadden's pseudo R2: how much of the log-likelihood of chance is explained."""
         return 1.0 - self.log_likelihood / self.null
 
     def coefficient(self, name: str) -> float:
@@ -56,7 +56,7 @@ class Readout:
         return float(self.errors[self.names.index(name)])
 
     def share(self, name: str, products: int) -> float:
-        """How often one product with one more of a feature is chosen among others that are alike but for that."""
+        """Returns how often a product with one more of a feature is chosen among others that are equal but for that."""
         weight = float(np.exp(self.coefficient(name)))
         return weight / (weight + products - 1)
 
@@ -69,7 +69,7 @@ class Readout:
 
 
 def choices(episodes: Iterable[Episode]) -> list[Choice]:
-    """The purchases of recorded plays of markets; plays without one, or with an error, are left out."""
+    """Returns the purchases of recorded episodes of markets; episodes without one, or with an error, are left out."""
     found = []
     for episode in episodes:
         if episode.task.env != "market" or episode.error is not None:
@@ -84,7 +84,7 @@ def choices(episodes: Iterable[Episode]) -> list[Choice]:
 
 
 def features(shelf: Shelf, *, worth: bool = False) -> tuple[tuple[str, ...], Floats]:
-    """The names of the features, and their values for each product (P, F)."""
+    """Returns the names of the features, and their values for each product: (P, F)."""
     places = np.arange(len(shelf.products))
     named = {"row_1": places < shelf.columns}
     named |= {f"column_{column + 1}": places % shelf.columns == column for column in range(shelf.columns - 1)}
@@ -103,7 +103,7 @@ def features(shelf: Shelf, *, worth: bool = False) -> tuple[tuple[str, ...], Flo
 
 
 def read(taken: Sequence[Choice], *, worth: bool = False) -> Readout:
-    """The read-out of choices; with `worth` what products are worth to their users is a feature too.
+    """Fits the model to choices; with `worth`, what products are worth to their users is a feature too.
 
     Features that never vary on any shelf (badges where there are none, the row of a single row) are left out.
     """
@@ -123,9 +123,9 @@ def read(taken: Sequence[Choice], *, worth: bool = False) -> Readout:
 
 
 def fit(names: tuple[str, ...], shelves: Sequence[Floats], taken: Sequence[int]) -> Readout:
-    """The maximum of the conditional logit's likelihood, by Newton's method, with errors from the observed information.
+    """Maximises the conditional logit's likelihood by Newton's method, with errors from the observed information.
 
-    `shelves` are the features of each choice's products, (P, F), P as it may.
+    `shelves` are the features of each choice's products, (P, F), where P may differ.
     """
     width = max(len(values) for values in shelves)
     there = np.stack([np.arange(width) < len(values) for values in shelves])  # (C, P)
@@ -158,7 +158,7 @@ def fit(names: tuple[str, ...], shelves: Sequence[Floats], taken: Sequence[int])
 
 
 def _likelihood(beta: Floats, x: Floats, there: NDArray[np.bool_], chosen: Floats):
-    """The log-likelihood, its gradient (F,), and the negative of its second derivative (F, F)."""
+    """Returns the log-likelihood, its gradient (F,), and the negative of its second derivative (F, F)."""
     utility = np.where(there, x @ beta, -np.inf)  # (C, P)
     highest = utility.max(axis=1, keepdims=True)
     weight = np.exp(utility - highest)

@@ -1,8 +1,8 @@
-"""Shelves of one kind of product each, and users to whom some of it matters; all of it randomised from a seed.
+"""Shelves of one kind of product each, and users' preferences; all of it randomised from a seed.
 
 Position, badges, price, rating and number of reviews are drawn independently of each other and of everything else, so
-that what moves a buyer can be read off its choices (see `readout`). To the user only price, stars and features can be
-worth something: never the position, a badge, a brand or the number of reviews.
+that what moves a buyer can be estimated from its choices (see `readout`). Only price, stars and features can be worth
+something to the user: never the position, a badge, a brand or the number of reviews.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class Shelf:
 
     @property
     def aspects(self) -> tuple[str, ...]:
-        """What can matter."""
+        """Returns the aspects that can matter."""
         return ("price", "stars", *self.kind.features)
 
     def value(self, product: Product, aspect: str) -> float:
-        """How good a product is in one aspect, 0 to 1."""
+        """Returns how good a product is in one aspect, 0 to 1."""
         if aspect == "price":
             low, high = self.kind.prices
             return (high - product.price) / (high - low)
@@ -89,7 +89,9 @@ class Shelf:
 
     @cached_property
     def worth(self) -> tuple[float, ...]:
-        """Every product's points on a scale where the shelf's average is 0 and its best product is 1; at least -1."""
+        """Returns every product's points on a scale where the shelf's average is 0 and its best product is 1; at least
+        -1.
+        """
         points = [self.points(product) for product in self.products]
         mean = sum(points) / len(points)
         return tuple(max(-1.0, (one - mean) / (max(points) - mean)) if max(points) > mean else 0.0 for one in points)
@@ -99,7 +101,7 @@ class Shelf:
         return max(range(len(self.products)), key=self.worth.__getitem__)
 
     def told(self, aspect: str) -> str:
-        """How much an aspect matters, in words and points."""
+        """Returns how much an aspect matters, in words and points."""
         if aspect not in self.weights:
             return f"{aspect}: not at all"
         low, high = self.kind.prices
@@ -110,7 +112,9 @@ class Shelf:
 
 @lru_cache(256)  # a group plays one task many times
 def shelf(seed: int, size: tuple[tuple[str, Any], ...]) -> Shelf:
-    """The shelf of a seed, whose best product is clearly the best; `size` has the fields of `Market` that shape it."""
+    """Returns the shelf of a seed, whose best product is clearly the best; `size` has the fields of `Market` that shape
+    it.
+    """
     fields = dict(size)
     rng = random.Random(f"market {seed}")
     for _ in range(10_000):

@@ -1,8 +1,12 @@
-"""An arena of repeated matrix games: two players choose at once, again and again, and are paid by a table.
+"""Repeated matrix games: in each round two players choose an action at the same time and are paid by a payoff matrix.
 
-Ours; the games are the textbook ones, and the opponents those of Axelrod's tournaments and their kin (Axelrod 1984;
-Nowak and Sigmund 1993 for Pavlov; Brown 1951 for fictitious play). Against an opponent of the world's the reward says
-how much of what can be won from it was won, which dynamic programming knows.
+A task fixes the game, the opponent and the agent's seat. An action is one of the game's actions; the observation tells
+both actions and payoffs of the last round. The episode ends after `rounds` rounds, and the reward comes at its end.
+Against an opponent of the world the reward says how much of what can be won from this opponent was won, which dynamic
+programming computes; in self-play it is the mean payoff, scaled to [-1, 1].
+
+Ours. The games are the textbook ones, the opponents those of Axelrod's tournaments and related ones (Axelrod 1984;
+Nowak and Sigmund 1993 for Pavlov; Brown 1951 for fictitious play).
 """
 
 from __future__ import annotations
@@ -18,14 +22,14 @@ from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.tasks.splits import of_task, tasks_of
 from sojourn.types import Task
 from sojourn_worlds.matrix.opponents import OPPONENTS, Opponent, Payoffs, outlook
-from sojourn_worlds.table import Table, pick
+from sojourn_worlds.turn_based import TurnBasedEnv, pick
 
 SEATS = ("row", "column")
 
 
 @dataclass(frozen=True)
 class Rules:
-    """A game: what can be said, the first the friendly one where there is one, and what each player is paid."""
+    """A game: its actions, the cooperative one first where there is one, and the payoffs of both players."""
 
     actions: tuple[str, ...]
     row: Payoffs
@@ -35,14 +39,14 @@ class Rules:
         return self.row if seat == "row" else self.column
 
 
-def _alike(first: str, second: str, payoffs: Payoffs) -> Rules:
+def _symmetric(first: str, second: str, payoffs: Payoffs) -> Rules:
     return Rules((first, second), payoffs, payoffs)
 
 
 GAMES = {
-    "prisoners_dilemma": _alike("cooperate", "defect", ((3, 0), (5, 1))),
-    "stag_hunt": _alike("stag", "hare", ((4, 0), (3, 2))),
-    "chicken": _alike("swerve", "straight", ((3, 1), (4, 0))),
+    "prisoners_dilemma": _symmetric("cooperate", "defect", ((3, 0), (5, 1))),
+    "stag_hunt": _symmetric("stag", "hare", ((4, 0), (3, 2))),
+    "chicken": _symmetric("swerve", "straight", ((3, 1), (4, 0))),
     "matching_pennies": Rules(("heads", "tails"), ((1, -1), (-1, 1)), ((-1, 1), (1, -1))),
     "battle_of_the_sexes": Rules(("opera", "football"), ((3, 0), (0, 2)), ((2, 0), (0, 3))),
 }
@@ -51,14 +55,16 @@ NAMES = (*GAMES, "random")
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """Repeated matrix games of `rounds`. `game`: one of the textbook's, "random" (three actions, payoffs drawn by
-    seed), or "any" (one of these, by seed). `neutral` calls the actions a, b, c, so that no name gives the game away.
+    """Repeated matrix games of `rounds` rounds against an opponent, or in self-play.
 
-    `opponent`: a player of the world's (see `Opponent`; "random" tosses its coins by seed), "any" (one of these, by
-    seed; which one has to be found out), or "self", where the policy sits in both seats. Against the world's, the seat
-    follows from the seed, the reward is 0 for the worst that can be done against this opponent and 1 for the best, and
-    a play succeeds with `threshold` or more. The expert knows the opponent, its coins too. In "self" each is paid its
-    mean payoff on a scale where the game's lowest is -1 and its highest 1.
+    `game`: one of the textbook games, "random" (three actions, payoffs drawn by seed), or "any" (one of these, by
+    seed). `neutral` calls the actions a, b, c, so that no name gives the game away.
+
+    `opponent`: a player of the world (see `Opponent`; "random" draws from the seed), "any" (one of these, by seed; the
+    agent has to find out which), or "self", where the policy sits in both seats. Against an opponent of the world the
+    seat follows from the seed, the reward is 0 for the worst that can be done against it and 1 for the best, and an
+    episode is a success with `threshold` or more. The expert knows the opponent and its random draws. In "self" each
+    seat is paid its mean payoff on a scale where the game's lowest payoff is -1 and its highest 1.
     """
 
     about: ClassVar[About] = About(
@@ -88,41 +94,44 @@ class Matrix:
     def tasks(self, split: str) -> Sequence[Task]:
         return tasks_of("matrix", self, split)
 
-    def make(self, task: Task) -> Table:
-        own = of_task(self, task)
+    def make(self, task: Task) -> TurnBasedEnv:
+        config = of_task(self, task)
         rng = random.Random(f"matrix {task.seed}")
-        game = rng.choice(NAMES) if own.game == "any" else own.game
-        if own.opponent == "self":
+        game = rng.choice(NAMES) if config.game == "any" else config.game
+        if config.opponent == "self":
             rules = GAMES[game] if game in GAMES else _drawn(task.seed, 0)
-            return Table(Match(own, task.seed, _called(rules, own.neutral)), choices=own.choices, advised=False)
-        name = rng.choice(OPPONENTS) if own.opponent == "any" else own.opponent
+            match = Match(config, task.seed, _with_neutral_names(rules, config.neutral))
+            return TurnBasedEnv(match, choices=config.choices, has_expert=False)
+        name = rng.choice(OPPONENTS) if config.opponent == "any" else config.opponent
         seat, other = rng.sample(SEATS, 2)
         for attempt in count():
-            rules = _called(GAMES[game] if game in GAMES else _drawn(task.seed, attempt), own.neutral)
-            match = Match(own, task.seed, rules, seat, Opponent(name, rules.of(other), task.seed))
+            rules = _with_neutral_names(GAMES[game] if game in GAMES else _drawn(task.seed, attempt), config.neutral)
+            match = Match(config, task.seed, rules, seat, Opponent(name, rules.of(other), task.seed))
             first = match.outlook()
-            if first.most > first.least:  # there is something to play for
-                return Table(match, {other: _scripted}, alone=seat, choices=own.choices)
+            if first.best_points > first.worst_points:  # there is something to play for
+                return TurnBasedEnv(match, {other: _scripted}, policy_seat=seat, choices=config.choices)
         raise AssertionError("unreachable: count() does not end")
 
 
 @dataclass
 class Match:
+    """The state of one episode: the actions of both players in the rounds so far."""
+
     config: Matrix
     seed: int
     rules: Rules
-    alone: str = ""  # the policy's seat, where the world plays the other
+    policy_seat: str = ""  # empty where the policy has both seats
     opponent: Opponent | None = None
     played: list[tuple[int, int]] = field(default_factory=list)  # the actions of row and column, by round
-    hidden: int | None = None  # what row has said in this round, which column does not know yet
+    row_action: int | None = None  # row's action in this round, which column does not know yet
 
     @property
-    def mover(self) -> str | None:
+    def current_seat(self) -> str | None:
         if len(self.played) == self.config.rounds:
             return None
-        return "row" if self.hidden is None else "column"
+        return "row" if self.row_action is None else "column"
 
-    def brief(self, seat: str) -> str:
+    def system_prompt(self, seat: str) -> str:
         actions, payoffs = self.rules.actions, self.rules.of(seat)
         other = self.rules.of("column" if seat == "row" else "row")
         table = [
@@ -136,69 +145,76 @@ class Match:
             f"unseen: {listed}. {' '.join(table)} Get as many points as you can. Say {listed}."
         )
 
-    def view(self, seat: str) -> str:
+    def observe(self, seat: str) -> str:
         round_ = f"Round {len(self.played) + 1} of {self.config.rounds}."
         if not self.played:
             return round_
         row, column = self.played[-1]
-        own, other = (row, column) if seat == "row" else (column, row)
+        own_action, their_action = (row, column) if seat == "row" else (column, row)
         paid, theirs = self._paid(self.played[-1], seat), self._paid(self.played[-1], _other(seat))
-        said = f"You: {self.rules.actions[own]}, they: {self.rules.actions[other]}."
-        return f"{said} You get {paid}, they get {theirs}. {round_}"
+        last_round = f"You: {self.rules.actions[own_action]}, they: {self.rules.actions[their_action]}."
+        return f"{last_round} You get {paid}, they get {theirs}. {round_}"
 
     def choices(self) -> Sequence[str]:
         return self.rules.actions
 
-    def play(self, said: str) -> Mapping[str, float]:
-        chosen = pick(said, self.rules.actions)
-        if self.hidden is None:
-            self.hidden = chosen
+    def act(self, action: str) -> Mapping[str, float]:
+        chosen = pick(action, self.rules.actions)
+        if self.row_action is None:
+            self.row_action = chosen
             return {}
-        self.played.append((self.hidden, chosen))
-        self.hidden = None
-        if self.mover is not None:
+        self.played.append((self.row_action, chosen))
+        self.row_action = None
+        if self.current_seat is not None:
             return {}
-        return {self.alone: self.reward(self.alone)} if self.alone else {seat: self.reward(seat) for seat in SEATS}
+        return (
+            {self.policy_seat: self.reward(self.policy_seat)}
+            if self.policy_seat
+            else {seat: self.reward(seat) for seat in SEATS}
+        )
 
     def points(self, seat: str) -> int:
         return sum(self._paid(pair, seat) for pair in self.played)
 
     def reward(self, seat: str) -> float:
         if self.opponent is not None:
-            most, least, _ = outlook(self.opponent, self.rules.of(seat), self.config.rounds)[0][self.opponent.begin()]
-            return (self.points(seat) - least) / (most - least)
+            outlooks = outlook(self.opponent, self.rules.of(seat), self.config.rounds)
+            best, worst, _ = outlooks[0][self.opponent.begin()]
+            return (self.points(seat) - worst) / (best - worst)
         payoffs = [paid for table in (self.rules.row, self.rules.column) for row in table for paid in row]
         low, high = min(payoffs), max(payoffs)
         return 2 * (self.points(seat) / len(self.played) - low) / (high - low) - 1
 
     def success(self) -> bool:
-        return self.reward(self.alone) >= self.config.threshold - 1e-9
+        return self.reward(self.policy_seat) >= self.config.threshold - 1e-9
 
     def info(self) -> Mapping[str, float]:
-        """Points so far, and how often both have said the first action."""
+        """Returns the points so far, and in how many rounds both players chose the first action."""
         friendly = sum(pair == (0, 0) for pair in self.played)
         return {"row": float(self.points("row")), "column": float(self.points("column")), "both_first": float(friendly)}
 
-    def key(self) -> str:
-        said = "".join(f"{row}{column}" for row, column in self.played)
-        return f"matrix/{self.seed}/{said}/{self.mover}"  # not what is hidden: the mover does not know it
+    def state_key(self) -> str:
+        """Leaves out row's action in this round, which column does not know."""
+        rounds_played = "".join(f"{row}{column}" for row, column in self.played)
+        return f"matrix/{self.seed}/{rounds_played}/{self.current_seat}"
 
     def outlook(self) -> Any:
+        """Returns what the agent can still win from here."""
         assert self.opponent is not None
-        found = outlook(self.opponent, self.rules.of(self.alone), self.config.rounds)
-        return found[len(self.played)][self.thinks()]
+        outlooks = outlook(self.opponent, self.rules.of(self.policy_seat), self.config.rounds)
+        return outlooks[len(self.played)][self.opponent_state()]
 
-    def thinks(self) -> Any:
-        """The state that the opponent is in."""
+    def opponent_state(self) -> Any:
+        """Returns the state of the opponent's automaton."""
         assert self.opponent is not None
         state = self.opponent.begin()
         for row, column in self.played:
-            own, other = (column, row) if self.alone == "row" else (row, column)
-            state = self.opponent.after(state, own, other)
+            own_action, their_action = (column, row) if self.policy_seat == "row" else (row, column)
+            state = self.opponent.after(state, own_action, their_action)
         return state
 
     def expert(self) -> str:
-        return self.rules.actions[self.outlook().best]
+        return self.rules.actions[self.outlook().best_action]
 
     def _paid(self, pair: tuple[int, int], seat: str) -> int:
         row, column = pair
@@ -207,14 +223,14 @@ class Match:
 
 def _scripted(match: Match) -> str:
     assert match.opponent is not None
-    return match.rules.actions[match.opponent.act(match.thinks(), len(match.played))]
+    return match.rules.actions[match.opponent.act(match.opponent_state(), len(match.played))]
 
 
 def _other(seat: str) -> str:
     return "column" if seat == "row" else "row"
 
 
-def _called(rules: Rules, neutral: bool) -> Rules:
+def _with_neutral_names(rules: Rules, neutral: bool) -> Rules:
     return Rules(tuple("abc"[: len(rules.actions)]), rules.row, rules.column) if neutral else rules
 
 

@@ -1,4 +1,4 @@
-"""Those who play against the agent in repeated games, and how much can be won from each of them."""
+"""The world's players of repeated matrix games, and how many points can be won from each of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 Payoffs = tuple[tuple[int, ...], ...]
-"""What a player is paid, by its own action and the other's."""
+"""A player's payoff, indexed by its own action and then by the other player's."""
 
 OPPONENTS = (
     "tit_for_tat", "always_cooperate", "always_defect", "grim", "pavlov", "fictitious_play", "random",
@@ -17,12 +17,14 @@ OPPONENTS = (
 
 @dataclass(frozen=True)
 class Opponent:
-    """A player that is an automaton: what it does follows from its state, which follows from what was done.
+    """A player that is a finite automaton: its action follows from its state, and its state from the actions of both
+    players.
 
-    "tit_for_tat" begins with the first action and then repeats the other's last; "grim" says the first until the other
-    has said anything else, and the second ever after; "pavlov" begins with the first and goes on to the next action
-    whenever it was paid less than the mean of its payoffs; "fictitious_play" answers best to how often the other has
-    said what, with the first action where several are best; "random" tosses coins that follow from `seed` alone.
+    "tit_for_tat" begins with the first action and then repeats the other's last one. "grim" plays the first action
+    until the other has played anything else, and the second ever after. "pavlov" begins with the first action and moves
+    on to the next one whenever it was paid less than the mean of its payoffs. "fictitious_play" answers best to the
+    frequencies of the other's actions, with the first action among equals. "random" draws actions that follow from
+    `seed` alone.
     """
 
     name: str
@@ -35,7 +37,7 @@ class Opponent:
         return 0
 
     def act(self, state: Any, number: int) -> int:
-        """Its action in the round of that number."""
+        """Returns its action in the round of that number."""
         match self.name:
             case "always_cooperate":
                 return 0
@@ -49,7 +51,7 @@ class Opponent:
         return state
 
     def after(self, state: Any, own: int, other: int) -> Any:
-        """Its state after a round."""
+        """Returns its state after a round."""
         match self.name:
             case "tit_for_tat":
                 return other
@@ -65,17 +67,19 @@ class Opponent:
 
 
 class Outlook(NamedTuple):
-    """The most and the least that can still be won, and the action that wins most."""
+    """The largest and the smallest number of points that can still be won, and the action that wins the most."""
 
-    most: int
-    least: int
-    best: int
+    best_points: int
+    worst_points: int
+    best_action: int
 
 
 @lru_cache(32)  # a group plays one task many times
 def outlook(opponent: Opponent, payoffs: Payoffs, rounds: int) -> list[dict[Any, Outlook]]:
-    """For every round and state of the opponent's that can be reached, what the rest of the match can bring to a player
-    of these payoffs: dynamic programming, from the last round back."""
+    """Returns, for every round and reachable state of the opponent, what a player with these payoffs can still win.
+
+    Computed by dynamic programming, from the last round back.
+    """
     reached: list[set[Any]] = [{opponent.begin()}]
     for number in range(rounds - 1):
         reached.append(
@@ -85,16 +89,16 @@ def outlook(opponent: Opponent, payoffs: Payoffs, rounds: int) -> list[dict[Any,
                 for own in range(len(payoffs))
             }
         )
-    found: list[dict[Any, Outlook]] = [{} for _ in range(rounds)]
+    outlooks: list[dict[Any, Outlook]] = [{} for _ in range(rounds)]
     for number in reversed(range(rounds)):
         for state in reached[number]:
             theirs = opponent.act(state, number)
-            most, least = [], []
+            best_points, worst_points = [], []
             for own, row in enumerate(payoffs):
                 then = Outlook(0, 0, 0)
                 if number + 1 < rounds:
-                    then = found[number + 1][opponent.after(state, theirs, own)]
-                most.append(row[theirs] + then.most)
-                least.append(row[theirs] + then.least)
-            found[number][state] = Outlook(max(most), min(least), most.index(max(most)))
-    return found
+                    then = outlooks[number + 1][opponent.after(state, theirs, own)]
+                best_points.append(row[theirs] + then.best_points)
+                worst_points.append(row[theirs] + then.worst_points)
+            outlooks[number][state] = Outlook(max(best_points), min(worst_points), best_points.index(max(best_points)))
+    return outlooks

@@ -1,4 +1,4 @@
-"""MiniWoB++ tasks in one shared Chromium; nothing heavy is imported before `MiniWoB.open`."""
+"""MiniWoB++: small web tasks in one shared Chromium. Nothing heavy is imported before `MiniWoB.open`."""
 
 from sojourn_worlds.miniwob.family import MiniWoB
 

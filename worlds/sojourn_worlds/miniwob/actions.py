@@ -1,10 +1,10 @@
-"""The action language: one line, one verb, words copied from the page.
+"""The action language: one line, one verb, names copied from the page.
 
     click Ok            click 80,120          type Username "bob"     type "ls"         select red
     press Enter         scroll down [NAME]    hover NAME              drag A to B       wait
 
-Brackets do as well: `click(Ok)`, `type(3, "bob")`, `drag(4, 5)`.
-Parsing is strict and happens before anything touches the page, so a malformed action leaves the world unchanged.
+Calls in brackets are understood too: `click(Ok)`, `type(3, "bob")`, `drag(4, 5)`. Parsing is strict and happens before
+anything touches the page, so a malformed action leaves the world unchanged.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ KEYS = (
     *("Control+A", "Control+C", "Control+X", "Control+V"),
 )
 WIDTH, HEIGHT = 160, 210  # the task area; what is beside it (the reward display) cannot be reached
-LONGEST_TEXT = 1000
-LONGEST_ACTION = 2000
+MAX_TEXT_CHARS = 1000
+MAX_ACTION_CHARS = 2000
 
 
 @dataclass(frozen=True)
@@ -44,22 +44,22 @@ class Action:
     text: str = ""
 
 
-def parse(said: str, page: Page) -> Action:
-    """Read what the agent said against the page that it saw; raises `ActionError` when that is not possible."""
-    line = said.strip()
-    if len(line) > LONGEST_ACTION:
-        raise ActionError(f"The action has {len(line)} characters; at most {LONGEST_ACTION} can be read.")
+def parse(text: str, page: Page) -> Action:
+    """Parses an action against the page that the agent saw; raises `ActionError` where that is not possible."""
+    line = text.strip()
+    if len(line) > MAX_ACTION_CHARS:
+        raise ActionError(f"The action has {len(line)} characters; at most {MAX_ACTION_CHARS} can be read.")
     if "\n" in line:
         raise ActionError("Say one action on one line.")
     call = re.fullmatch(r"([a-z]+)\((.*)\)", line)
-    verb, rest = (call[1], _unbracketed(call[1], call[2])) if call else line.partition(" ")[::2]
+    verb, rest = (call[1], _without_brackets(call[1], call[2])) if call else line.partition(" ")[::2]
     if verb not in VERBS:
         raise ActionError(f"{verb[:20]!r} is no action: use {', '.join(VERBS)}.")
     return VERBS[verb](rest.strip(), page)
 
 
-def _unbracketed(verb: str, inner: str) -> str:
-    """What stands in brackets, as it is said without them."""
+def _without_brackets(verb: str, inner: str) -> str:
+    """Returns the arguments of a call in brackets in the form that they have without brackets."""
     if verb == "type":
         return re.sub(r'^([^"]+?), *"', r'\1 "', inner)
     return re.sub(r", *", " to ", inner, count=1) if verb == "drag" and " to " not in inner else inner
@@ -71,9 +71,9 @@ def _target(label: str, page: Page, *, option: bool = False, disabled: bool = Fa
         return _point(int(point[1]), int(point[2]))
     known = [element for element in page.elements if (element.role == "option") == option]
     for match in (_exact, _with_role, _any_case):
-        found = [element for element in known if match(element, label)]
-        if len(found) == 1 or (found and match is _exact):
-            return found[0] if disabled else _enabled(found[0])
+        matches = [element for element in known if match(element, label)]
+        if len(matches) == 1 or (matches and match is _exact):
+            return matches[0] if disabled else _enabled(matches[0])
     near = difflib.get_close_matches(label, [element.label for element in known], n=1, cutoff=0.6)
     hint = f" Did you mean {near[0]}?" if near else ""
     raise ActionError(f"There is no {label[:40]!r} to {'select' if option else 'use'} on the page.{hint}")
@@ -103,36 +103,36 @@ def _enabled(element: Element) -> Element:
     return element
 
 
-def _needs(rest: str, usage: str) -> str:
+def _require(rest: str, usage: str) -> str:
     if not rest:
         raise ActionError(f"Say: {usage}")
     return rest
 
 
 def _click(rest: str, page: Page) -> Action:
-    return Action(verb="click", target=_target(_needs(rest, "click NAME"), page))
+    return Action(verb="click", target=_target(_require(rest, "click NAME"), page))
 
 
 def _hover(rest: str, page: Page) -> Action:
-    return Action(verb="hover", target=_target(_needs(rest, "hover NAME"), page))
+    return Action(verb="hover", target=_target(_require(rest, "hover NAME"), page))
 
 
 def _type(rest: str, page: Page) -> Action:
-    said = re.fullmatch(r'(?:(?P<label>.+?) )?"(?P<text>.*)"', rest)
-    if not said:
+    match = re.fullmatch(r'(?:(?P<label>.+?) )?"(?P<text>.*)"', rest)
+    if not match:
         raise ActionError('Say: type NAME "text"')
-    if len(said["text"]) > LONGEST_TEXT:
-        raise ActionError(f"The text has {len(said['text'])} characters; at most {LONGEST_TEXT} can be typed.")
-    if said["label"] is None:
-        return Action(verb="type", text=said["text"])
-    target = _target(said["label"], page)
+    if len(match["text"]) > MAX_TEXT_CHARS:
+        raise ActionError(f"The text has {len(match['text'])} characters; at most {MAX_TEXT_CHARS} can be typed.")
+    if match["label"] is None:
+        return Action(verb="type", text=match["text"])
+    target = _target(match["label"], page)
     if isinstance(target, Element) and target.role not in FIELDS:
         raise ActionError(f"{target.label[:40]} is a {target.role}: nothing can be typed into it.")
-    return Action(verb="type", target=target, text=said["text"])
+    return Action(verb="type", target=target, text=match["text"])
 
 
 def _select(rest: str, page: Page) -> Action:
-    return Action(verb="select", target=_target(_needs(rest, "select OPTION"), page, option=True))
+    return Action(verb="select", target=_target(_require(rest, "select OPTION"), page, option=True))
 
 
 def _press(rest: str, page: Page) -> Action:
@@ -142,13 +142,13 @@ def _press(rest: str, page: Page) -> Action:
 
 
 def _scroll(rest: str, page: Page) -> Action:
-    way, _, label = rest.partition(" ")
-    if way not in ("up", "down"):
+    direction, _, label = rest.partition(" ")
+    if direction not in ("up", "down"):
         raise ActionError("Say: scroll up, or: scroll down")
     target = _target(label, page, disabled=True) if label else None
     if isinstance(target, Point):
         raise ActionError("Scroll something by its name, or the page without one.")
-    return Action(verb="scroll", target=target, text=way)
+    return Action(verb="scroll", target=target, text=direction)
 
 
 def _drag(rest: str, page: Page) -> Action:

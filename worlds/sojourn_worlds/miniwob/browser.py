@@ -1,9 +1,9 @@
 """One Chromium for all episodes: a pool of contexts behind a semaphore, and a loopback server of the task pages.
 
-A seat is a context with one page, whose requests reach that server and nothing else. Seats are used again by later
-episodes (a context costs 0.25 s), preferably by an episode of the page that they already show. A seat left unsound, by
-a crash, a timeout or a cancelled action, or in which something was refused or opened, is thrown away; a browser that
-died is launched again by the next episode that needs it.
+A `Tab` is a context with one page, whose requests reach that server and nothing else. Tabs are reused by later episodes
+(a new context costs 0.25 s), preferably by an episode of the page that they already show. A tab that a crash, a timeout
+or a cancelled action interrupted, or in which something was refused or opened, is closed; a browser that died is
+launched again by the next episode that needs it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sojourn.envs.chromium import BlockingProxy, is_responsive, launch
-from sojourn.errors import InfrastructureError, MissingExtraError
+from sojourn.envs.chromium import BlockingProxy, find_chromium, is_responsive, launch
+from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError
+from sojourn_worlds.miniwob.facts import html_folder
 from sojourn_worlds.miniwob.script import INIT_SCRIPT
 from sojourn_worlds.miniwob.serve import PagesServer
 
@@ -27,8 +28,9 @@ CLOSING_S = 5.0
 
 
 @dataclass(eq=False)
-class Seat:
-    """One context with one page; `shows` is the task page that it has loaded, `sound` whether it may be used again.
+class Tab:
+    """One context with one page; `task_page` is the task page that it has loaded, `reusable` whether it may be used
+    again.
 
     `tainted` is set for good by whatever a page opens (a page, a worker), and `crashed` by the end of its renderer.
     """
@@ -37,8 +39,8 @@ class Seat:
     page: Page
     browser: Browser
     wall: BlockingProxy
-    shows: str = ""
-    sound: bool = True
+    task_page: str = ""
+    reusable: bool = True
     tainted: bool = False
     crashed: bool = False
     verbs: JSHandle | None = None
@@ -55,19 +57,19 @@ class Seat:
         self.tainted = self.crashed = True
 
     async def goto(self, url: str) -> None:
-        """Loads a page, and takes the verbs of our script from it, so that nothing in it can use them."""
-        self.shows = ""
+        """Loads a page, and takes the functions of our script out of it, so that nothing in the page can use them."""
+        self.task_page = ""
         await self.page.goto(url, wait_until="load")
         self.verbs = await self.page.evaluate_handle("() => __sojourn()")
 
     async def call(self, function: str, *arguments: Any) -> Any:
-        """What one of the verbs returns."""
+        """Calls one of the functions of our script and returns its result."""
         assert self.verbs is not None
         return await self.verbs.evaluate("(verbs, [f, ...a]) => verbs[f](...a)", [function, *arguments])
 
 
 class Chromium:
-    """The pool. `errors` are what Playwright raises; it is imported here only, when the world is opened."""
+    """The pool of tabs. `errors` are the exceptions of Playwright, which is imported only when the world is opened."""
 
     def __init__(self, chromium: str, contexts: int, folder: Path) -> None:
         try:
@@ -78,15 +80,15 @@ class Chromium:
         self._executable = chromium
         self._slots = asyncio.Semaphore(contexts)
         self._launching = asyncio.Lock()
-        self._idle: list[Seat] = []
-        self._chores: set[asyncio.Task[Any]] = set()
+        self._idle: list[Tab] = []
+        self._background_tasks: set[asyncio.Task[Any]] = set()
         self._walls: set[BlockingProxy] = set()
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
         self.server = PagesServer(folder)
 
     async def open(self) -> None:
-        """Serve the pages and launch the browser; where whoever waits is cancelled, end both again."""
+        """Serves the pages and launches the browser; where the caller is cancelled, it closes both again."""
         opening = asyncio.ensure_future(self._open())
         try:
             await asyncio.shield(opening)
@@ -101,11 +103,11 @@ class Chromium:
     async def _give_up(self, opening: asyncio.Future[None]) -> None:
         await asyncio.wait({opening})
         if not opening.cancelled():
-            opening.exception()  # heard here, as nobody else does
+            opening.exception()  # retrieved here, as nobody else awaits it
         await self._close()
 
     async def launch(self) -> Browser:
-        """The browser, launched (again) when it is not there."""
+        """Returns the browser, and launches it (again) when there is none."""
         async with self._launching:
             if self._browser is not None and self._browser.is_connected():
                 return self._browser
@@ -116,68 +118,68 @@ class Chromium:
             self._browser = await launch(playwright, self._executable)
             return self._browser
 
-    async def failed_itself(self, seat: Seat) -> bool:
-        """Whether a failure is the whole browser's, and not that of the seat's page alone."""
-        return not seat.crashed and not await is_responsive(seat.browser, self.errors)
+    async def failed_itself(self, tab: Tab) -> bool:
+        """Returns whether the whole browser failed, and not the tab's page alone."""
+        return not tab.crashed and not await is_responsive(tab.browser, self.errors)
 
-    async def seat(self, page: str) -> Seat:
-        """A seat, as soon as one of the `contexts` is free; `leave` gives it back."""
+    async def acquire(self, page: str) -> Tab:
+        """Returns a tab, as soon as one of the `contexts` is free; `release` gives it back."""
         await self._slots.acquire()
         try:
-            return self._resume(page) or await self._new()
+            return self._resume(page) or await self._new_tab()
         except BaseException:
             self._slots.release()
             raise
 
-    def leave(self, seat: Seat) -> None:
-        """Give a seat back; never waits, so that it cannot be interrupted."""
+    def release(self, tab: Tab) -> None:
+        """Gives a tab back; it never waits, so that it cannot be interrupted."""
         self._slots.release()
-        self._put(seat)
+        self._put(tab)
 
-    def _put(self, seat: Seat) -> None:
-        if self._usable(seat):
-            self._idle.append(seat)
+    def _put(self, tab: Tab) -> None:
+        if self._usable(tab):
+            self._idle.append(tab)
         else:
-            self._later(self._discard(seat))
+            self._in_background(self._discard(tab))
 
-    def _usable(self, seat: Seat) -> bool:
-        clean = seat.sound and not seat.tainted and seat.wall.refused == 0
-        return clean and seat.browser is self._browser and seat.browser.is_connected()
+    def _usable(self, tab: Tab) -> bool:
+        clean = tab.reusable and not tab.tainted and tab.wall.refused == 0
+        return clean and tab.browser is self._browser and tab.browser.is_connected()
 
-    def _resume(self, page: str) -> Seat | None:
-        for seat in [seat for seat in self._idle if not self._usable(seat)]:
-            self._idle.remove(seat)
-            self._later(self._discard(seat))
+    def _resume(self, page: str) -> Tab | None:
+        for tab in [tab for tab in self._idle if not self._usable(tab)]:
+            self._idle.remove(tab)
+            self._in_background(self._discard(tab))
         if not self._idle:
             return None
-        best = next((index for index, seat in enumerate(self._idle) if seat.shows == page), 0)
-        return self._idle.pop(best)
+        index = next((index for index, tab in enumerate(self._idle) if tab.task_page == page), 0)
+        return self._idle.pop(index)
 
-    async def _new(self) -> Seat:
-        making = asyncio.ensure_future(self._make())
+    async def _new_tab(self) -> Tab:
+        creation = asyncio.ensure_future(self._create_tab())
         try:
-            return await asyncio.shield(making)
+            return await asyncio.shield(creation)
         except asyncio.CancelledError:
-            making.add_done_callback(self._adopt)  # nobody waits for it any more: the next episode takes it
+            creation.add_done_callback(self._adopt)  # its caller has gone: the next episode takes it
             raise
         except self.errors as error:
             raise InfrastructureError(f"Chromium gave no new context: {_first_line(error)}") from error
 
-    def _adopt(self, making: asyncio.Future[Seat]) -> None:
-        if not making.cancelled() and making.exception() is None:
-            self._put(making.result())
+    def _adopt(self, creation: asyncio.Future[Tab]) -> None:
+        if not creation.cancelled() and creation.exception() is None:
+            self._put(creation.result())
 
-    async def _make(self) -> Seat:
+    async def _create_tab(self) -> Tab:
         browser = await self.launch()
         try:
-            return await self._make_in(browser)
+            return await self._create_tab_in(browser)
         except self.errors:  # a browser whose driver died still calls itself connected: launch another, once
             async with self._launching:
                 if self._browser is browser:
                     await self._stop()
-            return await self._make_in(await self.launch())
+            return await self._create_tab_in(await self.launch())
 
-    async def _make_in(self, browser: Browser) -> Seat:
+    async def _create_tab_in(self, browser: Browser) -> Tab:
         wall = BlockingProxy()
         await wall.start()
         try:
@@ -188,30 +190,30 @@ class Chromium:
                 **wall.context_options(self.server.address),
             )
             await context.add_init_script(INIT_SCRIPT)
-            seat = Seat(context=context, page=await context.new_page(), browser=browser, wall=wall)
+            tab = Tab(context=context, page=await context.new_page(), browser=browser, wall=wall)
         except BaseException:
             wall.close()
             raise
-        seat.watch()
+        tab.watch()
         self._walls.add(wall)
-        return seat
+        return tab
 
-    def _later(self, chore: Any) -> None:
-        task = asyncio.ensure_future(chore)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
+    def _in_background(self, coroutine: Any) -> None:
+        task = asyncio.ensure_future(coroutine)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
 
-    async def _discard(self, seat: Seat) -> None:
-        """Close a seat; where a page hangs so that it cannot be closed, end its browser."""
+    async def _discard(self, tab: Tab) -> None:
+        """Closes a tab; where a page hangs so that it cannot be closed, ends its browser."""
         try:
-            await asyncio.wait_for(seat.context.close(), CLOSING_S)
+            await asyncio.wait_for(tab.context.close(), CLOSING_S)
         except TimeoutError:
             with suppress(*self.errors):
-                await seat.browser.close()
+                await tab.browser.close()
         except self.errors:
             pass
-        seat.wall.close()
-        self._walls.discard(seat.wall)
+        tab.wall.close()
+        self._walls.discard(tab.wall)
 
     async def _stop(self) -> None:
         browser, playwright, self._browser, self._playwright = self._browser, self._playwright, None, None
@@ -221,12 +223,12 @@ class Chromium:
                     await asyncio.wait_for(part(), CLOSING_S)
 
     async def close(self) -> None:
-        """All of it, also where whoever waits is cancelled."""
+        """Closes all of it, also where the caller is cancelled."""
         await asyncio.shield(self._close())
 
     async def _close(self) -> None:
-        if self._chores:
-            await asyncio.gather(*self._chores, return_exceptions=True)
+        if self._background_tasks:
+            await asyncio.gather(*self._background_tasks, return_exceptions=True)
         self._idle = []
         async with self._launching:
             await self._stop()
@@ -234,6 +236,18 @@ class Chromium:
             wall.close()
         self._walls.clear()
         self.server.close()
+
+
+async def open_chromium(chromium: str | None, contexts: int) -> Chromium:
+    """Serves the pages of `miniwob` and launches Chromium; raises `ConfigError` where it does not start."""
+    program = find_chromium(chromium)
+    pool = Chromium(program, contexts, html_folder())
+    try:
+        await pool.open()
+    except pool.errors as error:
+        await pool.close()
+        raise ConfigError(f"{program} does not start as Chromium: {str(error).splitlines()[0]}") from error
+    return pool
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""What is known about the task pages that `miniwob` ships (MiniWoB++, Liu et al. 2018, arXiv:1802.08802)."""
+"""Facts about the task pages that `miniwob` ships (MiniWoB++, Liu et al. 2018, arXiv:1802.08802)."""
 
 from __future__ import annotations
 
@@ -80,21 +80,24 @@ PARTIAL = frozenset(
 
 @cache
 def html_folder() -> Path:
-    """The folder that is served: it holds `miniwob/*.html` and what they load."""
-    found = importlib.util.find_spec("miniwob")
-    if found is None or not found.submodule_search_locations:
+    """Returns the folder that is served: it holds `miniwob/*.html` and what they load."""
+    spec = importlib.util.find_spec("miniwob")
+    if spec is None or not spec.submodule_search_locations:
         raise MissingExtraError("the miniwob world needs the package `miniwob`: pip install 'sojourn-worlds[miniwob]'")
-    return Path(next(iter(found.submodule_search_locations))) / "html"
+    return Path(next(iter(spec.submodule_search_locations))) / "html"
 
 
 @cache
 def page_names() -> tuple[str, ...]:
-    """Every task page that the package ships, sorted."""
+    """Returns the names of all task pages that the package ships, sorted."""
     return tuple(sorted(path.stem for path in (html_folder() / "miniwob").glob("*.html")))
 
 
-def chosen(pages: tuple[str, ...]) -> tuple[str, ...]:
-    """The pages that a config names, by themselves or by family; "experts" are those with one, `()` and "all" all."""
+def expand_pages(pages: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the pages that a config names, by themselves or by family.
+
+    "experts" stands for the pages with an expert policy, `()` and "all" for all pages.
+    """
     known = page_names()
     groups = {**FAMILIES, "all": known, "experts": tuple(EXPERTS)}
     for page in pages:

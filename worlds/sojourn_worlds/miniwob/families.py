@@ -1,4 +1,4 @@
-"""Which skill each page is about: a table of ours, for tags, curricula and tables of results by skill."""
+"""The skill that each page needs: a table of ours, for tags, curricula and tables of results by skill."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 
 
 def family_of(page: str) -> str:
-    """The family of a page; "other" for one that a later version of the package adds."""
+    """Returns the family of a page; "other" for a page that a later version of the package adds."""
     return next((name for name, pages in FAMILIES.items() if page in pages), "other")

@@ -1,9 +1,14 @@
-"""MiniWoB++: 130 small web tasks, in Chromium (Shi et al. 2017; Liu et al. 2018, arXiv:1802.08802; package `miniwob`).
+"""MiniWoB++: 130 small web tasks in Chromium (Shi et al. 2017; Liu et al. 2018, arXiv:1802.08802; package `miniwob`).
 
-Differs from the package's own environment: the raw reward in [-1, 1] is paid, without its discount by time; time passes
-by steps (`step_s` of page time each) instead of by the wall clock, so an episode never times out; the page is shown as
-text and acted on by name. `success` is `raw > 0`, as is usual for this benchmark: on the pages in `facts.PARTIAL` it
-includes answers that are only partly right.
+A task is a page and a seed, which decides what the page asks for. An action is one line such as `click Ok`, which
+becomes real mouse and keyboard events (`actions`); an observation is the page as text or as a screenshot (`page`). The
+reward is the page's raw reward, paid when the page ends the episode; an episode also ends, with reward 0, after `turns`
+actions.
+
+It differs from the package's own environment: the raw reward in [-1, 1] is paid without its discount by time; time
+passes by steps (`step_s` of page time each) instead of by the wall clock, so an episode never times out; and the page
+is shown as text and acted on by name. `success` is `raw > 0`, as is usual for this benchmark: on the pages in
+`facts.PARTIAL` it includes answers that are only partly right.
 """
 
 from __future__ import annotations
@@ -12,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sojourn.envs.about import About
-from sojourn.envs.chromium import find_chromium, risks
+from sojourn.envs.chromium import risks
 from sojourn.errors import ConfigError
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import FIRST_TEST, first_seed
 from sojourn.types import Task
-from sojourn_worlds.miniwob.browser import Chromium
-from sojourn_worlds.miniwob.facts import chosen, html_folder
+from sojourn_worlds.miniwob.browser import Chromium, open_chromium
+from sojourn_worlds.miniwob.facts import expand_pages
 from sojourn_worlds.miniwob.families import family_of
 from sojourn_worlds.miniwob.visit import Visit
 
@@ -27,26 +32,27 @@ OBSERVATIONS = ("text", "aria", "dom", "screenshot")
 
 @dataclass(eq=False)
 class _Shared:
-    """What `open` makes and `close` ends."""
+    """The browser that all copies of a family share: `open` makes it, `close` ends it."""
 
     chromium: Chromium | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class MiniWoB:
-    """MiniWoB++ pages in Chromium, round-robin: task i is page i % len(pages); seeds decide what is asked.
+    """MiniWoB++ pages in Chromium, round-robin: task i is page i % len(pages), and its seed decides what is asked.
 
     `pages` are names of pages and of families of them (`FAMILIES`: "email", "drag", ...), or "experts": those with an
-    expert. `observation`: "text" (a line per element), "aria" (the accessibility tree), "dom" (the page's own DOM
-    reading) or "screenshot" (no text). `refs`: call elements by "name" or by "number"; the DOM has numbers only, and
-    the tree and the screenshot have none. `marks` draws the numbers and boxes of the elements into the screenshot, so
-    that `click 7` works there too (set of marks: Yang et al. 2023, arXiv:2310.11441; theirs come from a segmentation of
-    the image, ours from the page). `turns` ends a play, unpaid. `contexts` bounds the episodes under way: more wait.
-    `choices` offers every click and select as a choice (nothing can be typed then). `filler` also shows plain text that
-    is known to be random words. `longest` cuts an observation, in characters. A few pages do not vary with the seed
-    (click-dialog, simon-says, ...), and the pages' generator takes a seed that repeats itself (22, 222) for what it
-    repeats (2). Chromium draws a few edge pixels of a screenshot differently from time to time; all
-    other observations are the same in every run.
+    expert policy. `observation`: "text" (a line per element), "aria" (the accessibility tree), "dom" (the page's own
+    DOM reading) or "screenshot" (no text). `refs`: elements are called by "name" or by "number"; the DOM has numbers
+    only, and the tree and the screenshot have none. `marks` draws the numbers and boxes of the elements into the
+    screenshot, so that `click 7` works there too (set of marks: Yang et al. 2023, arXiv:2310.11441; theirs come from a
+    segmentation of the image, ours from the page). `turns` is the largest number of actions; an episode that reaches it
+    ends with reward 0. `contexts` bounds the number of concurrent episodes; more have to wait. `choices` offers every
+    click and select as a choice (nothing can be typed then). `filler` also shows plain text that is known to be random
+    words. `longest` truncates an observation, in characters. A few pages do not vary with the seed (click-dialog,
+    simon-says, ...), and the pages' generator treats a seed with repeated digits (22, 222) like the digit alone (2).
+    Chromium draws a few edge pixels of a screenshot differently from time to time; all other observations are the same
+    in every run.
     """
 
     about: ClassVar[About] = About(
@@ -77,7 +83,7 @@ class MiniWoB:
     _shared: _Shared = field(default_factory=_Shared, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pages", chosen(tuple(self.pages)))
+        object.__setattr__(self, "pages", expand_pages(tuple(self.pages)))
         if self.observation not in OBSERVATIONS:
             raise ConfigError(f"observation {self.observation!r} is unknown: use one of {', '.join(OBSERVATIONS)}")
         if self.marks and self.observation != "screenshot":
@@ -94,15 +100,15 @@ class MiniWoB:
 
     @property
     def capacity(self) -> int:
-        """More episodes than contexts would only wait."""
+        """The number of browser contexts: further episodes would only wait."""
         return self.contexts
 
     def risks(self) -> tuple[str, ...]:
-        """Which protections do not hold on this machine."""
+        """Returns which protections do not hold on this machine."""
         return risks()
 
     def tasks(self, split: str) -> Generated:
-        """The tasks of "train" or "test"; the pages take turns, and each seed is used once per page."""
+        """Returns the tasks of "train" or "test"; the pages take turns, and each seed is used once per page."""
         start = first_seed("miniwob", split)
         seeds = self.train_seeds if split == "train" else self.test_seeds
 
@@ -119,16 +125,9 @@ class MiniWoB:
         return Visit(self, task, self._shared.chromium)
 
     async def open(self) -> None:
-        """Serve the pages and launch Chromium; once."""
+        """Serves the pages and launches Chromium, once."""
         if self._shared.chromium is None:
-            program = find_chromium(self.chromium)
-            chromium = Chromium(program, self.contexts, html_folder())
-            try:
-                await chromium.open()
-            except chromium.errors as error:
-                await chromium.close()
-                raise ConfigError(f"{program} does not start as Chromium: {str(error).splitlines()[0]}") from error
-            self._shared.chromium = chromium
+            self._shared.chromium = await open_chromium(self.chromium, self.contexts)
 
     async def close(self) -> None:
         chromium, self._shared.chromium = self._shared.chromium, None

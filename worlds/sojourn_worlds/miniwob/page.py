@@ -1,4 +1,4 @@
-"""What an agent sees of a page: one short line per element, named so that an action can copy its words.
+"""The text of a page: one short line per element, named so that an action can copy its words.
 
     button Ok                       click Ok
     textbox Username: bob           type Username "alice"
@@ -7,7 +7,7 @@
     circle blue 57,103 20x20        click 57,103
 
 A name that occurs again gets a number, `Ok (2)`; a form field without a name is called by its role, `textbox (2)`;
-other nameless things and drawn shapes are called by the coordinates of their centre. There are no quotation marks, so
+other nameless elements and drawn shapes are called by the coordinates of their centre. There are no quotation marks, so
 that a name has the same tokens in the page as in the action.
 """
 
@@ -18,7 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-PLACED = frozenset({"item", "image", "canvas"})  # what is called by its coordinates when it has no name
+NAMED_BY_POSITION = frozenset(
+    {"item", "image", "canvas"}
+)  # roles that are called by coordinates when they have no name
 FIELDS = frozenset(
     {"textbox", "textarea", "password", "spinbutton", "date", "time", "month", "week", "color", "slider"}
 )
@@ -26,7 +28,8 @@ FIELDS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Element:
-    """Something on the page that an action can name by `label`. `option` is its index where it is a list's option."""
+    """An element of the page that an action can name by `label`. `option` is its index where it is an option of a
+    list."""
 
     id: int
     role: str
@@ -45,7 +48,8 @@ class Element:
 class Page:
     """One reading of a page. `raw` is the page's own reward, and counts only when `done`.
 
-    `order` has what is shown from top to bottom, text as strings; `past` the actions that led here, oldest first.
+    `in_order` lists what is shown from top to bottom, with text as strings; `actions_taken` the episode's actions so
+    far.
     """
 
     text: str
@@ -53,16 +57,16 @@ class Page:
     goal: str
     done: bool
     raw: float
-    order: tuple[Element | str, ...] = ()
-    past: tuple[str, ...] = ()
+    in_order: tuple[Element | str, ...] = ()
+    actions_taken: tuple[str, ...] = ()
 
     def labelled(self, label: str) -> list[Element]:
         return [element for element in self.elements if element.label == label]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
-    """How to put what the browser reports into words."""
+class PageReader:
+    """Turns the browser's report of a page into a `Page`."""
 
     refs: str
     filler: bool
@@ -70,7 +74,7 @@ class Reading:
 
     def __call__(self, report: Mapping[str, Any], page: str = "") -> Page:
         names = _Names(self.refs)
-        lines, order, text = [], [], ""
+        lines, in_order, text = [], [], ""
         for entry in report["entries"]:
             if entry["kind"] in ("text", "cell"):
                 text += f" {entry['text']}" if entry["kind"] == "text" else " |"
@@ -81,7 +85,7 @@ class Reading:
                 lines += names.lines(self._plain(entry), shape=entry["kind"] == "shape")
             elif entry["kind"] in ("dom", "domtext"):
                 lines.append(names.markup(entry))
-            order += [*prose, *names.elements[known:]]
+            in_order += [*prose, *names.elements[known:]]
         last = self._prose(text)
         whole = page or "\n".join([*lines, *last]) or "(empty page)"
         return Page(
@@ -90,11 +94,11 @@ class Reading:
             goal=str(report["goal"]),
             done=bool(report["done"]),
             raw=float(report["raw"]),
-            order=(*order, *last),
+            in_order=(*in_order, *last),
         )
 
     def _plain(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The entry, without a name that was borrowed from filler beside it."""
+        """Returns the entry without a name that was taken from filler text beside it."""
         return entry if self.filler or not entry.get("borrowed") else {**entry, "name": ""}
 
     def _prose(self, text: str) -> list[str]:
@@ -103,7 +107,7 @@ class Reading:
 
 
 class _Names:
-    """Gives every element of one reading its label, and collects them."""
+    """Labels the elements of one reading, and collects them."""
 
     def __init__(self, refs: str) -> None:
         self.refs = refs
@@ -122,16 +126,16 @@ class _Names:
 
     def lines(self, entry: Mapping[str, Any], *, shape: bool) -> Iterable[str]:
         role, name, place = entry["role"], entry["name"], f"{entry['x']},{entry['y']}"
-        placed = shape or (not name and role in PLACED)
+        placed = shape or (not name and role in NAMED_BY_POSITION)
         label = place if placed and self.refs == "name" else self._label(name or role)
         self._add(entry, label)
         if placed:
-            line = _placed(entry, place)
+            line = _shape_line(entry, place)
         elif self.refs == "name":
             line = f"{role} {label}" if name else label
         else:
             line = f"{role} {name}".strip()
-        yield (f"{label} " if self.refs == "number" else "") + line + _tail(entry)
+        yield (f"{label} " if self.refs == "number" else "") + line + _value_suffix(entry)
         if entry["options"]:
             yield "options " + " | ".join(self._options(entry))
 
@@ -142,7 +146,7 @@ class _Names:
             yield label if self.refs == "name" else f"{label} {name}"
 
     def markup(self, entry: Mapping[str, Any]) -> str:
-        """One line of the DOM reading; the numbers are those of the page's own `core.getDOMInfo`."""
+        """Returns one line of the DOM reading; the numbers are those of the page's own `core.getDOMInfo`."""
         indent = " " * entry["depth"]
         if entry["kind"] == "domtext":
             return indent + entry["text"]
@@ -150,13 +154,13 @@ class _Names:
         for index, name in enumerate(entry["options"]):
             self._add(entry, f"{entry['ref']}.{index + 1}", role="option", name=name, option=index)
         mark = f"#{entry['mark']}" if entry["mark"] else ""
-        said = f" {entry['name']}" if entry["name"] else ""
+        name = f" {entry['name']}" if entry["name"] else ""
         value = f" ={entry['value']}" if entry["value"] else ""
         options = " | ".join(f"{entry['ref']}.{i + 1} {name}" for i, name in enumerate(entry["options"]))
-        return f"{indent}{entry['ref']} {entry['tag']}{mark}{said}{value}" + (f" [{options}]" if options else "")
+        return f"{indent}{entry['ref']} {entry['tag']}{mark}{name}{value}" + (f" [{options}]" if options else "")
 
 
-def _placed(entry: Mapping[str, Any], place: str) -> str:
+def _shape_line(entry: Mapping[str, Any], place: str) -> str:
     role, name, size = entry["role"], entry["name"], f"{entry['w']}x{entry['h']}"
     if role == "line":
         return f"line {name}"
@@ -166,20 +170,20 @@ def _placed(entry: Mapping[str, Any], place: str) -> str:
     return " ".join(part for part in (role, name, place, size) if part)
 
 
-def _tail(entry: Mapping[str, Any]) -> str:
+def _value_suffix(entry: Mapping[str, Any]) -> str:
     value = "*" * len(entry["value"]) if entry["role"] == "password" else entry["value"]
-    said = ", ".join(part for part in (value, entry["state"]) if part)
-    return f": {said}" if said else ""
+    details = ", ".join(part for part in (value, entry["state"]) if part)
+    return f": {details}" if details else ""
 
 
 def choices(page: Page) -> tuple[str, ...]:
-    """Every click and select that is possible now, as the agent would say it."""
-    said = [
+    """Returns every click and select that is possible now, as actions."""
+    actions = [
         f"{'select' if element.role == 'option' else 'click'} {element.label}"
         for element in page.elements
         if element.state != "disabled"
     ]
-    return tuple(dict.fromkeys(said))
+    return tuple(dict.fromkeys(actions))
 
 
 def elements_of(page: Page, *roles: str) -> Sequence[Element]:

@@ -1,4 +1,6 @@
-"""The JavaScript that reads a page: what hears clicks, how elements are named, and what is listed of them."""
+"""The JavaScript that reads a page: which elements listen to clicks, how elements are named, and what is listed of
+them.
+"""
 
 LISTENERS = r"""
 const CLICKS = new Set(['click', 'mousedown', 'mouseup', 'dblclick', 'pointerdown']);

@@ -1,8 +1,8 @@
 """The JavaScript that runs in every page before the page's own: a clock that only steps move, and a reader of the page.
 
 The clock replaces `Date`, timers and animation frames, so that an episode's time passes by steps and not by how long a
-model thinks: the same actions give the same pages on a slow machine. Differs from a real browser: CSS transitions and
-animations are off, and a page that measures the mouse between two steps sees it stand still.
+model thinks: the same actions give the same pages on a slow machine. It differs from a real browser: CSS transitions
+and animations are off, and a page that measures the mouse between two steps sees it stand still.
 """
 
 from sojourn_worlds.miniwob.reader import LISTENERS, NAMES, READER

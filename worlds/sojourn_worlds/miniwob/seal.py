@@ -1,14 +1,14 @@
 """The JavaScript that seals a page before its own scripts run: what an agent types never becomes script.
 
-Four walls, each of which would do. The page's policy (`policy`) refuses script that is not the page's own. A default
-policy of Trusted Types takes handlers, scripts and addresses of scripts out of every string that a page turns into
-markup. What outlives an episode (storage, workers, popups) is deleted from the window, of frames too, and navigation
-is refused. And the reward is kept in a closure: `core.endEpisode` takes it only from the page's own scripts (nobody
-else's function may be on the stack), so what is written to the page's globals counts for nothing.
+Four protections, each of which would suffice. The page's policy (`policy`) refuses script that is not the page's own. A
+default policy of Trusted Types takes handlers, scripts and addresses of scripts out of every string that a page turns
+into markup. What outlives an episode (storage, workers, popups) is deleted from the window, of frames too, and
+navigation is refused. And the reward is kept in a closure: `core.endEpisode` accepts it only from the page's own
+scripts (no other function may be on the stack), so what is written to the page's globals has no effect.
 
 The last does not hold against script that runs in the page and calls one of the page's own functions from a timer, as
 nothing tells that call from the page's own; no such script runs, as long as one of the first two holds. Markup that
-does nothing (`<b>`) is not refused: it is the page's own fault, and wins nothing.
+does nothing (`<b>`) is not refused: the page itself allows it, and it wins nothing.
 """
 
 SEAL = r"""

@@ -1,5 +1,9 @@
 """Games of OpenSpiel, by their names: board games, cards and dice, for one seat or several.
 
+A task fixes the seeds of chance and of the opponent, and the agent's player. An action is one of the legal moves, in
+OpenSpiel's notation; the observation is OpenSpiel's text of the state (or of what the player may see). Rewards are the
+game's returns, scaled to [-1, 1], and come when the game, or its limit of `turns`, ends the episode.
+
 Rules and dynamics are those of OpenSpiel (Lanctot et al. 2019, arXiv:1908.09453; the package `open-spiel`); the words
 around them, the seats, the opponents and the expert are ours.
 """
@@ -21,11 +25,11 @@ from sojourn.tasks.splits import of_task, tasks_of
 from sojourn.types import Task
 from sojourn_worlds.openspiel.position import Position, load
 from sojourn_worlds.openspiel.rules import RULES
-from sojourn_worlds.openspiel.solver import expert, game_value, over_at_once, scripted
-from sojourn_worlds.table import Table
+from sojourn_worlds.openspiel.solver import ends_before_policy_acts, expert, game_value, scripted
+from sojourn_worlds.turn_based import TurnBasedEnv
 
-TRIED = tuple(RULES)
-"""The games whose rules are told; others are named, and their texts shown as OpenSpiel gives them."""
+GAMES_WITH_RULES = tuple(RULES)
+"""The games whose rules we explain; others are named, and their texts shown as OpenSpiel gives them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +37,16 @@ class OpenSpiel:
     """A game of OpenSpiel. `game` is its name, with parameters where it takes any: `hex(board_size=4)`.
 
     `opponent`: "random" (its moves follow from the seed), "expert" (minimax where the game is small, else a tree search
-    of `simulations`; games of perfect information for two, zero-sum), or "self", where the policy sits in every seat;
-    games for one have none. Which player the agent is follows from the seed, but for "expert" in a small game that one
-    player can win by force: it is that one. `turns` ends the play, unpaid, after so many moves of all. `told` names the
-    possible actions in the text, where they are at most 40.
+    of `simulations`; for zero-sum games of two players with perfect information), or "self", where the policy sits in
+    every seat; games for one player have none. Which player the agent is follows from the seed, except against "expert"
+    in a small game that one player can win by force: then the agent is that player. `turns` ends the episode, without
+    reward, after so many moves of all players. `told` names the possible actions in the text, where they are at most
+    40.
 
-    Rewards are the game's returns, divided so that they lie between -1 and 1. A play succeeds that is won; against
-    "expert" in a small game that nobody can win by force, a draw is enough. The expert of a zero-sum game for two,
-    without chance or secrets, looks for a line that wins against the random opponent's very moves, through good moves
-    where it can; it takes up to a second for a move of a large game.
+    Rewards are the game's returns, divided so that they lie between -1 and 1. An episode is a success when it is won;
+    against "expert" in a small game that nobody can win by force, a draw is enough. The expert policy of a zero-sum
+    game for two players, without chance or hidden information, looks for a line that wins against the random opponent's
+    very moves, through good moves where it can; it takes up to a second for a move of a large game.
     """
 
     about: ClassVar[About] = About(
@@ -65,7 +70,7 @@ class OpenSpiel:
         require_within("openspiel", self, {"simulations": (2, 100_000), "turns": (1, 100_000), **SIZES})
         require_one_of("openspiel", self, {"opponent": ("random", "expert", "self")})
         loaded = load(self.game)
-        if self.opponent == "expert" and not (loaded.perfect and loaded.duel):
+        if self.opponent == "expert" and not (loaded.perfect_information and loaded.two_player_zero_sum):
             raise ConfigError(
                 f'openspiel: opponent = "expert" needs a zero-sum game of two players who see everything, but '
                 f'{self.game} is none: use opponent = "random"'
@@ -80,49 +85,57 @@ class OpenSpiel:
         return tasks_of("openspiel", self, split)
 
     def make(self, task: Task) -> ThreadedEnv:
-        """Moves that are searched for, and the solving of a game, are made aside; what is known at once is not."""
-        own = of_task(self, task)
-        loaded = load(own.game)
-        advised = (own.opponent != "self" or loaded.players == 1) and loaded.perfect and loaded.duel
-        offers = {"fork", "state_key"} | ({"expert"} if advised and not loaded.chance else set())
-        slow = ALL_CALLS if own.opponent == "expert" else {"expert"}
-        return self._aside.make(lambda: _dealt(own, task), offers, slow)
+        """Makes the environment. Searches and the solving of a game run on a thread of the pool; what is known at once
+        does not.
+        """
+        config = of_task(self, task)
+        loaded = load(config.game)
+        has_expert = (
+            (config.opponent != "self" or loaded.players == 1)
+            and loaded.perfect_information
+            and loaded.two_player_zero_sum
+        )
+        offers = {"fork", "state_key"} | ({"expert"} if has_expert and not loaded.has_chance else set())
+        slow = ALL_CALLS if config.opponent == "expert" else {"expert"}
+        return self._aside.make(lambda: _deal(config, task), offers, slow)
 
     @cached_property
     def _aside(self) -> EnvThreads:
         return EnvThreads(os.cpu_count() or 1, "openspiel")
 
 
-def _dealt(own: OpenSpiel, task: Task) -> Table:
-    loaded = load(own.game)
+def _deal(config: OpenSpiel, task: Task) -> TurnBasedEnv:
+    loaded = load(config.game)
     names = _names(loaded.players)
-    alone = ""
-    if own.opponent != "self" or loaded.players == 1:
-        alone = random.Random(f"openspiel {task.seed}").choice(names)
-    goal = 0.0
-    if own.opponent == "expert" and (value := game_value(own.game)) is not None:
+    policy_seat = ""
+    if config.opponent != "self" or loaded.players == 1:
+        policy_seat = random.Random(f"openspiel {task.seed}").choice(names)
+    success_above = 0.0
+    if config.opponent == "expert" and (value := game_value(config.game)) is not None:
         if value:
-            alone = names[0] if value > 0 else names[1]
-        goal = 0.0 if value else -0.5
+            policy_seat = names[0] if value > 0 else names[1]
+        success_above = 0.0 if value else -0.5
     for attempt in range(100):
         state = loaded.game.new_initial_state()
-        position = Advised(
-            loaded, f"{task.seed} {attempt}", own.turns, names, state, own.told, alone, own.opponent,
-            own.simulations, goal,
+        position = PositionWithExpert(
+            loaded, f"{task.seed} {attempt}", config.turns, names, state, config.told, policy_seat, config.opponent,
+            config.simulations, success_above,
         )  # fmt: skip
-        if alone and over_at_once(position):
+        if policy_seat and ends_before_policy_acts(position):
             continue
-        others = {name: _scripted for name in names if name != alone} if alone else {}
-        advised = bool(alone) and loaded.perfect and loaded.duel and not loaded.chance
-        return Table(position, others, alone=alone, choices=own.choices, advised=advised)
-    raise ConfigError(f"openspiel: {own.game} is over before the agent can act: name another game")
+        others = {name: _scripted for name in names if name != policy_seat} if policy_seat else {}
+        has_expert = (
+            bool(policy_seat) and loaded.perfect_information and loaded.two_player_zero_sum and not loaded.has_chance
+        )
+        return TurnBasedEnv(position, others, policy_seat=policy_seat, choices=config.choices, has_expert=has_expert)
+    raise ConfigError(f"openspiel: {config.game} is over before the agent can act: name another game")
 
 
-class Advised(Position):
-    """A position that says what the expert would do."""
+class PositionWithExpert(Position):
+    """A position that offers the expert's action."""
 
     def expert(self) -> str:
-        return self.called(expert(self))
+        return self.action_text(expert(self))
 
 
 def _names(players: int) -> tuple[str, ...]:
@@ -130,4 +143,4 @@ def _names(players: int) -> tuple[str, ...]:
 
 
 def _scripted(position: Position) -> str:
-    return position.called(scripted(position))
+    return position.action_text(scripted(position))

@@ -1,4 +1,4 @@
-"""A game of OpenSpiel under way: whose turn it is, what each may see, and what the world does with chance."""
+"""The state of a game of OpenSpiel: whose turn it is, what each player may see, and how chance is resolved."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import Any, NamedTuple
 from sojourn.envs.about import require_module
 from sojourn.errors import ActionError, ConfigError
 from sojourn_worlds.openspiel.rules import Rules, rules_of
-from sojourn_worlds.table import plain
+from sojourn_worlds.turn_based import plain
 
-LISTED = 40  # actions that are named in the text of an observation; more are left out
+MAX_LISTED_ACTIONS = 40  # an observation lists the possible actions only where there are no more than these
 
 
 class Loaded(NamedTuple):
-    """A game of OpenSpiel, and what of its kind matters here."""
+    """A game of OpenSpiel, and its properties that matter here."""
 
     name: str
     game: Any
     rules: Rules
     players: int
-    perfect: bool  # every player sees everything
-    duel: bool  # of two players, zero-sum
-    chance: bool
-    scale: float  # what returns are divided by to lie between -1 and 1
+    perfect_information: bool
+    two_player_zero_sum: bool
+    has_chance: bool
+    reward_scale: float  # returns divided by it lie between -1 and 1
 
 
 @lru_cache(64)
 def load(name: str) -> Loaded:
-    """The game of a name such as `hex(board_size=4)`; games in which several move at once are played in turn."""
+    """Returns the game of a name such as `hex(board_size=4)`; games with simultaneous moves are played in turn."""
     pyspiel = require_module("pyspiel", "sojourn-worlds[openspiel]", "openspiel")
     known = pyspiel.registered_names()
     if name.partition("(")[0] not in known:
@@ -44,41 +44,44 @@ def load(name: str) -> Loaded:
         if simultaneous:
             game = pyspiel.convert_to_turn_based(game)
         shown = game.get_type()
-        scale = max(abs(game.min_utility()), abs(game.max_utility()))
+        reward_scale = max(abs(game.min_utility()), abs(game.max_utility()))
         players = game.num_players()
     except (pyspiel.SpielError, RuntimeError) as error:
         raise ConfigError(f'openspiel: game = "{name}" cannot be loaded ({str(error).splitlines()[0]})') from None
-    perfect = kind.information == pyspiel.GameType.Information.PERFECT_INFORMATION and not simultaneous
-    rules = rules_of(kind.short_name, kind.long_name, perfect, simultaneous)
-    if kind.dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD or scale <= 0:
+    perfect_information = kind.information == pyspiel.GameType.Information.PERFECT_INFORMATION and not simultaneous
+    rules = rules_of(kind.short_name, kind.long_name, perfect_information, simultaneous)
+    if kind.dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD or reward_scale <= 0:
         raise ConfigError(f'openspiel: game = "{name}" has no players that could take turns: name another')
     if rules.shows == "observation" and not shown.provides_observation_string:
         rules = rules._replace(shows="information")
     if rules.shows == "information" and not shown.provides_information_state_string:
         raise ConfigError(f'openspiel: game = "{name}" has no text that shows a player its game: name another')
     zero_sum = kind.utility == pyspiel.GameType.Utility.ZERO_SUM
-    chance = kind.chance_mode != pyspiel.GameType.ChanceMode.DETERMINISTIC
-    return Loaded(name, game, rules, players, perfect, players == 2 and zero_sum, chance, scale)
+    has_chance = kind.chance_mode != pyspiel.GameType.ChanceMode.DETERMINISTIC
+    return Loaded(name, game, rules, players, perfect_information, players == 2 and zero_sum, has_chance, reward_scale)
 
 
 @dataclass
 class Position:
-    """The play. Chance falls, and a random opponent moves, by the seed, the number of the move and the position."""
+    """The state of one episode.
+
+    Chance outcomes and the random opponent's moves follow from the seed, the number of the move and the position.
+    """
 
     loaded: Loaded
     seed: str
     turns: int
     seats: tuple[str, ...]
     state: Any
-    told: bool = True  # the possible actions are named in the text
-    alone: str = ""
+    told: bool = True  # whether observations list the possible actions
+    policy_seat: str = ""
     opponent: str = "self"
     simulations: int = 100
-    goal: float = 0.0  # the reward above which a play has succeeded
-    used: int = 0  # moves of all players
+    success_above: float = 0.0  # an episode with a higher reward is a success
+    turns_taken: int = 0  # of all players
 
     def __post_init__(self) -> None:
-        self._chance()
+        self._resolve_chance()
 
     def __deepcopy__(self, memo: object) -> Position:
         twin = object.__new__(type(self))
@@ -87,12 +90,12 @@ class Position:
         return twin
 
     @property
-    def mover(self) -> str | None:
-        if self.state.is_terminal() or self.used >= self.turns:
+    def current_seat(self) -> str | None:
+        if self.state.is_terminal() or self.turns_taken >= self.turns:
             return None
         return self.seats[self.state.current_player()]
 
-    def brief(self, seat: str) -> str:
+    def system_prompt(self, seat: str) -> str:
         number = self.seats.index(seat)
         begins = self.loaded.game.new_initial_state().current_player()
         who = f"You are player {number} of {len(self.seats)}."
@@ -103,7 +106,7 @@ class Position:
             who = f"You are the {_ordinal(order)} of {len(self.seats)} players."
         return f"{self.loaded.rules.text} {who} Say one action, written as it is given."
 
-    def view(self, seat: str) -> str:
+    def observe(self, seat: str) -> str:
         player = self.seats.index(seat)
         match self.loaded.rules.shows:
             case "state":
@@ -113,18 +116,18 @@ class Position:
             case "information":
                 text = self.state.information_state_string(player)
         actions = self.choices()
-        if not self.told or len(actions) > LISTED:
+        if not self.told or len(actions) > MAX_LISTED_ACTIONS:
             return text.rstrip()
         return f"{text.rstrip()}\nYou can say: {', '.join(actions)}"
 
     def choices(self) -> Sequence[str]:
-        return [self.called(action) for action in self.state.legal_actions()]
+        return [self.action_text(action) for action in self.state.legal_actions()]
 
-    def called(self, action: int) -> str:
+    def action_text(self, action: int) -> str:
         return " ".join(self.state.action_to_string(self.state.current_player(), action).split())
 
-    def play(self, said: str) -> Mapping[str, float]:
-        self.apply(self.state.legal_actions()[self._meant(said)])
+    def act(self, action: str) -> Mapping[str, float]:
+        self.apply(self.state.legal_actions()[self._index_of(action)])
         if not self.state.is_terminal():
             return {}
         returns = self.state.returns()
@@ -132,44 +135,49 @@ class Position:
 
     def apply(self, action: int) -> None:
         self.state.apply_action(action)
-        self.used += 1
-        self._chance()
+        self.turns_taken += 1
+        self._resolve_chance()
 
     def scaled(self, value: float) -> float:
-        return max(-1.0, min(1.0, value / self.loaded.scale))
+        return max(-1.0, min(1.0, value / self.loaded.reward_scale))
 
     def success(self) -> bool:
-        player = self.seats.index(self.alone)
-        return self.state.is_terminal() and self.scaled(self.state.returns()[player]) > self.goal
+        player = self.seats.index(self.policy_seat)
+        return self.state.is_terminal() and self.scaled(self.state.returns()[player]) > self.success_above
 
     def info(self) -> Mapping[str, float]:
-        return {"moves": float(self.used)}
+        return {"moves": float(self.turns_taken)}
 
-    def key(self) -> str:
-        """Where all is seen, the board and how far the game is; else everything that was done."""
-        said = str(self.state) if self.loaded.perfect else self.state.history_str()
-        return f"openspiel/{self.seed}/{self.used}/{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+    def state_key(self) -> str:
+        """Identifies the board and the number of moves where all is visible, and otherwise the whole history."""
+        history = str(self.state) if self.loaded.perfect_information else self.state.history_str()
+        return f"openspiel/{self.seed}/{self.turns_taken}/{hashlib.sha256(history.encode()).hexdigest()[:16]}"
 
-    def coins(self, what: str) -> random.Random:
-        said = str(self.state) if self.loaded.perfect else self.state.history_str()
-        return random.Random(f"openspiel {what} {self.seed} {self.used} {said}")
+    def random_for(self, purpose: str) -> random.Random:
+        """Returns a generator for one purpose, seeded by the task and the position."""
+        history = str(self.state) if self.loaded.perfect_information else self.state.history_str()
+        return random.Random(f"openspiel {purpose} {self.seed} {self.turns_taken} {history}")
 
-    def _chance(self) -> None:
+    def _resolve_chance(self) -> None:
         while self.state.is_chance_node():
             outcomes, weights = zip(*self.state.chance_outcomes(), strict=True)
-            self.state.apply_action(self.coins(f"chance {len(self.state.history())}").choices(outcomes, weights)[0])
+            self.state.apply_action(
+                self.random_for(f"chance {len(self.state.history())}").choices(outcomes, weights)[0]
+            )
 
-    def _meant(self, said: str) -> int:
-        """The action that was said, to the letter, or else but for capitals where only one is meant."""
+    def _index_of(self, text: str) -> int:
+        """Returns the index of the action that the text names: exactly, or else ignoring case where only one action
+        matches.
+        """
         actions = self.choices()
-        exact = " ".join(said.split())
+        exact = " ".join(text.split())
         if exact in actions:
             return actions.index(exact)
-        alike = [number for number, action in enumerate(actions) if plain(action) == plain(said)]
-        if len(alike) != 1:
+        matches = [number for number, option in enumerate(actions) if plain(option) == plain(text)]
+        if len(matches) != 1:
             listed = ", ".join(actions[:20]) + (", ..." if len(actions) > 20 else "")
-            raise ActionError(f'"{said[:30]}" is not possible here, say one of: {listed}')
-        return alike[0]
+            raise ActionError(f'"{text[:30]}" is not possible here, say one of: {listed}')
+        return matches[0]
 
 
 def _ordinal(number: int) -> str:

@@ -1,4 +1,4 @@
-"""The rules of the games that were tried, in our words, and which of OpenSpiel's texts shows a player its game best."""
+"""The rules of the games that were tried, in our words, and which of OpenSpiel's texts shows a player the game best."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ RULES = {
 
 
 def rules_of(short_name: str, long_name: str, perfect: bool, simultaneous: bool) -> Rules:
-    """The rules of a game; for one that was not tried, its name, and what a player may see."""
+    """Returns the rules of a game; for one that was not tried, its name and the text of what a player may see."""
     if short_name in RULES:
         return RULES[short_name]
     return Rules(f"{long_name}.", "state" if perfect and not simultaneous else "observation")

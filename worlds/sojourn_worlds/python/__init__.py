@@ -1,9 +1,13 @@
-"""A Python session as a tool: problems of numbers and data whose answer is submitted, 18 kinds, from seeds.
+"""A Python session as a tool: problems of numbers and data whose answer is submitted, of 18 kinds, from seeds.
+
+A task is a generated problem with its files. An action is Python code, which runs in the session, or the submission of
+an answer; the observation is what the code printed. The reward is 1 for the right answer, else 0; submitting ends the
+episode, and so does the last of `turns` actions.
 
 In the manner of reasoning with a code interpreter (ReTool, Feng et al. 2025, arXiv:2504.11536; ToRL, Li et al. 2025,
-arXiv:2503.23383): code runs when it is said, its output is seen, and the submitted answer alone is judged. Differs:
-problems are generated, each with an answer worked out here and code that works it out in another way, so that no
-answer is ever wrong or unknown; and variables last from cell to cell, as in a notebook.
+arXiv:2503.23383): code runs when it is said, its output is seen, and the submitted answer alone is judged. It differs
+in that problems are generated, each with an answer and with code that computes it in another way, so that no answer is
+ever wrong or unknown; and variables last from cell to cell, as in a notebook.
 
 A fork begins a new session with the files that the session began with, and runs its cells again; what depends on the
 clock or on chance may come out differently there.
@@ -13,25 +17,27 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from sojourn.config.registry import Range
 from sojourn.envs.about import About
-from sojourn.envs.calls import LONGEST_ACTION, short
+from sojourn.envs.calls import short
 from sojourn.envs.fields import Count, check_fields, check_names
 from sojourn.envs.sandbox import End, Entry, LostError, Result, Sandbox, Tree, format_result
 from sojourn.envs.sandbox.command import require_sandbox
 from sojourn.envs.sandbox.risks import risks
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import in_turns, of_its_split
-from sojourn.types import Message, Observation, Role, Step, Task, Tool
+from sojourn.types import Message, Observation, Step, Task, Tool
 from sojourn_worlds.python import numbers, tables
 from sojourn_worlds.python.problem import Kind, Problem
+from sojourn_worlds.sandbox_env import arguments_of, checked, last_step, observe, single_call, without_fence
 
 KINDS: dict[str, Kind] = {**numbers.KINDS, **tables.KINDS}
-BRIEF = (
+WANTED = "Python code, or your answer, such as: submit 42"
+SYSTEM_PROMPT = (
     "Say Python code to run it in your session, where variables last; print what you want to see. When you know the "
     "answer, say it like: submit 42"
 )
@@ -53,9 +59,9 @@ RAISED = re.compile(r'^(Traceback \(most recent call last\):|  File "<cell \d+>"
 class Python:
     """Problems to solve with Python in a sandbox, judged by the submitted answer.
 
-    `kinds` are names from `KINDS` (empty: all); `level` says how large a problem is. `turns` ends the play, lost, after
-    so many actions; a cell takes `timeout_s` at most, and `shown` characters of what it printed are shown. `form`
-    "native" declares tools; both ways of saying an action are understood in either form.
+    `kinds` are names from `KINDS` (empty: all); `level` says how large a problem is. `turns` ends the episode, without
+    success, after so many actions; a cell takes `timeout_s` at most, and `shown` characters of what it printed are
+    shown. `form` "native" declares tools; an action may be a text or a tool call in either form.
     """
 
     about: ClassVar[About] = About(
@@ -93,7 +99,8 @@ class Python:
 
 
 def problem_of(task: Task) -> Problem:
-    """The first of the seed's problems whose own hash falls to the task's split: no problem is in both."""
+    """Returns the first of the seed's problems whose own hash falls to the task's split, so that no problem is in
+    both."""
     kind, level = task.data["kind"], task.data["level"]
     if kind not in KINDS:
         raise ConfigError(f"python: the task has the kind {kind!r}, which is none of {', '.join(KINDS)}")
@@ -107,15 +114,17 @@ def problem_of(task: Task) -> Problem:
 
 @dataclass
 class PythonEnv:
+    """One episode: a session in a sandbox."""
+
     family: Python
     task: Task
     problem: Problem
     sandbox: Sandbox = field(default_factory=Sandbox)
-    used: int = 0
-    over: bool = False
+    turns_taken: int = 0
+    done: bool = False
     base: Tree = field(default_factory=Tree)  # the files that the session began with
     tree: Tree = field(default_factory=Tree)  # after the last action
-    cells: tuple[str, ...] = ()  # of the session
+    cells: tuple[str, ...] = ()  # the code that was run in this session
 
     async def start(self) -> Observation:
         await self.sandbox.open()
@@ -123,33 +132,35 @@ class PythonEnv:
         if failed := await self.sandbox.write(files):
             raise InfrastructureError(f"python: {failed[0]}: the problem's files do not fit into its sandbox")
         self.base = self.tree = await self.sandbox.tree()
-        return self._observe(self.problem.question, (Message(Role.SYSTEM, BRIEF),))
+        return self._observe(self.problem.question, SYSTEM_PROMPT)
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over:
+        if self.done:
             raise InfrastructureError("a Python problem was given an action after its end: play each once")
-        name, said = read(action)
-        self.used += 1
-        if name == "submit":
-            return self._end(agent, self.problem.right(said))
+        tool, content = parse(action)
+        self.turns_taken += 1
+        if tool == "submit":
+            return self._end(agent, self.problem.is_correct(content))
         try:
-            result = None if name == "restart" else await self._run(said)
-            text = self._told(result) if result is not None else await self._restart()
+            result = None if tool == "restart" else await self._run(content)
+            text = self._output_of(result) if result is not None else await self._restart()
         except LostError:
             return self._end(agent, False, lost=1.0)
         info = {} if result is None else {"error": float(bool(result.note or RAISED.search(result.output)))}
-        if self.used >= self.family.turns:
+        if self.turns_taken >= self.family.turns:
             return self._end(agent, False, **info)
         return Step(self._observe(text), {agent: 0.0}, info=info)
 
     async def close(self) -> None:
-        self.over = True
+        self.done = True
         await self.sandbox.close()
 
     async def fork(self) -> PythonEnv:
-        twin = PythonEnv(self.family, self.task, self.problem, Sandbox(), self.used, self.over, self.base, self.tree)
+        twin = PythonEnv(
+            self.family, self.task, self.problem, Sandbox(), self.turns_taken, self.done, self.base, self.tree
+        )
         twin.cells = self.cells
-        if not self.over:
+        if not self.done:
             await twin.sandbox.open()
             try:
                 await twin.sandbox.write(self.base.entries)
@@ -161,13 +172,13 @@ class PythonEnv:
         return twin
 
     def state_key(self) -> str:
-        """Of the files and of what was run in the session, since its variables cannot be seen from here."""
+        """Identifies the files and the cells that were run, since the session's variables cannot be seen from here."""
         cells = hashlib.sha256(repr(self.cells).encode(errors="replace")).hexdigest()
-        return f"{self.task.id}/{self.tree.digest[:16]}/{cells[:16]}/{self.family.turns - self.used}"
+        return f"{self.task.id}/{self.tree.digest[:16]}/{cells[:16]}/{self.family.turns - self.turns_taken}"
 
     def expert(self) -> str:
         """Runs the reference code, then submits."""
-        last_turn = self.used + 1 >= self.family.turns
+        last_turn = self.turns_taken + 1 >= self.family.turns
         if last_turn or self.problem.code in self.cells:
             return f"submit {self.problem.submission}"
         return self.problem.code
@@ -180,7 +191,7 @@ class PythonEnv:
             self.base, self.cells = self.tree, ()
         return result
 
-    def _told(self, result: Result) -> str:
+    def _output_of(self, result: Result) -> str:
         text = format_result(result, self.family.shown)
         return text if result.end is End.ANSWERED else f"{text}\n[the session has ended, and its variables are gone]"
 
@@ -189,40 +200,29 @@ class PythonEnv:
         self.base, self.cells = self.tree, ()
         return "A new session."
 
-    def _observe(self, text: str, brief: tuple[Message, ...] = ()) -> Observation:
-        tools = TOOLS if self.family.form == "native" else ()
-        return Observation((Message(Role.USER, text),), system=brief, tools=tools)
+    def _observe(self, text: str, system: str = "") -> Observation:
+        return observe(text, TOOLS if self.family.form == "native" else (), system)
 
     def _end(self, agent: str, passed: bool, **info: float) -> Step:
-        self.over = True
-        return Step(None, {agent: float(passed)}, done=True, success=passed, info=info)
+        self.done = True
+        return last_step(agent, passed, **info)
 
 
-def read(action: Message) -> tuple[str, str]:
-    """What is to be done ("python", "submit" or "restart"), and the code or answer; ActionError where it is none."""
-    if len(action.calls) > 1:
-        raise ActionError(f"{len(action.calls)} calls were made at once, make one")
-    for call in action.calls:
-        arguments: Mapping[str, object] = call.arguments if isinstance(call.arguments, Mapping) else {}
+def parse(action: Message) -> tuple[str, str]:
+    """Returns the tool ("python", "submit" or "restart") with its code or answer; raises `ActionError` for anything
+    else.
+    """
+    if call := single_call(action):
         if call.name == "restart":
             return "restart", ""
-        value = arguments.get({"python": "code", "submit": "answer"}.get(call.name, ""))
+        value = arguments_of(call).get({"python": "code", "submit": "answer"}.get(call.name, ""))
         if not isinstance(value, (str, int, float)):
             raise ActionError(f"{short(call.name)} is no tool with these arguments, use python(code) or submit(answer)")
-        return call.name, _checked(str(value))
-    text = _checked(action.text).strip()  # its length first: expressions take their time over long texts
-    if fenced := re.fullmatch(r"```(?:python|py)?\n(.*?)\n?```", text, re.DOTALL):
-        text = fenced[1]
+        return call.name, checked(str(value), WANTED)
+    text = checked(action.text, WANTED).strip()  # the length first: regular expressions are slow on long texts
+    text = without_fence(text, "python|py")
     if text.lower() == "restart":
         return "restart", ""
-    if found := re.fullmatch(r"submit[ :]+([^ :\n][^\n]*)", text, re.IGNORECASE):
-        return "submit", _checked(found[1])
-    return "python", _checked(text)
-
-
-def _checked(text: str) -> str:
-    if not text.strip():
-        raise ActionError("nothing was said, say Python code, or your answer, such as: submit 42")
-    if len(text) > LONGEST_ACTION:
-        raise ActionError(f"{len(text)} characters are too many, say at most {LONGEST_ACTION}")
-    return text
+    if match := re.fullmatch(r"submit[ :]+([^ :\n][^\n]*)", text, re.IGNORECASE):
+        return "submit", checked(match[1], WANTED)
+    return "python", checked(text, WANTED)

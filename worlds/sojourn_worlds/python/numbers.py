@@ -1,4 +1,4 @@
-"""Problems of counting, sequences and numbers."""
+"""Kinds of problems about counting, sequences and numbers."""
 
 from __future__ import annotations
 

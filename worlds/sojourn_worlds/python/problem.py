@@ -13,20 +13,22 @@ LONGEST_ANSWER = 200  # characters
 
 @dataclass(frozen=True)
 class Problem:
-    """`answer` was worked out in another way than `code` does, which prints it; a float is asked to two decimals."""
+    """A generated problem. `answer` was computed in another way than by `code`, which prints it; floats are asked for
+    to two decimals.
+    """
 
     question: str
     answer: int | float | str
     code: str
     files: Mapping[str, str] = field(default_factory=dict)
 
-    def right(self, given: str) -> bool:
-        said = given.strip().strip("'\"").strip()
-        if len(said) > LONGEST_ANSWER:
+    def is_correct(self, given: str) -> bool:
+        text = given.strip().strip("'\"").strip()
+        if len(text) > LONGEST_ANSWER:
             return False
         if isinstance(self.answer, str):
-            return said.casefold() == self.answer.casefold()
-        number = re.fullmatch(r"[+-]?\d+(\.\d+)?", said.replace(",", ""), re.ASCII)
+            return text.casefold() == self.answer.casefold()
+        number = re.fullmatch(r"[+-]?\d+(\.\d+)?", text.replace(",", ""), re.ASCII)
         if number is None:
             return False
         if isinstance(self.answer, int):

@@ -1,4 +1,4 @@
-"""Problems over text, tables, JSON, grids and graphs in files."""
+"""Kinds of problems over text, tables, JSON, grids and graphs in files."""
 
 from __future__ import annotations
 

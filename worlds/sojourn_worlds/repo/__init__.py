@@ -1,10 +1,14 @@
-"""Small modules with bugs to find and repair: what the functions do is tested, in part with tests that nobody sees.
+"""Small modules with planted bugs to find and repair, judged by tests of which the agent sees half.
+
+A task draws modules and bugs from its seed. An action reads, replaces or writes a file, runs the visible tests, or
+submits; the observation is the file or the tests' report. The reward is 1 if all tests pass when the agent submits,
+hidden ones included, else 0; the episode ends then, or without success after `turns` actions.
 
 In the manner of repository repair (SWE-bench, Jimenez et al. 2024, arXiv:2310.06770) with bugs made automatically
-(SWE-smith, Yang et al. 2025, arXiv:2504.21798). Differs: the modules are our own and small, a bug is one mutation that
-at least one test notices, files are read and changed through a few actions without a shell, and tests are calls whose
-results are compared outside the sandbox in which they run. Every bug is tried before it is used; the modules as they
-were pass all tests, which is the proof that each task can be done.
+(SWE-smith, Yang et al. 2025, arXiv:2504.21798). It differs: the modules are our own and small, a bug is one mutation
+that at least one test notices, files are read and changed through a few actions without a shell, and tests are calls
+whose results are compared outside the sandbox in which they run. Every bug is tried before it is used; the unchanged
+modules pass all tests, which proves that each task can be done.
 """
 
 from __future__ import annotations
@@ -25,14 +29,15 @@ from sojourn.envs.sandbox.command import require_sandbox
 from sojourn.envs.sandbox.risks import risks
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.tasks.splits import seeded
-from sojourn.types import Message, Observation, Role, Step, Task
+from sojourn.types import Message, Observation, Step, Task
 from sojourn_worlds.repo.bugs import Bug, Case, bugs_of, cases_of, expected, source_of
 from sojourn_worlds.repo.cases import CASES
-from sojourn_worlds.repo.trial import given, reads, same, valued
+from sojourn_worlds.repo.trial import describe, is_same, is_value, run_cases
+from sojourn_worlds.sandbox_env import last_step, observe
 
-LONGEST_FILE = 20_000  # characters
-BRIEF = """Some functions of a small Python repository are wrong. Repair them, and then submit. Their docstrings say \
-what is right. Say one action:
+MAX_FILE_CHARS = 20_000  # characters
+SYSTEM_PROMPT = """Some functions of a small Python repository are wrong. Repair them, and then submit. \
+Their docstrings say what is right. Say one action:
 read FILE
 replace FILE 3-5 (the new lines follow, instead of lines 3 to 5)
 write FILE (the whole new text follows)
@@ -45,8 +50,8 @@ class Repo:
     """Modules with planted bugs, judged by tests of which the agent sees half.
 
     A repository has so many `modules`, of which `bugs` have a bug each. `seen`: whether the tests that the agent can
-    run notice every bug; without it they notice none, and only the docstrings tell. `turns` ends the play, lost, after
-    so many actions; all tests together take `timeout_s` at most.
+    run notice every bug; without it they notice none, and only the docstrings tell. `turns` ends the episode, without
+    success, after so many actions; all tests together take `timeout_s` at most.
     """
 
     about: ClassVar[About] = About(
@@ -85,47 +90,49 @@ class Repo:
 
 
 def planted_in(task: Task) -> tuple[tuple[str, ...], tuple[Bug, ...]]:
-    """The modules of a task, sorted, and the bugs in them; each bug belongs to one split by its own hash."""
+    """Returns the modules of a task, sorted, and the bugs in them; each bug belongs to one split by its own hash."""
     rng = random.Random(f"repo {task.split} {task.seed}")
     names = rng.sample(sorted(CASES), task.data["modules"])
-    found: list[Bug] = []
+    planted: list[Bug] = []
     for name in rng.sample(names, len(names)):
         possible = [bug for bug in bugs_of(name, task.data["seen"]) if bug.split == task.split]
-        if possible and len(found) < task.data["bugs"]:
-            found.append(rng.choice(possible))
-    if len(found) < task.data["bugs"]:  # unseen bugs are few: take modules that have some
+        if possible and len(planted) < task.data["bugs"]:
+            planted.append(rng.choice(possible))
+    if len(planted) < task.data["bugs"]:  # unseen bugs are few: take modules that have some
         return planted_in(Task(task.env, task.data, task.seed + 10**12, task.split))
-    return tuple(sorted(names)), tuple(found)
+    return tuple(sorted(names)), tuple(planted)
 
 
 @dataclass
 class RepoEnv:
+    """One episode: the files as they are now."""
+
     family: Repo
     task: Task
     names: tuple[str, ...]
     files: dict[str, str]
-    used: int = 0
-    over: bool = False
-    tested: bool = False
-    opened: frozenset[str] = field(default_factory=frozenset)
+    turns_taken: int = 0
+    done: bool = False
+    tests_were_run: bool = False
+    files_read: frozenset[str] = field(default_factory=frozenset)
 
     @property
     def tests(self) -> dict[str, str]:
-        """The tests that the agent may read, as if they were files."""
-        found: dict[str, str] = {}
+        """Returns the tests that the agent may read, as if they were files."""
+        tests: dict[str, str] = {}
         for name in self.names:
             pairs = zip(cases_of(name), expected(name), strict=True)
-            lines = [f"{case.call} must have {reads(right)}\n" for case, right in pairs if case.seen]
-            found[f"test_{name}.txt"] = "".join(lines)
-        return found
+            lines = [f"{case.call} must have {describe(right)}\n" for case, right in pairs if case.seen]
+            tests[f"test_{name}.txt"] = "".join(lines)
+        return tests
 
     async def start(self) -> Observation:
         listed = ", ".join([*self.files, *self.tests])
         text = f"Files: {listed}."
-        return Observation((Message(Role.USER, text),), system=(Message(Role.SYSTEM, BRIEF),))
+        return observe(text, (), SYSTEM_PROMPT)
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over:
+        if self.done:
             raise InfrastructureError("a repository was given an action after its end: play each once")
         text = action.text.strip("\n")
         if len(text) > LONGEST_ACTION:
@@ -136,44 +143,48 @@ class RepoEnv:
             case ["submit"]:
                 return self._end(agent, await self._passes())
             case ["test"]:
-                answers = await given(self.files, [case for case, _ in self._cases(seen=True)], self.family.timeout_s)
-                self.tested, said, crashed = True, self._report(answers), self._crashed(answers)
+                answers = await run_cases(
+                    self.files, [case for case, _ in self._cases(seen=True)], self.family.timeout_s
+                )
+                self.tests_were_run, result, crashed = True, self._report(answers), self._crashed(answers)
             case ["read", name]:
-                said = _numbered(self._file(name, {**self.files, **self.tests}))
-                self.opened |= {name}
+                result = _numbered(self._file(name, {**self.files, **self.tests}))
+                self.files_read |= {name}
             case ["replace", name, lines]:
-                said = self._replace(name, lines, _plain(body))
+                result = self._replace(name, lines, _plain(body))
             case ["write", name]:
-                said = self._write(name, f"{_plain(body)}\n" if body else "")
+                result = self._write(name, f"{_plain(body)}\n" if body else "")
             case _:
                 raise ActionError(f'"{head[:30]}" is no action, say read, replace, write, test or submit')
-        self.used += 1
-        if self.used >= self.family.turns:
+        self.turns_taken += 1
+        if self.turns_taken >= self.family.turns:
             return self._end(agent, False, error=float(crashed))
-        return Step(Observation((Message(Role.USER, said),)), {agent: 0.0}, info={"error": float(crashed)})
+        return Step(observe(result, ()), {agent: 0.0}, info={"error": float(crashed)})
 
     async def close(self) -> None:
-        self.over = True
+        self.done = True
 
     async def fork(self) -> RepoEnv:
-        twin = RepoEnv(self.family, self.task, self.names, dict(self.files), self.used, self.over, self.tested)
-        twin.opened = self.opened
+        twin = RepoEnv(
+            self.family, self.task, self.names, dict(self.files), self.turns_taken, self.done, self.tests_were_run
+        )
+        twin.files_read = self.files_read
         return twin
 
     def state_key(self) -> str:
         texts = hashlib.sha256(repr(sorted(self.files.items())).encode(errors="replace")).hexdigest()
-        return f"{self.task.id}/{texts[:16]}/{self.family.turns - self.used}"
+        return f"{self.task.id}/{texts[:16]}/{self.family.turns - self.turns_taken}"
 
     def expert(self) -> str:
-        """Tests, reads and repairs, as long as there are turns for it; it knows what the modules were."""
+        """Tests, reads and repairs, as long as there are turns for it; it knows the unchanged modules."""
         wrong = [name for name in self.names if self.files[f"{name}.py"] != source_of(name)]
         if not wrong:
             return "submit"
-        spare = self.family.turns - self.used - len(wrong) - 1
+        spare = self.family.turns - self.turns_taken - len(wrong) - 1
         file = f"{wrong[0]}.py"
-        if not self.tested and spare > 0:
+        if not self.tests_were_run and spare > 0:
             return "test"
-        if file not in self.opened and spare > 0:
+        if file not in self.files_read and spare > 0:
             return f"read {file}"
         return repair(file, self.files[file], source_of(wrong[0]))
 
@@ -194,8 +205,8 @@ class RepoEnv:
 
     def _write(self, name: str, text: str) -> str:
         self._file(name, self.files)
-        if len(text) > LONGEST_FILE:
-            raise ActionError(f"{name} would have {len(text)} characters, but {LONGEST_FILE} is the most")
+        if len(text) > MAX_FILE_CHARS:
+            raise ActionError(f"{name} would have {len(text)} characters, but {MAX_FILE_CHARS} is the most")
         self.files[name] = text
         return f"{name} is changed."
 
@@ -204,16 +215,16 @@ class RepoEnv:
         return [(case, right) for case, right in pairs if case.seen or not seen]
 
     def _crashed(self, answers: Sequence[str]) -> bool:
-        """Whether the code raised an error that no test asks for, or gave no answer."""
+        """Returns whether the code raised an error that no test asks for, or gave no answer."""
         pairs = zip(self._cases(seen=True), answers, strict=True)
-        return any(not valued(answer) and not same(answer, right) for (_, right), answer in pairs)
+        return any(not is_value(answer) and not is_same(answer, right) for (_, right), answer in pairs)
 
     def _report(self, answers: Sequence[str]) -> str:
         pairs = self._cases(seen=True)
         failed = [
-            f"{case.call} must have {reads(right)}, but it has {reads(answer)}"
+            f"{case.call} must have {describe(right)}, but it has {describe(answer)}"
             for (case, right), answer in zip(pairs, answers, strict=True)
-            if not same(answer, right)
+            if not is_same(answer, right)
         ]
         lines = [
             f"{len(failed)} of {len(pairs)} tests fail." if failed else f"All {len(pairs)} tests pass.",
@@ -223,16 +234,16 @@ class RepoEnv:
 
     async def _passes(self) -> bool:
         pairs = self._cases(seen=False)
-        answers = await given(self.files, [case for case, _ in pairs], self.family.timeout_s)
-        return all(same(answer, right) for (_, right), answer in zip(pairs, answers, strict=True))
+        answers = await run_cases(self.files, [case for case, _ in pairs], self.family.timeout_s)
+        return all(is_same(answer, right) for (_, right), answer in zip(pairs, answers, strict=True))
 
     def _end(self, agent: str, passed: bool, **info: float) -> Step:
-        self.over = True
-        return Step(None, {agent: float(passed)}, done=True, success=passed, info=info)
+        self.done = True
+        return last_step(agent, passed, **info)
 
 
 def repair(file: str, now: str, right: str) -> str:
-    """The action that makes a file right: its lines that differ replaced, or all of it where they are many."""
+    """Returns the action that makes a file right: its lines that differ replaced, or all of it where they are many."""
     old, new = now.splitlines(), right.splitlines()
     spans = [span for span in SequenceMatcher(None, old, new, autojunk=False).get_opcodes() if span[0] != "equal"]
     if len(spans) == 1 and spans[0][0] == "replace":
@@ -242,7 +253,7 @@ def repair(file: str, now: str, right: str) -> str:
 
 
 def _plain(body: str) -> str:
-    """Without the fence around it."""
+    """Returns the text without the code fence around it."""
     fenced = re.fullmatch(r"```\w*\n(.*?)\n?```\s*", body, re.DOTALL)
     return fenced[1] if fenced else body
 

@@ -1,8 +1,8 @@
-"""Bugs: small changes of a module that some case notices, found by trying them.
+"""Bugs: small changes of a module that some test case notices, found by trying them.
 
-After mutation testing (DeMillo, Lipton, Sayward 1978): one comparison, operator, number, name or return is changed.
-Trying happens in this process, within a number of steps and not of seconds, so that the same bugs are found whenever
-and wherever they are looked for; modules and bugs are ours alone, nothing that an agent wrote is run here.
+After mutation testing (DeMillo, Lipton, Sayward 1978): one comparison, operator, number, name or return is changed. The
+trials run in this process, limited by a number of lines and not of seconds, so that the same bugs are found at any time
+on any machine; modules and bugs are ours alone, nothing that an agent wrote is run here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from sojourn_worlds.repo.cases import CASES
 
-STEPS = 5_000  # lines that a case may take: the modules take less than 2,000
+MAX_LINES = 5_000  # that a case may execute: the modules take less than 2,000
 SWAPS: dict[type[ast.AST], tuple[str, tuple[str, ...]]] = {
     ast.Lt: ("<", ("<=", ">")), ast.LtE: ("<=", ("<", ">=")), ast.Gt: (">", (">=", "<")), ast.GtE: (">=", (">", "<=")),
     ast.Eq: ("==", ("!=",)), ast.NotEq: ("!=", ("==",)), ast.In: ("in", ("not in",)), ast.NotIn: ("not in", ("in",)),
@@ -31,7 +31,7 @@ NAMES = {"min": "max", "max": "min", "True": "False", "False": "True"}
 
 @dataclass(frozen=True)
 class Bug:
-    """What replaces the characters from `start` to `end` of a module."""
+    """A replacement of the characters from `start` to `end` of a module."""
 
     module: str
     start: int
@@ -78,13 +78,15 @@ def cases_of(module: str) -> tuple[Case, ...]:
 
 @cache
 def expected(module: str) -> tuple[str, ...]:
-    """What each case must give, as JSON: a value, or the kind of error."""
+    """Returns what each case must give, as JSON: a value, or the kind of error."""
     names = _loaded(module, source_of(module))
     return tuple(_outcome(names[case.function], case) for case in cases_of(module))
 
 
-def noticed(module: str, source: str) -> bool | None:
-    """Whether a case notices that this source of ours is wrong: True where one that the agent sees does."""
+def is_noticed(module: str, source: str) -> bool | None:
+    """Returns whether a visible case notices that this source of ours is wrong (True), a hidden one alone (False), or
+    none (None).
+    """
     names = _loaded(module, source)
     pairs = list(zip(cases_of(module), expected(module), strict=True))
     for seen in (True, False):
@@ -101,7 +103,7 @@ def _loaded(module: str, source: str) -> dict[str, Any]:
 
 
 def _outcome(function: Any, case: Case) -> str:
-    left = STEPS
+    left = MAX_LINES
 
     def count(frame: Any, event: str, _: Any) -> Any:
         nonlocal left
@@ -113,37 +115,37 @@ def _outcome(function: Any, case: Case) -> str:
     before = sys.gettrace()
     sys.settrace(count)
     try:
-        said = {"value": function(*json.loads(json.dumps(case.arguments)))}
+        outcome = {"value": function(*json.loads(json.dumps(case.arguments)))}
     except Exception as error:  # a bug may do anything, and that is what is looked for
-        said = {"error": type(error).__name__}
+        outcome = {"error": type(error).__name__}
     finally:
         sys.settrace(before)
     try:
-        return json.dumps(said, sort_keys=True)
+        return json.dumps(outcome, sort_keys=True)
     except (TypeError, ValueError):
         return json.dumps({"error": "TypeError"})
 
 
 @cache
 def bugs_of(module: str, seen: bool) -> tuple[Bug, ...]:
-    """The bugs that a case notices, by whether one of those that the agent sees does."""
-    return tuple(bug for bug, shows in _sorted(module) if shows == seen)
+    """Returns the bugs that some case notices: with `seen` those that a visible case notices, without it the others."""
+    return tuple(bug for bug, by_seen_case in _noticed_bugs(module) if by_seen_case == seen)
 
 
 @cache
-def _sorted(module: str) -> tuple[tuple[Bug, bool], ...]:
-    found = []
-    for bug in dict.fromkeys(_changes(module)):
+def _noticed_bugs(module: str) -> tuple[tuple[Bug, bool], ...]:
+    bugs = []
+    for bug in dict.fromkeys(_mutations(module)):
         try:
-            shows = noticed(module, bug.plant(source_of(module)))
+            by_seen_case = is_noticed(module, bug.plant(source_of(module)))
         except SyntaxError:
             continue
-        if shows is not None:
-            found.append((bug, shows))
-    return tuple(found)
+        if by_seen_case is not None:
+            bugs.append((bug, by_seen_case))
+    return tuple(bugs)
 
 
-def _changes(module: str) -> Iterator[Bug]:
+def _mutations(module: str) -> Iterator[Bug]:
     source = source_of(module)
     starts = [0]
     for line in source.splitlines(keepends=True):
@@ -172,7 +174,7 @@ def _changes(module: str) -> Iterator[Bug]:
         own += [n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
         formatted = {inner for n in ast.walk(function) if isinstance(n, ast.JoinedStr) for inner in ast.walk(n)}
         for node in ast.walk(function):
-            if node in formatted:  # where these begin depends on the version of Python
+            if node in formatted:  # their offsets depend on the version of Python
                 continue
             if isinstance(node, ast.Compare):
                 for left, operator, right in zip(

@@ -1,6 +1,6 @@
-"""What the functions of the modules are called with: by module and function, the arguments of each case.
+"""The test cases: by module and function, the arguments of each call.
 
-What comes out is worked out by the modules as they are. Those of even number are the tests that an agent sees.
+The expected results are computed with the unchanged modules. Cases of even number are the tests that an agent sees.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Calls an agent's functions in a sandbox of their own, and compares what they give out here.
+"""Calls an agent's functions in a sandbox of their own, and compares the results outside of it.
 
 What is expected never enters the sandbox, and nothing that the code says of itself counts: neither an exit code, nor
-words, nor equality as it sees it. Who answers every call rightly has written right code, however it did it.
+words, nor equality as it sees it. Code that answers every call rightly is right, however it does so.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ for module, function, arguments in calls:
     flush()
 """
 LIMITS = Limits(memory_bytes=2**28, disk_bytes=2**22, file_bytes=2**20, files=200, processes=16, cpu_s=20)
-LONGEST = 10_000  # characters of an answer that can still be right
+MAX_ANSWER_CHARS = 10_000  # characters of an answer that can still be right
 
 
-async def given(files: Mapping[str, str], cases: Sequence[Case], timeout_s: float) -> list[str]:
-    """What each call gives, as JSON text; empty for those that were never answered."""
+async def run_cases(files: Mapping[str, str], cases: Sequence[Case], timeout_s: float) -> list[str]:
+    """Returns what each call gives, as JSON text; empty for calls that were never answered."""
     calls = json.dumps([[case.module, case.function, case.arguments] for case in cases])
     async with Sandbox(LIMITS) as sandbox:
         try:
@@ -67,11 +67,11 @@ async def given(files: Mapping[str, str], cases: Sequence[Case], timeout_s: floa
     return lines + [""] * (len(cases) - len(lines))
 
 
-def same(line: str, right: str) -> bool:
-    """Whether an answer is the right one, as JSON: `1`, `1.0` and `true` are three."""
+def is_same(line: str, right: str) -> bool:
+    """Returns whether an answer is the right one, as JSON: `1`, `1.0` and `true` differ."""
     if line == right:
         return True
-    if len(line) > LONGEST:
+    if len(line) > MAX_ANSWER_CHARS:
         return False
     try:
         return json.dumps(json.loads(line), sort_keys=True) == right
@@ -79,16 +79,16 @@ def same(line: str, right: str) -> bool:
         return False
 
 
-def valued(line: str) -> bool:
-    """Whether a call gave a value, rather than an error or nothing."""
+def is_value(line: str) -> bool:
+    """Returns whether a call gave a value, rather than an error or nothing."""
     return line.startswith('{"value":')
 
 
-def reads(line: str) -> str:
-    """An answer for a reader."""
+def describe(line: str) -> str:
+    """Returns an answer in words, for a reader."""
     try:
-        said = json.loads(line[:LONGEST])
-        text = f"raised {said['error']}" if "error" in said else f"given {said['value']!r}"
+        answer = json.loads(line[:MAX_ANSWER_CHARS])
+        text = f"raised {answer['error']}" if "error" in answer else f"given {answer['value']!r}"
     except (ValueError, RecursionError, KeyError, TypeError):
         text = "given no answer"
     return text if len(text) <= 100 else f"{text[:100]}..."

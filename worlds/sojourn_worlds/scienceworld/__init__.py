@@ -1,12 +1,16 @@
 """ScienceWorld: experiments of a school's science class, in a house full of things, as text.
 
-Simulator, tasks, splits and gold paths are those of the scienceworld package (Wang et al. 2022, arXiv:2203.07540;
-Apache-2.0). What differs: the reward is 1 for a task that is done (with `partial`, each gain of the package's score at
-once) and nothing for one that is spoilt; text that the simulator does not understand is refused; and the actions that
-are possible are not listed, which the package needs most of its time for.
+A task is a variation of an experiment. An action is a command; an observation is the simulator's text. The reward is 1
+for a task that is done (with `partial`, each gain of the package's score at once) and nothing for one that is spoilt;
+either ends the episode.
 
-Every play has a Java machine of its own, since simulations in one machine disturb each other; the next play uses it
-again. Its objects are made to have one hash code, without which the order of events differs from machine to machine.
+Simulator, tasks, splits and gold paths are those of the scienceworld package (Wang et al. 2022, arXiv:2203.07540;
+Apache-2.0). It differs in the reward, in that text that the simulator does not understand is refused, and in that the
+possible actions are not listed, which the package needs most of its time for.
+
+Every episode has a Java virtual machine of its own, since simulations in one machine disturb each other; the next
+episode reuses it. Its objects are made to have one hash code, without which the order of events differs from machine to
+machine.
 """
 
 from __future__ import annotations
@@ -68,7 +72,7 @@ SIMPLIFICATIONS = ("teleportAction", "openDoors", "openContainers", "selfWaterin
 ELECTRICAL = ("power-component", "conductivity")  # parts of the names of tasks that need electrical actions
 ENTRY = "scienceworld.runtime.pythonapi.PythonInterface"
 OPTIONS = ("-Xmx1g", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
-BRIEF = (
+SYSTEM_PROMPT = (
     "{task}\nSay one action, such as: look around, inventory, look at X, open X, go to kitchen, {teleport}pick up X, "
     "focus on X, move X to Y, pour X in Y, mix X, use X on Y, activate X, connect X to Y, read X, wait, wait1. "
     "Where you are asked which of several is meant, say its number."
@@ -79,8 +83,9 @@ BRIEF = (
 class ScienceWorld:
     """Thirty kinds of experiments (melt, grow, mix, wire, find, measure), each in many variations, in a house.
 
-    `experiments` are taken in turn, in the package's own variations for training and testing. `simplifications` are the
-    package's. `capacity` is how many plays may be going on at once, each in a Java machine of nearly a gigabyte.
+    `experiments` take turns, in the package's own variations for training and testing. `simplifications` are the
+    package's. `capacity` is how many episodes there may be at once, each in a Java virtual machine of nearly a
+    gigabyte.
     """
 
     experiments: tuple[str, ...] = tuple(VARIATIONS)
@@ -130,7 +135,7 @@ class ScienceWorld:
         return self._machine[0]
 
     async def open(self) -> None:
-        """Keeps the machine between plays; each call needs its `close`."""
+        """Keeps the machine between episodes; each call needs its `close`."""
         await self.machine.keep()
 
     async def close(self) -> None:
@@ -146,10 +151,10 @@ def variations(experiment: str, split: str) -> range:
 class ScienceWorldPlay:
     task: Task
     shared: Pool
-    said: list[str] = field(default_factory=list)
+    actions_taken: list[str] = field(default_factory=list)
     shown: str = ""
     best: float = 0.0  # score so far
-    over: bool = False
+    done: bool = False
     planned: list[str] = field(default_factory=list)
     hopeless: bool = False  # the expert found nothing to do
     gold: tuple[str, list[str]] | None = None  # the room where it begins, and the package's path; once it was asked for
@@ -162,12 +167,12 @@ class ScienceWorldPlay:
         await asyncio.to_thread(self._enter)
         task = " ".join(self.server.getTaskDescription().split())
         teleport = "teleport to kitchen, " if "teleportAction" in self.task.data["simplifications"] else ""
-        return self._observe((Message(Role.SYSTEM, BRIEF.format(task=task, teleport=teleport)),))
+        return self._observe((Message(Role.SYSTEM, SYSTEM_PROMPT.format(task=task, teleport=teleport)),))
 
     def _enter(self) -> None:
         with self.lease.alone() as machine:  # of the play before, an abandoned step may be running still
             self.server = machine.new()
-            self._replay(self.server, self.said)
+            self._replay(self.server, self.actions_taken)
 
     def _replay(self, server: Any, actions: Sequence[str], gold: bool = False) -> None:
         server.load(self.task.data["experiment"], self.task.seed, self.task.data["simplifications"], gold)
@@ -177,40 +182,42 @@ class ScienceWorldPlay:
             self.shown = server.step(action)
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over or self.server is None:
+        if self.done or self.server is None:
             raise InfrastructureError("scienceworld was given an action before its start or after its end")
-        said = " ".join(action.text[:200].lower().split())
-        if not said or len(action.text) > 200 or not said.isprintable():  # half a character cannot be sent to Java
+        action_text = " ".join(action.text[:200].lower().split())
+        if (
+            not action_text or len(action.text) > 200 or not action_text.isprintable()
+        ):  # half a character cannot be sent to Java
             raise ActionError("Say one short action.")
-        shown, score, completed = await asyncio.to_thread(self._act, said)
+        shown, score, completed = await asyncio.to_thread(self._act, action_text)
         if shown == UNKNOWN:
-            raise ActionError(f'"{said[:40]}" is no action that is known here.')
+            raise ActionError(f'"{action_text[:40]}" is no action that is known here.')
         self.shown = shown
-        self.said.append(said)
-        self.planned = self.planned[1:] if self.planned[:1] == [said] else []
+        self.actions_taken.append(action_text)
+        self.planned = self.planned[1:] if self.planned[:1] == [action_text] else []
         gain = max(0.0, min(1.0, score) - self.best)
         self.best += gain
         won = completed and score >= 1
         reward = gain if self.task.data["partial"] else float(won)
-        self.over = completed or score < 0 or len(self.said) >= self.task.data["turns"]
-        if self.over:
+        self.done = completed or score < 0 or len(self.actions_taken) >= self.task.data["turns"]
+        if self.done:
             return Step(None, {agent: reward}, done=True, success=won)
         return Step(self._observe(), {agent: reward})
 
-    def _act(self, said: str) -> tuple[str, float, bool]:
+    def _act(self, action_text: str) -> tuple[str, float, bool]:
         server = self.server
         with self.lease.alone():
-            return server.step(said), float(server.getScore()), bool(server.getCompleted())
+            return server.step(action_text), float(server.getScore()), bool(server.getCompleted())
 
     async def close(self) -> None:
         self.server = None
         await surely(self.lease.give_back)
 
     async def fork(self) -> ScienceWorldPlay:
-        """By playing the same actions again."""
+        """Plays the same actions again."""
         planned = list(self.planned)
         twin = ScienceWorldPlay(
-            self.task, self.shared, list(self.said), "", self.best, self.over, planned, self.hopeless
+            self.task, self.shared, list(self.actions_taken), "", self.best, self.done, planned, self.hopeless
         )
         try:
             await asyncio.to_thread(twin._enter)
@@ -220,18 +227,18 @@ class ScienceWorldPlay:
         return twin
 
     def state_key(self) -> str:
-        """Of what was done: the simulator goes on by itself, so that no state comes again."""
-        return f"{self.task.id}/{hashlib.sha256(json.dumps(self.said).encode()).hexdigest()[:16]}"
+        """Hashes the actions: the simulator goes on by itself, so that no state occurs again."""
+        return f"{self.task.id}/{hashlib.sha256(json.dumps(self.actions_taken).encode()).hexdigest()[:16]}"
 
     async def expert(self) -> str:
-        """The next action of a plan that was tried (`expert.py`); where nothing was found to do, a look."""
+        """Returns the next action of a plan that was tried (`expert.py`); where no plan was found, a look."""
         if not self.planned and not self.hopeless:
             self.planned = await asyncio.to_thread(self._plan)
             self.hopeless = not self.planned
         return self.planned[0] if self.planned else "look around"
 
     def _plan(self) -> list[str]:
-        """Tries what to do in the play's own simulator, and plays there again what was said."""
+        """Tries plans in the episode's own simulator, and plays there again the actions taken."""
         server, data = self.server, self.task.data
         with self.lease.alone():
             if not self.gold:
@@ -241,14 +248,14 @@ class ScienceWorldPlay:
             teleports = "teleportAction" in data["simplifications"]
 
             def begin() -> str:
-                self._replay(server, self.said)
+                self._replay(server, self.actions_taken)
                 return self.shown
 
-            trial = Trial(server, begin, data["turns"] - len(self.said), teleports)
-            found = plan(trial, self.gold[1], self.said, self.gold[0], data["experiment"])
+            trial = Trial(server, begin, data["turns"] - len(self.actions_taken), teleports)
+            found = plan(trial, self.gold[1], self.actions_taken, self.gold[0], data["experiment"])
             begin()
         return found
 
-    def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
+    def _observe(self, system: tuple[Message, ...] = ()) -> Observation:
         lines = (" ".join(line.split()) for line in self.shown.splitlines())
-        return Observation((Message(Role.USER, "\n".join(filter(None, lines))),), system=brief)
+        return Observation((Message(Role.USER, "\n".join(filter(None, lines))),), system=system)

@@ -1,14 +1,15 @@
-"""What to do from any state of an experiment: the package's gold path, or what it needs of repairs, tried out before.
+"""Plans from any state of an experiment: the package's gold path, or the repairs that it needs, tried out before.
 
-The gold path is tried from where the play is, from the room where it was left, from the start, and from other rooms on
-its way; the first try that earns everything is the plan. Actions that are not understood are left out, or mended: a
-room that is not next door is teleported to, what was picked up is called by the name that it had then. Where that does
-not do, things that have walked off are sought, and things that grow are waited for.
+The gold path is tried from where the episode is, from the room where it was left, from the start, and from other rooms
+on its way; the first try that earns everything is the plan. Actions that are not understood are left out, or mended: a
+room that is not next door is teleported to, what was picked up is called by the name that it had then. Where that is
+not enough, things that have walked off are sought, and things that grow are waited for.
 
-The gold path itself fails in 11 of the 180 plays that were tried (six of each experiment): of find-animal, grow-fruit
-and the two of mendelian genetics. There this does more: an egg is found, which does not walk off; the bees that a fruit
-needs have left the greenhouse, and one is brought back; and of peas that no bee came to, the answer is given that the
-simulator takes, after an experiment that shows nothing. What was poured away or has grown too old is not mended.
+The gold path itself fails in 11 of the 180 episodes that were tried (six of each experiment): of find-animal,
+grow-fruit and the two of mendelian genetics. There this does more: an egg is found, which does not walk off; the bees
+that a fruit needs have left the greenhouse, and one is brought back; and of peas that no bee came to, the answer is
+given that the simulator takes, after an experiment that shows nothing. What was poured away or has grown too old is not
+mended.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ SLOW = ("look ", "examine ", "read ", "use thermometer")
 
 @dataclass
 class Trial:
-    """The play's simulator, in which actions are tried after those that were said. `most` is how many are left."""
+    """The episode's simulator, in which actions are tried after those that were taken. `most` is how many are left."""
 
     server: Any
     begin: Callable[[], str]  # to where the play is; gives what is shown there
@@ -67,8 +68,8 @@ class Trial:
         self.room = self.here()
 
     def here(self) -> str:
-        found = ROOM.search(self.server.freeActionLook())
-        return found[1] if found else ""
+        match = ROOM.search(self.server.freeActionLook())
+        return match[1] if match else ""
 
     @property
     def over(self) -> bool:
@@ -79,7 +80,9 @@ class Trial:
         return self.server.getCompleted() and self.server.getScore() >= 1 and len(self.done) <= self.most
 
     def say(self, action: str) -> bool:
-        """Whether it is understood; where it is asked which of several things is meant, the first is."""
+        """Returns whether an action is understood; where the simulator asks which of several things is meant, the first
+        is.
+        """
         if self.over:
             return True
         if self.asked != action.isdigit():
@@ -105,7 +108,7 @@ class Trial:
             self.say(f"go to {name}")
 
     def do(self, action: str, patient: bool, seeking: bool) -> bool:
-        """Does what the action is for, where it can be done at all; False where it must be, and cannot."""
+        """Does what the action is for, where it can be done at all; returns False where it must be done, and cannot."""
         if self.over or self.say(action):
             return True
         if action.startswith("go to "):
@@ -120,7 +123,7 @@ class Trial:
         return True
 
     def wait(self, action: str) -> bool:
-        """Until it can be done, in whichever pot."""
+        """Waits until the action can be done, in any of the pots."""
         for _ in range(MOST_WAITS):
             pots = POT.findall(self.server.freeActionLook()) if POT.search(action) else []
             if any(self.say(name) for name in (action, *(POT.sub(pot, action) for pot in pots))):
@@ -129,7 +132,7 @@ class Trial:
         return False
 
     def seek(self, action: str) -> bool:
-        """In every room, also where it has grown up meanwhile."""
+        """Seeks a thing in every room, also where it has grown up meanwhile."""
         for room in WAYS:
             self.go(room)
             if not self.over and (self.say(action) or self.say(YOUNG.sub("", action))):
@@ -137,7 +140,9 @@ class Trial:
         return False
 
     def follow(self, actions: Sequence[str], room: str = "", patient: bool = False, seeking: bool = False) -> bool:
-        """Whether they earn everything, done one after the other from that room on. The same is not tried again."""
+        """Returns whether the actions earn everything, done one after the other from that room on; the same is not
+        tried again.
+        """
         same = tuple(actions), "" if room == self.room else room, patient, seeking
         if same in self.tried:
             return False
@@ -154,7 +159,7 @@ class Trial:
 
 
 def way(start: str, end: str) -> list[str]:
-    """The rooms from one to another, without the first."""
+    """Returns the rooms from one to another, without the first."""
     ways = [[start]]
     for path in ways:  # it grows
         if path[-1] == end:
@@ -163,17 +168,17 @@ def way(start: str, end: str) -> list[str]:
     return []
 
 
-def plan(trial: Trial, gold: Sequence[str], said: Sequence[str], home: str, experiment: str) -> list[str]:
-    """Actions that earn everything after those that were said; empty where none are found."""
+def plan(trial: Trial, gold: Sequence[str], actions_taken: Sequence[str], home: str, experiment: str) -> list[str]:
+    """Returns actions that earn everything after those that were taken; empty where none are found."""
     for path in (brief(gold), list(gold)):
-        for attempt in attempts(trial, path, said, home, experiment):
+        for attempt in attempts(trial, path, actions_taken, home, experiment):
             if attempt():
                 return trial.done
     return []
 
 
 def brief(gold: Sequence[str]) -> list[str]:
-    """Ten looks or waits in a row are one long wait, which takes as much time."""
+    """Replaces ten looks or waits in a row by one long wait, which takes as much time."""
     path: list[str] = []
     for action, same in itertools.groupby(gold):
         count = len(list(same))
@@ -183,15 +188,15 @@ def brief(gold: Sequence[str]) -> list[str]:
 
 
 def attempts(
-    trial: Trial, gold: Sequence[str], said: Sequence[str], home: str, experiment: str
+    trial: Trial, gold: Sequence[str], actions_taken: Sequence[str], home: str, experiment: str
 ) -> Iterator[Callable[[], bool]]:
-    """Tries, the likeliest first."""
+    """Makes the tries, the most promising first."""
     kept = 0
-    for action in said:
+    for action in actions_taken:
         kept += kept < len(gold) and action == gold[kept]
     rooms = along(gold, home)
     yield lambda: trial.follow(gold[kept:])
-    if list(said) != list(gold[:kept]):
+    if list(actions_taken) != list(gold[:kept]):
         yield lambda: trial.follow(gold[kept:], rooms[kept])
         yield lambda: trial.follow(gold, home)
     if experiment == "grow-fruit":
@@ -215,7 +220,7 @@ def attempts(
 
 
 def along(gold: Sequence[str], home: str) -> list[str]:
-    """The room in which each action of the gold path is done, and that after the last."""
+    """Returns the room in which each action of the gold path is done, and that after the last."""
     rooms = [home]
     for action in gold:
         rooms.append(action.removeprefix("go to ") if action.startswith("go to ") else rooms[-1])
@@ -223,10 +228,10 @@ def along(gold: Sequence[str], home: str) -> list[str]:
 
 
 def grow(trial: Trial, gold: Sequence[str], home: str) -> bool:
-    """The gold path up to the flowers; then a bee is brought, and the fruit that follows focused on."""
-    found = GROWN.search(trial.server.getTaskDescription().lower())
+    """Follows the gold path up to the flowers; then brings a bee, and focuses on the fruit that follows."""
+    match = GROWN.search(trial.server.getTaskDescription().lower())
     flowers = next((n for n, action in enumerate(gold) if action == "open bee hive"), 0)
-    if not found or not flowers or trial.follow(gold[:flowers], home):
+    if not match or not flowers or trial.follow(gold[:flowers], home):
         return False
     while not trial.over and "flower." not in trial.server.freeActionLook():
         trial.say("wait1")
@@ -238,7 +243,7 @@ def grow(trial: Trial, gold: Sequence[str], home: str) -> bool:
     for _ in range(2 * MOST_WAITS):
         if trial.over:
             break
-        if fruit := re.search(rf"\ban? ((?:[a-z]+ )?{found[1]})[,.]", trial.server.freeActionLook()):
+        if fruit := re.search(rf"\ban? ((?:[a-z]+ )?{match[1]})[,.]", trial.server.freeActionLook()):
             trial.say(f"focus on {fruit[1]}")
             trial.settle()
         trial.say("wait1")
@@ -260,13 +265,13 @@ def fetch(trial: Trial, room: str) -> None:
 
 
 def answer(trial: Trial, gold: Sequence[str], home: str, box: str) -> bool:
-    """The gold path up to the flowers, and that box."""
+    """Follows the gold path up to the flowers, and answers with that box."""
     flowers = next((n for n, action in enumerate(gold) if action == "open bee hive"), 0)
     return trial.follow([*gold[:flowers], f"focus on {box}"], home)
 
 
 def find(trial: Trial, number: int) -> bool:
-    """An egg, which does not walk off, put where the task wants it."""
+    """Finds an egg, which does not walk off, and puts it where the task wants it."""
     trial.again()
     trial.settle()
     trial.go("outside")

@@ -1,8 +1,12 @@
-"""Question answering by search: questions of several hops over passages, answered from what is searched and opened.
+"""Question answering by search: multi-hop questions over passages, answered from what is searched and opened.
+
+A task is a question. An action searches, opens a listed passage, or answers; an observation is a list of results or a
+passage. Answering ends the episode, with a reward in [0, 1] for the answer (`marking`); without an answer it ends after
+`turns` actions, with reward 0.
 
 The corpus is a small world invented for each task (nothing in it can be known beforehand), the CIA World Factbook, or
-the user's own files; see `invented`, `factbook` and `files`. Questions and their evidence: `questions`. Marking:
-`marking`. Retrieval: `index`. Actions and rewards: `play`.
+the user's own files; see `invented`, `factbook` and `files`. Questions and their evidence: `questions`. Retrieval:
+`index`. Actions and rewards: `play`.
 """
 
 from __future__ import annotations
@@ -33,18 +37,18 @@ MARKINGS = ("exact", "f1", "evidence")
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Questions of several hops: search the passages, open what is listed, answer.
+    """Multi-hop questions: search the passages, open what is listed, answer.
 
-    `corpus` is "invented" (a world of so many `countries` for each task, or `worlds` of them for all of a split's),
+    `corpus` is "invented" (a world of so many `countries` for each task, or `worlds` of them for all tasks of a split),
     "factbook" (the extra `search`), or a path of the user's, which needs `questions`, a file of them; with `questions`
     and "" the corpus is what comes with them. `hops` is how many passages an answer takes, 0 mixes 1 to 4.
 
     `results` passages are listed at a time, each with `snippet` words of its text; `retriever` is "fts5", "bm25s",
     "tantivy" or "dense" (with `embedder`, a folder with a sentence embedding model, or "" for a packaged one). `graph`
-    adds an action that lists the passages that speak of a name. `marking` pays "exact" match, token "f1", or
-    "evidence", the mean of F1 and of how much of the evidence was opened; success is exact match. A play ends, lost,
-    after `turns` actions. `choices` lists searches for names that were met, what can be opened, and such names as
-    answers.
+    adds an action that lists the passages that mention a name. `marking` pays "exact" match, token "f1", or "evidence",
+    the mean of F1 and of the fraction of the evidence that was opened; success is exact match. An episode ends, without
+    success, after `turns` actions. `choices` lists searches for names that were met, what can be opened, and such names
+    as answers.
     """
 
     corpus: str = "invented"
@@ -107,19 +111,19 @@ class Search:
         return Play(self._index(task.seed), task, rules)
 
     async def open(self) -> None:
-        """Makes ready to be searched what all tasks share."""
+        """Prepares the index that all tasks share."""
         if self.corpus != "invented":
             await asyncio.to_thread(lambda: self._index(0).ready())
 
     def corpus_at(self, seed: int) -> Corpus:
-        """What the play of a task of this seed searches."""
+        """Returns the corpus that an episode of a task of this seed searches."""
         return _corpus(self.corpus, self.questions, *self._world(seed))
 
     def _index(self, seed: int) -> Index:
         return _index(self.corpus, self.questions, *self._world(seed), self.retriever, self.embedder)
 
     def _world(self, seed: int) -> tuple[int, int]:
-        """The seed and size of a task's invented world; zeros for the other corpora, which all tasks share."""
+        """Returns the seed and size of a task's invented world; zeros for the other corpora, which all tasks share."""
         if self.corpus != "invented":
             return 0, 0
         first = FIRST_TEST if seed >= FIRST_TEST else 0
@@ -129,7 +133,7 @@ class Search:
         return [self.corpus, self.questions, *self._world(seed)]
 
     def task(self, question: Question, seed: int, split: str) -> Task:
-        """A task that asks a question."""
+        """Returns the task that asks a question."""
         data = {
             "question": question.text,
             "answer": question.answer,
@@ -142,7 +146,8 @@ class Search:
 
 @lru_cache(4096)
 def _made(world: Search, seed: int, split: str) -> Task:
-    """The task of a seed: where all tasks share one corpus, each question belongs to one split by its own hash."""
+    """Returns the task of a seed; where all tasks share one corpus, each question belongs to one split by its own
+    hash."""
     rng = random.Random(f"question {seed} {world.hops}")
     hops = world.hops or rng.randint(1, MOST_HOPS)
     corpus = world.corpus_at(seed)
@@ -153,7 +158,7 @@ def _made(world: Search, seed: int, split: str) -> Task:
 
 @lru_cache(2)
 def _divided(corpus: str, questions: str) -> dict[str, list[Question]]:
-    """The questions of a file by split."""
+    """Returns the questions of a file by split."""
     return divided(files.load(corpus, questions)[1], lambda question: question.text)
 
 

@@ -1,4 +1,4 @@
-"""Passages to be searched, and the facts that they state: what retrieval, questions and web sites are made from."""
+"""Passages, and the facts that they state: retrieval, questions and web sites are made from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Passage(NamedTuple):
 
 
 class Link(NamedTuple):
-    """What a relation leads to, and the passage that says so."""
+    """The value of a relation, and the passage that states it."""
 
     value: str
     passage: str
@@ -40,7 +40,9 @@ class Borders(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """`phrase` and `inverse` name the thing at either end: "the capital of {}", "the country whose capital is {}"."""
+    """A kind of link. `phrase` and `inverse` name the thing at either end: "the capital of {}", "the country whose
+    capital is {}".
+    """
 
     name: str
     of: str  # the kind of thing it starts from
@@ -50,7 +52,7 @@ class Relation(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """A number of things of a kind, in words: "a larger area", "the largest area"."""
+    """A numeric property of things of a kind, in words: "a larger area", "the largest area"."""
 
     name: str
     of: str
@@ -71,7 +73,8 @@ class Facts:
 
     @cached_property
     def inverse(self) -> dict[str, dict[str, Link]]:
-        """Relation -> value -> the one name that it is of; values that several names share are left out."""
+        """Returns relation -> value -> the one name that it belongs to; values that several names share are left
+        out."""
         found: dict[str, dict[str, Link]] = {}
         for relation, links in self.links.items():
             owners: dict[str, list[str]] = {}
@@ -87,7 +90,7 @@ class Facts:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """`digest` says which corpus it is, in the keys of states."""
+    """The passages of a world. `digest` identifies the corpus in the keys of states."""
 
     passages: Sequence[Passage]
     digest: str
@@ -99,7 +102,7 @@ class Corpus:
 
     @cached_property
     def said(self) -> dict[str, str]:
-        """Every name, by how it reads when normalised."""
+        """Returns every name, by its normalised form."""
         names = dict.fromkeys(name for passage in self.passages for name in passage.names)
         return {key: name for name in names if (key := normalised(name))}
 
@@ -108,7 +111,7 @@ class Corpus:
         return max((len(key.split()) for key in self.said), default=0)
 
     def names_in(self, text: str) -> list[str]:
-        """The names that a text says, each once, the longest wherever one is a part of another."""
+        """Returns the names that occur in a text, each once; where one is a part of another, the longest."""
         tokens, found, start = normalised(text).split(), [], 0
         while start < len(tokens):
             for length in range(min(self._longest, len(tokens) - start), 0, -1):
@@ -121,8 +124,10 @@ class Corpus:
 
     @cached_property
     def naming(self) -> dict[str, list[Passage]]:
-        """Lower-case name -> the passages that speak of it: those about it that link it with others come first, then
-        those about others, then the rest."""
+        """Returns, for each lower-case name, the passages that mention it.
+
+        Those about it that link it with others come first, then those about others, then the rest.
+        """
         ranked: dict[str, list[list[Passage]]] = {}
         for passage in self.passages:
             for number, name in enumerate(passage.names):

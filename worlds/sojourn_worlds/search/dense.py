@@ -1,4 +1,4 @@
-"""Sentence embeddings by a small BERT: the mean of the last hidden states, of length 1."""
+"""Sentence embeddings by a small BERT: the mean of the last hidden states, normalised to length 1."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Embedder:
 
     @classmethod
     def load(cls, folder: str) -> Embedder:
-        """Of a folder with a model's files; an empty name means the packaged one. Nothing is ever downloaded."""
+        """Loads the model in a folder; an empty name means the packaged one. Nothing is ever downloaded."""
         return _load(folder or _packaged())
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """One row (D,) for each text."""
+        """Returns one embedding per text: (texts, D)."""
         torch = require_module("torch", "sojourn[torch]", "search")
         rows = []
         with torch.inference_mode():
@@ -44,7 +44,7 @@ class Embedder:
 
 
 def check(folder: str) -> None:
-    """Refuses a folder without a model."""
+    """Raises `ConfigError` for a folder without a model."""
     if not (Path(folder) / "config.json").is_file():
         raise ConfigError(f'search: embedder = "{folder}", but that folder has no config.json: name a model\'s folder')
 

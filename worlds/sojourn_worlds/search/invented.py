@@ -1,7 +1,7 @@
 """Small invented worlds of facts: countries on a map, their capitals, leaders and rivers, made from a seed.
 
-Nothing in them is known to any model, so that only searching helps; every name is two or three made-up syllables. The
-passages are written by the field, as in an almanac, so that most questions need several of them.
+No model knows anything of them, so that only searching helps; every name is two or three made-up syllables. There is
+one passage for each field, as in an almanac, so that most questions need several of them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Names:
 
 @dataclass
 class Almanac:
-    """What is written so far: passages, and what they say."""
+    """The passages so far, and the facts that they state."""
 
     rng: random.Random
     ids: Iterator[str]
@@ -83,7 +83,9 @@ class Almanac:
     borders: dict[str, Borders] = field(default_factory=dict)
 
     def write(self, title: str, text: str, others: Sequence[str] = (), **facts: str | float) -> str:
-        """A new passage about what its title names first; `facts` are the relations and measures that it states."""
+        """Adds a passage about the thing that its title names first; `facts` are the relations and measures that it
+        states.
+        """
         id, subject = next(self.ids), title.split(":")[0]
         self.passages.append(Passage(id, title, text, (subject, *others)))
         for name, value in facts.items():
@@ -116,7 +118,7 @@ class Almanac:
 
 @lru_cache(64)  # a group plays one task many times
 def invent(seed: int, countries: int) -> Corpus:
-    """The world of a seed."""
+    """Returns the world of a seed."""
     rng = random.Random(f"invented {seed} {countries}")
     names = Names(rng)
     lands = [names.draw("country") for _ in range(countries)]
@@ -146,7 +148,7 @@ def invent(seed: int, countries: int) -> Corpus:
 
 
 def _map(rng: random.Random, lands: list[str]) -> dict[str, list[Border]]:
-    """Countries on a grid, most of them bordering on those beside them; every border has a length of its own."""
+    """Draws countries on a grid, most of them bordering on those beside them; every border has a length of its own."""
     width = round(len(lands) ** 0.5)
     lengths: Iterator[int] = iter(rng.sample(range(40, 40 + 20 * len(lands)), 2 * len(lands)))
     found: dict[str, list[Border]] = {land: [] for land in lands}

@@ -1,8 +1,8 @@
 """How answers are marked: exact match and token F1 of SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250), evidence recall.
 
 Answers are normalised as there: lower case, no punctuation, no articles, single spaces. It differs in that accents are
-dropped too, that hyphens and slashes part words, and that an answer with several known names is worth nothing: words
-overlap with whatever one stuffs them with.
+dropped too, that hyphens and slashes separate words, and that an answer with several known names is worth nothing,
+since token overlap would reward an answer that lists many.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def normalised(text: str) -> str:
 
 
 def f1(said: str, answer: str) -> float:
-    """The harmonic mean of precision and recall over words, 0 to 1."""
+    """Returns the harmonic mean of precision and recall over words, 0 to 1."""
     ours, theirs = normalised(said).split(), normalised(answer).split()
     common = sum((Counter(ours) & Counter(theirs)).values())
     return 2 * common / (len(ours) + len(theirs)) if common else 0.0
@@ -42,8 +42,10 @@ def mark(
     opened: Collection[str],
     names: Collection[str] = (),
 ) -> Mark:
-    """The best that an answer, which says `names`, is worth against any of those that count; without evidence its
-    recall is what the answer is worth."""
+    """Returns the best mark of an answer, which contains `names`, against any of the accepted answers.
+
+    Without evidence, its recall is what the answer is worth.
+    """
     exact = max(float(normalised(said) == normalised(answer)) for answer in answers)
     overlap = max(f1(said, answer) for answer in answers) if len(names) <= 1 or exact else 0.0
     found = len(set(evidence) & set(opened)) / len(set(evidence)) if evidence else overlap
@@ -51,7 +53,7 @@ def mark(
 
 
 def gives_away(question: str, answers: Sequence[str]) -> bool:
-    """Whether a question names its answer, or leaves yes and no: guessing is then right every second time."""
+    """Returns whether a question names its answer, or leaves yes and no: guessing is then right every second time."""
     asked = f" {normalised(question)} "
     plain = [normalised(answer) for answer in answers]
     return any(answer in ("yes", "no") or f" {answer} " in asked for answer in plain)

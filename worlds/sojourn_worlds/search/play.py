@@ -1,4 +1,4 @@
-"""One play: search, open what was listed, answer.
+"""One episode: search, open what was listed, answer.
 
 The interface is that of search agents such as Search-R1 (Jin et al. 2025, arXiv:2503.09516), as calls of their own
 rather than inside one long answer; opening what was listed is WebGPT's (Nakano et al. 2021, arXiv:2112.09332).
@@ -19,7 +19,7 @@ from sojourn_worlds.search.corpus import Passage
 from sojourn_worlds.search.index import Index, words
 from sojourn_worlds.search.marking import Mark, gives_away, mark, normalised
 
-BRIEF = (
+SYSTEM_PROMPT = (
     "Answer the question from the passages. Say one action: {actions}. The answer is short, and one alone{looked}.\n"
     "Question: {question}"
 )
@@ -29,7 +29,7 @@ LONGEST_ARGUMENT = 200
 
 
 class Rules(NamedTuple):
-    """The fields of the family that shape a play."""
+    """The fields of the family that shape an episode."""
 
     results: int
     snippet: int
@@ -40,11 +40,11 @@ class Rules(NamedTuple):
 
 
 class State(NamedTuple):
-    used: int = 0  # actions
-    shown: tuple[str, ...] = ()  # the passages of the last list, or the one opened last
+    turns_taken: int = 0  # actions
+    shown: tuple[str, ...] = ()  # ids of the passages in the last list, or of the one opened last
     listed: frozenset[str] = frozenset()
     opened: frozenset[str] = frozenset()
-    said: str = ""  # what was searched for last
+    last_query: str = ""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Play:
     async def start(self) -> Observation:
         actions = ["search[words]", "open[id]", *(["neighbours[name]"] if self.rules.graph else []), "answer[text]"]
         looked = LOOKED if self._given_away() else ""
-        text = BRIEF.format(actions=", ".join(actions), question=self.data["question"], looked=looked)
+        text = SYSTEM_PROMPT.format(actions=", ".join(actions), question=self.data["question"], looked=looked)
         count = len(self.index.corpus.passages)
         return self._observe(f"There are {count} passages to search.", (Message(Role.SYSTEM, text),))
 
@@ -71,12 +71,12 @@ class Play:
         if verb == "open":
             text = self._open(argument)
         else:
-            found = await self._find(verb, argument)
-            ids = tuple(passage.id for passage in found)
-            self.state = self.state._replace(shown=ids, listed=self.state.listed | set(ids), said=argument)
-            text = "\n".join(self._line(passage, argument) for passage in found) or "Nothing found."
-        self.state = self.state._replace(used=self.state.used + 1)
-        if self.state.used >= self.rules.turns:
+            passages = await self._find(verb, argument)
+            ids = tuple(passage.id for passage in passages)
+            self.state = self.state._replace(shown=ids, listed=self.state.listed | set(ids), last_query=argument)
+            text = "\n".join(self._line(passage, argument) for passage in passages) or "Nothing found."
+        self.state = self.state._replace(turns_taken=self.state.turns_taken + 1)
+        if self.state.turns_taken >= self.rules.turns:
             return self._end(agent, None)
         return Step(self._observe(text), {agent: 0.0})
 
@@ -88,13 +88,13 @@ class Play:
 
     def state_key(self) -> str:
         state = self.state
-        told = (state.used, state.shown, sorted(state.listed), sorted(state.opened), state.said)
-        return f"{self.task.id}/{hashlib.sha256(repr(told).encode()).hexdigest()[:24]}"
+        known = (state.turns_taken, state.shown, sorted(state.listed), sorted(state.opened), state.last_query)
+        return f"{self.task.id}/{hashlib.sha256(repr(known).encode()).hexdigest()[:24]}"
 
     def expert(self) -> str:
-        """Finds and opens the evidence, in order, and answers; at once where no turn is left for that."""
+        """Finds and opens the evidence, in order, and answers; it answers at once where no turn is left for that."""
         missing = [id for id in self.data["evidence"] if id not in self.state.opened]
-        left = self.rules.turns - self.state.used
+        left = self.rules.turns - self.state.turns_taken
         for id in missing if left > 1 else []:
             if id in self.state.listed:
                 return f"open[{id}]"
@@ -107,9 +107,9 @@ class Play:
         return self.task.data
 
     def _parse(self, text: str) -> tuple[str, str]:
-        found = ACTION.fullmatch(text.strip()) if len(text) < 1000 else None
-        verb, argument = (found[1].lower(), " ".join(found[2].split())) if found else ("", "")
-        if found is None or (verb == "neighbours" and not self.rules.graph):
+        match = ACTION.fullmatch(text.strip()) if len(text) < 1000 else None
+        verb, argument = (match[1].lower(), " ".join(match[2].split())) if match else ("", "")
+        if match is None or (verb == "neighbours" and not self.rules.graph):
             raise ActionError(f'"{text.strip()[:30]}" is no action, say search[words], open[id] or answer[text].')
         if len(argument) > LONGEST_ARGUMENT:
             raise ActionError(f"That is too long, use at most {LONGEST_ARGUMENT} letters.")
@@ -132,17 +132,17 @@ class Play:
 
     def _open(self, id: str) -> str:
         passage = self.index.corpus.by_id[id]
-        self.state = self.state._replace(shown=(id,), opened=self.state.opened | {id}, said="")
+        self.state = self.state._replace(shown=(id,), opened=self.state.opened | {id}, last_query="")
         return f"{passage.title}\n{passage.text}"
 
     def _line(self, passage: Passage, query: str) -> str:
         cut = snippet(passage.text, query, self.rules.snippet)
         return f"{passage.id} {passage.title}" + (f" | {cut}" if cut else "")
 
-    def _end(self, agent: str, said: str | None) -> Step:
-        """The last step; running out of turns (said is None) earns nothing."""
+    def _end(self, agent: str, answer: str | None) -> Step:
+        """Returns the last step; running out of turns (without an answer) earns nothing."""
         self.done = True
-        judged = self._mark(said) if said else Mark(0.0, 0.0, 0.0)
+        judged = self._mark(answer) if answer else Mark(0.0, 0.0, 0.0)
         info = {f"search/{name}": value for name, value in judged._asdict().items()}
         reward = earned(judged, self.rules.marking)
         return Step(None, {agent: reward}, done=True, success=judged.exact == 1.0, info=info)
@@ -152,45 +152,48 @@ class Play:
         return (self.data["answer"], *self.data["aliases"])
 
     def _given_away(self) -> bool:
-        """Whether a guess is as good as right, so that the evidence must have been listed."""
+        """Returns whether a guess is likely to be right, so that the evidence must have been listed."""
         return bool(self.data["evidence"]) and gives_away(self.data["question"], self._answers)
 
-    def _mark(self, said: str) -> Mark:
-        """What an answer is worth; nothing for a choice that was not looked up."""
+    def _mark(self, answer: str) -> Mark:
+        """Returns the mark of an answer; nothing for a choice that was not looked up."""
         evidence = self.data["evidence"]
-        judged = mark(said, self._answers, evidence, self.state.opened, self.index.corpus.names_in(said))
+        judged = mark(answer, self._answers, evidence, self.state.opened, self.index.corpus.names_in(answer))
         if self._given_away() and not self.state.listed >= set(evidence):
             return judged._replace(exact=0.0, f1=0.0)
         return judged
 
-    def _observe(self, text: str, brief: tuple[Message, ...] = ()) -> Observation:
+    def _observe(self, text: str, system: tuple[Message, ...] = ()) -> Observation:
         choices = tuple(self._choices()) if self.rules.choices else ()
-        return Observation((Message(Role.USER, text),), system=brief, choices=choices)
+        return Observation((Message(Role.USER, text),), system=system, choices=choices)
 
     def _choices(self) -> list[str]:
-        """Opening what is listed, searching for names that were met and for the titles about them, and answering so."""
+        """Lists opening what is listed, searching for names that were met and for the titles about them, and answering
+        so.
+        """
         names, listed = self._met(), sorted(self.state.listed)
         about = [p for name in names for p in self.index.corpus.naming[name.lower()] if p.names[0] == name]
         wanted = [*map(clean, names), *(clean(passage.title) for passage in about)]
         offered = [
             *(f"open[{id}]" for id in (*self.state.shown, *listed) if id not in self.state.opened),
-            *(f"search[{said}]" for said in wanted if words(said)),
+            *(f"search[{name}]" for name in wanted if words(name)),
             *(f"answer[{clean(name)}]" for name in names if normalised(clean(name))),
         ]
         return [offer for offer in dict.fromkeys(offered) if len(offer) <= LONGEST_ARGUMENT]
 
     def _met(self) -> list[str]:
-        """The names that the question says, and those of the passages that were opened."""
+        """Returns the names that the question contains, and those of the passages that were opened."""
         corpus = self.index.corpus
         opened = [name for id in sorted(self.state.opened) for name in corpus.by_id[id].names]
         return list(dict.fromkeys([*corpus.names_in(self.data["question"]), *opened]))
 
     def _query(self, passage: Passage) -> str:
-        """Words that list the passage: a name met that it speaks of, its title, more and more of its text; empty where
-        none do."""
-        said = passage.text.split()
+        """Returns words that list the passage: a met name that it mentions, its title, more and more of its text; empty
+        where none do.
+        """
+        words_of_text = passage.text.split()
         met = [name for name in self._met() if name in passage.names]
-        for wanted in (*met, passage.title, f"{passage.title} {' '.join(said[:8])}", " ".join(said)):
+        for wanted in (*met, passage.title, f"{passage.title} {' '.join(words_of_text[:8])}", " ".join(words_of_text)):
             query = clean(wanted)[:LONGEST_ARGUMENT]
             if passage in self.index.search(query, self.rules.results):
                 return query
@@ -198,23 +201,23 @@ class Play:
 
 
 def clean(text: str) -> str:
-    """A text that can stand between the brackets of an action."""
+    """Returns a text that can stand between the brackets of an action."""
     return " ".join(text.replace("[", " ").replace("]", " ").split())
 
 
 def earned(judged: Mark, marking: str) -> float:
-    """What a mark earns: 1 for the right answer, "evidence" also for having opened what it takes."""
+    """Returns the reward of a mark: 1 for the right answer, with "evidence" also for having opened the evidence."""
     if marking == "exact":
         return judged.exact
     return judged.f1 if marking == "f1" else (judged.f1 + judged.evidence) / 2
 
 
 def snippet(text: str, query: str, length: int) -> str:
-    """So many words of the text, from the first that is asked for or from the beginning."""
+    """Returns so many words of the text, from the first that the query contains or from the beginning."""
     if not length:
         return ""
-    asked, said = set(words(query)), text.split()
-    hits = [n for n, word in enumerate(said) if asked & set(re.findall(r"\w+", word.lower()))]
-    start = max(0, min(hits[0] if hits else 0, len(said) - length))
-    cut = " ".join(said[start : start + length])
-    return ("... " if start else "") + cut + (" ..." if start + length < len(said) else "")
+    asked, text_words = set(words(query)), text.split()
+    hits = [n for n, word in enumerate(text_words) if asked & set(re.findall(r"\w+", word.lower()))]
+    start = max(0, min(hits[0] if hits else 0, len(text_words) - length))
+    cut = " ".join(text_words[start : start + length])
+    return ("... " if start else "") + cut + (" ..." if start + length < len(text_words) else "")

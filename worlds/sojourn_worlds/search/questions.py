@@ -6,7 +6,7 @@ that such a path needs, as in MuSiQue (Trivedi et al. 2022, arXiv:2108.00573), w
 and intersection are kinds of HotpotQA (Yang et al. 2018, arXiv:1809.09600). The sentences are ours.
 
 Every question is checked when it is made: each step has one outcome, nothing on the path comes twice, every passage
-states what is taken from it, and the answer is not given away by the question.
+states what is taken from it, and the question does not give away the answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MARGIN = 1.02  # how much larger the larger of two numbers is at least
 
 
 class Step(NamedTuple):
-    """One passage of the way, and the words that are taken from it."""
+    """One passage of the path, and the words that are taken from it."""
 
     passage: str
     says: str
@@ -34,7 +34,8 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Thing:
-    """Something named by a path from known names: `phrase` inside a sentence, `asked` as a question of its own."""
+    """A thing that is named by a path from known names: `phrase` inside a sentence, `asked` as a question of its
+    own."""
 
     name: str
     kind: str
@@ -59,7 +60,7 @@ class Question:
 
 
 def ask(rng: random.Random, corpus: Corpus, hops: int, accept: Callable[[Question], bool] | None = None) -> Question:
-    """A question of so many hops that has no flaw, and that is accepted."""
+    """Returns a question of so many hops that has no flaw and that `accepted` accepts."""
     facts = corpus.facts
     if facts is None:
         raise ConfigError("questions are made from facts, and this corpus has none: give questions of your own")
@@ -75,7 +76,7 @@ def ask(rng: random.Random, corpus: Corpus, hops: int, accept: Callable[[Questio
 
 
 def flaw(thing: Thing, corpus: Corpus) -> str:
-    """Why a question would be unfair; empty where it is not."""
+    """Returns why a question would be unfair; empty where it is not."""
     if len(set(map(str.lower, thing.on_path))) < len(thing.on_path):
         return "its path passes something twice"
     for step in thing.steps:
@@ -135,7 +136,7 @@ def _compared(rng: random.Random, facts: Facts) -> Thing | None:
 
 
 def _winner(facts: Facts, measure: Measure, names: Sequence[str]) -> str | None:
-    """The one with the largest figure; None where another comes close, or a figure is not known."""
+    """Returns the one with the largest figure; None where another comes close, or a figure is not known."""
     known = facts.figures[measure.name]
     if len(names) < 2 or any(name not in known for name in names):
         return None
@@ -144,7 +145,7 @@ def _winner(facts: Facts, measure: Measure, names: Sequence[str]) -> str | None:
 
 
 def _shared(rng: random.Random, facts: Facts) -> Thing | None:
-    """The one country that borders on two others, which both say so."""
+    """Returns the one country that borders on two others, as both of their passages say."""
     between = rng.choice(list(facts.borders))
     around = [border.neighbour for border in facts.borders[between].all if border.neighbour in facts.borders]
     if len(around) < 2:
@@ -159,7 +160,7 @@ def _shared(rng: random.Random, facts: Facts) -> Thing | None:
 
 
 def _most(rng: random.Random, facts: Facts) -> Thing | None:
-    """The neighbour with the largest figure."""
+    """Returns the neighbour with the largest figure."""
     start, measure = rng.choice(list(facts.borders)), rng.choice(facts.measures)
     around = [border.neighbour for border in facts.borders[start].all]
     winner = _winner(facts, measure, around) if len(around) < MOST_HOPS else None
@@ -174,7 +175,7 @@ def _most(rng: random.Random, facts: Facts) -> Thing | None:
 
 
 def _further(rng: random.Random, facts: Facts, thing: Thing) -> Thing | None:
-    """One step on: a relation, or the longest border; None where none is possible."""
+    """Extends a path by one step, a relation or the longest border; None where none is possible."""
     options = list(_onward(facts, thing))
     return rng.choice(options) if options else None
 

@@ -12,12 +12,12 @@ Item = TypeVar("Item")
 
 
 def split_of(text: str) -> str:
-    """Every fifth text, by its hash, is of the test split."""
+    """Returns the split of a text: every fifth, by its hash, is of the test split."""
     return "test" if int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) % 5 == 0 else "train"
 
 
 def divided(items: Iterable[Item], text_of: Callable[[Item], str]) -> dict[str, list[Item]]:
-    """Items by split; where there are two or more, each split has at least one."""
+    """Returns items by split; where there are two or more, each split has at least one."""
     found: dict[str, list[Item]] = {split: [] for split in SPLITS}
     for item in dict.fromkeys(items):
         found[split_of(text_of(item))].append(item)

@@ -1,9 +1,13 @@
-"""Customer service by a policy: look things up, talk to the customer, change the database or refuse.
+"""Customer service by a policy: the agent looks things up, talks to the customer, changes the database or refuses.
 
-After tau-bench (Yao et al. 2024, arXiv:2406.12045): the state of the database in the end decides, beside what the
-customer had to be told. There the data are two fixed databases and the customer is a language model; here databases
-and requests are generated from a seed, and the customer is a rule, or a model on request. A refusal is a call with a
-reason, so that it can be judged without one. The published tasks are the world `tau`.
+A task is a database and a customer with requests. An action is a call on the database, a sentence to the customer, or
+finish(), which ends the episode; an observation is the result or the customer's answer. The reward is 1 if the database
+and all that the customer was told are right and no rule was broken, else 0.
+
+After tau-bench (Yao et al. 2024, arXiv:2406.12045): the final state of the database decides, beside what the customer
+had to be told. There the data are two fixed databases and the customer is a language model; here databases and requests
+are generated from a seed, and the customer is scripted, or a model on request. A refusal is a call with a reason, so
+that it can be judged without a model. The published tasks are the world `tau`.
 """
 
 from __future__ import annotations
@@ -35,11 +39,11 @@ DIFFICULTY = ("users", "requests", "denied", "turns")
 class Service:
     """A shop's customer service: find out what a customer wants, and do it or deny it as the policy demands.
 
-    Of `users` customers one calls with `requests`, each with chance `denied` one that the policy forbids. The customer
-    names one wish at a time, says more when asked, and confirms what it wants. 1 where in the end the database is what
-    it should be, every question is answered, exactly the forbidden is denied for the right reason, and no rule was
-    broken; 0 otherwise, and after `turns` actions. An answer is one number or one status, of an order that was looked
-    up; of several sentences with one the last counts.
+    Of `users` customers one calls with `requests`, each with probability `denied` one that the policy forbids. The
+    customer names one wish at a time, says more when asked, and confirms what it wants. The reward is 1 where in the
+    end the database is what it should be, every question is answered, exactly the forbidden is denied for the right
+    reason, and no rule was broken; 0 otherwise, and after `turns` actions. An answer is one number or one status, of an
+    order that was looked up; of several sentences with one the last counts.
 
     `user` "llm" has a model play the customer, at `base_url` (OpenAI's chat completions) under the name `model`; `key`
     names the environment variable with the key. A server that fails is an infrastructure error.

@@ -1,4 +1,4 @@
-"""A customer by rule: says what it wants, answers what it is asked, and knows no more than it knows."""
+"""A scripted customer: says what it wants, answers what it is asked, and knows only what its case says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_MORE = "No, that is all."
 
 @dataclass
 class Customer:
-    """Understands a question by its words; several in one sentence are all answered."""
+    """Recognises a question by its words; several in one sentence are all answered."""
 
     case: Case
     stated: int = 1  # how many of its wishes it has named
@@ -64,7 +64,9 @@ class Customer:
         return answers
 
     def _detail(self, kind: str, low: str) -> str:
-        """Of the order that is named, else of the first wish of the kind whose detail was not yet told."""
+        """Returns the detail of the order that is named, else of the first wish of the kind whose detail was not yet
+        told.
+        """
         stated = [(f"detail {n}", wish) for n, wish in enumerate(self.case.wishes[: self.stated]) if wish.kind == kind]
         named = [(key, wish) for key, wish in stated if wish.order.lower() in low] or stated
         if not named:
@@ -82,7 +84,7 @@ class Customer:
 
 
 def instructions(case: Case) -> str:
-    """The same customer in words, for a model that plays it."""
+    """Returns the same customer in words, for a model that plays it."""
     facts = case.database["users"][case.user]
     lines = [f"You are {facts['name']}, zip code {facts['zip']}."]
     lines.append(f"Your email is {facts['email']}." if case.knows_email else "You do not remember your email.")

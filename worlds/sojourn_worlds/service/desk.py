@@ -1,4 +1,4 @@
-"""The desk of the agent: its calls, what it has found out, and whether it did what it should."""
+"""The state of one episode: the agent's calls, what it has found out, and whether it did what it should."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class Desk:
     user: Customer | SimulatedUser
     turns: int
     database: Database
-    used: int = 0
-    found: str = ""  # the customer who was looked up last
-    seen: set[str] = field(default_factory=set)  # what was looked up
-    confirmed: set[str] = field(default_factory=set)  # orders
+    turns_taken: int = 0
+    current_customer: str = ""  # the one who was looked up last
+    looked_up: set[str] = field(default_factory=set)  # ids
+    confirmed: set[str] = field(default_factory=set)  # orders whose change the customer confirmed
     denied: dict[str, str] = field(default_factory=dict)
-    answers: dict[int, str | float] = field(default_factory=dict)  # by number of the wish, what was told last
-    reached: set[str] = field(default_factory=set)  # subgoals
-    broken: int = 0  # how often the rules were
-    over: bool = False
+    answers: dict[int, str | float] = field(default_factory=dict)  # by number of the wish, the last answer
+    subgoals_reached: set[str] = field(default_factory=set)
+    rules_broken: int = 0
+    done: bool = False
     info: dict[str, float] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Desk:
@@ -64,12 +64,12 @@ class Desk:
             raise ValueError(f"{len(text)} characters, but from 1 to {LONGEST} can be said at once")
         current = self._current()
         answer = await self.user.reply(text)
-        before = len(self.reached)
+        before = len(self.subgoals_reached)
         if re.search(r"\byes\b", answer.lower()):
             self.confirmed |= {order for order in re.findall(r"W\d{4}", text.upper()) if order in self._wished()}
             self._reach(*(f"confirmed {order}" for order in self.confirmed))
         self._answer(text, current)
-        self.over = STOP in answer
+        self.done = STOP in answer
         self._tell(before, worked=None)
         return f"Customer: {answer.replace(STOP, '').strip()}"
 
@@ -96,7 +96,7 @@ class Desk:
         items = {item: facts for item, facts in self.database["items"].items() if item.startswith(f"{name}-")}
         if not items:
             raise ValueError(f"there is no product {product[:30]!r}")
-        self._seen(name)
+        self._record_look_up(name)
         return items
 
     def cancel_order(self, order_id: str, reason: Literal["no longer needed", "ordered by mistake"]) -> str:
@@ -123,7 +123,7 @@ class Desk:
         """Tell the customer that the rules forbid what they want with an order, and why."""
         order = self._order(order_id)
         self.denied[order] = reason
-        self._act(order, self.case.denials.get(order) == reason, f"denied {order}")
+        self._record_act(order, self.case.denials.get(order) == reason, f"denied {order}")
         return "Customer: I see."
 
     def transfer(self, order_id: str) -> str:
@@ -132,32 +132,32 @@ class Desk:
         if order in self.database["transferred"]:
             raise ValueError(f"order {order} has been handed over already")
         transfer(self.database, order)
-        self._act(order, order in self.case.gold["transferred"], f"transferred {order}")
+        self._record_act(order, order in self.case.gold["transferred"], f"transferred {order}")
         return "A colleague will take care of it."
 
     def finish(self) -> None:
         """End the talk."""
-        self.used += 1
-        self.over = True
+        self.turns_taken += 1
+        self.done = True
         self.info = {
             "database": float(digest(self.database) == digest(self.case.gold)),
             "told": float(self._all_told()),
             "denied": float(self.denied == self.case.denials),
-            "rules_broken": float(self.broken),
+            "rules_broken": float(self.rules_broken),
         }
 
     def reward(self) -> float | None:
-        if not self.over:
-            return None if self.used < self.turns else 0.0
+        if not self.done:
+            return None if self.turns_taken < self.turns else 0.0
         return float(self.success())
 
     def success(self) -> bool:
-        right = self._all_told() and self.denied == self.case.denials and not self.broken
+        right = self._all_told() and self.denied == self.case.denials and not self.rules_broken
         asked = self.user.finished if isinstance(self.user, Customer) else True  # whether there is anything else
-        return self.over and right and asked and digest(self.database) == digest(self.case.gold)
+        return self.done and right and asked and digest(self.database) == digest(self.case.gold)
 
     def expert(self) -> str:
-        """Asks what the rules demand, though it knows what will be answered."""
+        """Asks all that the rules demand, although it knows the answers."""
         if not isinstance(self.user, Customer):
             return self._act_next(len(self.case.wishes), set(), True)
         return self._act_next(self.user.stated, self.user.told, self.user.finished)
@@ -165,20 +165,20 @@ class Desk:
     def state_key(self) -> str:
         user = self.user
         talk = [user.stated, sorted(user.told), user.finished] if isinstance(user, Customer) else user.messages
-        sets = [sorted(s) for s in (self.seen, self.confirmed, self.reached)]
+        sets = [sorted(s) for s in (self.looked_up, self.confirmed, self.subgoals_reached)]
         known = [
             sorted(self.denied.items()),
             sorted(self.answers.items()),
-            self.broken,
-            self.used,
-            self.found,
-            self.over,
+            self.rules_broken,
+            self.turns_taken,
+            self.current_customer,
+            self.done,
         ]
         return json.dumps([digest(self.database), self.case.wishes[0].said, self.case.user, talk, sets, known])
 
     def _act_next(self, stated: int, answered: set[str], finished: bool) -> str:
         facts = self.case.database["users"][self.case.user]
-        if self.found != self.case.user:
+        if self.current_customer != self.case.user:
             if not answered & {"email", "name"} and isinstance(self.user, Customer):
                 return 'say("What is your email, or else your name and zip code?")'
             if self.case.knows_email and ("email" in answered or not answered):
@@ -187,17 +187,17 @@ class Desk:
                 return 'say("What are your name and zip code?")'
             return f'find_user_by_name("{facts["name"]}", "{facts["zip"]}")'
         for number, wish in enumerate(self.case.wishes[:stated]):
-            if not self._handled(number, wish):
+            if not self._is_settled(number, wish):
                 return self._handle(number, wish, answered)
         return "finish()" if finished else 'say("Is there anything else?")'
 
     def _handle(self, number: int, wish: Wish, answered: set[str]) -> str:
-        if not wish.stranger and self.case.user not in self.seen:
+        if not wish.stranger and self.case.user not in self.looked_up:
             return f'get_user("{self.case.user}")'
-        if wish.order not in self.seen:
+        if wish.order not in self.looked_up:
             return f'get_order("{wish.order}")'
         product = wish.item.partition("-")[0]
-        if wish.kind == "exchange" and product not in self.seen:
+        if wish.kind == "exchange" and product not in self.looked_up:
             return f'get_product("{product}")'
         changes = not wish.denial(self.case.database) and wish.kind in ("cancel", "return", "exchange", "address")
         scripted = isinstance(self.user, Customer)
@@ -210,23 +210,28 @@ class Desk:
             return f'say("Order {wish.order}: shall I {about}? Please confirm.")'
         return wish.call(self.case.database)
 
-    def _handled(self, number: int, wish: Wish) -> bool:
-        """Done, for better or worse."""
+    def _is_settled(self, number: int, wish: Wish) -> bool:
+        """Returns whether a wish was settled, rightly or wrongly."""
         touched = self.database["orders"][wish.order] != self.case.database["orders"][wish.order]
-        return touched or wish.order in self.denied or self._told(number) or wish.order in self.database["transferred"]
+        return (
+            touched
+            or wish.order in self.denied
+            or self._answered_rightly(number)
+            or wish.order in self.database["transferred"]
+        )
 
     def _find(self, how: str, fits: Any) -> str:
         user = next((name for name, facts in self.database["users"].items() if fits(facts)), None)
         if user is None:
             raise ValueError(f"there is no such customer, check the {how}")
-        self.found = user
-        self._seen(f"found {user}" if user == self.case.user else "found somebody else")
+        self.current_customer = user
+        self._record_look_up(f"found {user}" if user == self.case.user else "found somebody else")
         return user
 
     def _look(self, table: str, name: str) -> dict[str, Any]:
         if name not in self.database[table]:
             raise ValueError(f"there is no {name[:30]!r} among the {table}")
-        self._seen(name)
+        self._record_look_up(name)
         return self.database[table][name]
 
     def _order(self, order_id: str) -> str:
@@ -239,59 +244,63 @@ class Desk:
         order = self._order(order_id)
         change(self.database, kind, order, item.strip().lower(), detail.strip())
         right = self.database["orders"][order] == self.case.gold["orders"][order]
-        theirs = self.database["orders"][order]["user"] == self.found
+        theirs = self.database["orders"][order]["user"] == self.current_customer
         allowed = theirs and order in self.confirmed and (kind != "cancel" or self._knows_why(order))
-        self._act(order, right, f"changed {order}", allowed=allowed)
+        self._record_act(order, right, f"changed {order}", allowed=allowed)
         return f"done, order {order}: {json.dumps(self.database['orders'][order])}"
 
-    def _act(self, order: str, right: bool, goal: str, allowed: bool = True) -> None:
-        """An act that counts: `allowed` by the rules once the customer was found and the order was looked up."""
-        kept = allowed and self.found == self.case.user and order in self.seen
-        self.broken += not kept
-        before = len(self.reached)
+    def _record_act(self, order: str, right: bool, goal: str, allowed: bool = True) -> None:
+        """Records an act that counts: `allowed` by the rules once the customer was found and the order was looked
+        up."""
+        kept = allowed and self.current_customer == self.case.user and order in self.looked_up
+        self.rules_broken += not kept
+        before = len(self.subgoals_reached)
         if right and kept:
             self._reach(goal)
         self._tell(before, worked=right and kept)
 
     def _knows_why(self, order: str) -> bool:
-        """Whether the customer has said why the order is to be cancelled; of a model's customer that is not known."""
+        """Returns whether the customer has said why the order is to be cancelled; for a model's customer that is not
+        known.
+        """
         if not isinstance(self.user, Customer):
             return True
         return any(w.order == order and f"detail {n}" in self.user.told for n, w in enumerate(self.case.wishes))
 
     def _current(self) -> int:
-        """The wish that is talked of: the one stated last; with a model's customer the first without an answer."""
+        """Returns the wish under discussion: the one stated last; with a model's customer the first without an
+        answer."""
         if isinstance(self.user, Customer):
             return self.user.stated - 1
         asked = [number for number, fact in enumerate(self.case.facts) if fact is not None]
         return next((number for number in asked if number not in self.answers), asked[-1] if asked else 0)
 
     def _answer(self, text: str, current: int) -> None:
-        """Takes a sentence as the answer to a wish; one from before the look-up answers nothing."""
+        """Takes a sentence as the answer to a wish; a sentence from before the look-up answers nothing."""
         for number, wish in enumerate(self.case.wishes):
             told = wish.told(text, current=number == current)
-            if told is not None and self.found == self.case.user and wish.order in self.seen:
+            if told is not None and self.current_customer == self.case.user and wish.order in self.looked_up:
                 self.answers[number] = told
-                if self._told(number):
+                if self._answered_rightly(number):
                     self._reach(f"told {number}")
 
-    def _told(self, number: int) -> bool:
-        """Whether the last answer to a wish is right."""
+    def _answered_rightly(self, number: int) -> bool:
+        """Returns whether the last answer to a wish is right."""
         return number in self.answers and self.answers[number] == self.case.facts[number]
 
-    def _seen(self, name: str) -> None:
-        before, again = len(self.reached), name in self.seen
-        self.seen |= {name}
+    def _record_look_up(self, name: str) -> None:
+        before, again = len(self.subgoals_reached), name in self.looked_up
+        self.looked_up |= {name}
         if name in (self.case.user, f"found {self.case.user}", *self._wished()):
             self._reach(f"seen {name}")
         self._tell(before, worked=not again)
 
     def _reach(self, *goals: str) -> None:
-        self.reached |= set(goals)
+        self.subgoals_reached |= set(goals)
 
     def _tell(self, before: int, worked: bool | None) -> None:
-        self.used += 1
-        self.info = {"subgoal": float(len(self.reached) > before)}
+        self.turns_taken += 1
+        self.info = {"subgoal": float(len(self.subgoals_reached) > before)}
         if worked is not None:
             self.info |= {"tool_score": 1.0 if worked else -1.0, "verified": float(worked)}
 
@@ -299,4 +308,4 @@ class Desk:
         return {wish.order: wish for wish in self.case.wishes}
 
     def _all_told(self) -> bool:
-        return all(self._told(number) for number, fact in enumerate(self.case.facts) if fact is not None)
+        return all(self._answered_rightly(number) for number, fact in enumerate(self.case.facts) if fact is not None)

@@ -1,4 +1,4 @@
-"""A shop's database, the operations on it, and what its customers may ask for."""
+"""A shop's database, the operations on it, and the possible wishes of its customers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def digest(database: Database) -> str:
 
 @dataclass(frozen=True)
 class Wish:
-    """One thing that a customer wants: `kind` is cancel, return, exchange, address, total, status or repair."""
+    """One request of a customer: `kind` is cancel, return, exchange, address, total, status or repair."""
 
     kind: str
     order: str
@@ -89,7 +89,7 @@ class Wish:
 
     @property
     def said(self) -> str:
-        """How the customer puts it, short of what it is asked for."""
+        """Returns the customer's words for it, without the details that it is asked for."""
         thing = " ".join(reversed(self.item.split("-")))
         if self.stranger:
             return f"I want to cancel order {self.order}. It is a friend's, but that is fine."
@@ -104,7 +104,7 @@ class Wish:
         }[self.kind]
 
     def denial(self, database: Database) -> str:
-        """Why the policy forbids it, empty where it does not."""
+        """Returns why the policy forbids it, empty where it does not."""
         order = database["orders"][self.order]
         if self.stranger:
             return "not theirs"
@@ -120,7 +120,7 @@ class Wish:
         return ""
 
     def call(self, database: Database) -> str:
-        """What the agent should do in the end, as it would say it."""
+        """Returns the call that the agent should make in the end."""
         if denial := self.denial(database):
             return f'deny("{self.order}", "{denial}")'
         order = database["orders"][self.order]
@@ -135,19 +135,21 @@ class Wish:
         }[self.kind]
 
     def fact(self, database: Database) -> str | float | None:
-        """What the customer has to be told, None where nothing is."""
+        """Returns what the customer has to be told, None where nothing."""
         return database["orders"][self.order][self.kind] if self.kind in ("total", "status") else None
 
     def told(self, text: str, current: bool) -> str | float | None:
-        """The one answer to this wish in a sentence, right or wrong, None where there is none; a sentence that names no
-        order is about the `current` wish, and one that names several is about none."""
+        """Returns the one answer to this wish in a sentence, right or wrong, None where there is none.
+
+        A sentence that names no order is about the `current` wish, and one that names several is about none.
+        """
         named = {order.upper() for order in re.findall(ORDER, text)}
         if self.kind not in ("total", "status") or not (named == {self.order} if named else current):
             return None
         return one_of(text, STATUSES) if self.kind == "status" else one_number(re.sub(ORDER, "", text))
 
     def apply(self, database: Database) -> None:
-        """What it makes of the database, where it is allowed."""
+        """Applies it to the database, where it is allowed."""
         if self.kind in ("total", "status") or self.denial(database):
             return
         if self.kind == "repair":
@@ -157,7 +159,7 @@ class Wish:
 
 
 def change(database: Database, kind: str, order: str, item: str = "", detail: str = "") -> None:
-    """Carries out what a status and the stock allow; ValueError, with nothing changed, otherwise."""
+    """Carries out what a status and the stock allow; raises ValueError, with nothing changed, otherwise."""
     if order not in database["orders"]:
         raise ValueError(f"there is no order {order[:20]!r}, look the customer up for theirs")
     found = database["orders"][order]
@@ -187,7 +189,7 @@ def transfer(database: Database, order: str) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A database, who calls, what they want in order, and what they know of themselves."""
+    """A database, the caller, their wishes in order, and what they know of themselves."""
 
     database: Database
     user: str
@@ -197,7 +199,7 @@ class Case:
 
     @cached_property
     def gold(self) -> Database:
-        """The database as it should be in the end."""
+        """Returns the database as it should be in the end."""
         after = copy.deepcopy(self.database)
         for wish in self.wishes:
             wish.apply(after)
@@ -210,12 +212,14 @@ class Case:
 
     @cached_property
     def facts(self) -> list[str | float | None]:
-        """What has to be told, by number of the wish; None where nothing is."""
+        """Returns what has to be told, by number of the wish; None where nothing."""
         return [wish.fact(self.database) for wish in self.wishes]
 
 
 def draw_case(rng: random.Random, users: int, requests: int, denied: float) -> Case:
-    """The first case of a generator that has as many wishes, of different orders, each forbidden or not as drawn."""
+    """Returns the first case of a generator that has as many wishes, of different orders, each forbidden or not as
+    drawn.
+    """
     while True:
         database = draw_database(rng, users)
         user = rng.choice(sorted(database["users"]))
@@ -234,7 +238,7 @@ def draw_case(rng: random.Random, users: int, requests: int, denied: float) -> C
 
 
 def _wishes(rng: random.Random, database: Database, user: str) -> list[Wish]:
-    """All that this customer may want."""
+    """Returns all wishes that this customer may have."""
     found = []
     for order, facts in sorted(database["orders"].items()):
         if facts["user"] != user:

@@ -1,7 +1,12 @@
 """A shop after WebShop (Yao et al. 2022, arXiv:2207.01206): find a product by search, choose its options, buy it.
 
-The catalogue and the goals are generated (or read from WebShop's own files), the search is full-text, and the reward
-grades what was bought. The pages come as text, or from a real web site in a real browser.
+A task is a sentence that asks for a product with attributes, options and a price limit. An action is `search[words]` or
+`click[name]`; an observation is the page that it leads to, as text (`text`) or from a real web site in a real browser
+(`browser`). Buying ends the episode, with a reward in [0, 1] that grades how well the product fits (`reward`); there is
+no limit of turns here.
+
+It differs from WebShop in that the catalogue and the goals are generated (or read from WebShop's own files, see
+`original`), the search is SQLite's full-text search, and pages are shorter (see `catalogue`, `search`, `store`).
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed
 from sojourn.types import Task
 from sojourn_worlds.shop.goals import make_goal, seed_of
-from sojourn_worlds.shop.original import Original, find, load
+from sojourn_worlds.shop.original import Original, find_products_file, load
 from sojourn_worlds.shop.original import make_goal as make_original_goal
 from sojourn_worlds.shop.reward import Goal
 from sojourn_worlds.shop.store import Store, open_store
@@ -34,7 +39,7 @@ DIFFICULTY = ("attributes", "options", "price_limit", "hidden")
 
 @dataclass
 class _Opened:
-    """What `Shop.open` holds for all plays of the web surface."""
+    """What `Shop.open` holds for all episodes of the web surface."""
 
     browser: Browser | None = None
     uses: int = 0
@@ -43,7 +48,7 @@ class _Opened:
 
 @dataclass(frozen=True, kw_only=True)
 class Shop:
-    """Shopping goals in one shop: find by search what is asked for, choose its options, buy it.
+    """Shopping goals in one shop: find what is asked for by search, choose its options, buy it.
 
     The defaults are hard; `products=200, attributes=1, options=0, price_limit=False, results_per_page=3` is easy:
     search, open the first result that has the attribute in its title, buy.
@@ -91,7 +96,7 @@ class Shop:
             )
 
     def risks(self) -> tuple[str, ...]:
-        """Which protections do not hold on this machine: those of the web surface's browser."""
+        """Returns which protections do not hold on this machine: those of the web surface's browser."""
         return risks() if self.surface == "web" else ()
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -112,7 +117,8 @@ class Shop:
         return self._opened.browser.play(goal, key=task.id, choices=self.choices)
 
     async def open(self) -> None:
-        """Starts the site and the browser of the web surface; may be called again, each call needs its `close`."""
+        """Starts the site and the browser of the web surface; may be called again, where each call needs its
+        `close`."""
         if self.surface == "web":
             async with self._opened.lock:
                 if self._opened.browser is None:
@@ -130,12 +136,12 @@ class Shop:
 
     @property
     def store(self) -> Store:
-        """The shop itself, shared by all plays of the process."""
-        file = find(self.data) if self.data is not None else None
+        """Returns the shop itself, which all episodes of the process share."""
+        file = find_products_file(self.data) if self.data is not None else None
         return open_store(self.products, self.catalogue_seed, file, self.results_per_page)
 
     def goal(self, task: Task) -> Goal:
-        """What a task asks for."""
+        """Returns the goal of a task."""
         mine = {"products": self.products, "catalogue": self.catalogue_seed}
         theirs = {name: task.data.get(name) for name in mine}
         if mine != theirs or (self.data is None) != ("wish" not in task.data):
@@ -149,10 +155,12 @@ class Shop:
         return make_goal(self.store.catalogue, task.seed, task.data)
 
     def _original(self, data: str) -> Original:
-        return load(find(data), self.products, self.catalogue_seed)
+        return load(find_products_file(data), self.products, self.catalogue_seed)
 
     def _original_tasks(self, split: str, data: str) -> Sequence[Task]:
-        """The first wishes of the shuffled list are "test", at most half of them; WebShop holds out the first 500."""
+        """Splits the shuffled instructions: the first are "test", at most half of them; WebShop holds out the first
+        500.
+        """
         count = len(self._original(data).wishes)
         tested = min(self.test, count // 2)
         first, size = (0, tested) if split == "test" else (tested, min(self.train, count - tested))

@@ -1,11 +1,11 @@
-"""One play of the shop in Chromium: the pages of `web`, read and clicked through Playwright.
+"""One episode of the shop in Chromium: the pages of `web`, read and clicked through Playwright.
 
 Observations are the page's visible text, actions are typed and clicked in the page, and the reward is computed here
 from what the site's session says was bought.
 
-The tabs reach the site's server alone (`sojourn.envs.chromium.BlockingProxy`). A tab that fails after an action (it
-hangs, crashes, shows something else than a page of the shop) loses the play; only a browser that fails as a whole is a
-failure of the infrastructure.
+The tabs reach the site's server alone (`sojourn.envs.chromium.BlockingProxy`). Where a tab fails after an action (it
+hangs, crashes, shows something else than a page of the shop), the episode ends without reward; only a browser that
+fails as a whole is a failure of the infrastructure.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sojourn.types import Message, Observation, Role, Step
 from sojourn_worlds.shop.expert import advise
 from sojourn_worlds.shop.reward import Goal, judge
 from sojourn_worlds.shop.store import BACK, Store, address, parse
-from sojourn_worlds.shop.text import bought, brief
+from sojourn_worlds.shop.text import bought, instructions
 from sojourn_worlds.shop.web import Server, Session, Site
 
 STEP_S = 60.0
@@ -41,12 +41,12 @@ READ = """() => ({text: document.querySelector("main").innerText,
 
 FIND = """number => {const e = document.querySelectorAll("[data-click]")[number]; e.scrollIntoView({block: "center"});
                      const box = e.getClientRects()[0]; return [box.x + box.width / 2, box.y + box.height / 2];}"""
-"""Where to click: the middle of the first line box of a link, which may be broken over two."""
+"""Returns where to click: the middle of the first line box of a link, which may be broken over two lines."""
 
 
 @dataclass(eq=False)
 class Browser:
-    """The site's server and one Chromium, shared by all plays; a play is a tab with a session of its own."""
+    """The site's server and one Chromium, shared by all episodes; an episode is a tab with a session of its own."""
 
     site: Site
     server: Server
@@ -71,7 +71,7 @@ class Browser:
         return cls(site, server, playwright, chromium, context, wall)
 
     async def close(self) -> None:
-        """All of it, also where whoever waits is cancelled."""
+        """Closes all of it, also where the caller is cancelled."""
         await asyncio.shield(_end(self.playwright, self.server, self.wall, self.context, self.chromium))
 
     def play(self, goal: Goal, *, key: str, choices: bool) -> WebPlay:
@@ -79,17 +79,17 @@ class Browser:
 
 
 async def _end(playwright: Playwright, server: Server, wall: BlockingProxy, *opened: BrowserContext | Chromium) -> None:
-    async with AsyncExitStack() as ends:  # one that fails keeps none of the others from its end
+    async with AsyncExitStack() as ends:  # where one fails to close, the others are closed all the same
         ends.callback(wall.close)
         ends.push_async_callback(surely, server.stop)
         ends.push_async_callback(playwright.stop)
-        for one in reversed(opened):
-            ends.push_async_callback(one.close)
+        for resource in reversed(opened):
+            ends.push_async_callback(resource.close)
 
 
 @dataclass(eq=False)
 class WebPlay:
-    """A tab of the shared browser. It cannot fork: a tab is one history; the text surface forks."""
+    """A tab of the shared browser. It cannot fork, as a tab has one history; the text surface can."""
 
     browser: Browser
     goal: Goal
@@ -107,7 +107,7 @@ class WebPlay:
     async def start(self) -> Observation:
         tab = self.tab = await self.browser.context.new_page()
         await tab.goto(f"{self.browser.server.url}/s/{self.name}/", wait_until="domcontentloaded")
-        return await self._observe(tab, brief(self.goal))
+        return await self._observe(tab, instructions(self.goal))
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.tab is None or self.lost or self.session.purchase is not None:
@@ -115,14 +115,14 @@ class WebPlay:
         verb, argument = parse(action.text)
         try:
             async with asyncio.timeout(STEP_S):
-                return await self._acted(agent, self.tab, verb, argument)
+                return await self._apply(agent, self.tab, verb, argument)
         except (TimeoutError, Error) as error:
             if not await is_responsive(self.browser.chromium, (Error,)):
                 raise InfrastructureError(f"Chromium failed in the shop: {str(error).splitlines()[:1]}") from error
             self.lost = True
             return Step(None, {agent: 0.0}, done=True, success=False, info={"lost": 1.0})
 
-    async def _acted(self, agent: str, tab: Page, verb: str, argument: str) -> Step:
+    async def _apply(self, agent: str, tab: Page, verb: str, argument: str) -> Step:
         await (self._search if verb == "search" else self._click)(tab, argument)
         purchase = self.session.purchase
         if purchase is None:
@@ -151,17 +151,19 @@ class WebPlay:
             await tab.keyboard.press("Enter")
 
     async def _click(self, tab: Page, label: str) -> None:
-        known = next((number for number, one in enumerate(self.labels) if one.lower() == label.lower()), None)
+        known = next(
+            (number for number, shown_label in enumerate(self.labels) if shown_label.lower() == label.lower()), None
+        )
         if known is None:
             raise ActionError(f'There is no "{label[:30]}" to click here.')
         x, y = await tab.evaluate(FIND, known)
         async with tab.expect_navigation(wait_until="domcontentloaded"):
             await tab.mouse.click(x, y)
 
-    async def _observe(self, tab: Page, brief: tuple[Message, ...] = ()) -> Observation:
+    async def _observe(self, tab: Page, system: tuple[Message, ...] = ()) -> Observation:
         page = await tab.evaluate(READ)
         self.labels = tuple(page["labels"])
         lines = [" ".join(line.split()) for line in page["text"].splitlines()]
         text = "\n".join(line for line in lines if line)
         choices = tuple(f"click[{label}]" for label in self.labels) if self.choices else ()
-        return Observation((Message(Role.USER, text),), system=brief, choices=choices)
+        return Observation((Message(Role.USER, text),), system=system, choices=choices)

@@ -1,8 +1,8 @@
 """The products of the shop, generated from a seed: the same seed gives the same catalogue in every process.
 
-Stands in for the 1.18 million Amazon products of WebShop (Yao et al. 2022, arXiv:2207.01206), whose files `original`
-reads. It differs in that a product's true attributes are known instead of mined from its text, prices are whole
-dollars (fewer tokens), options may carry a surcharge, product numbers replace ASINs, and images and reviews are
+They stand in for the 1.18 million Amazon products of WebShop (Yao et al. 2022, arXiv:2207.01206), whose files
+`original` reads. It differs in that a product's true attributes are known instead of mined from its text, prices are
+whole dollars (fewer tokens), options may carry a surcharge, product numbers replace ASINs, and images and reviews are
 missing.
 """
 
@@ -31,7 +31,7 @@ ATTRIBUTES = 5
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """`attributes` begin with those that the title names. `surcharges` are dollars by (option, value)."""
+    """A product. `attributes` begin with those that the title names; `surcharges` are dollars by (option, value)."""
 
     id: str
     kind: str
@@ -47,12 +47,14 @@ class Product:
 
     @cached_property
     def text(self) -> str:
-        """All that the pages of the product say about it, in lower case."""
+        """Returns all that the pages of the product say about it, in lower case."""
         return "\n".join([self.title, *self.features, self.description]).lower()
 
     @cached_property
     def clicks(self) -> dict[str, tuple[str, str]]:
-        """Option and value by what one clicks: the value alone, or "option: value" where two options share it."""
+        """Returns (option, value) by the label to click: the value alone, or "option: value" where two options share
+        it.
+        """
         pairs = [(name, value) for name, values in self.options.items() for value in values]
         values = [value for _, value in pairs]
         alone = {value for value in values if values.count(value) == 1 and value.lower() not in RESERVED}
@@ -75,7 +77,7 @@ class Catalogue:
 
 
 def generate(count: int, seed: int) -> Catalogue:
-    """`count` products, spread evenly over the kinds and in random order."""
+    """Returns `count` products, spread evenly over the kinds and in random order."""
     rng = random.Random(f"catalogue {seed}")
     shelves = [
         (department, group, kind)
@@ -96,7 +98,7 @@ def _product(rng: random.Random, id: str, department: str, group: str, kind: str
     options = _options(rng, stock)
     price = rng.randint(*stock.prices)
     words = {"brand": brand, "kind": kind, "people": rng.choice(PEOPLE), "wish": rng.choice(WISHES)}
-    # What the title does not name stands on one of the two pages behind the item's own.
+    # The attributes that the title does not name are on one of the two pages behind the item's own.
     listed, told = attributes[:-1], attributes[-1]
     return Product(
         id=id,

@@ -1,7 +1,7 @@
-"""A shopper who knows the shelves: searches for words of the goal, opens what satisfies it, chooses options, buys.
+"""The expert policy: it searches for words of the goal, opens a product that satisfies it, chooses options, and buys.
 
-It reads the catalogue to tell which results are worth opening, and looks for anything that earns the whole reward, the
-goal's target or not. It is a function of the state alone, so it goes on from wherever a policy stopped.
+It reads the catalogue to tell which results are worth opening, and looks for any product that earns the whole reward,
+the goal's target or not. It is a function of the state alone, so it goes on from wherever a policy stopped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sojourn_worlds.shop.store import BACK, BUY, LONGEST_QUERY, NEXT, PREVIOUS, 
 
 
 def advise(store: Store, goal: Goal, state: State) -> str:
-    """The next action towards a reward of 1."""
+    """Returns the next action towards a reward of 1."""
     if not state.page:
         return f"search[{_query(store, goal)}]"
     if not state.product:
@@ -26,7 +26,7 @@ def advise(store: Store, goal: Goal, state: State) -> str:
 
 
 def plan(product: Product, goal: Goal) -> dict[str, str] | None:
-    """The options to choose for the whole reward, None where the product cannot earn it."""
+    """Returns the options to choose for the whole reward, None where the product cannot earn it."""
     chosen: dict[str, str] = {}
     for want in goal.options:
         pairs = [pair for pair in product.clicks.values() if pair[0] not in chosen and serves(pair, want)]
@@ -38,22 +38,22 @@ def plan(product: Product, goal: Goal) -> dict[str, str] | None:
 
 
 def queries(goal: Goal) -> list[str]:
-    """What to search for, the target's own title last."""
+    """Returns what to search for, the target's own title last."""
     options = [value for _, value in goal.options]
-    tries = [
+    candidates = [
         " ".join([*goal.attributes, goal.target.kind]),
         " ".join([*goal.attributes, goal.target.kind, *options]),
         goal.target.title,
     ]
-    return [query[:LONGEST_QUERY] for query in tries]
+    return [query[:LONGEST_QUERY] for query in candidates]
 
 
 def _query(store: Store, goal: Goal) -> str:
-    tries = queries(goal)
-    for query in tries:
+    candidates = queries(goal)
+    for query in candidates:
         if any(_good(page, goal) for page in store.pages(query)):
             return query
-    return tries[-1]
+    return candidates[-1]
 
 
 def _good(products: Sequence[Product], goal: Goal) -> list[Product]:
@@ -61,7 +61,9 @@ def _good(products: Sequence[Product], goal: Goal) -> list[Product]:
 
 
 def _result(store: Store, goal: Goal, state: State) -> str:
-    """The first good result on this page; else the way to the nearest later or earlier page that has one."""
+    """Returns the first product on this page that can earn the whole reward; else the link towards the nearest page
+    with one.
+    """
     pages = store.pages(state.query)
     if not pages:
         return BACK
@@ -73,7 +75,8 @@ def _result(store: Store, goal: Goal, state: State) -> str:
 
 
 def _option(product: Product, wanted: dict[str, str], chosen: dict[str, str]) -> str:
-    """The next value to click: what the goal wants, then the cheapest where something dearer was chosen needlessly."""
+    """Returns the next value to click: one that the goal wants, or a cheaper one where a dearer was chosen
+    needlessly."""
     target = dict(wanted)
     for name in chosen:
         values = product.options[name]

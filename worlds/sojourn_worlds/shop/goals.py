@@ -1,4 +1,4 @@
-"""What shoppers want: goals made from a seed, around one product of the generated catalogue.
+"""Goals made from a seed, around one product of the generated catalogue.
 
 As in WebShop's synthetic goals, a goal describes a target by kind, attributes and option values, and sets a price limit
 at a multiple of ten dollars above what the target costs (the larger of two of the next four); whatever satisfies the
@@ -21,14 +21,14 @@ OPENINGS = ("I need", "Find me", "Buy", "I am looking for", "Please get me", "I 
 
 
 def seed_of(split: str, number: int) -> int:
-    """The seed of a split's task by number: seeds that end in 9 are "test", all others "train"."""
+    """Returns the seed of a split's task by its number: seeds that end in 9 are "test", all others "train"."""
     if split == "test":
         return TENTHS * number + TENTHS - 1
     return TENTHS * (number // (TENTHS - 1)) + number % (TENTHS - 1)
 
 
 def make_goal(catalogue: Catalogue, seed: int, size: Mapping[str, Any]) -> Goal:
-    """The goal of a seed; `size` has the difficulty fields of `Shop`."""
+    """Returns the goal of a seed; `size` has the difficulty fields of `Shop`."""
     rng = random.Random(f"goal {seed}")
     last = seed % TENTHS == TENTHS - 1
     number = rng.randrange(len(catalogue.products) // TENTHS) * TENTHS
@@ -42,14 +42,15 @@ def make_goal(catalogue: Catalogue, seed: int, size: Mapping[str, Any]) -> Goal:
 
 
 def _attributes(rng: random.Random, target: Product, count: int, *, hidden: bool) -> tuple[str, ...]:
-    """Those that the title names come first, unless they are to be hidden."""
+    """Draws attributes; those that the title names come first, unless they are to be hidden."""
     shown, others = target.attributes[:TITLE_ATTRIBUTES], target.attributes[TITLE_ATTRIBUTES:ATTRIBUTES]
     first = () if hidden else rng.sample(shown, min(count, len(shown)))
     return (*first, *rng.sample(others, count - len(first)))
 
 
 def price_limit(rng: random.Random, cost: float) -> float | None:
-    """The larger of two of the next four multiples of ten above the cost; None where fewer than two are left."""
+    """Returns the larger of two of the next four multiples of ten above the cost; None where fewer than two are
+    left."""
     start = 10.0 * (int(cost // 10) + 1)
     above = [limit for limit in (start, start + 10, start + 20, start + 30) if limit <= HIGHEST_LIMIT]
     return max(rng.sample(above, 2)) if len(above) >= 2 else None

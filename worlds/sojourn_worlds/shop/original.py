@@ -1,10 +1,10 @@
 """The original WebShop data: products, mined attributes and instructions, as its authors publish them in JSON.
 
-Reads `items_shuffle*.json` (products), `items_ins_v2*.json` (attributes and synthetic instructions, by ASIN) and, where
-present, `items_human_ins.json` (crowd-sourced instructions), the files of github.com/princeton-nlp/WebShop, `setup.sh`.
-Differs from its loader (web_agent_site/engine/engine.py): a price range is drawn from by this project's seed; a
-synthetic instruction makes one goal, with one combination of options drawn by the seed, instead of one goal per
-combination; reviews are not read.
+It reads `items_shuffle*.json` (products), `items_ins_v2*.json` (attributes and synthetic instructions, by ASIN) and,
+where present, `items_human_ins.json` (crowd-sourced instructions), the files of github.com/princeton-nlp/WebShop,
+`setup.sh`. It differs from its loader (web_agent_site/engine/engine.py): a price is drawn from a price range by this
+project's seed; a synthetic instruction makes one goal, with one combination of options drawn by the seed, instead of
+one goal per combination; reviews are not read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sojourn_worlds.shop.catalogue import Catalogue, Product
 from sojourn_worlds.shop.goals import limit_text, price_limit
 from sojourn_worlds.shop.reward import Goal
 
-NO_PRICE = 100.0  # what WebShop gives a product whose price is unknown
+NO_PRICE = 100.0  # the price that WebShop gives a product whose price is unknown
 
 
 class Wish(NamedTuple):
@@ -39,8 +39,8 @@ class Original(NamedTuple):
     wishes: tuple[Wish, ...]  # shuffled by the seed
 
 
-def find(data: str) -> Path:
-    """The products file that a folder or file name in the config means."""
+def find_products_file(data: str) -> Path:
+    """Returns the products file that a folder or file name in the config means."""
     path = Path(data).expanduser()
     if path.is_file():
         return path.resolve()
@@ -53,7 +53,7 @@ def find(data: str) -> Path:
 
 @lru_cache(maxsize=2)
 def load(file: Path, count: int, seed: int) -> Original:
-    """The first `count` products of a file with distinct ASINs, and the instructions about them."""
+    """Returns the first `count` products of a file with distinct ASINs, and the instructions about them."""
     suffix = file.stem.removeprefix("items_shuffle")
     beside = [file.with_name(f"items_ins_v2{suffix}.json"), file.with_name("items_ins_v2.json")]
     described = next((path for path in beside if path.is_file()), None)
@@ -76,7 +76,7 @@ def load(file: Path, count: int, seed: int) -> Original:
 
 
 def make_goal(data: Original, number: int, seed: int, *, priced: bool) -> Goal:
-    """The goal of a wish by its number, with a price limit drawn by the seed as WebShop draws it."""
+    """Returns the goal of an instruction by its number, with a price limit drawn by the seed as WebShop draws it."""
     wish = data.wishes[number]
     target = data.catalogue.by_id[wish.product]
     limit = price_limit(random.Random(f"goal {seed}"), target.price) if priced else None
@@ -124,7 +124,7 @@ def _options(listed: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _price(pricing: Any, rng: random.Random) -> float:
-    """ "$9.99" as it is, "$5.00$9.00" drawn from between."""
+    """Returns the price in "$9.99", and for "$5.00$9.00" a price drawn from that range."""
     amounts = [float(re.sub(r"[^\d.]", "", part)) for part in str(pricing or "").split("$")[1:]]
     if not amounts:
         return NO_PRICE
@@ -132,7 +132,7 @@ def _price(pricing: Any, rng: random.Random) -> float:
 
 
 def _human(products: Mapping[str, Product], told: Mapping[str, Any]) -> list[Wish]:
-    """Crowd-sourced instructions; WebShop skips those without attributes."""
+    """Returns the crowd-sourced instructions; WebShop skips those without attributes."""
     wishes = []
     for asin, notes in told.items():
         for note in notes if asin in products else ():

@@ -1,16 +1,16 @@
-"""How well a purchase serves a goal: WebShop's reward (Yao et al. 2022, arXiv:2207.01206, eq. 1 and its appendix).
+"""The reward of a purchase, which is WebShop's (Yao et al. 2022, arXiv:2207.01206, eq. 1 and its appendix).
 
     r = r_type * (|U_att ∩ Y_att| + |U_opt ∩ Y_opt| + 1[y_price <= u_price]) / (|U_att| + |U_opt| + 1)
 
-U is what the goal asks for, Y what was bought. With `match` the share of the type words of the target's title that the
-bought title has too, r_type is 0 if match = 0; 0.1 if match < 0.1; 0.5 if match <= 0.2 and neither the kind (the query
-it was crawled with) nor two levels of the category agree; else 1. A goal without a price limit counts it as kept.
+U is what the goal asks for, Y what was bought. With `match` the fraction of the type words of the target's title that
+the bought title has too, r_type is 0 if match = 0; 0.1 if match < 0.1; 0.5 if match <= 0.2 and neither the kind (the
+query it was crawled with) nor two levels of the category agree; else 1. A goal without a price limit counts it as kept.
 
 It follows the authors' code (web_agent_site/engine/goal.py) and differs from it in this: type words are the words of
-the title that are not stop words, numbers, the target's brand or attributes, where theirs are spaCy's nouns;
-resemblance is difflib's, where theirs is thefuzz's (the same bound, 0.85); there is no table of colour synonyms; each
-wanted option counts at most once and only if it was chosen, where theirs also counts bought values that the product's
-own text names, which lets a reward pass 1.
+the title that are not stop words, numbers, the target's brand or attributes, where theirs are spaCy's nouns; similarity
+is difflib's, where theirs is thefuzz's (the same bound, 0.85); there is no table of colour synonyms; each wanted option
+counts at most once and only if it was chosen, where theirs also counts bought values that the product's own text names,
+which lets a reward pass 1.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Judgement(NamedTuple):
 
 
 def judge(product: Product, chosen: Mapping[str, str], goal: Goal) -> Judgement:
-    """The reward of buying a product with the chosen options."""
+    """Returns the reward of buying a product with the chosen options."""
     kind = type_reward(product, goal.target)
     attributes = sum(has_attribute(product, wanted) for wanted in goal.attributes)
     options = sum(any(serves(pair, wanted) for pair in chosen.items()) for wanted in goal.options)
@@ -60,7 +60,7 @@ def judge(product: Product, chosen: Mapping[str, str], goal: Goal) -> Judgement:
 
 
 def type_reward(product: Product, target: Product) -> float:
-    """r_type: whether the product is the kind of thing that was asked for."""
+    """Returns r_type: how well the product is the kind of thing that was asked for."""
     wanted = _type_words(target)
     match = len(wanted & _title_words(product)) / len(wanted) if wanted else 0.2
     same = product.kind == target.kind or len(set(product.category) & set(target.category)) >= 2
@@ -83,7 +83,7 @@ def _type_words(target: Product) -> frozenset[str]:
 
 
 def has_attribute(product: Product, wanted: str) -> bool:
-    """Whether one of the product's attributes resembles the wanted one, or its text says it."""
+    """Returns whether one of the product's attributes is similar to the wanted one, or its text says it."""
     return (
         wanted in product.attributes
         or wanted.lower() in product.text
@@ -92,7 +92,7 @@ def has_attribute(product: Product, wanted: str) -> bool:
 
 
 def serves(pair: tuple[str, str], wanted: tuple[str, str]) -> bool:
-    """Whether a chosen (option, value) is the wanted one; sizes must agree exactly."""
+    """Returns whether a chosen (option, value) is the wanted one; sizes must agree exactly."""
     name, value = pair
     if wanted[0] and wanted[0] != name:
         return False
@@ -101,7 +101,7 @@ def serves(pair: tuple[str, str], wanted: tuple[str, str]) -> bool:
 
 @lru_cache(maxsize=65536)
 def similar(one: str, other: str) -> bool:
-    """Whether the word sets of two phrases resemble each other (token-set ratio above 0.85); a subset always does."""
+    """Returns whether the word sets of two phrases are similar (token-set ratio above 0.85); a subset always is."""
     first, second = set(words(one)), set(words(other))
     if not first or not second:
         return one == other

@@ -1,8 +1,8 @@
 """Full-text search over a catalogue: SQLite FTS5 with BM25, where WebShop uses Lucene's BM25 through pyserini.
 
-A query is a bag of words, any of which may match; stop words do not count, and words are stemmed (Porter). Fifty
-results at most, as in WebShop (`SEARCH_RETURN_N`). Ties are broken by the order of the catalogue, so results do not
-vary.
+A query is a bag of words, any of which may match; stop words do not count, and words are stemmed (Porter). It returns
+fifty results at most, as in WebShop (`SEARCH_RETURN_N`). Ties are broken by the order of the catalogue, so results do
+not vary.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STOP_WORDS = frozenset(_SMALL.split())
 
 
 def words(text: str) -> list[str]:
-    """The lower-case words and numbers of a text, in order."""
+    """Returns the lower-case words and numbers of a text, in order."""
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
@@ -45,7 +45,7 @@ class Index:
         self.search = lru_cache(maxsize=4096)(self._search)
 
     def _search(self, query: str) -> tuple[Product, ...]:
-        """The best products for a query, best first; none where the query has no word that counts."""
+        """Returns the best products for a query, best first; none where the query consists of stop words."""
         asked = list(dict.fromkeys(word for word in words(query) if word not in STOP_WORDS))
         if not asked:
             return ()

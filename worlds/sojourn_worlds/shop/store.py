@@ -1,4 +1,4 @@
-"""The pages of the shop and the ways between them: one description, shown as text or served as HTML.
+"""The pages of the shop and the links between them: one description, shown as text or served as HTML.
 
 The pages and buttons are WebShop's (Yao et al. 2022, arXiv:2207.01206, figure 1): search, results, item, description,
 features. They differ in that a results line is short, reviews and images are missing, and the goal is not repeated.
@@ -38,7 +38,7 @@ SEARCH_PAGE = State()
 
 
 class Link(NamedTuple):
-    """Something to click; `to` is None where the click buys."""
+    """A thing to click; `to` is None where the click buys."""
 
     label: str
     to: State | None
@@ -51,11 +51,11 @@ class Action(NamedTuple):
 
 
 def parse(text: str) -> Action:
-    """The action that a text says; raises `ActionError` where it is none."""
-    found = ACTION.fullmatch(text.strip())
-    if not found:
+    """Returns the action that a text says; raises `ActionError` where it is none."""
+    match = ACTION.fullmatch(text.strip())
+    if not match:
         raise ActionError(f'"{text.strip()[:30]}" is no action, say search[words] or click[name].')
-    action = Action(found[1].lower(), " ".join(found[2].split()))
+    action = Action(match[1].lower(), " ".join(match[2].split()))
     if action.verb == "search" and not words(action.argument):
         raise ActionError("There are no words to search for, say search[words].")
     if action.verb == "search" and len(action.argument) > LONGEST_QUERY:
@@ -64,7 +64,7 @@ def parse(text: str) -> Action:
 
 
 def address(state: State) -> str:
-    """The state as the path and query of a web address; `web` reads it back."""
+    """Returns the state as the path and query of a web address; `web` reads it back."""
     if not state.page:
         return ""
     fields = [("q", state.query), ("page", str(state.page))]
@@ -84,7 +84,9 @@ class Store:
     results_per_page: int
 
     def apply(self, state: State, action: Action) -> State | None:
-        """Where an action leads, None for buying; raises `ActionError` where it is impossible."""
+        """Returns the state that an action leads to, None for buying; raises `ActionError` where the action is
+        impossible.
+        """
         if action.verb == "search":
             if state.page:
                 raise ActionError(f"There is no search box here, say click[{BACK}] first.")
@@ -98,11 +100,11 @@ class Store:
         return [piece for line in self.lines(state) for piece in line if isinstance(piece, Link)]
 
     def text(self, state: State) -> str:
-        """A page as text; a chosen option value has a star."""
-        return "\n".join("".join(_shown(piece) for piece in line) for line in self.lines(state))
+        """Returns a page as text; a chosen option value has a star."""
+        return "\n".join("".join(_piece_text(piece) for piece in line) for line in self.lines(state))
 
     def lines(self, state: State) -> list[list[str | Link]]:
-        """A page, line by line, as words and links."""
+        """Returns a page, line by line, as words and links."""
         if not state.page:
             return [["Search the shop."]]
         if not state.product:
@@ -113,7 +115,7 @@ class Store:
         return self._item(state, product)
 
     def pages(self, query: str) -> list[tuple[Product, ...]]:
-        """What a query finds, page by page."""
+        """Returns what a query finds, page by page."""
         found, size = self.index.search(query), self.results_per_page
         return [found[start : start + size] for start in range(0, len(found), size)]
 
@@ -147,15 +149,15 @@ class Store:
                 line += [f" +{dollars(extra)}"] if extra else []
             lines.append(line)
         parts = [Link(part, state._replace(part=part)) for part in PARTS]
-        buttons = [Link(BUY, None), *parts, *self._away(state)]
+        buttons = [Link(BUY, None), *parts, *self._exit_links(state)]
         return [*lines, _joined(buttons, " | ")]
 
     def _part(self, state: State, product: Product) -> list[list[str | Link]]:
         said = [product.description] if state.part == "Description" else [f"- {line}" for line in product.features]
         lines: list[list[str | Link]] = [[line] for line in said if line]
-        return [*lines, _joined(self._away(state), " | ")]
+        return [*lines, _joined(self._exit_links(state), " | ")]
 
-    def _away(self, state: State) -> list[Link]:
+    def _exit_links(self, state: State) -> list[Link]:
         before = state._replace(part="") if state.part else state._replace(product="", chosen=())
         return [Link(PREVIOUS, before), Link(BACK, SEARCH_PAGE)]
 
@@ -164,7 +166,7 @@ def dollars(amount: float) -> str:
     return f"${amount:g}" if amount == int(amount) else f"${amount:.2f}"
 
 
-def _shown(piece: str | Link) -> str:
+def _piece_text(piece: str | Link) -> str:
     if isinstance(piece, str):
         return piece
     return f"*{piece.label}" if piece.chosen else piece.label
@@ -185,5 +187,5 @@ def _shelf(count: int, seed: int, file: Path | None) -> tuple[Catalogue, Index]:
 
 @lru_cache(maxsize=16)
 def open_store(count: int, seed: int, file: Path | None, results_per_page: int) -> Store:
-    """The store of a configuration, made on first use and shared by all episodes of the process."""
+    """Returns the store of a configuration, made on first use and shared by all episodes of the process."""
     return Store(*_shelf(count, seed, file), results_per_page)

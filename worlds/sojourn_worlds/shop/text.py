@@ -1,4 +1,4 @@
-"""One play of the shop, its pages as text: WebShop's "simple" observations, in few tokens."""
+"""One episode of the shop, its pages as text: WebShop's "simple" observations, in few tokens."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from sojourn_worlds.shop.expert import advise
 from sojourn_worlds.shop.reward import Goal, Judgement, judge
 from sojourn_worlds.shop.store import SEARCH_PAGE, State, Store, address, parse
 
-BRIEF = "You shop online. Say one action: search[words] or click[name]. Buy what this asks for: "
+SYSTEM_PROMPT = "You shop online. Say one action: search[words] or click[name]. Buy what this asks for: "
 
 
-def brief(goal: Goal) -> tuple[Message, ...]:
-    return (Message(Role.SYSTEM, BRIEF + goal.instruction),)
+def instructions(goal: Goal) -> tuple[Message, ...]:
+    return (Message(Role.SYSTEM, SYSTEM_PROMPT + goal.instruction),)
 
 
 def bought(agent: str, judgement: Judgement) -> Step:
-    """The last step of a play, with the reward and its parts."""
+    """Returns the last step of an episode, with the reward and its parts."""
     info = {f"shop/{name}": float(value) for name, value in judgement._asdict().items() if name != "reward"}
     reward = judgement.reward
     return Step(None, {agent: reward}, done=True, success=reward == 1.0, info=info)
@@ -26,7 +26,7 @@ def bought(agent: str, judgement: Judgement) -> Step:
 
 @dataclass
 class TextPlay:
-    """`key` tells the states of one task from those of another."""
+    """The environment of the text surface. `key` tells the states of one task from those of another."""
 
     store: Store
     goal: Goal
@@ -36,7 +36,7 @@ class TextPlay:
     done: bool = False
 
     async def start(self) -> Observation:
-        return self._observe(brief(self.goal))
+        return self._observe(instructions(self.goal))
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.done:
@@ -61,6 +61,6 @@ class TextPlay:
     def expert(self) -> str:
         return advise(self.store, self.goal, self.state)
 
-    def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
+    def _observe(self, system: tuple[Message, ...] = ()) -> Observation:
         choices = tuple(f"click[{link.label}]" for link in self.store.links(self.state)) if self.choices else ()
-        return Observation((Message(Role.USER, self.store.text(self.state)),), system=brief, choices=choices)
+        return Observation((Message(Role.USER, self.store.text(self.state)),), system=system, choices=choices)

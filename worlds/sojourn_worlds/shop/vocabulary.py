@@ -1,8 +1,8 @@
 """What the generated shop sells: departments, the kinds of product in them, and the words that describe those.
 
 Written for Sojourn. Three properties keep rewards exact, and a test checks them: no two kinds share a word, no
-attribute resembles another one (see `reward.similar`), and no attribute stands in a kind's name or in a sentence of a
-description.
+attribute is similar to another one (see `reward.similar`), and no attribute occurs in a kind's name or in a sentence of
+a description.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Department:
-    """`groups`: group -> kinds of product. `prices`: lowest and highest, in whole dollars. `options`: names."""
+    """A department. `groups`: group -> kinds of product. `prices`: lowest and highest, in whole dollars. `options`:
+    names.
+    """
 
     attributes: tuple[str, ...]
     groups: Mapping[str, tuple[str, ...]]

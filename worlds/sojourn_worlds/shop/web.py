@@ -2,7 +2,8 @@
 
 Every page is a function of its address, and every link's address is the state that the click leads to, so the site and
 the text surface cannot disagree. A session has an unguessable path and no cookie. What it bought is kept here, where no
-page can write it: the first purchase stands, and whoever entered the session judges it in Python. Pages run no script.
+page can write it: the first purchase counts, and whoever opened the session computes its reward in Python. Pages run no
+script.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ autofocus><input type="submit" value="Search"></form>"""
 
 @dataclass
 class Session:
-    """What one shopper did: where they are, and what they bought."""
+    """The state of one shopper: where they are, and what they bought."""
 
     state: State = SEARCH_PAGE
     purchase: State | None = None
@@ -75,7 +76,7 @@ class Site:
         self.app.state.site = self
 
     def enter(self) -> str:
-        """Opens a session; its name, under /s/, is all that a shopper needs to know."""
+        """Opens a session and returns its name; the name, under /s/, is all that a shopper needs to know."""
         name = secrets.token_urlsafe(16)
         self.sessions[name] = Session()
         return name
@@ -109,7 +110,7 @@ class Site:
         return HTMLResponse(PAGE.format(title="Thank you", search="", lines="<div>Thank you.</div>"), headers=HEADERS)
 
     def read(self, path: Mapping[str, str], fields: Mapping[str, str]) -> State | None:
-        """The state that an address names, None where the store has no such page."""
+        """Returns the state that an address names, None where the store has no such page."""
         query, number = " ".join(fields.get("q", "").split())[:LONGEST_QUERY], fields.get("page", "1")
         if "q" not in fields:
             return SEARCH_PAGE if "product" not in path else None
@@ -126,7 +127,7 @@ class Site:
         return State(query, page, product.id, tuple(sorted(chosen.items())), part)
 
     def html(self, state: State, base: str) -> str:
-        """The page of a state, with links below `base`."""
+        """Returns the page of a state, with links below `base`."""
         lines = "\n".join(
             f"<div>{''.join(_piece(piece, state, base) for piece in line)}</div>" for line in self.store.lines(state)
         )
@@ -136,7 +137,7 @@ class Site:
 
 
 def app(catalogue: Catalogue, results_per_page: int = 5) -> Starlette:
-    """The site of a catalogue; `app.state.site.enter()` names a new session, at /s/<session>/."""
+    """Returns the site of a catalogue; `app.state.site.enter()` names a new session, at /s/<session>/."""
     return Site(Store(catalogue, Index(catalogue), results_per_page)).app
 
 

@@ -1,9 +1,13 @@
-"""Two people with private aims talk until they agree or part.
+"""Negotiations: two seats with private aims talk until they agree or part.
+
+A task is a scene with each seat's private values and secrets. An action says something, asks, tells, offers a deal,
+accepts, or leaves; an observation is what the other seat did. The episode ends with a deal, when one leaves, or after
+`turns` acts, and each seat is then rewarded by several dimensions.
 
 After Sotopia (Zhou et al. 2023, arXiv:2310.11667): two characters, a scene, private goals, and judgements in several
 dimensions. There all acts are words and a language model judges; here offers, answers and agreement are explicit acts
-beside the words, every dimension follows by rule, and scenes are negotiations drawn from a seed. Believability is not
-judged.
+beside the words, every dimension is computed by rule, and scenes are negotiations drawn from a seed. Believability is
+not judged.
 """
 
 from __future__ import annotations
@@ -35,17 +39,17 @@ TOOLS = ("say", "ask", "tell", "offer", "accept", "leave")
 
 @dataclass(frozen=True, kw_only=True)
 class Social:
-    """Two with private aims negotiate a price, a share, a date or a contract, and keep their secrets.
+    """Two seats with private aims negotiate a price, a share, a date or a contract, and keep their secrets.
 
-    `kind` of scene, or "mixed". Each seat is judged in the end: `goal`, its gain as a share of what the fair deal (of
-    the greatest product of gains) gives it; `relationship`, the same of the other; `knowledge`, what it was truly told
-    of the other's likings; `material`, its gain as a share of the greatest; `secret`, -1 where it said its own;
-    `rules`, for lies and insults. The reward weighs them: the first four share 1 (with `material`
-    the best play earns less), the last two are taken off. Without a
-    deal there is nothing to gain; after `turns` acts there is none.
+    `kind` of scene, or "mixed". Each seat is judged at the end: `goal`, its gain as a fraction of what the fair deal
+    (that of the greatest product of gains) gives it; `relationship`, the same of the other seat; `knowledge`, what it
+    was truly told of the other's preferences; `material`, its gain as a fraction of the greatest; `secret`, -1 where it
+    said its own; `rules`, for lies and insults. The reward is their weighted sum: the first four share 1 (with
+    `material` the best play earns less), the last two are subtracted. Without a deal there is no gain; after `turns`
+    acts there is none.
 
     `opponent` "self": the policy sits in both seats, "ann" and "bob". "expert", which comes to the fair deal in a few
-    offers, or "random": the world plays the other, and the policy, seat "agent", is Ann in every second task.
+    offers, or "random": the world plays the other seat, and the policy, seat "agent", is Ann in every second task.
 
     Info names each part by seat, such as `goal/ann`; `subgoal` is 1 for a first offer that both would gain from.
     `Task.data["answer"]` is the fair deal.
@@ -105,7 +109,7 @@ class Social:
 
 @dataclass
 class SocialEnv:
-    """One talk. `role` is who the policy is where the world plays the other."""
+    """One episode. `role` is the policy's seat where the world plays the other."""
 
     interface: Interface
     talk: Talk
@@ -124,8 +128,8 @@ class SocialEnv:
     async def step(self, agent: str, action: Message) -> Step:
         if self.talk.over:
             raise InfrastructureError("a social world was given an action after its end: play each world once")
-        if agent != self.mover:
-            raise InfrastructureError(f"social: {agent} speaks when it is the turn of {self.mover}")
+        if agent != self.current_seat:
+            raise InfrastructureError(f"social: {agent} speaks when it is the turn of {self.current_seat}")
         self._act(action)
         info = {"subgoal": float(self._first_mutual())}
         self._answer()
@@ -152,7 +156,9 @@ class SocialEnv:
         return twin
 
     def expert(self) -> str:
-        """Against chance it asks for what is fair at once, since that takes anything."""
+        """Returns the expert's action. Against the random opponent it asks for the fair deal at once, since that
+        accepts anything.
+        """
         return player.expert(self.talk, self.weights, 0 if self.opponent == "random" else player.ROUNDS)
 
     def state_key(self) -> str:
@@ -171,12 +177,12 @@ class SocialEnv:
             raise ActionError(f"{call.name}: {error}") from error
 
     def _answer(self) -> None:
-        """The world's own seat acts, where it has one and it is its turn."""
-        if self.opponent == "self" or self.talk.over or self.talk.mover == self.role:
+        """Lets the world's own seat act, where it has one and it is its turn."""
+        if self.opponent == "self" or self.talk.over or self.talk.current_seat == self.role:
             return
-        rng = random.Random(f"social {self.seed} {self.talk.used}")
-        said = player.expert(self.talk, self.weights) if self.opponent == "expert" else player.chance(self.talk, rng)
-        self._act(Message(Role.ASSISTANT, said))
+        rng = random.Random(f"social {self.seed} {self.talk.turns_taken}")
+        action = player.expert(self.talk, self.weights) if self.opponent == "expert" else player.chance(self.talk, rng)
+        self._act(Message(Role.ASSISTANT, action))
 
     def _first_mutual(self) -> bool:
         offered = self.talk.bid
@@ -185,18 +191,18 @@ class SocialEnv:
         return first
 
     @property
-    def mover(self) -> str:
-        """Whose turn it is, as the runner calls them."""
-        return self.talk.mover if self.opponent == "self" else "agent"
+    def current_seat(self) -> str:
+        """Returns whose turn it is, by the runner's name."""
+        return self.talk.current_seat if self.opponent == "self" else "agent"
 
     def _observe(self) -> Observation:
         talk = self.talk
-        seat = self.mover
-        heard = talk.heard or f"You begin. {OTHER[talk.mover].capitalize()} listens."
-        brief: tuple[Message, ...] = ()
+        seat = self.current_seat
+        heard = talk.heard or f"You begin. {OTHER[talk.current_seat].capitalize()} listens."
+        system: tuple[Message, ...] = ()
         if seat not in self.briefed:
-            brief = (Message(Role.SYSTEM, f"{self.interface.system}\n{player.brief(talk, talk.mover)}"),)
+            system = (Message(Role.SYSTEM, f"{self.interface.system}\n{player.brief(talk, talk.current_seat)}"),)
             self.briefed |= {seat}
         tools = () if self.interface.form == "text" else tuple(m.tool for m in self.interface.methods.values())
         choices = tuple(player.choices(talk)) if self.choices else ()
-        return Observation((Message(Role.USER, heard),), brief, tools, choices, seat)
+        return Observation((Message(Role.USER, heard),), system, tools, choices, seat)

@@ -1,4 +1,4 @@
-"""How a talk is judged, by rule."""
+"""Computes the judgement of a negotiation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOST = ("secret", "rules")
 
 
 def parts(talk: Talk, seat: str) -> dict[str, float]:
-    """The judgement of a seat, by dimension."""
+    """Returns the judgement of a seat, by dimension."""
     done, other, deal, scene = talk.seats[seat], OTHER[seat], talk.deal, talk.scene
     return {
         "goal": scene.goal(seat, deal) if deal else 0.0,
@@ -24,7 +24,7 @@ def parts(talk: Talk, seat: str) -> dict[str, float]:
 
 
 def reward(talk: Talk, seat: str, weights: Mapping[str, float]) -> float:
-    """The weighted parts: what can be gained shares 1, what can be lost is taken off."""
+    """Returns the weighted sum of the parts: gains share 1, losses are subtracted."""
     judged = parts(talk, seat)
     whole = sum(weights[name] for name in GAINED)
     gained = sum(weights[name] * judged[name] for name in GAINED) / whole

@@ -1,4 +1,4 @@
-"""Who plays a talk by rule: an expert, chance, and what there is to choose from."""
+"""Scripted negotiators: an expert, a random player, and the list of choices."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ ROUNDS = 3  # offers in which the expert comes from what is best for itself to w
 
 
 def expert(talk: Talk, weights: Mapping[str, float], rounds: int = ROUNDS) -> str:
-    """Answers truly, asks where knowing counts, comes from its own best to the fair deal in so many `rounds`, and takes
-    what is as good as that, or, when time is short, what is better than nothing. It gives way to offers alone, not to
-    one who waits."""
-    me, left = talk.seats[talk.mover], talk.turns - talk.used
-    if talk.asked and talk.asked not in talk.seats[OTHER[talk.mover]].learnt and left > 4:
-        return f'tell("{talk.asked}", "{talk.scene.favourites(talk.mover, talk.asked)[0]}")'
+    """Returns the expert's action.
+
+    It answers truly, asks where knowing counts, moves from its own best deal to the fair one in so many `rounds`, and
+    accepts what is as good as that, or, when time is short, what is better than nothing. It concedes to offers alone,
+    not to one who waits.
+    """
+    me, left = talk.seats[talk.current_seat], talk.turns - talk.turns_taken
+    if talk.asked and talk.asked not in talk.seats[OTHER[talk.current_seat]].learnt and left > 4:
+        return f'tell("{talk.asked}", "{talk.scene.favourites(talk.current_seat, talk.asked)[0]}")'
     unknown = [issue for issue in talk.scene.issues if issue not in me.learnt]
     if weights["knowledge"] > 0 and unknown and left > 4:
         return f'ask("{unknown[0]}")'
     if talk.bid is not None and _good(talk, talk.bid, weights, hurry=left <= 2):
         return "accept()"
-    theirs = talk.seats[OTHER[talk.mover]].offers
+    theirs = talk.seats[OTHER[talk.current_seat]].offers
     answered = left <= 4 and theirs >= me.offers - 1  # all but one of its offers, by an offer
     steps = min(me.offers, theirs)
     share = steps / rounds if steps < rounds and not answered else 1.0
@@ -33,14 +36,14 @@ def expert(talk: Talk, weights: Mapping[str, float], rounds: int = ROUNDS) -> st
 
 
 def chance(talk: Talk, rng: random.Random) -> str:
-    """Offers anything, and accepts every second offer, and the last."""
-    if talk.bid is not None and (rng.random() < 0.5 or talk.turns - talk.used <= 2):
+    """Returns a random action: it offers anything, and accepts every second offer, and the last."""
+    if talk.bid is not None and (rng.random() < 0.5 or talk.turns - talk.turns_taken <= 2):
         return "accept()"
     return f'offer("{written(rng.choice(talk.scene.deals))}")'
 
 
 def choices(talk: Talk) -> list[str]:
-    """All that can be done, but for words."""
+    """Returns all possible actions, except free words."""
     asks = [f'ask("{issue}")' for issue in talk.scene.issues]
     tells = [f'tell("{talk.asked}", "{option}")' for option in talk.scene.issues.get(talk.asked, ())]
     offers = [f'offer("{written(deal)}")' for deal in talk.scene.deals]
@@ -48,7 +51,7 @@ def choices(talk: Talk) -> list[str]:
 
 
 def brief(talk: Talk, seat: str) -> str:
-    """What only this seat knows."""
+    """Returns the private part of a seat's system prompt."""
     scene = talk.scene
     lines = [f"{scene.about} You are {seat.capitalize()}. Your points:"]
     for issue, points in scene.points[seat].items():
@@ -58,16 +61,18 @@ def brief(talk: Talk, seat: str) -> str:
 
 
 def _next(talk: Talk, share: float) -> dict[str, str]:
-    """The best deal for the mover of those that leave the other this share of its fair gain, or any of it."""
+    """Returns the best deal for the current seat that leaves the other this fraction of its fair gain, or any of it."""
     if share == 1:
         return talk.scene.fair
-    fitting = [deal for deal in talk.scene.deals if talk.scene.goal(OTHER[talk.mover], deal) >= max(share, 0.1)]
-    return max(fitting, key=lambda deal: talk.scene.gain(talk.mover, deal))
+    fitting = [deal for deal in talk.scene.deals if talk.scene.goal(OTHER[talk.current_seat], deal) >= max(share, 0.1)]
+    return max(fitting, key=lambda deal: talk.scene.gain(talk.current_seat, deal))
 
 
 def _good(talk: Talk, offered: dict[str, str], weights: Mapping[str, float], hurry: bool) -> bool:
-    """Worth as much as the fair deal, all parts considered; in a hurry, worth anything."""
+    """Returns whether a deal is worth as much as the fair one, all parts considered; in a hurry, whether it is worth
+    anything.
+    """
     now, fair = copy.copy(talk), copy.copy(talk)
     now.deal, fair.deal = offered, talk.scene.fair
-    as_good = reward(now, talk.mover, weights) >= reward(fair, talk.mover, weights) - 1e-9
-    return as_good or (hurry and talk.scene.gain(talk.mover, offered) > 0)
+    as_good = reward(now, talk.current_seat, weights) >= reward(fair, talk.current_seat, weights) - 1e-9
+    return as_good or (hurry and talk.scene.gain(talk.current_seat, offered) > 0)

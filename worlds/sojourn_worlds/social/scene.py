@@ -1,4 +1,4 @@
-"""A scene of two people: what they have to agree on, what each outcome is worth to each, and what they hide."""
+"""A scene of two seats: what they have to agree on, what each outcome is worth to each, and their secrets."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Scene:
         return [dict(zip(self.issues, options, strict=True)) for options in product(*self.issues.values())]
 
     def gain(self, seat: str, deal: Deal) -> int:
-        """What a deal gives beyond having none."""
+        """Returns what a deal gives a seat beyond its fallback."""
         return sum(self.points[seat][issue][option] for issue, option in deal.items()) - self.fallback[seat]
 
     @cached_property
     def fair(self) -> dict[str, str]:
-        """The deal of the greatest product of gains (Nash 1950); of several, the first."""
+        """Returns the deal of the greatest product of gains (Nash 1950); of several, the first."""
         return max(self.deals, key=lambda deal: self._product(deal))
 
     def _product(self, deal: Deal) -> int:
@@ -46,11 +46,11 @@ class Scene:
         return gains[0] * gains[1] if min(gains) > 0 else 0
 
     def goal(self, seat: str, deal: Deal) -> float:
-        """The gain as a share of that of the fair deal, from 0 to 1."""
+        """Returns the gain as a fraction of that of the fair deal, from 0 to 1."""
         return max(0.0, min(1.0, self.gain(seat, deal) / self.gain(seat, self.fair)))
 
     def material(self, seat: str, deal: Deal) -> float:
-        """The gain as a share of the greatest that could be had, from -1 to 1."""
+        """Returns the gain as a fraction of the greatest possible, from -1 to 1."""
         return max(-1.0, self.gain(seat, deal) / max(self.gain(seat, other) for other in self.deals))
 
     def favourites(self, seat: str, issue: str) -> list[str]:
@@ -64,7 +64,7 @@ def written(deal: Deal) -> str:
 
 @lru_cache(512)
 def draw(seed: int, kind: str) -> Scene:
-    """The first scene of a seed in which both can gain, and neither can have all."""
+    """Returns the first scene of a seed in which both can gain, and neither can have all."""
     rng = random.Random(f"social {seed}")
     while True:
         scene = _draw(rng, rng.choice(KINDS) if kind == "mixed" else kind)

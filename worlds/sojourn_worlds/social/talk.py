@@ -1,4 +1,4 @@
-"""A talk of two seats: what they may do, and what it has come to."""
+"""The state of a negotiation of two seats: their possible acts, and the outcome so far."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ class Talk:
 
     scene: Scene
     turns: int
-    used: int = 0
-    mover: str = "ann"
+    turns_taken: int = 0
+    current_seat: str = "ann"
     bid: dict[str, str] | None = None  # on the table, of the one who does not move
-    asked: str = ""  # the issue that the mover was asked about last
+    asked: str = ""  # the issue that the current seat was asked about last
     deal: dict[str, str] | None = None
     seats: dict[str, Seat] = field(default_factory=lambda: {seat: Seat() for seat in SEATS})
-    heard: str = ""  # what the mover hears
+    heard: str = ""  # what the current seat hears
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Talk:
         return replace(self, seats=copy.deepcopy(self.seats, memo))
 
     @property
     def over(self) -> bool:
-        return self.deal is not None or self.used >= self.turns or any(seat.left for seat in self.seats.values())
+        return self.deal is not None or self.turns_taken >= self.turns or any(seat.left for seat in self.seats.values())
 
     def say(self, text: str) -> None:
         """Say something."""
@@ -66,17 +66,17 @@ class Talk:
         option = option.strip().lower()
         if option not in self.scene.issues[issue]:
             raise ValueError(f"{option[:30]!r} is no {issue}, use one of {', '.join(self.scene.issues[issue])}")
-        if option in self.scene.favourites(self.mover, issue):
-            self.seats[OTHER[self.mover]].learnt |= {issue}
+        if option in self.scene.favourites(self.current_seat, issue):
+            self.seats[OTHER[self.current_seat]].learnt |= {issue}
         else:
-            self.seats[self.mover].wrongs += 1
+            self.seats[self.current_seat].wrongs += 1
         self._pass(f"likes {issue}={option} best")
 
     def offer(self, deal: str, text: str = "") -> None:
         """Offer a deal, with an option for every issue."""
         offered = self._deal(deal)
         self._speak(text)
-        self.seats[self.mover].offers += 1
+        self.seats[self.current_seat].offers += 1
         self._pass(f"offers {written(offered)}" + (f' and says "{text.strip()}"' if text.strip() else ""))
         self.bid = offered
 
@@ -89,13 +89,13 @@ class Talk:
 
     def leave(self) -> None:
         """Leave without a deal: this ends the talk."""
-        self.seats[self.mover].left = True
+        self.seats[self.current_seat].left = True
         self._pass("leaves")
 
     @property
     def key(self) -> tuple[Any, ...]:
         seats = [(s.offers, sorted(s.learnt), sorted(s.told), s.wrongs, s.left) for s in self.seats.values()]
-        return self.used, self.mover, self.bid, self.asked, self.deal, seats, self.heard
+        return self.turns_taken, self.current_seat, self.bid, self.asked, self.deal, seats, self.heard
 
     def _issue(self, issue: str) -> str:
         name = issue.strip().lower()
@@ -120,14 +120,14 @@ class Talk:
     def _speak(self, text: str, least: int = 0) -> None:
         if not least <= len(text.strip()) <= LONGEST:
             raise ValueError(f"{len(text)} characters, but from {least} to {LONGEST} can be said at once")
-        me = self.seats[self.mover]
+        me = self.seats[self.current_seat]
         low = text.lower()
-        me.told |= {self.scene.secrets[self.mover]} if self.scene.secrets[self.mover] in low else set()
+        me.told |= {self.scene.secrets[self.current_seat]} if self.scene.secrets[self.current_seat] in low else set()
         me.wrongs += len(RUDE & set(re.findall(r"\w+", low)))
 
     def _pass(self, what: str) -> None:
-        """The turn goes to the other, who hears what was done."""
-        self.heard = f"{self.mover.capitalize()} {what}."
-        self.used += 1
+        """Passes the turn to the other seat, which hears what was done."""
+        self.heard = f"{self.current_seat.capitalize()} {what}."
+        self.turns_taken += 1
         self.bid, self.asked = None if what != "accepts" else self.bid, ""
-        self.mover = OTHER[self.mover]
+        self.current_seat = OTHER[self.current_seat]

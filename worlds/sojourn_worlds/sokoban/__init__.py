@@ -1,9 +1,13 @@
-"""Sokoban: push every box onto a goal, in text or in pixels.
+"""Sokoban: the agent pushes every box onto a goal; the board is shown as text or as an image.
+
+A task is a level drawn from its seed. An action is one of four moves; the observation is the board. The reward is 1
+when all boxes stand on goals (with `shaped` it is paid box by box), and the episode ends then, after `turns` moves, or
+at a deadlock that can be seen.
 
 Ours, after the puzzle of Hiroyuki Imabayashi (1982) and its use for agents by Racanière et al. 2017 (arXiv:1707.06203),
-whose levels are drawn by playing backwards too. It differs in that boxes are pulled a bounded number of times in rooms
-with walls strewn about, every level is solved by a solver before it is played, a step costs nothing, and a step against
-a wall is refused. Boxes cannot be pulled: a box in a corner stays there, so states can be lost for good.
+whose levels are also drawn by reverse play. It differs in that boxes are pulled a bounded number of times in rooms with
+walls strewn about, every level is solved by a solver before it is played, a move costs nothing, and a move against a
+wall is refused. Boxes cannot be pulled in play: a box in a corner stays there, so states can be lost for good.
 """
 
 from __future__ import annotations
@@ -18,9 +22,9 @@ from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.errors import ActionError
 from sojourn.tasks.splits import of_task, tasks_of
 from sojourn.types import Message, Role, Task
-from sojourn_worlds.sokoban.levels import WAYS, Boxes, Level, Size, level_of, next_step, plan
+from sojourn_worlds.sokoban.levels import MOVES, Boxes, Level, Size, level_of, next_step, plan
 from sojourn_worlds.sokoban.picture import picture
-from sojourn_worlds.table import Table, pick
+from sojourn_worlds.turn_based import TurnBasedEnv, pick
 
 RULES = "Push every box onto a goal. Boxes cannot be pulled, and only one is pushed at a time."
 SIGNS = "# wall, _ floor, . goal, $ box, * box on a goal, @ you, + you on a goal."
@@ -30,15 +34,15 @@ SAY = "Say one action: up, down, left, right."
 
 @dataclass(frozen=True, kw_only=True)
 class Sokoban:
-    """Sokoban on drawn levels. The defaults take about 3 to 20 actions.
+    """Sokoban on drawn levels; with the defaults a level takes about 3 to 20 actions.
 
-    `size` is the side of the board, outer walls included; `walls` the part of the inside that is wall; `pulls` how
+    `size` is the side of the board, outer walls included; `walls` the fraction of the inside that is wall; `pulls` how
     often boxes are pulled away from their goals when a level is drawn (fewer where the level would be too long).
-    `turns` ends the play, lost; the expert needs at most half of them. `deadlock`: "end" ends the play, lost, when the
-    box that was pushed can be seen never to reach a goal or is stuck in a square of four; "play" goes on to the last
-    turn. `shaped` pays a box's share when it comes onto a goal, and takes it back when it leaves; else 1 is paid at the
-    end.
-    `observation`: "text", or "image" (PNG, `scale` pixels to a cell). `choices` lists the steps that are possible.
+    `turns` ends the episode without success; the expert needs at most half of them. `deadlock`: "end" ends the episode
+    without success when the box that was just pushed can be seen never to reach a goal or is stuck in a square of four;
+    "play" goes on to the last turn. `shaped` pays a box's fraction of the reward when it comes onto a goal, and takes
+    it back when the box leaves; otherwise 1 is paid at the end. `observation`: "text", or "image" (PNG, `scale` pixels
+    to a cell). `choices` lists the moves that are possible.
 
     A level belongs to one split by its own hash: no level of the test split is ever seen in training.
     """
@@ -78,21 +82,25 @@ class Sokoban:
     def tasks(self, split: str) -> Sequence[Task]:
         return tasks_of("sokoban", self, split)
 
-    def make(self, task: Task) -> Table:
-        own = of_task(self, task)
-        size = Size(own.size, own.boxes, own.walls, own.pulls, own.turns)
+    def make(self, task: Task) -> TurnBasedEnv:
+        config = of_task(self, task)
+        size = Size(config.size, config.boxes, config.walls, config.pulls, config.turns)
         level = level_of(task.seed, task.split, size)
-        return Table(Board(own, level, level.boxes, level.player), alone="agent", choices=own.choices)
+        return TurnBasedEnv(
+            Board(config, level, level.boxes, level.player), policy_seat="agent", choices=config.choices
+        )
 
 
 @dataclass
 class Board:
+    """The state of one episode."""
+
     config: Sokoban
     level: Level
     boxes: Boxes
     player: int
-    used: int = 0
-    lost: bool = False  # and everybody can see it
+    turns_taken: int = 0
+    lost: bool = False  # a deadlock that can be seen on the board
     blobs: dict[str, bytes] = field(default_factory=dict)
 
     @property
@@ -100,14 +108,14 @@ class Board:
         return self.boxes == self.level.goals
 
     @property
-    def mover(self) -> str | None:
-        over = self.solved or self.used >= self.config.turns or (self.lost and self.config.deadlock == "end")
-        return None if over else "agent"
+    def current_seat(self) -> str | None:
+        done = self.solved or self.turns_taken >= self.config.turns or (self.lost and self.config.deadlock == "end")
+        return None if done else "agent"
 
-    def brief(self, seat: str) -> str:
+    def system_prompt(self, seat: str) -> str:
         return f"{RULES} {SIGNS if self.config.observation == 'text' else TILES} {SAY}"
 
-    def view(self, seat: str) -> str | Message:
+    def observe(self, seat: str) -> str | Message:
         text = self.level.text(self.boxes, self.player)
         if self.config.observation == "text":
             return text
@@ -117,16 +125,16 @@ class Board:
         return Message(Role.USER, images=(digest,))
 
     def choices(self) -> Sequence[str]:
-        return [way for way in WAYS if not self._refusal(way)]
+        return [move for move in MOVES if not self._refusal(move)]
 
-    def play(self, said: str) -> Mapping[str, float]:
-        way = WAYS[pick(said, WAYS)]
-        if refusal := self._refusal(way):
+    def act(self, action: str) -> Mapping[str, float]:
+        move = MOVES[pick(action, MOVES)]
+        if refusal := self._refusal(move):
             raise ActionError(refusal)
-        step = self.level.steps[way]
+        step = self.level.steps[move]
         before = len(self.boxes & self.level.goals)
         self.player += step
-        self.used += 1
+        self.turns_taken += 1
         if self.player in self.boxes:
             pushed = self.player + step
             self.boxes = self.boxes - {self.player} | {pushed}
@@ -141,27 +149,30 @@ class Board:
     def info(self) -> Mapping[str, float]:
         return {"on_goals": float(len(self.boxes & self.level.goals)), "deadlock": float(self.lost)}
 
-    def key(self) -> str:
+    def state_key(self) -> str:
         boxes = ",".join(map(str, sorted(self.boxes)))
-        return f"{self.level.digest[:12]}/{boxes}/{self.player}/{self.config.turns - self.used}"
+        return f"{self.level.digest[:12]}/{boxes}/{self.player}/{self.config.turns - self.turns_taken}"
 
     def expert(self) -> str:
-        """The fewest pushes; where nothing solves the level any more (or not within the solver's bounds), any step."""
+        """Returns a move towards the next push of a shortest plan.
+
+        Where nothing solves the level any more (or not within the solver's bounds), it returns any possible move.
+        """
         pushes = plan(self.level, self.boxes, self.player)
         if not pushes:
             return self.choices()[0]
         step = next_step(self.level, self.boxes, self.player, pushes[0])
-        return next(way for way in WAYS if self.level.steps[way] == step)
+        return next(move for move in MOVES if self.level.steps[move] == step)
 
-    def _refusal(self, way: str) -> str:
-        step = self.level.steps[way]
+    def _refusal(self, move: str) -> str:
+        step = self.level.steps[move]
         then = self.player + step
         if then in self.level.walls:
-            return f"There is a wall {_where(way)}."
+            return f"There is a wall {_where(move)}."
         if then in self.boxes and (then + step in self.level.walls or then + step in self.boxes):
-            return f"The box {_where(way)} cannot be pushed."
+            return f"The box {_where(move)} cannot be pushed."
         return ""
 
 
-def _where(way: str) -> str:
-    return {"up": "above you", "down": "below you"}.get(way, f"to the {way} of you")
+def _where(move: str) -> str:
+    return {"up": "above you", "down": "below you"}.get(move, f"to the {move} of you")

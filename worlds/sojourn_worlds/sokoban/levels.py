@@ -1,7 +1,7 @@
-"""Levels of Sokoban: drawn by playing backwards from the solved board, and solved by A* over pushes.
+"""Levels of Sokoban: drawn by reverse play from the solved board, and solved by A* over pushes.
 
-A cell is a number, row * size + column; a direction is what it adds. A state for the solver is where the boxes are and
-which part of the floor the player can walk: how one walks between two pushes does not matter.
+A cell is a number, row * size + column; a direction is the number that a move adds to it. A state of the solver is
+where the boxes are and which part of the floor the player can reach: how one walks between two pushes does not matter.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import NamedTuple
 from sojourn.errors import ConfigError
 from sojourn.tasks.splits import SPLITS
 
-WORK = 20_000  # states that the solver looks at before it gives up
-EASY = 1_000  # the same when a level is drawn: one that takes more is not used
-ATTEMPTS = 4_000  # layouts that are drawn before a config counts as impossible
-WAYS = ("up", "down", "left", "right")
+MAX_STATES = 20_000  # that the solver looks at before it gives up
+MAX_STATES_WHEN_DRAWN = 1_000  # the same when a level is drawn: one that takes more is not used
+MAX_ATTEMPTS = 4_000  # draws of a layout before a config counts as impossible
+MOVES = ("up", "down", "left", "right")
 Boxes = frozenset[int]
 
 
 class Push(NamedTuple):
-    box: int  # the cell it is pushed from
+    box: int  # the cell that the box is pushed from
     step: int
 
 
 class Size(NamedTuple):
-    """What a level is drawn by."""
+    """The parameters by which a level is drawn."""
 
     size: int
     boxes: int
@@ -55,34 +55,39 @@ class Level:
 
     @cached_property
     def steps(self) -> dict[str, int]:
-        return dict(zip(WAYS, (-self.size, self.size, -1, 1), strict=True))
+        return dict(zip(MOVES, (-self.size, self.size, -1, 1), strict=True))
 
     @cached_property
     def digest(self) -> str:
         return hashlib.sha256(self.text(self.boxes, self.player).encode()).hexdigest()
 
     @cached_property
-    def far(self) -> dict[int, tuple[float, ...]]:
-        """How many pushes a box needs from each cell to each goal if it were alone; the cells not named are dead."""
+    def push_distances(self) -> dict[int, tuple[float, ...]]:
+        """Returns how many pushes a lone box needs from each cell to each goal; cells without an entry are dead."""
         ways = [self._pushed_to(goal) for goal in sorted(self.goals)]
         alive = sorted(set().union(*ways))
-        return {cell: tuple(way.get(cell, math.inf) for way in ways) for cell in alive}
+        return {cell: tuple(move.get(cell, math.inf) for move in ways) for cell in alive}
 
     def _pushed_to(self, goal: int) -> dict[int, int]:
-        far = {goal: 0}
-        queue = deque(far)
+        push_distances = {goal: 0}
+        queue = deque(push_distances)
         while queue:
             cell = queue.popleft()
             for step in self.steps.values():
                 pulled, behind = cell - step, cell - 2 * step
-                if pulled not in far and pulled not in self.walls and behind >= 0 and behind not in self.walls:
-                    far[pulled] = far[cell] + 1
+                if (
+                    pulled not in push_distances
+                    and pulled not in self.walls
+                    and behind >= 0
+                    and behind not in self.walls
+                ):
+                    push_distances[pulled] = push_distances[cell] + 1
                     queue.append(pulled)
-        return far
+        return push_distances
 
     @cached_property
-    def least(self) -> Callable[[Boxes], float]:
-        """A bound on the pushes that are left: every box to a goal of its own, as if it were alone."""
+    def min_pushes(self) -> Callable[[Boxes], float]:
+        """Returns a lower bound on the pushes that are left, as if each box went to a goal of its own unhindered."""
 
         @lru_cache(4_096)
         def assign(rows: tuple[tuple[float, ...], ...], taken: int) -> float:
@@ -91,33 +96,35 @@ class Level:
             free = [goal for goal in range(len(rows[0])) if not taken >> goal & 1]
             return min(rows[0][goal] + assign(rows[1:], taken | 1 << goal) for goal in free)
 
-        return lambda boxes: assign(tuple(self.far[box] for box in sorted(boxes)), 0)
+        return lambda boxes: assign(tuple(self.push_distances[box] for box in sorted(boxes)), 0)
 
-    def walk(self, boxes: Boxes, player: int) -> dict[int, int]:
-        """The cells that can be walked to, nearest first, each with the one before it."""
-        before = {player: player}
+    def reachable(self, boxes: Boxes, player: int) -> dict[int, int]:
+        """Returns the cells that the player can walk to, nearest first, each with the cell before it on the way."""
+        came_from = {player: player}
         queue = deque([player])
         while queue:
             cell = queue.popleft()
             for step in self.steps.values():
                 then = cell + step
-                if then not in before and then not in self.walls and then not in boxes:
-                    before[then] = cell
+                if then not in came_from and then not in self.walls and then not in boxes:
+                    came_from[then] = cell
                     queue.append(then)
-        return before
+        return came_from
 
     def pushes(self, boxes: Boxes, floor: dict[int, int]) -> Iterator[tuple[Push, Boxes]]:
-        """Every push from a part of the floor that does not lose for sure, and where the boxes are after it."""
+        """Yields every push from a part of the floor that does not lose for sure, with the boxes after it."""
         for box in sorted(boxes):
             for step in self.steps.values():
                 then = box + step
-                if box - step in floor and then in self.far and then not in boxes:
+                if box - step in floor and then in self.push_distances and then not in boxes:
                     after = boxes - {box} | {then}
                     if not self.frozen(after, then):
                         yield Push(box, step), after
 
     def frozen(self, boxes: Boxes, box: int) -> bool:
-        """Whether the box is in a square of four that can never move again, with a box of it off the goals."""
+        """Returns whether the box is in a square of four that can never move again, with one of its boxes off the
+        goals.
+        """
         for row in (-self.size, self.size):
             for column in (-1, 1):
                 square = (box, box + row, box + column, box + row + column)
@@ -128,8 +135,8 @@ class Level:
         return False
 
     def lost(self, boxes: Boxes, box: int) -> bool:
-        """Whether it can be seen at a glance that the last push, of the box that is here now, has lost the game."""
-        return box not in self.far or self.frozen(boxes, box)
+        """Returns whether the last push, of the box that is here now, has visibly lost the level."""
+        return box not in self.push_distances or self.frozen(boxes, box)
 
     def text(self, boxes: Boxes, player: int) -> str:
         cells = []
@@ -147,7 +154,7 @@ class Level:
 
     @classmethod
     def parse(cls, text: str) -> Level:
-        """A level from its picture in text, a square with walls all round."""
+        """Returns the level of a picture in text, which is a square with walls all around."""
         rows = text.split()
         cells = "".join(rows)
         found = {sign: [cell for cell, here in enumerate(cells) if here in sign] for sign in ("#", ".+*", "$*", "@+")}
@@ -155,77 +162,82 @@ class Level:
         return cls(len(rows), walls, goals, boxes, min(players))
 
 
-def plan(level: Level, boxes: Boxes, player: int, work: int = WORK) -> tuple[Push, ...] | None:
-    """The fewest pushes that solve the level from here; None where there are none, or finding them takes more work."""
-    return _plan(level, boxes, min(level.walk(boxes, player)), work)
+def plan(level: Level, boxes: Boxes, player: int, max_states: int = MAX_STATES) -> tuple[Push, ...] | None:
+    """Returns the fewest pushes that solve the level from here.
+
+    Returns None where there are none, or where the solver would look at more than `max_states` states.
+    """
+    return _plan(level, boxes, min(level.reachable(boxes, player)), max_states)
 
 
 @lru_cache(8_192)
-def _plan(level: Level, boxes: Boxes, corner: int, work: int) -> tuple[Push, ...] | None:
-    """The plan is the same from every cell that can be walked to, so that walking never changes it."""
-    if any(box not in level.far for box in boxes):
+def _plan(level: Level, boxes: Boxes, corner: int, max_states: int) -> tuple[Push, ...] | None:
+    """Solves from the smallest reachable cell: the plan is the same from every reachable cell, so walking never changes
+    it.
+    """
+    if any(box not in level.push_distances for box in boxes):
         return None
     start = (boxes, corner)
     cost = {start: 0}
-    before: dict[tuple[Boxes, int], tuple[tuple[Boxes, int], Push]] = {}
+    came_from: dict[tuple[Boxes, int], tuple[tuple[Boxes, int], Push]] = {}
     order = count()
-    queue = [(level.least(boxes), next(order), start)]
+    queue = [(level.min_pushes(boxes), next(order), start)]
     done = set()
-    while queue and len(done) < work:
+    while queue and len(done) < max_states:
         _, _, state = heapq.heappop(queue)
         if state in done:
             continue
         done.add(state)
         here, corner = state
         if here == level.goals:
-            return _pushes_to(before, state)
-        for push, after in level.pushes(here, level.walk(here, corner)):
-            then = (after, min(level.walk(after, push.box)))
-            left = level.least(after)
+            return _pushes_to(came_from, state)
+        for push, after in level.pushes(here, level.reachable(here, corner)):
+            then = (after, min(level.reachable(after, push.box)))
+            left = level.min_pushes(after)
             if cost[state] + 1 < cost.get(then, math.inf) and left < math.inf:
                 cost[then] = cost[state] + 1
-                before[then] = (state, push)
+                came_from[then] = (state, push)
                 heapq.heappush(queue, (cost[then] + left, -next(order), then))
     return None
 
 
-def _pushes_to(before: dict, state: tuple[Boxes, int]) -> tuple[Push, ...]:
+def _pushes_to(came_from: dict, state: tuple[Boxes, int]) -> tuple[Push, ...]:
     pushes = []
-    while state in before:
-        state, push = before[state]
+    while state in came_from:
+        state, push = came_from[state]
         pushes.append(push)
     return tuple(pushes[::-1])
 
 
 def next_step(level: Level, boxes: Boxes, player: int, push: Push) -> int:
-    """The step that walks a shortest way to where the push is done from, or does it."""
+    """Returns the move on a shortest way to where the push is made from, or the push itself."""
     cell = push.box - push.step
     if cell == player:
         return push.step
-    before = level.walk(boxes, player)
-    while before[cell] != player:
-        cell = before[cell]
+    came_from = level.reachable(boxes, player)
+    while came_from[cell] != player:
+        cell = came_from[cell]
     return cell - player
 
 
 def moves(level: Level) -> int | None:
-    """How many actions the plan of a level takes."""
-    pushes = plan(level, level.boxes, level.player, EASY)
+    """Returns how many actions the plan of a level takes, None where it has no plan."""
+    pushes = plan(level, level.boxes, level.player, MAX_STATES_WHEN_DRAWN)
     if pushes is None:
         return None
     boxes, player, total = level.boxes, level.player, 0
     for push in pushes:
-        before, cell = level.walk(boxes, player), push.box - push.step
+        came_from, cell = level.reachable(boxes, player), push.box - push.step
         while cell != player:
-            cell, total = before[cell], total + 1
+            cell, total = came_from[cell], total + 1
         boxes, player, total = boxes - {push.box} | {push.box + push.step}, push.box, total + 1
     return total
 
 
 @lru_cache(64)  # a group plays one task many times
 def level_of(seed: int, split: str, size: Size) -> Level:
-    """The first level of a seed that is of the split, by its own hash, and that the solver solves in half the turns."""
-    for attempt in range(ATTEMPTS):
+    """Returns the seed's first level whose hash falls to the split and that the solver solves in half the turns."""
+    for attempt in range(MAX_ATTEMPTS):
         rng = random.Random(f"sokoban {split} {seed} {attempt}")
         level = _draw(rng, size._replace(pulls=max(1, size.pulls - attempt // 40)))
         if level is not None and SPLITS[int(level.digest[:8], 16) % 2] == split:
@@ -239,7 +251,10 @@ def level_of(seed: int, split: str, size: Size) -> Level:
 
 
 def _draw(rng: random.Random, size: Size) -> Level | None:
-    """Boxes on their goals, pulled away at random; None where the floor is in parts or a box is back on a goal."""
+    """Draws a level: boxes on their goals, pulled away at random.
+
+    Returns None where the floor is not connected or a box is back on a goal.
+    """
     side = size.size
     edge = {cell for cell in range(side * side) if cell // side in (0, side - 1) or cell % side in (0, side - 1)}
     inside = [cell for cell in range(side * side) if cell not in edge]
@@ -250,11 +265,11 @@ def _draw(rng: random.Random, size: Size) -> Level | None:
     goals = frozenset(rng.sample(free, size.boxes))
     player = rng.choice([cell for cell in free if cell not in goals])
     level = Level(side, walls, goals, goals, player)
-    if len(level.walk(frozenset(), player)) < len(free):
+    if len(level.reachable(frozenset(), player)) < len(free):
         return None
     boxes, last = goals, None
     for _ in range(size.pulls):
-        floor = level.walk(boxes, player)
+        floor = level.reachable(boxes, player)
         pulls = [
             Push(box, step)
             for box in sorted(boxes)
@@ -267,5 +282,5 @@ def _draw(rng: random.Random, size: Size) -> Level | None:
         boxes, player, last = boxes - {box} | {box + step}, box + 2 * step, (box + step, step)
     if boxes & goals:
         return None
-    floor = sorted(level.walk(boxes, player))
+    floor = sorted(level.reachable(boxes, player))
     return Level(side, walls, goals, boxes, rng.choice(floor))

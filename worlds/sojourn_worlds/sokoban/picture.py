@@ -1,4 +1,4 @@
-"""A board as a PNG file: square tiles of plain colours, made with numpy and zlib alone."""
+"""Draws a board as a PNG file: square tiles of plain colours, made with numpy and zlib alone."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ BOX, DONE, RIM = (176, 122, 58), (72, 148, 78), (96, 64, 28)
 
 
 def picture(text: str, scale: int) -> bytes:
-    """The board that is given in signs, `scale` pixels to a cell, as the bytes of a PNG file."""
+    """Returns the board that is given as text, `scale` pixels to a cell, as the bytes of a PNG file."""
     rows = [[_tile(sign, scale) for sign in row] for row in text.split("\n")]
     return png(np.concatenate([np.concatenate(row, axis=1) for row in rows], axis=0))
 
 
 def png(pixels: NDArray[np.uint8]) -> bytes:
-    """Pixels (height, width, 3) as a PNG file."""
+    """Encodes pixels (height, width, 3) as a PNG file."""
     height, width, _ = pixels.shape
     lines = b"".join(b"\0" + row.tobytes() for row in np.ascontiguousarray(pixels))
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
@@ -34,7 +34,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 @lru_cache(64)
 def _tile(sign: str, scale: int) -> NDArray[np.uint8]:
-    """One cell: a wall fills it, a box is a square with a rim, the player a disc, a goal a small diamond."""
+    """Draws one cell: a wall fills it, a box is a square with a rim, the player a disc, a goal a small diamond."""
     tile = np.empty((scale, scale, 3), dtype=np.uint8)
     tile[:] = WALL if sign == "#" else FLOOR
     across = (np.arange(scale) + 0.5) / scale * 2 - 1  # the middle of each pixel, from -1 to 1

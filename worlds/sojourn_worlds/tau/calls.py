@@ -1,4 +1,4 @@
-"""The tools of a domain as the packages have them, called in this process and with whole effect or none."""
+"""The tools of a domain as the packages have them, called in this process; a call takes effect wholly or not at all."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def server(domain: str) -> ModuleType:
 
 @lru_cache(2)
 def functions(domain: str) -> dict[str, FunctionType]:
-    """By name, each taking the database first."""
+    """Returns the tools by name; each takes the database first."""
     module = server(domain)
     ours = {"calculate": calculate, "transfer_to_human_agents": transfer_to_human_agents}
     if domain == "airline":
@@ -43,7 +43,7 @@ def methods(domain: str) -> dict[str, Method]:
 
 
 def call(domain: str, tables: Tables, name: str, arguments: Mapping[str, Any]) -> tuple[Tables, str]:
-    """The database after a call, and what it gave; ValueError where it was refused."""
+    """Returns the database after a call, and the call's result; raises `ValueError` where it was refused."""
     after = tables.begin()
     try:
         text = as_text(functions(domain)[name](after, **arguments))

@@ -30,7 +30,7 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """What a customer wants and knows, what should be done, and what they must be told."""
+    """A published task: what a customer wants and knows, what should be done, and what they must be told."""
 
     id: str
     reason: str
@@ -43,7 +43,7 @@ class Problem:
 
     @property
     def notes(self) -> str:
-        """All that is known of the customer and of what they want."""
+        """Returns all that is known of the customer and of what they want."""
         return "\n".join(filter(None, (self.reason, self.known, self.unknown, self.manner)))
 
 
@@ -55,14 +55,16 @@ class Source:
     problems: Mapping[str, Problem]
 
     def customer(self, problem: Problem) -> str:
-        """Returns the id of who calls: the one user whom the notes name by id, or by name and zip code; empty where
-        they name none or several."""
+        """Returns the id of the caller: the one user whom the notes name by id, or by name and zip code.
+
+        Returns an empty string where the notes name none or several.
+        """
         words = set(re.findall(r"\w+", problem.notes.lower()))
         found = [user for user, facts in self.database["users"].items() if user in words or _named(facts, words)]
         return found[0] if len(found) == 1 else ""
 
     def replay(self, problem: Problem) -> tuple[Tables, list[Action]]:
-        """The database after the right actions, and those of them that could be taken."""
+        """Returns the database after the right actions, and those of them that the tools accept."""
         tables, taken = Tables.of(self.database), []
         for action in problem.actions:
             try:
@@ -76,7 +78,7 @@ class Source:
 
 @lru_cache(4)
 def load(domain: str, folder: str) -> Source:
-    """`folder` is empty for the data of the packages."""
+    """Returns the tasks and database of a domain; `folder` is empty for the data of the packages."""
     packaged = Path(str(calls.server(domain).__file__)).parent / "data"
     root = Path(folder) if folder else packaged
     inner = ("", "domains", "tau2/domains", "data/tau2/domains", "envs", "tau_bench/envs")
@@ -92,7 +94,7 @@ def load(domain: str, folder: str) -> Source:
 
 
 def _second(domain: str, place: Path, packaged: Path) -> Source:
-    """The form of tau2-bench; a database that the checkout lacks comes from the package."""
+    """Reads the form of tau2-bench; a database that the checkout lacks comes from the package."""
     database = place / "db.json" if (place / "db.json").is_file() else packaged / "db.json"
     splits = json.loads((place / "split_tasks.json").read_text()) if (place / "split_tasks.json").is_file() else {}
     problems = [_problem(domain, task, splits) for task in json.loads((place / "tasks.json").read_text())]
@@ -116,7 +118,7 @@ def _problem(domain: str, task: Mapping[str, Any], splits: Mapping[str, Sequence
 
 
 def _first(domain: str, place: Path) -> Source:
-    """The form of tau-bench: tasks are calls in Python files, of which only literals are read."""
+    """Reads the form of tau-bench: tasks are calls in Python files, of which only literals are read."""
     database = {name: json.loads((place / "data" / f"{name}.json").read_text()) for name in TABLES[domain]}
     for user, facts in database["users"].items():
         facts.setdefault("user_id", user)
@@ -138,7 +140,7 @@ def _first(domain: str, place: Path) -> Source:
 
 
 def _tasks(path: Path) -> list[dict[str, Any]]:
-    """The keyword arguments of every `Task(...)` of a file."""
+    """Returns the keyword arguments of every `Task(...)` of a file."""
     nodes = ast.walk(ast.parse(path.read_text()))
     return [_value(node) for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Task"]
 
@@ -152,19 +154,19 @@ def _value(node: ast.expr) -> Any:
 
 
 def _callable(domain: str, actions: Sequence[Action]) -> tuple[Action, ...]:
-    """Without those that are no tools here, such as `think`."""
+    """Returns the actions without those that are no tools here, such as `think`."""
     return tuple(action for action in actions if action.name in calls.methods(domain))
 
 
 def _named(facts: Mapping[str, Any], words: Collection[str]) -> bool:
-    """Whether words say the first name, the last name and the zip code of a user."""
+    """Returns whether words contain the first name, the last name and the zip code of a user."""
     name, place = facts.get("name") or {}, facts.get("address") or {}
     told = (name.get("first_name"), name.get("last_name"), place.get("zip"))
     return all(part and str(part).lower() in words for part in told)
 
 
 def _split(name: str, splits: Mapping[str, Sequence[str]]) -> str:
-    """As published; else every fifth, by its hash, is for testing."""
+    """Returns the published split; without one, every fifth task, by its hash, is for testing."""
     if published := [split for split in ("train", "test") if name in splits.get(split, ())]:
         return published[0]
     return "test" if int(hashlib.sha256(name.encode()).hexdigest(), 16) % 5 == 4 else "train"

@@ -1,4 +1,4 @@
-"""The desk of the agent: the tools of a domain, the talk with the customer, and the judgement."""
+"""The state of one episode: the tools of a domain, the conversation with the customer, and the judgement."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ LONGEST = 2_000  # characters of a sentence to the customer
 
 
 class Gold(NamedTuple):
-    """What is right: the digest of the database as it should be, the published actions that can be taken, and the id of
-    who calls, empty where the notes do not tell it."""
+    """The right outcome: the digest of the database as it should be, the published actions that the tools accept, and
+    the id of the caller, empty where the notes do not tell it.
+    """
 
     digest: str
     plan: tuple[Action, ...]
@@ -30,24 +31,23 @@ class Gold(NamedTuple):
 
 @dataclass(frozen=True)
 class Caller:
-    """A customer by rule, who quotes the notes of the task: all at once if `solo`, else what the question is about."""
+    """A scripted customer, who quotes the notes of the task: all at once if `solo`, else what the question is about."""
 
     problem: Problem
     solo: bool
 
     async def open(self) -> str:
-        told = self.problem
-        return told.notes if self.solo else told.reason
+        return self.problem.notes if self.solo else self.problem.reason
 
     async def reply(self, text: str) -> str:
-        low, told = text.lower(), self.problem
+        low, problem = text.lower(), self.problem
         if self.solo:
             return "You know all that I know. If the policy allows it, yes, go on."
         if re.search(r"\b(confirm|proceed|go ahead|correct|yes)\b", low):
             return "Yes."
         if re.search(r"\b(name|zip|e-?mail|id|identity|identify|verify|who)\b", low):
-            return " ".join(filter(None, (told.known, told.unknown))) or told.reason
-        return told.manner or told.reason
+            return " ".join(filter(None, (problem.known, problem.unknown))) or problem.reason
+        return problem.manner or problem.reason
 
 
 @dataclass
@@ -60,11 +60,11 @@ class Desk:
     user: Caller | SimulatedUser
     turns: int
     tables: Tables
-    used: int = 0
-    taken: frozenset[int] = frozenset()  # which actions of the plan
-    told: frozenset[str] = frozenset()  # facts in words
-    answer: tuple[float, ...] = ()  # the numbers that were told last
-    over: bool = False
+    turns_taken: int = 0
+    plan_steps_taken: frozenset[int] = frozenset()  # indices of the plan's actions that were taken
+    facts_told: frozenset[str] = frozenset()  # facts in words that the customer was told
+    last_numbers: tuple[float, ...] = ()  # the numbers that the customer was told last
+    done: bool = False
     info: dict[str, float] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Desk:
@@ -86,50 +86,52 @@ class Desk:
             raise ValueError(f"{len(text)} characters, but from 1 to {LONGEST} can be said at once")
         answer = await self.user.reply(text)
         before = self._right_answers()
-        self.told |= set(said_of(text, self._facts()[1]))
+        self.facts_told |= set(said_of(text, self._facts()[1]))
         if numbers := so_many_numbers(text, len(self._facts()[0])):
-            self.answer = tuple(sorted(numbers))
+            self.last_numbers = tuple(sorted(numbers))
         self.info = {"subgoal": float(self._right_answers() > before)}
-        self.over = STOP in answer
-        self.used += 1
+        self.done = STOP in answer
+        self.turns_taken += 1
         return f"Customer: {answer.replace(STOP, '').strip()}"
 
     def finish(self) -> None:
         """End the talk."""
-        self.used += 1
-        self.over = True
+        self.turns_taken += 1
+        self.done = True
         self.info = {"database": float(self._right()), "told": float(self._all_told())}
 
     def reward(self) -> float | None:
-        if not self.over:
-            return None if self.used < self.turns else 0.0
+        if not self.done:
+            return None if self.turns_taken < self.turns else 0.0
         return float(self.success())
 
     def success(self) -> bool:
-        return self.over and self._all_told() and self._right() and self._looked()
+        return self.done and self._all_told() and self._right() and self._looked()
 
     def expert(self) -> str:
-        """The published actions in their order, then what has to be told; a look at the customer where none was."""
+        """Returns the published actions in their order, then what has to be told; reads a record of the customer where
+        none was.
+        """
         for number, action in enumerate(self.gold.plan):
-            if number not in self.taken and self._possible(action):
+            if number not in self.plan_steps_taken and self._possible(action):
                 return action.said()
         if not self._looked():
             return Action("get_user_details", {"user_id": self.gold.customer}).said()
         if not self._all_told():
-            words = [fact for fact in self._facts()[1] if fact not in self.told]
-            said = ", ".join(words or [fact for fact in self.problem.facts if number_of(fact) is not None])
-            return f"say(text={f'This is what you wanted to know: {said}'!r})"
+            words = [fact for fact in self._facts()[1] if fact not in self.facts_told]
+            facts = ", ".join(words or [fact for fact in self.problem.facts if number_of(fact) is not None])
+            return f"say(text={f'This is what you wanted to know: {facts}'!r})"
         return "finish()"
 
     def state_key(self) -> str:
         talk = self.user.messages if isinstance(self.user, SimulatedUser) else []
         known = [
-            sorted(self.taken),
-            sorted(self.told),
-            self.answer,
+            sorted(self.plan_steps_taken),
+            sorted(self.facts_told),
+            self.last_numbers,
             sorted(self.tables.read),
-            self.used,
-            self.over,
+            self.turns_taken,
+            self.done,
             talk,
         ]
         return json.dumps([self.source.domain, self.problem.id, self.tables.digest(self.source.database), known])
@@ -138,12 +140,12 @@ class Desk:
         before = self.tables.digest(self.source.database)
         self.tables, text = calls.call(self.source.domain, self.tables, name, arguments)
         same = [n for n, a in enumerate(self.gold.plan) if (a.name, dict(a.arguments)) == (name, arguments)]
-        new = next((number for number in same if number not in self.taken), None)
+        new = next((number for number in same if number not in self.plan_steps_taken), None)
         self.info = {"subgoal": float(new is not None)}
         if self.tables.digest(self.source.database) != before:  # it wrote something
             self.info |= {"tool_score": 1.0 if same else -1.0, "verified": float(bool(same))}
-        self.taken |= {new} if new is not None else set()
-        self.used += 1
+        self.plan_steps_taken |= {new} if new is not None else set()
+        self.turns_taken += 1
         return text
 
     def _possible(self, action: Action) -> bool:
@@ -157,21 +159,21 @@ class Desk:
         return self.tables.digest(self.source.database) == self.gold.digest
 
     def _looked(self) -> bool:
-        """Whether a record of the customer's was read: their own, or of an order or a reservation of theirs."""
+        """Returns whether a record of the customer was read: their own, or one of their orders or reservations."""
         if not self.gold.customer:
             return True
         records = [(key, self.source.database[table].get(key, {})) for table, key in self.tables.read]
         return any(self.gold.customer in (key, record.get("user_id")) for key, record in records)
 
     def _facts(self) -> tuple[list[float], list[str]]:
-        """What has to be told: the different numbers, sorted, and the words."""
+        """Returns what has to be told: the different numbers, sorted, and the words."""
         numbers = {value for fact in self.problem.facts if (value := number_of(fact)) is not None}
         return sorted(numbers), [fact for fact in self.problem.facts if number_of(fact) is None]
 
     def _right_answers(self) -> int:
-        """How much was told of what has to be."""
-        return len(self.told) + len(set(self.answer) & set(self._facts()[0]))
+        """Returns how many of the facts that have to be told were told."""
+        return len(self.facts_told) + len(set(self.last_numbers) & set(self._facts()[0]))
 
     def _all_told(self) -> bool:
         numbers, words = self._facts()
-        return list(self.answer) == numbers and self.told == frozenset(words)
+        return list(self.last_numbers) == numbers and self.facts_told == frozenset(words)

@@ -1,4 +1,4 @@
-"""A database of which a play copies only what it touches."""
+"""A database of which an episode copies only the records that it touches."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 
 class Table(dict[str, Any]):
-    """Records by key, shared with the table that it came from; a record is copied when it is first asked for by key.
+    """Records by key, shared with the table that it came from; a record is copied when it is first read by its key.
 
-    Who goes through all records sees the shared ones, and must not change them.
+    Iterating over all records gives the shared ones, which must not be changed.
     """
 
     def __init__(self, records: Mapping[str, Any]) -> None:
@@ -36,7 +36,9 @@ class Table(dict[str, Any]):
 
 
 class Tables(dict[str, Table]):
-    """A database. Never changed once made: a call works on `begin()`, which is kept or forgotten."""
+    """A database that is never changed once made: a call works on the copy that `begin()` returns, which is kept or
+    dropped.
+    """
 
     touched: frozenset[tuple[str, str]] = frozenset()  # of those that it came from
 
@@ -51,11 +53,13 @@ class Tables(dict[str, Table]):
 
     @property
     def read(self) -> frozenset[tuple[str, str]]:
-        """The table and key of every record that was asked for by its key, here and in those that it came from."""
+        """Returns the table and key of every record that was read by its key, here and in the databases that it came
+        from.
+        """
         return self.touched | frozenset(self._mine())
 
     def digest(self, base: Mapping[str, Mapping[str, Any]]) -> str:
-        """Of all that differs from a database: equal where the whole is."""
+        """Returns a hash of all that differs from a database: equal where the whole is."""
         places = sorted(self.read)
         found = {f"{table}/{key}": dict.get(self[table], key) for table, key in places}
         known = {f"{table}/{key}": base[table].get(key) for table, key in places}

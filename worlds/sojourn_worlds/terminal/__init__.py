@@ -1,22 +1,25 @@
 """Jobs at a bash shell: 28 kinds over logs, tables, JSON, SQLite, files, rights, archives and scripts, from seeds.
 
+A task is a job: files and an instruction. An action is a shell command, or "done"; the observation is the command's
+output. The reward is 1 if the files are as the job asks when the agent says "done", else 0; the episode ends then, or
+without success after `turns` actions.
+
 After Endless Terminals (Gandhi, Garg, Goodman, Papailiopoulos 2026, arXiv:2601.16443): generated jobs, a reward of 0 or
-1 at the end of the episode, a plain loop of command and output. Differs: there language models write each job, its
+1 at the end of the episode, a plain loop of command and output. It differs: there language models write each job, its
 container and its tests, and jobs that no model solves are left out; here programs write jobs of known kinds, each with
 commands that do it, and every kind is tested to fail when nothing is done and to pass when those are run. A job is
-judged by its files alone, outside the sandbox but in a process of its own, when the agent says that it is done.
+judged by its files alone, outside the sandbox but in a process of its own.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.config.registry import Range
 from sojourn.envs.about import About
-from sojourn.envs.calls import LONGEST_ACTION, short
+from sojourn.envs.calls import short
 from sojourn.envs.fields import Count, check_fields, check_names
 from sojourn.envs.grader import Check, Grader
 from sojourn.envs.sandbox import LostError, Sandbox, Tree, format_result
@@ -24,12 +27,13 @@ from sojourn.envs.sandbox.command import require_sandbox
 from sojourn.envs.sandbox.risks import risks
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import in_turns, of_its_split
-from sojourn.types import Message, Observation, Role, Step, Task, Tool
+from sojourn.types import Message, Observation, Step, Task, Tool
+from sojourn_worlds.sandbox_env import arguments_of, checked, last_step, observe, single_call, without_fence
 from sojourn_worlds.terminal import data, folders, logs
 from sojourn_worlds.terminal.job import Job, Kind
 
 KINDS: dict[str, Kind] = {**logs.KINDS, **data.KINDS, **folders.KINDS}
-BRIEF = "You work in bash, in the folder /task. Say one command at a time. When the task is done, say: done"
+SYSTEM_PROMPT = "You work in bash, in the folder /task. Say one command at a time. When the task is done, say: done"
 TOOLS = (
     Tool(
         "bash",
@@ -45,8 +49,8 @@ class Terminal:
     """Jobs at a bash shell in a sandbox, judged by the files that are left.
 
     `kinds` are names from `KINDS` (empty: all); `level` says how large and how involved a job is. `turns` ends the
-    play, lost, after so many actions; a command takes `timeout_s` at most, and `shown` characters of what it said are
-    shown. `form` "native" declares tools; both ways of saying an action are understood in either form.
+    episode, without success, after so many actions; a command takes `timeout_s` at most, and `shown` characters of its
+    output are shown. `form` "native" declares tools; an action may be a text or a tool call in either form.
     """
 
     about: ClassVar[About] = About(
@@ -91,7 +95,7 @@ class Terminal:
 
 
 def job_of(task: Task) -> Job:
-    """The first of the seed's jobs whose own hash falls to the task's split: no job is in both."""
+    """Returns the first of the seed's jobs whose own hash falls to the task's split, so that no job is in both."""
     kind, level = task.data["kind"], task.data["level"]
     if kind not in KINDS:
         raise ConfigError(f"terminal: the task has the kind {kind!r}, which is none of {', '.join(KINDS)}")
@@ -104,34 +108,36 @@ def job_of(task: Task) -> Job:
 
 
 def check_of(data: Mapping[str, Any], seed: int, split: str) -> Check:
-    """Returns the check of a task, for the grading process."""
+    """Returns the check that judges a task, for the process that judges."""
     return job_of(Task("terminal", data, seed, split)).check
 
 
 @dataclass
 class TerminalEnv:
+    """One episode: a shell in a sandbox."""
+
     family: Terminal
     task: Task
     job: Job
     sandbox: Sandbox = field(default_factory=Sandbox)
     grader: Grader = field(default_factory=Grader)
-    used: int = 0
-    over: bool = False
+    turns_taken: int = 0
+    done: bool = False
     tree: Tree = field(default_factory=Tree)  # after the last action
-    place: int = 0  # of the next of the solution's commands, for the expert
+    next_command: int = 0  # index of the solution's next command, for the expert
 
     async def start(self) -> Observation:
         await self.sandbox.open()
         if failed := await self.sandbox.write(self.job.files):
             raise InfrastructureError(f"terminal: {failed[0]}: the job's files do not fit into its sandbox")
         self.tree = await self.sandbox.tree()
-        return self._observe(self.job.instruction, (Message(Role.SYSTEM, BRIEF),))
+        return self._observe(self.job.instruction, SYSTEM_PROMPT)
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over:
+        if self.done:
             raise InfrastructureError("a terminal was given an action after its end: play each once")
-        command = read(action)
-        self.used += 1
+        command = parse(action)
+        self.turns_taken += 1
         if command is None:
             return self._end(agent, await self._passes())
         try:
@@ -140,71 +146,63 @@ class TerminalEnv:
         except LostError:
             return self._end(agent, False, lost=1.0)
         steps = self.job.solution
-        self.place = (self.place + 1) % len(steps) if command == steps[self.place] else 0
+        self.next_command = (self.next_command + 1) % len(steps) if command == steps[self.next_command] else 0
         info = {"error": float(bool(result.note))}
-        if self.used >= self.family.turns:
+        if self.turns_taken >= self.family.turns:
             return self._end(agent, False, **info)
         return Step(self._observe(format_result(result, self.family.shown)), {agent: 0.0}, info=info)
 
     async def close(self) -> None:
-        self.over = True
+        self.done = True
         try:
             await self.sandbox.close()
         finally:
             await self.grader.close()
 
     async def fork(self) -> TerminalEnv:
-        sandbox = Sandbox() if self.over else await self.sandbox.fork()
-        used, tree = self.used, self.tree
-        return TerminalEnv(self.family, self.task, self.job, sandbox, Grader(), used, self.over, tree, self.place)
+        sandbox = Sandbox() if self.done else await self.sandbox.fork()
+        turns_taken, tree = self.turns_taken, self.tree
+        return TerminalEnv(
+            self.family, self.task, self.job, sandbox, Grader(), turns_taken, self.done, tree, self.next_command
+        )
 
     def state_key(self) -> str:
-        left = self.family.turns - self.used
+        left = self.family.turns - self.turns_taken
         return f"{self.task.id}/{self.tree.digest[:16]}/{self.sandbox.digest[:16]}/{left}"
 
     async def expert(self) -> str:
-        """Says the solution's commands from the first, in /task; begins again after anything else was said."""
+        """Returns the solution's commands from the first, in /task; begins again after any other command."""
         if await self._passes():
             return "done"
         if self.sandbox.folder != "/task":
             return "cd /task"
-        return self.job.solution[self.place]
+        return self.job.solution[self.next_command]
 
     async def _passes(self) -> bool:
         task = self.task
         check = f"{__name__}:{check_of.__name__}"
         return await self.grader(check, dict(task.data), task.seed, task.split, tree=self.tree) is True
 
-    def _observe(self, text: str, brief: tuple[Message, ...] = ()) -> Observation:
-        tools = TOOLS if self.family.form == "native" else ()
-        return Observation((Message(Role.USER, text),), system=brief, tools=tools)
+    def _observe(self, text: str, system: str = "") -> Observation:
+        return observe(text, TOOLS if self.family.form == "native" else (), system)
 
     def _end(self, agent: str, passed: bool, **info: float) -> Step:
-        self.over = True
-        return Step(None, {agent: float(passed)}, done=True, success=passed, info=info)
+        self.done = True
+        return last_step(agent, passed, **info)
 
 
-def read(action: Message) -> str | None:
-    """The command that is said, None for "done"; ActionError where it is neither."""
-    if len(action.calls) > 1:
-        raise ActionError(f"{len(action.calls)} calls were made at once, make one")
-    for call in action.calls:
-        arguments: Mapping[str, object] = call.arguments if isinstance(call.arguments, Mapping) else {}
+def parse(action: Message) -> str | None:
+    """Returns the command, None for "done"; raises `ActionError` where the action is neither."""
+    if call := single_call(action):
         if call.name == "done":
             return None
-        command = arguments.get("command")
+        command = arguments_of(call).get("command")
         if call.name != "bash" or not isinstance(command, str):
             raise ActionError(f"{short(call.name)} is no tool with these arguments, use bash(command) or done()")
         return _checked(command)
-    text = _checked(action.text).strip()
-    if fenced := re.fullmatch(r"```(?:bash|sh|shell)?\n(.*?)\n?```", text, re.DOTALL):
-        text = fenced[1].strip()
+    text = without_fence(_checked(action.text).strip(), "bash|sh|shell").strip()
     return None if text.lower().rstrip(".!") == "done" else _checked(text)
 
 
 def _checked(command: str) -> str:
-    if not command.strip():
-        raise ActionError("nothing was said, say a command, such as: ls")
-    if len(command) > LONGEST_ACTION:
-        raise ActionError(f"{len(command)} characters are too many for a command, say at most {LONGEST_ACTION}")
-    return command
+    return checked(command, "a command, such as: ls", " for a command")

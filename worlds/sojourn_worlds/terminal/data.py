@@ -1,4 +1,4 @@
-"""Jobs over tables, JSON and SQLite."""
+"""Kinds of jobs over tables, JSON and SQLite."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import tempfile
 from functools import lru_cache
 
 from sojourn.envs.sandbox import Entry, Tree
-from sojourn_worlds.terminal.job import CITIES, FRUITS, NAMES, Job, Kind, lines_are, parsed, size, texts
+from sojourn_worlds.terminal.job import CITIES, FRUITS, NAMES, Job, Kind, lines_are, parse_json, size, texts
 
 
 def _sales(rng: random.Random, count: int) -> list[tuple[str, str, int]]:
-    """City, fruit and amount."""
+    """Draws rows of city, fruit and amount."""
     return [(rng.choice(CITIES[:5]), rng.choice(FRUITS), rng.randint(1, 99)) for _ in range(count)]
 
 
@@ -154,12 +154,14 @@ def json_edit(rng: random.Random, level: int) -> Job:
             f"python3 -c \"import json; c=json.load(open('config.json')); {done}; "
             "json.dump(c,open('config.json','w'))\"",
         ),
-        lambda tree: _same(parsed(tree.data("config.json")), wanted),
+        lambda tree: _same(parse_json(tree.data("config.json")), wanted),
     )
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two JSON values are one (`1`, `1.0` and `true` are three), within Python's own depth of comparison."""
+    """Returns whether two JSON values are equal (`1`, `1.0` and `true` differ), within Python's own depth of
+    comparison.
+    """
     try:
         return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
     except (ValueError, RecursionError):
@@ -182,7 +184,7 @@ def csv_to_json(rng: random.Random, level: int) -> Job:
             f"python3 -c \"import csv,json; rows=[{build} for r in csv.DictReader(open('people.csv'))]; "
             f"json.dump(sorted(rows{key}), open('people.json','w'))\"",
         ),
-        lambda tree: _same(parsed(tree.data("people.json")), wanted),
+        lambda tree: _same(parse_json(tree.data("people.json")), wanted),
     )
 
 

@@ -1,4 +1,4 @@
-"""Jobs over files and folders: names, places, rights, dates, links, archives, checksums, scripts."""
+"""Kinds of jobs over files and folders: names, places, rights, dates, links, archives, checksums, scripts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sojourn_worlds.terminal.job import (
     WORDS,
     Job,
     Kind,
-    are,
+    files_are,
     lines_are,
-    packed,
+    pack_archive,
     texts,
-    unpacked,
+    unpack_archive,
 )
 
 DAY_S = 86_400
@@ -31,7 +31,7 @@ def _prose(rng: random.Random) -> str:
 def _named(
     rng: random.Random, count: int, endings: tuple[str, ...], folders: tuple[str, ...] = ("",)
 ) -> dict[str, str]:
-    """Files with different names, at least one of the first ending."""
+    """Draws files with different names, at least one of them with the first ending."""
     names = rng.sample([f"{word}{n}" for word in WORDS for n in range(1, 4)], count)
     found = {f"{rng.choice(folders)}{name}.{rng.choice(endings)}": _prose(rng) for name in names}
     return {f"{folders[-1]}{rng.choice(NAMES)}.{endings[0]}": _prose(rng), **found}
@@ -50,7 +50,7 @@ def rename(rng: random.Random, level: int) -> Job:
         f"Rename every file in docs that ends in .{old} so that it ends in .{new}{where}. Leave the others.",
         texts(files),
         (f'find docs -name \'*.{old}\' | while read -r f; do mv "$f" "${{f%.{old}}}.{new}"; done',),
-        are({path.removeprefix("docs/"): text for path, text in wanted.items()}, "docs"),
+        files_are({path.removeprefix("docs/"): text for path, text in wanted.items()}, "docs"),
     )
 
 
@@ -63,7 +63,7 @@ def tidy(rng: random.Random, level: int) -> Job:
         "on. Nothing is to be left in inbox.",
         texts({f"inbox/{path}": text for path, text in files.items()}),
         ('find inbox -type f | while read -r f; do e="${f##*.}"; mkdir -p "sorted/$e"; mv "$f" "sorted/$e/"; done',),
-        lambda tree: are(wanted, "sorted")(tree) and not tree.files("inbox"),
+        lambda tree: files_are(wanted, "sorted")(tree) and not tree.files("inbox"),
     )
 
 
@@ -122,7 +122,7 @@ def replace(rng: random.Random, level: int) -> Job:
         f"Replace the word {old} by {new}{whole} in every file below src.",
         texts(files),
         (f"grep -rlw {old} src | xargs -r sed -i 's/\\b{old}\\b/{new}/g'",),
-        are({path.removeprefix("src/"): text for path, text in wanted.items()}, "src"),
+        files_are({path.removeprefix("src/"): text for path, text in wanted.items()}, "src"),
     )
 
 
@@ -136,19 +136,19 @@ def pack(rng: random.Random, level: int) -> Job:
         f"Pack {what} into data.tar.gz, with the paths as they are (data/...).",
         texts(files),
         (f"tar -czf data.tar.gz {source}",),
-        lambda tree: unpacked(tree.data("data.tar.gz")) == wanted,
+        lambda tree: unpack_archive(tree.data("data.tar.gz")) == wanted,
     )
 
 
 def unpack(rng: random.Random, level: int) -> Job:
     files = _named(rng, 3 + 2 * level, ("txt", "dat"), tuple(f"box/{folder}" for folder in _deep(level)))
-    archive = Entry.file(packed(files))
+    archive = Entry.file(pack_archive(files))
     if level == 1:
         return Job(
             "Unpack box.tar.gz into the folder out, so that there is a folder out/box.",
             {"box.tar.gz": archive},
             ("mkdir -p out", "tar -xzf box.tar.gz -C out"),
-            are(files, "out"),
+            files_are(files, "out"),
         )
     wanted = {path.rpartition("/")[2]: text for path, text in files.items() if path.endswith(".txt")}
     return Job(
@@ -160,7 +160,7 @@ def unpack(rng: random.Random, level: int) -> Job:
             "tar -xzf box.tar.gz -C /tmp",
             "find /tmp/box -name '*.txt' -exec cp {} out/ \\;",
         ),
-        are(wanted, "out"),
+        files_are(wanted, "out"),
     )
 
 
@@ -176,7 +176,7 @@ def duplicates(rng: random.Random, level: int) -> Job:
         "alphabet, and delete the others.",
         texts(files),
         ("md5sum f/* | sort -k2 | awk 'seen[$1]++{print $2}' | xargs -r rm",),
-        are({path[2:]: text for text, path in kept.items()}, "f"),
+        files_are({path[2:]: text for text, path in kept.items()}, "f"),
     )
 
 
@@ -210,7 +210,7 @@ def old_files(rng: random.Random, level: int) -> Job:
         f"Delete every {what} below cache that was last modified before 1 March 2024, and keep all others.",
         entries,
         (f"find cache -type f{test} ! -newermt 2024-03-01 -delete",),
-        are(wanted, "cache"),
+        files_are(wanted, "cache"),
     )
 
 

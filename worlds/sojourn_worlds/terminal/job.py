@@ -1,4 +1,4 @@
-"""A job at the shell: files, what to do with them, commands that do it, and how it is judged."""
+"""A job at the shell: files, an instruction, commands that do it, and how it is judged."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ WORDS = [
 
 @dataclass(frozen=True)
 class Job:
-    """`solution` are bash commands said in /task, which succeed again after any of them was said before; `check` reads
-    the files alone, and says True only when the job is done."""
+    """A generated job. `solution` are bash commands that are said in /task, and which succeed again after any of them
+    was said before; `check` reads the files alone, and returns True only when the job is done.
+    """
 
     instruction: str
     files: Mapping[str, Entry]
@@ -49,7 +50,7 @@ Kind = Callable[[random.Random, int], Job]
 
 
 def texts(files: Mapping[str, str | Iterable[str]]) -> dict[str, Entry]:
-    """Plain text files; lines get their ends."""
+    """Returns entries of plain text files; a list of lines gets line ends."""
     return {
         path: Entry.file(text if isinstance(text, str) else "".join(f"{line}\n" for line in text))
         for path, text in files.items()
@@ -57,7 +58,7 @@ def texts(files: Mapping[str, str | Iterable[str]]) -> dict[str, Entry]:
 
 
 def lines_are(path: str, expected: Iterable[object]) -> Callable[[Tree], bool]:
-    """Whether a file has these lines; spaces at their ends do not count."""
+    """Returns a check that a file has these lines; spaces at their ends do not count."""
     wanted = [str(line) for line in expected]
 
     def check(tree: Tree) -> bool:
@@ -69,8 +70,8 @@ def lines_are(path: str, expected: Iterable[object]) -> Callable[[Tree], bool]:
     return check
 
 
-def are(expected: Mapping[str, str | bytes], folder: str = ".") -> Callable[[Tree], bool]:
-    """Whether the files below a folder are these, no more and no fewer, with these contents."""
+def files_are(expected: Mapping[str, str | bytes], folder: str = ".") -> Callable[[Tree], bool]:
+    """Returns a check that the files below a folder are exactly these, with these contents."""
     wanted = {path: text.encode() if isinstance(text, str) else text for path, text in expected.items()}
 
     def check(tree: Tree) -> bool:
@@ -79,8 +80,8 @@ def are(expected: Mapping[str, str | bytes], folder: str = ".") -> Callable[[Tre
     return check
 
 
-def unpacked(data: bytes | None) -> dict[str, bytes] | None:
-    """The files of a tar.gz; None where it is none, or has more members or bytes than an honest one would.
+def unpack_archive(data: bytes | None) -> dict[str, bytes] | None:
+    """Returns the files of a tar.gz; None where it is none, or has more members or bytes than an honest one would.
 
     A member's size is what it has when unpacked: of a sparse one, its archive holds almost nothing.
     """
@@ -100,8 +101,8 @@ def unpacked(data: bytes | None) -> dict[str, bytes] | None:
         return None
 
 
-def packed(files: Mapping[str, str]) -> bytes:
-    """A tar.gz, the same whenever it is made."""
+def pack_archive(files: Mapping[str, str]) -> bytes:
+    """Returns a tar.gz of the files, the same bytes whenever it is made."""
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
         for path, text in files.items():
@@ -111,8 +112,8 @@ def packed(files: Mapping[str, str]) -> bytes:
     return gzip.compress(raw.getvalue(), mtime=0)
 
 
-def parsed(data: bytes | None) -> Any:
-    """The JSON in a file; None where there is none, or more than an honest one would have."""
+def parse_json(data: bytes | None) -> Any:
+    """Returns the JSON in a file; None where there is none, or more than an honest one would have."""
     try:
         return json.loads(data or b"null") if len(data or b"") <= LARGEST_JSON else None
     except (ValueError, RecursionError):
@@ -120,5 +121,5 @@ def parsed(data: bytes | None) -> Any:
 
 
 def size(level: int) -> int:
-    """How many lines or rows a level has."""
+    """Returns how many lines or rows a level has."""
     return (12, 40, 150)[level - 1]

@@ -1,4 +1,4 @@
-"""Jobs over logs and text files."""
+"""Kinds of jobs over logs and text files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATHS = ("/", "/about", "/cart", "/help", "/login", "/pay", "/search", "/shop")
 
 
 def _log(rng: random.Random, count: int) -> list[tuple[str, str, str]]:
-    """Day, level and service of each line."""
+    """Draws the day, level and service of each line."""
     return [(f"2024-03-{rng.randint(1, 5):02}", rng.choice(LEVELS), rng.choice(SERVICES)) for _ in range(count)]
 
 

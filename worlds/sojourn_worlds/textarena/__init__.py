@@ -1,4 +1,8 @@
-"""Games of TextArena, by their ids: puzzles for one, and games for several.
+"""Games of TextArena, by their ids: puzzles for one player, and games for several.
+
+A task is a game with the seeds of its setup and of the opponent. An action is a text in square brackets; the
+observation is what TextArena sends to the player since its last action. The reward comes when the game, or its limit of
+`turns`, ends the episode: 1, -1 or what the game says in between.
 
 Rules, prompts and texts are those of TextArena (Guertler et al. 2025, arXiv:2504.11442; the package `textarena`); the
 seats, the opponent, the experts and the isolation are ours. It differs in that an invalid action is refused and costs
@@ -19,20 +23,21 @@ from sojourn.envs.env_threads import EnvThreads, ThreadedEnv
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.tasks.splits import of_task, tasks_of
 from sojourn.types import Task
-from sojourn_worlds.table import Table
 from sojourn_worlds.textarena.games import GAMES
 from sojourn_worlds.textarena.match import Match, scripted
+from sojourn_worlds.turn_based import TurnBasedEnv
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextArena:
-    """A game of TextArena. `game` is its id, one of those that run offline and alike from the same seed.
+    """A game of TextArena. `game` is its id, one of those that run offline and are deterministic given the seed.
 
     `opponent`: "random" (its actions follow from the seed), or "self", where the policy sits in every seat; puzzles for
-    one have none. Which player the agent is follows from the seed. `turns` ends the play, unpaid, after so many actions
-    of all, where the game has not ended before. A game of several pays 1, -1 or what it says in between; a puzzle pays
-    1 when it is solved, else 0, or with `partial` the part of it that was. `choices` lists the possible actions, by
-    trying all on copies. Some puzzles have an expert; where a win is few actions away, trying finds it.
+    one player have none. Which player the agent is follows from the seed. `turns` ends the episode, without reward,
+    after so many actions of all players, where the game has not ended before. A game of several pays 1, -1 or what it
+    says in between; a puzzle pays 1 when it is solved, else 0, or with `partial` the fraction that was solved.
+    `choices` lists the possible actions, by trying all on copies. Some puzzles have an expert policy; where a win is
+    few actions away, a search finds it.
     """
 
     about: ClassVar[About] = About(
@@ -64,24 +69,24 @@ class TextArena:
         return tasks_of("textarena", self, split)
 
     def make(self, task: Task) -> ThreadedEnv:
-        own = of_task(self, task)
-        kind = GAMES[own.game]
+        config = of_task(self, task)
+        kind = GAMES[config.game]
         require_module("textarena", "sojourn-worlds[textarena]", "textarena")  # says at once that it is missing
-        names, alone = _names(kind.players), ""
-        if own.opponent == "random" or kind.players == 1:
-            alone = random.Random(f"textarena {task.seed}").choice(names)
-        others = {name: scripted for name in names if name != alone} if alone else {}
-        advised = bool(alone) and (kind.expert is not None or kind.foreseen)
+        names, policy_seat = _names(kind.players), ""
+        if config.opponent == "random" or kind.players == 1:
+            policy_seat = random.Random(f"textarena {task.seed}").choice(names)
+        others = {name: scripted for name in names if name != policy_seat} if policy_seat else {}
+        has_expert = bool(policy_seat) and (kind.expert is not None or kind.expert_by_search)
 
-        def dealt() -> Table:
-            match = Match(own.game, task.seed, own.turns, names, alone, own.partial)
-            return Table(match, others, alone=alone, choices=own.choices, advised=advised)
+        def make_env() -> TurnBasedEnv:
+            match = Match(config.game, task.seed, config.turns, names, policy_seat, config.partial)
+            return TurnBasedEnv(match, others, policy_seat=policy_seat, choices=config.choices, has_expert=has_expert)
 
-        return self._aside.make(dealt, {"fork", "state_key"} | ({"expert"} if advised else set()))
+        return self._aside.make(make_env, {"fork", "state_key"} | ({"expert"} if has_expert else set()))
 
     @cached_property
     def _aside(self) -> EnvThreads:
-        """One: what is all Python would only hinder itself in several."""
+        """Returns the pool with its one thread: pure Python code would only slow itself down on several."""
         return EnvThreads(1, "textarena")
 
 

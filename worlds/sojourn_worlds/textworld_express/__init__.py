@@ -1,9 +1,13 @@
-"""TextWorldExpress: eight kinds of text games, generated and played in a Java machine, thousands of steps a second.
+"""TextWorldExpress: eight kinds of text games, generated and played in a Java virtual machine, thousands of steps per
+second.
+
+A task is a generated game. An action is one of the package's valid actions; an observation is its text. The reward is 1
+for a game that is won (with `partial`, each gain of the package's score at once); the episode ends when the game is won
+or lost, or after its turns.
 
 Games, generators and gold paths are those of the textworld-express package (Jansen & Côté 2023, EACL demo,
-arXiv:2208.01174; Apache-2.0). What differs: only the actions that the package lists as valid are possible; the reward
-is 1 for a game that is won (with `partial`, each gain of the package's score at once); and the expert goes on from
-other states than those of the gold path.
+arXiv:2208.01174; Apache-2.0). It differs in that only the actions that the package lists as valid are possible, in the
+reward, and in that the expert goes on from states that are not on the gold path.
 """
 
 from __future__ import annotations
@@ -31,9 +35,10 @@ ENTRY = "textworldexpress.runtime.PythonInterface"
 class TextWorldExpress:
     """Eight kinds of text games: cooking, tidying up, finding coins, reading maps, counting, sorting, doing as told.
 
-    `games` are taken in turn, with the package's own seeds for training and testing; their content differs too where
-    the package says so. `params` are the package's parameters, such as "numLocations=3,includeDoors=0", for all games.
-    All plays of a process share one Java machine, which ends with the last of them, or with the family's `close`.
+    `games` take turns, with the package's own seeds for training and testing; their content differs too where the
+    package says so. `params` are the package's parameters, such as "numLocations=3,includeDoors=0", for all games. All
+    episodes of a process share one Java virtual machine, which ends with the last of them, or with the family's
+    `close`.
     """
 
     games: tuple[str, ...] = GAMES
@@ -82,7 +87,7 @@ class TextWorldExpress:
         return self._machine[0]
 
     async def open(self) -> None:
-        """Keeps the machine between plays; each call needs its `close`."""
+        """Keeps the machine between episodes; each call needs its `close`."""
         await self.machine.keep()
 
     async def close(self) -> None:

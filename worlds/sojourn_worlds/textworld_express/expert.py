@@ -1,8 +1,8 @@
-"""What to do from any state of a game: the gold path, or actions that lead back to it, tried out in another game.
+"""Plans from any state of a game: the gold path, or actions that lead back to it, tried out in another game.
 
-A play that left the gold path is led back to a room of it, and the rest of the path from there is tried, without the
-actions that are not possible any more; what wins is the plan. One is found nearly always, except where things of the
-twc game were put in wrong places: then in two cases of three.
+An episode that left the gold path is led back to a room of it, and the rest of the path from there is tried, without
+the actions that are not possible any more; what wins is the plan. One is found nearly always, except where things of
+the twc game were put in wrong places: then in two cases of three.
 """
 
 from __future__ import annotations
@@ -22,26 +22,29 @@ TRIALS = 400  # games played, at most, to find one plan
 WAYS = ("move ", "open door ")
 
 
-def plan(game: Game, machine: Machine, said: Sequence[str]) -> list[str]:
-    """Actions that win after those that were said; empty where none are found."""
+def plan(game: Game, machine: Machine, actions_taken: Sequence[str]) -> list[str]:
+    """Returns actions that win after those that were taken; empty where none are found."""
     with game.alone():
-        return _plan(game, machine, said)
+        return _plan(game, machine, actions_taken)
 
 
-def _plan(game: Game, machine: Machine, said: Sequence[str]) -> list[str]:
+def _plan(game: Game, machine: Machine, actions_taken: Sequence[str]) -> list[str]:
     server = machine.new()
     game.begin(server, gold=True)
     gold = list(server.getGoldActionSequence())
-    if gold[: len(said)] == list(said) and (rest := _follow(game, server, said, gold[len(said) :])) is not None:
+    if (
+        gold[: len(actions_taken)] == list(actions_taken)
+        and (rest := _follow(game, server, actions_taken, gold[len(actions_taken) :])) is not None
+    ):
         return rest
     along = _rooms(game, server, gold)
-    kept = next((n for n, (one, other) in enumerate(zip(said, gold, strict=False)) if one != other), len(gold))
+    kept = next((n for n, (one, other) in enumerate(zip(actions_taken, gold, strict=False)) if one != other), len(gold))
     trials = 0
     queue: deque[list[str]] = deque([[]])
     seen: set[tuple[str, ...]] = set()
     while queue:
         way = queue.popleft()
-        state = game.replay(server, [*said, *way])
+        state = game.replay(server, [*actions_taken, *way])
         place = _place(state)
         if place in seen:
             continue
@@ -51,14 +54,14 @@ def _plan(game: Game, machine: Machine, said: Sequence[str]) -> list[str]:
             trials += 1
             if trials > TRIALS:
                 return []
-            if (rest := _follow(game, server, [*said, *way], gold[number:])) is not None:
+            if (rest := _follow(game, server, [*actions_taken, *way], gold[number:])) is not None:
                 return [*way, *rest]
         queue += [[*way, action] for action in sorted(state["validActions"]) if action.startswith(WAYS)]
     return []
 
 
 def _rooms(game: Game, server: Any, gold: Sequence[str]) -> list[str]:
-    """The room in which each action of the gold path is done."""
+    """Returns the room in which each action of the gold path is done."""
     state = game.begin(server)
     rooms = []
     for action in gold:
@@ -68,13 +71,13 @@ def _rooms(game: Game, server: Any, gold: Sequence[str]) -> list[str]:
 
 
 def _place(state: Mapping[str, Any]) -> tuple[str, ...]:
-    """The room, and the ways that lead out of it."""
-    found = ROOM.search(state["look"])
-    return (found[1] if found else "", *sorted(action for action in state["validActions"] if action.startswith(WAYS)))
+    """Returns the room, and its exits."""
+    match = ROOM.search(state["look"])
+    return (match[1] if match else "", *sorted(action for action in state["validActions"] if action.startswith(WAYS)))
 
 
 def _follow(game: Game, server: Any, before: Sequence[str], actions: Sequence[str]) -> list[str] | None:
-    """Those of the actions that are possible, up to the one that wins; None where none does."""
+    """Returns those of the actions that are possible, up to the one that wins; None where none does."""
     state = game.replay(server, before)
     done: list[str] = []
     for action in actions:

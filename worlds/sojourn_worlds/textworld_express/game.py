@@ -24,18 +24,18 @@ class Game:
     turns: int
 
     def alone(self) -> AbstractContextManager[Any]:
-        """What must be held while the game is played."""
+        """Returns the lock that must be held while the game is played."""
         return SORTING if self.name == "sorting" else nullcontext()
 
     def step(self, server: Any, before: Sequence[str], action: str) -> Mapping[str, Any]:
-        """The state after one more action in an interface that has played those before it."""
+        """Returns the state after one more action, in an interface that has played the actions before it."""
         with self.alone():
             if self.name == "sorting":
                 return self.replay(server, [*before, action])
             return json.loads(server.stepJSON(action))
 
     def begin(self, server: Any, gold: bool = False) -> Mapping[str, Any]:
-        """Loads the game into an interface of the package, and gives its first state."""
+        """Loads the game into an interface of the package, and returns its first state."""
         if wrong := server.load(self.name, self.params):
             raise ConfigError(f"textworld_express: params = {self.params!r} cannot be used in {self.name}: {wrong}")
         state = json.loads(server.generateNewGameJSON(self.seed, self.fold, gold))

@@ -1,4 +1,4 @@
-"""One game."""
+"""One episode of a game."""
 
 from __future__ import annotations
 
@@ -39,42 +39,42 @@ class ExpressPlay:
         self.lease = Lease(shared)
         self.server: Any = None
         self.state: Mapping[str, Any] = {}
-        self.said: list[str] = []
+        self.actions_taken: list[str] = []
         self.best = 0.0  # score so far
-        self.over = False
+        self.done = False
         self.planned: list[str] = []
         self.hopeless = False  # the expert found nothing to do
 
     async def start(self) -> Observation:
         await asyncio.to_thread(self._enter)
         task = " ".join(self.server.getTaskDescription().split())
-        brief = f"{task}\nSay one action, such as: {ACTIONS[self.game.name]}."
-        return self._observe((Message(Role.SYSTEM, brief),))
+        system = f"{task}\nSay one action, such as: {ACTIONS[self.game.name]}."
+        return self._observe((Message(Role.SYSTEM, system),))
 
     def _enter(self) -> None:
         machine = self.lease.take()
         self.server = machine.new()
         with self.game.alone():
-            self.state = self.game.replay(self.server, self.said)
+            self.state = self.game.replay(self.server, self.actions_taken)
 
     async def step(self, agent: str, action: Message) -> Step:
-        if self.over or self.server is None:
+        if self.done or self.server is None:
             raise InfrastructureError("textworld_express was given an action before its start or after its end")
-        said = " ".join(action.text[:200].lower().split())
+        action_text = " ".join(action.text[:200].lower().split())
         possible = {known.lower(): known for known in self.state["validActions"]}
-        if len(action.text) > 200 or said not in possible:
-            raise ActionError(f'"{said[:40]}" is not possible here.')
-        said = possible[said]
-        self.state = self.game.step(self.server, self.said, said)
-        self.said.append(said)
-        self.planned = self.planned[1:] if self.planned[:1] == [said] else []
+        if len(action.text) > 200 or action_text not in possible:
+            raise ActionError(f'"{action_text[:40]}" is not possible here.')
+        action_text = possible[action_text]
+        self.state = self.game.step(self.server, self.actions_taken, action_text)
+        self.actions_taken.append(action_text)
+        self.planned = self.planned[1:] if self.planned[:1] == [action_text] else []
         won, lost = bool(self.state["tasksuccess"]), bool(self.state["taskfailure"])
         score = 1.0 if won else min(1.0, float(self.state["score"]))
         gain = max(0.0, score - self.best)
         self.best = max(self.best, score)
         reward = gain if self.game.partial else float(won)
-        self.over = won or lost or len(self.said) >= self.game.turns
-        if self.over:
+        self.done = won or lost or len(self.actions_taken) >= self.game.turns
+        if self.done:
             return Step(None, {agent: reward}, done=True, success=won)
         return Step(self._observe(), {agent: reward})
 
@@ -83,9 +83,14 @@ class ExpressPlay:
         await surely(self.lease.give_back)
 
     async def fork(self) -> ExpressPlay:
-        """By playing the same actions again."""
+        """Plays the same actions again."""
         twin = ExpressPlay(self.game, self.shared, self.key, self.choices)
-        twin.said, twin.best, twin.over, twin.planned = list(self.said), self.best, self.over, list(self.planned)
+        twin.actions_taken, twin.best, twin.done, twin.planned = (
+            list(self.actions_taken),
+            self.best,
+            self.done,
+            list(self.planned),
+        )
         try:
             await asyncio.to_thread(twin._enter)
         except BaseException:
@@ -102,13 +107,13 @@ class ExpressPlay:
         return f"{self.key}/{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
     async def expert(self) -> str:
-        """The package's gold path; from states that are not on it, a way back to it."""
+        """Returns the next action of the package's gold path; from other states, of a way back to it."""
         if not self.planned and not self.hopeless:
-            self.planned = await asyncio.to_thread(plan, self.game, self.lease.take(), self.said)
+            self.planned = await asyncio.to_thread(plan, self.game, self.lease.take(), self.actions_taken)
             self.hopeless = not self.planned
         return self.planned[0] if self.planned else min(self.state["validActions"])
 
-    def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
+    def _observe(self, system: tuple[Message, ...] = ()) -> Observation:
         lines = (" ".join(line.split()) for line in self.state["observation"].splitlines())
         choices = tuple(sorted(self.state["validActions"])) if self.choices else ()
-        return Observation((Message(Role.USER, "\n".join(filter(None, lines))),), system=brief, choices=choices)
+        return Observation((Message(Role.USER, "\n".join(filter(None, lines))),), system=system, choices=choices)

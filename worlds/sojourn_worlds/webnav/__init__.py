@@ -1,11 +1,13 @@
-"""Finding something on a web site by its links alone, after WebNav (Nogueira & Cho 2016, arXiv:1602.02261).
+"""Navigation of a web site by its links alone, after WebNav (Nogueira & Cho 2016, arXiv:1602.02261).
 
-One starts on a site's first page and clicks on to the page with a given sentence, as there, or to what answers a
-question. As in WebCanvas (Pan et al. 2024, arXiv:2406.12373), key nodes that no way can avoid earn a part of the reward
-on the way. It differs in that pages are text with numbered links, that the key nodes are computed (the dominators of
-the page that is looked for, or the evidence of a question) rather than annotated, and that they count in their order.
+A task is a site with a sentence to find, as there, or a question to answer; an episode starts on the first page. An
+action clicks a numbered link, goes back, shows more of the page, stops or answers; an observation is the page as text.
+As in WebCanvas (Pan et al. 2024, arXiv:2406.12373), key nodes that every path passes earn a part of the reward on the
+way, and the rest is paid for the right end; stopping, answering or the last of `turns` actions ends the episode.
 
-The sites are made from facts (`made`), or are the user's own files (`folder`); see `site` for what is known of them.
+It differs in that pages are text with numbered links, that the key nodes are computed (the dominators of the target
+page, or the evidence of a question) rather than annotated, and that they count in their order. The sites are made from
+facts (`made`), or are the user's own files (`folder`); see `site` for what is computed about them.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from sojourn_worlds.webnav.site import Site
 
 
 class Goal(NamedTuple):
-    """What a visit is for: a sentence and its page, or a question, its answers and the pages that it takes."""
+    """The target of an episode: a sentence and its page, or a question, its answers and the pages that it takes."""
 
     query: str
     target: str
@@ -40,15 +42,15 @@ class Goal(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class WebNav:
-    """Visits of a web site: click through to the page that says a sentence, or answer a question.
+    """Visits of a web site: click through to the page with a given sentence, or answer a question.
 
     `site` is "invented" (an almanac of so many `countries`, another for each task), "factbook" (the extra `search`), or
     a folder of .html files, which starts at `start` ("": index.html) and leaves out what matches a pattern of `skip`.
     With `goal` "page", the page is `distance` clicks from the first (or as near to that as the site has; 0 takes any);
     with "answer", generated questions take `hops` facts (0 mixes 1 to 4), and a folder needs `questions`, a .jsonl file
     of {"question", "answer", "pages"}. The key nodes share `keys` of the reward, in their order, and the rest is for
-    the right end. `letters` are shown of a page at a time. A visit ends, lost, after `turns` actions. `choices` lists
-    what can be clicked, and as answers the names on the pages that were visited.
+    the right end. `letters` are shown of a page at a time. An episode ends, without success, after `turns` actions.
+    `choices` lists what can be clicked, and as answers the names on the pages that were visited.
     """
 
     site: str = "invented"
@@ -110,13 +112,13 @@ class WebNav:
         return Visit(self.site_at(task.seed), task, Rules(self.letters, self.keys, self.turns, self.choices))
 
     def site_at(self, seed: int) -> Site:
-        """The site of the task of a seed; those that are not invented are one for all."""
+        """Returns the site of the task of a seed; sites that are not invented are the same for all."""
         if self.site == "invented":
             return made.almanac(seed, self.countries)
         return made.world() if self.site == "factbook" else folder.load(self.site, self.start, tuple(self.skip))
 
     def task(self, goal: Goal, seed: int, split: str) -> Task:
-        """A task with a goal."""
+        """Returns the task with a goal."""
         site = self.site_at(seed)
         keys = site.unavoidable(goal.target) if self.goal == "page" else goal.keys
         data: Mapping[str, Any] = {
@@ -131,7 +133,7 @@ class WebNav:
         return Task("webnav", data, seed, split, tags=(self.goal,))
 
     def draw(self, rng: random.Random, site: Site, split: str) -> Goal:
-        """A goal on a site that has facts."""
+        """Draws a goal on a site that has facts."""
         if self.goal == "page":
             path = rng.choice(site.findable[_nearest(site, self.distance or rng.choice(sorted(site.findable)))])
             return Goal(_whereabouts(site, path, rng.choice(_own_sentences(site, path))), path)
@@ -166,14 +168,19 @@ def _made(world: WebNav, seed: int, split: str) -> Task:
 
 @lru_cache(4)
 def _sentences(site: Site, distance: int) -> dict[str, list[Goal]]:
-    """Every sentence of a site that one page alone has, of the pages at a distance, by split and in a mixed order."""
+    """Returns the sentences of a site that one page alone has, of the pages at a distance, by split and in a mixed
+    order.
+    """
     if not site.findable:
         raise ConfigError(
             f'webnav: no link from "{site.start}" leads to a page with a sentence of its own: give a larger site'
         )
     distances = [_nearest(site, distance)] if distance else sorted(site.findable)
     goals = [
-        Goal(said, path) for near in distances for path in site.findable[near] for said in _own_sentences(site, path)
+        Goal(sentence, path)
+        for near in distances
+        for path in site.findable[near]
+        for sentence in _own_sentences(site, path)
     ]
     random.Random("sentences").shuffle(goals)
     return divided(goals, lambda goal: goal.query)
@@ -189,7 +196,7 @@ def _questions(site: Site, file: str) -> dict[str, list[Goal]]:
 
 
 def _whereabouts(site: Site, path: str, sentence: str) -> str:
-    """The sentence, and where it names no country the one that it is nearest to: made-up names tell nothing."""
+    """Returns the sentence, and where it names no country the one that it is nearest to: made-up names tell nothing."""
     assert site.corpus is not None
     assert site.corpus.facts is not None
     clicks, lands = site.clicks_to(path), site.corpus.facts.borders
@@ -199,10 +206,10 @@ def _whereabouts(site: Site, path: str, sentence: str) -> str:
 
 
 def _nearest(site: Site, distance: int) -> int:
-    """The distance of findable pages that comes nearest."""
+    """Returns the distance nearest to the wanted one at which a page can be found."""
     return min(site.findable, key=lambda one: (abs(one - distance), one))
 
 
 def _own_sentences(site: Site, path: str) -> list[str]:
-    """The sentences of a page that no other page has."""
-    return [said for key, said in site.pages[path].sentences.items() if len(site.saying[key]) == 1]
+    """Returns the sentences of a page that no other page has."""
+    return [sentence for key, sentence in site.pages[path].sentences.items() if len(site.saying[key]) == 1]

@@ -1,4 +1,4 @@
-"""A folder of HTML files as a site: words and links, as they read; nothing outside the folder is ever opened."""
+"""A folder of HTML files as a site: their words and links; nothing outside the folder is ever opened."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Asked(NamedTuple):
 
 
 class Reader(HTMLParser):
-    """The words of one file, and what they link to among the files that are known."""
+    """Reads the words of one file, and its links to the other known files."""
 
     def __init__(self, path: str, known: set[str]) -> None:
         super().__init__(convert_charrefs=True)
@@ -81,13 +81,13 @@ class Reader(HTMLParser):
             self.pieces.append(text)
 
     def _leave(self) -> None:
-        """Ends a link, if one is open; one without words is called by where it leads."""
+        """Ends a link, if one is open; a link without words is called by its target."""
         if self._to:
             self.pieces.append(Link(" ".join(self._label.split()) or self._to, self._to))
         self._to = self._label = ""
 
     def _resolve(self, href: str) -> str:
-        """The path of a file of the site, empty for everything else."""
+        """Returns the path of a file of the site, empty for everything else."""
         try:
             parts = urlsplit(href.strip())
         except ValueError:
@@ -100,7 +100,7 @@ class Reader(HTMLParser):
         return found if found in self.known and found != self.path else ""
 
     def _tidy(self) -> Iterator[str | Link]:
-        """Words with single spaces, and no empty lines."""
+        """Returns words with single spaces, and without empty lines."""
         said = ""
         for piece in [*self.pieces, None]:
             if isinstance(piece, str):
@@ -116,8 +116,10 @@ class Reader(HTMLParser):
 
 @lru_cache(4)
 def load(folder: str, start: str = "", skip: tuple[str, ...] = ()) -> Site:
-    """The site of a folder without the files that match a pattern of `skip`; it starts at `start`, or else at
-    index.html, or else at the first file."""
+    """Returns the site of a folder without the files that match a pattern of `skip`.
+
+    It starts at `start`, or else at index.html, or else at the first file.
+    """
     root = Path(folder)
     if not root.is_dir():
         raise ConfigError(
@@ -142,7 +144,7 @@ def load(folder: str, start: str = "", skip: tuple[str, ...] = ()) -> Site:
 
 @lru_cache(4)
 def questions(site: Site, file: str) -> tuple[Asked, ...]:
-    """The questions of a .jsonl file: {"question", "answer", "pages"}, pages by their paths in the folder."""
+    """Returns the questions of a .jsonl file: {"question", "answer", "pages"}, pages by their paths in the folder."""
     found = []
     try:
         records = [json.loads(line) for line in Path(file).read_text("utf-8").splitlines() if line.strip()]

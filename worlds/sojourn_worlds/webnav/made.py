@@ -19,7 +19,9 @@ IN_A_REGION = 4  # countries
 
 @lru_cache(64)
 def almanac(seed: int, countries: int) -> Site:
-    """The site of an invented world: home, regions, countries, their sections; cities, people, rivers are linked."""
+    """Returns the site of an invented world: home, regions, countries, their sections; cities, people, rivers are
+    linked.
+    """
     corpus = invent(seed, countries)
     assert corpus.facts is not None
     lands = list(corpus.facts.borders)
@@ -43,7 +45,9 @@ def almanac(seed: int, countries: int) -> Site:
 
 @lru_cache(1)
 def world() -> Site:
-    """The site of the factbook: home, regions, countries, their sections with all fields; neighbours are linked."""
+    """Returns the site of the factbook: home, regions, countries, their sections with all fields; neighbours are
+    linked.
+    """
     corpus = factbook.read()
     assert corpus.facts is not None
     pages: dict[str, Page] = {}
@@ -71,7 +75,7 @@ def world() -> Site:
 
 
 def listing(path: str, title: str, links: Mapping[str, str]) -> Page:
-    """A page that is a list of links, from what they say to where they lead."""
+    """Returns a page that is a list of links, from labels to targets."""
     pieces: list[str | Link] = []
     for label, to in links.items():
         pieces += [", " if pieces else "", Link(label, to)]
@@ -79,7 +83,7 @@ def listing(path: str, title: str, links: Mapping[str, str]) -> Page:
 
 
 def linked(text: str, names: Mapping[str, str]) -> tuple[str | Link, ...]:
-    """A text with a link in the place of each of the names; of names that begin alike the longest counts."""
+    """Returns a text with a link in the place of each of the names; of names that begin alike the longest counts."""
     pieces: list[str | Link] = [text]
     for name in sorted(names, key=len, reverse=True):
         link = Link(name, names[name])
@@ -88,7 +92,7 @@ def linked(text: str, names: Mapping[str, str]) -> tuple[str | Link, ...]:
 
 
 def _around(text: str, link: Link) -> Iterator[str | Link]:
-    """The text, with the link wherever its label stands as words of their own."""
+    """Returns the text, with the link wherever its label occurs as whole words."""
     said, at = 0, text.find(link.label)
     while at >= 0:
         end = at + len(link.label)

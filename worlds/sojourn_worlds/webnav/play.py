@@ -1,4 +1,4 @@
-"""One visit: click links, go back, and stop on the page, or answer."""
+"""One episode: click links, go back, and stop on the page, or answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST_ANSWER = 200
 
 
 class Rules(NamedTuple):
-    """The fields of the family that shape a visit."""
+    """The fields of the family that shape an episode."""
 
     letters: int
     keys: float
@@ -33,9 +33,9 @@ class Rules(NamedTuple):
 class State(NamedTuple):
     trail: tuple[str, ...]  # the pages on the way here, this one last
     screen: int = 0
-    used: int = 0  # actions
+    turns_taken: int = 0  # actions
     visited: frozenset[str] = frozenset()
-    paid: int = 0  # how many key nodes
+    paid: int = 0  # how many key nodes were rewarded
 
 
 @dataclass
@@ -65,8 +65,8 @@ class Visit:
         state = self._moved(verb, argument)
         reached = self._reached(state)
         reward = self.rules.keys * (reached - state.paid) / max(1, len(self.data["keys"]))
-        self.state = state._replace(used=state.used + 1, paid=reached)
-        if self.state.used >= self.rules.turns:
+        self.state = state._replace(turns_taken=state.turns_taken + 1, paid=reached)
+        if self.state.turns_taken >= self.rules.turns:
             return self._end(agent, False, reward)
         return Step(self._observe(), {agent: reward}, info={"webnav/keys": float(reached)})
 
@@ -79,11 +79,13 @@ class Visit:
         return copy
 
     def state_key(self) -> str:
-        told = (*self.state[:3], sorted(self.state.visited), self.state.paid)
-        return f"{self.task.id}/{hashlib.sha256(repr(told).encode()).hexdigest()[:24]}"
+        known = (*self.state[:3], sorted(self.state.visited), self.state.paid)
+        return f"{self.task.id}/{hashlib.sha256(repr(known).encode()).hexdigest()[:24]}"
 
     def expert(self) -> str:
-        """The way of the fewest clicks, going back included, to the key nodes that are missing and to the end."""
+        """Returns the next action on the path of the fewest clicks, going back included, to the missing key nodes and
+        the end.
+        """
         missing = self.data["keys"][self.state.paid :]
         wanted = missing[0] if missing else self.data["target"]
         here = self.state.trail[-1]
@@ -104,7 +106,7 @@ class Visit:
 
     @property
     def screens(self) -> list[Screen]:
-        """The parts of the page one is on."""
+        """Returns the parts of the current page."""
         return self.site.pages[self.state.trail[-1]].screens(self.rules.letters)
 
     @property
@@ -112,13 +114,13 @@ class Visit:
         return self.screens[self.state.screen]
 
     def _parse(self, text: str) -> tuple[str, str]:
-        found = ACTION.fullmatch(text.strip()) if len(text) < 1000 else None
-        verb = (found[1] or found[0]).lower() if found else ""
+        match = ACTION.fullmatch(text.strip()) if len(text) < 1000 else None
+        verb = (match[1] or match[0]).lower() if match else ""
         end = "stop" if self.data["goal"] == "page" else "answer"
-        if found is None or verb in {"stop", "answer"} - {end}:
+        if match is None or verb in {"stop", "answer"} - {end}:
             shape = "stop" if end == "stop" else "answer[text]"
             raise ActionError(f'"{text.strip()[:30]}" is no action, say click[number], back or {shape}.')
-        argument = " ".join((found[2] or "").split())
+        argument = " ".join((match[2] or "").split())
         if verb == "answer" and not (normalised(argument) and len(argument) <= LONGEST_ANSWER):
             raise ActionError(f"An answer has 1 to {LONGEST_ANSWER} letters, say answer[text].")
         if verb == "click" and argument not in map(str, self.shown.links):
@@ -141,7 +143,7 @@ class Visit:
         return state._replace(trail=(*state.trail, to), screen=0, visited=state.visited | {to})
 
     def _reached(self, state: State) -> int:
-        """How many key nodes count: in their order, each as soon as those before it have been visited too."""
+        """Returns how many key nodes count: in their order, each once those before it have been visited too."""
         keys = self.data["keys"]
         paid = state.paid
         while paid < len(keys) and keys[paid] in state.visited:
@@ -155,22 +157,22 @@ class Visit:
         return looked and normalised(argument) in map(normalised, self.data["answers"])
 
     def _given_away(self) -> bool:
-        """Whether a guess is as good as right, so that the pages that decide must have been visited."""
+        """Returns whether a guess is likely to be right, so that the pages that decide must have been visited."""
         return gives_away(self.data["query"], self.data["answers"])
 
     def _end(self, agent: str, right: bool, reward: float = 0.0) -> Step:
-        """The end pays what the key nodes leave of 1, if it is right."""
+        """Returns the last step, which pays what the key nodes leave of 1, if the end is right."""
         self.done = True
         reward += (1.0 - (self.rules.keys if self.data["keys"] else 0.0)) * right
         info = {"webnav/keys": float(self.state.paid)}
         return Step(None, {agent: reward}, done=True, success=right, info=info)
 
-    def _observe(self, brief: tuple[Message, ...] = ()) -> Observation:
+    def _observe(self, system: tuple[Message, ...] = ()) -> Observation:
         page, count = self.site.pages[self.state.trail[-1]], len(self.screens)
         part = f" ({self.state.screen + 1} of {count})" if count > 1 else ""
         text = f"{page.title}{part}\n{self.shown.text}"
         choices = tuple(self._choices()) if self.rules.choices else ()
-        return Observation((Message(Role.USER, text),), system=brief, choices=choices)
+        return Observation((Message(Role.USER, text),), system=system, choices=choices)
 
     def _choices(self) -> list[str]:
         found = [f"click[{number}]" for number in self.shown.links]
@@ -181,7 +183,8 @@ class Visit:
         return [*found, *(f"answer[{name}]" for name in self._names())]
 
     def _names(self) -> list[str]:
-        """What could be an answer: the names on the pages that were visited, or else what they and their links say."""
+        """Returns possible answers: the names on the visited pages, or else the words of these pages and their
+        links."""
         pages = [self.site.pages[path] for path in sorted(self.state.visited)]
         if self.site.corpus is not None:
             found = [name for page in pages for name in self.site.corpus.names_in(f"{page.title}. {page.text}")]

@@ -1,4 +1,4 @@
-"""A web site at rest: pages of words and links, how far they are from each other, and which no way can avoid."""
+"""A static web site: pages of words and links, the distances between them, and the pages that every path passes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Link(NamedTuple):
 
 
 class Screen(NamedTuple):
-    """As much of a page as is shown at once: its words, with numbers before the links, and where those lead."""
+    """The part of a page that is shown at once: its words, with numbers before the links, and the targets of those."""
 
     text: str
     links: Mapping[int, str]
@@ -42,14 +42,14 @@ class Page:
 
     @cached_property
     def sentences(self) -> dict[str, str]:
-        """The sentences that can be looked for, by their lower case."""
+        """Returns the sentences that can be looked for, by their lower case."""
         if not any(letter.isalnum() for piece in self.pieces if isinstance(piece, str) for letter in piece):
             return {}  # a mere list of links
         said = [" ".join(one.split()) for one in re.split(r"(?<=[.!?])\s+|\n+", self.text)]
         return {one.lower(): one for one in said if FEWEST_WORDS <= len(one.split()) <= MOST_WORDS}
 
     def screens(self, letters: int) -> list[Screen]:
-        """The page in parts of about so many letters."""
+        """Returns the page in parts of about so many letters."""
         if letters not in self._screens:
             self._screens[letters] = list(self._shown(letters))
         return self._screens[letters]
@@ -75,7 +75,7 @@ class Page:
 
 
 def _cut(text: str, letters: int) -> list[str]:
-    """A long text in pieces that end where a word does."""
+    """Cuts a long text into pieces that end with a whole word."""
     pieces = []
     while len(text) > letters:
         end = max(text.rfind(" ", 0, letters), text.rfind("\n", 0, letters)) + 1 or letters
@@ -86,8 +86,9 @@ def _cut(text: str, letters: int) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """Pages by path, and the one where every visit starts; where questions can be made of it, the passages that it was
-    made from, and the page that each is on."""
+    """Pages by path, and the page where every episode starts; where questions can be made of it, also the passages that
+    it was made from, and the page of each.
+    """
 
     start: str
     pages: Mapping[str, Page]
@@ -96,12 +97,12 @@ class Site:
 
     @cached_property
     def distances(self) -> dict[str, int]:
-        """Fewest clicks from the start, of every page that can be reached."""
+        """Returns the fewest clicks from the start, for every page that can be reached."""
         return _walk([self.start], lambda path: self.pages[path].links)
 
     @cached_property
     def longest(self) -> int:
-        """At least as many letters as any page shows."""
+        """Returns a number of letters that no page exceeds."""
         return max(len(page.text) + 8 * len(page.links) for page in self.pages.values())
 
     @cached_property
@@ -113,7 +114,7 @@ class Site:
         return found
 
     def clicks_to(self, target: str) -> dict[str, int]:
-        """Fewest clicks to a page, from every page that it can be reached from."""
+        """Returns the fewest clicks to a page, from every page that it can be reached from."""
         if target not in self._ways:
             self._ways[target] = _walk([target], lambda path: self._sources[path])
         return self._ways[target]
@@ -124,7 +125,7 @@ class Site:
 
     @cached_property
     def saying(self) -> dict[str, list[str]]:
-        """Sentence in lower case -> the pages that have it, of those that can be reached."""
+        """Returns, for each sentence in lower case, the reachable pages that have it."""
         found: dict[str, list[str]] = {}
         for path in self.distances:
             for sentence in self.pages[path].sentences:
@@ -133,7 +134,7 @@ class Site:
 
     @cached_property
     def findable(self) -> dict[int, list[str]]:
-        """Clicks from the start -> the pages that far away with a sentence that no other page has."""
+        """Returns, for each distance from the start, the pages with a sentence that no other page has."""
         found: dict[int, list[str]] = {}
         for path, distance in self.distances.items():
             if distance and any(len(self.saying[sentence]) == 1 for sentence in self.pages[path].sentences):
@@ -141,7 +142,9 @@ class Site:
         return found
 
     def unavoidable(self, target: str) -> list[str]:
-        """The pages that every way from the start to the target passes, the target last and the start left out."""
+        """Returns the pages that every path from the start to the target passes, the target last and the start left
+        out.
+        """
         chain = []
         while target != self.start:
             chain.append(target)
@@ -150,7 +153,7 @@ class Site:
 
     @cached_property
     def _dominators(self) -> dict[str, str]:
-        """The last page that every way to a page passes (Cooper, Harvey & Kennedy 2001)."""
+        """Returns the immediate dominator of each page (Cooper, Harvey & Kennedy 2001)."""
         order, seen, stack = [], {self.start}, [(self.start, iter(self.pages[self.start].links))]
         while stack:
             path, links = stack[-1]
@@ -186,7 +189,7 @@ def _meet(found: Mapping[str, str], rank: Mapping[str, int], one: str, other: st
 
 
 def _walk(start: Iterable[str], onward: Callable[[str], Iterable[str]]) -> dict[str, int]:
-    """Every page that can be reached, and in how many clicks at least."""
+    """Returns every page that can be reached, with the fewest clicks to it."""
     found = dict.fromkeys(start, 0)
     queue = deque(found)
     while queue:

@@ -130,7 +130,7 @@ async def test_failures_of_the_server_are_not_the_agents(rows):
     await env.start()
     with pytest.raises(InfrastructureError, match=r"odd gave 7: return a number"):
         await env.step("agent", say("finish()"))
-    env.over = False
+    env.done = False
     with pytest.raises(InfrastructureError, match=r"calling crash failed \(\w+: Connection closed\)"):
         await env.step("agent", say("crash()"))
     await env.close()

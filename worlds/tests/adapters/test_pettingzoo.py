@@ -85,7 +85,7 @@ async def test_one_seat_against_chance_and_against_an_expert():
     against = [sum(s.rewards["agent"] for s in await chance_play(lost, i, i)) for i in range(30)]
     assert sum(against) / 30 < -0.6
     inline = PettingZoo(**(ONE | {"seat": "", "threads": 0}))
-    assert {env.mine for env in map(inline.make, inline.tasks("train")[:4])} == {"player_1", "player_2"}
+    assert {env.policy_player for env in map(inline.make, inline.tasks("train")[:4])} == {"player_1", "player_2"}
 
 
 async def test_those_who_move_at_once_see_the_same_and_are_paid_when_all_have_moved():

@@ -81,18 +81,18 @@ def _one(page: Page) -> str:
 def _then(page: Page) -> str:
     """ONE; as many steps later as the goal says (one is a second), TWO."""
     one, two = named(page, "ONE", "button"), named(page, "TWO", "button")
-    if click(one) not in page.past:
+    if click(one) not in page.actions_taken:
         return click(one)
-    waited = len(page.past) - page.past.index(click(one))
+    waited = len(page.actions_taken) - page.actions_taken.index(click(one))
     seconds = re.search(r"wait (\d+)", page.goal)
     return "wait" if seconds and waited < int(seconds[1]) else click(two)
 
 
 def _colour(page: Page) -> str:
-    found = re.search(r"Click on the (\w+) colored", page.goal)
-    if not found:
+    match = re.search(r"Click on the (\w+) colored", page.goal)
+    if not match:
         raise fail(page, "colour in its goal")
-    return click(named(page, PAINTS.get(found[1], found[1]), "item"))
+    return click(named(page, PAINTS.get(match[1], match[1]), "item"))
 
 
 def _menu(page: Page) -> str:
@@ -126,7 +126,7 @@ def _focus_nth(page: Page) -> str:
 
 def _odd_or_even(page: Page) -> str:
     """Every number stands between its two buttons."""
-    for odd, number, even in zip(page.order, page.order[1:], page.order[2:], strict=False):
+    for odd, number, even in zip(page.in_order, page.in_order[1:], page.in_order[2:], strict=False):
         if isinstance(number, str) and isinstance(odd, Element) and isinstance(even, Element):
             wanted = odd if int(number) % 2 else even
             if wanted.state != "on":
@@ -135,7 +135,7 @@ def _odd_or_even(page: Page) -> str:
 
 
 def _generate(page: Page) -> str:
-    shown = next((part for part in page.order if isinstance(part, str)), "-")
+    shown = next((part for part in page.in_order if isinstance(part, str)), "-")
     rule = re.search(r"(less|greater) than (-?\d+)|\b(odd|even)\b", page.goal)
     if not rule:
         raise fail(page, "rule in its goal")
@@ -151,7 +151,7 @@ def _generate(page: Page) -> str:
 
 def _ticket(page: Page) -> str:
     """Every button says the price of the flight whose duration stands above it."""
-    offers = [(part, above) for above, part in pairwise(page.order) if isinstance(part, Element)]
+    offers = [(part, above) for above, part in pairwise(page.in_order) if isinstance(part, Element)]
 
     def price(offer: tuple[Element, object]) -> int:
         return int(re.sub(r"\D", "", offer[0].name))

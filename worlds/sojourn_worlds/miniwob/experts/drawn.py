@@ -87,12 +87,12 @@ def _pie(page: Page) -> str:
 
 
 def _grid(page: Page) -> str:
-    found = re.search(r"\((-?\d),(-?\d)\)", page.goal)
+    match = re.search(r"\((-?\d),(-?\d)\)", page.goal)
     circles = elements_of(page, "circle")
-    if not found:
+    if not match:
         raise fail(page, "point in its goal")
     across, down = sorted({e.x for e in circles}), sorted({e.y for e in circles}, reverse=True)
-    x, y = across[int(found[1]) + 2], down[int(found[2]) + 2]
+    x, y = across[int(match[1]) + 2], down[int(match[2]) + 2]
     return click(next(e for e in circles if (e.x, e.y) == (x, y)))
 
 
@@ -120,26 +120,26 @@ def _box(page: Page) -> str:
 
 def _one_way(page: Page) -> str:
     """Once it was dragged there is nothing to tell where it began: what was said before is."""
-    if any(said.startswith("drag ") for said in page.past):
+    if any(said.startswith("drag ") for said in page.actions_taken):
         return press(page)
     shape = next(e for e in page.elements if e.role in ("circle", "rect", "polygon", "item"))
-    found = re.search(r"(left|right|up|down)", page.goal)
-    if not found:
+    match = re.search(r"(left|right|up|down)", page.goal)
+    if not match:
         raise fail(page, "direction in its goal")
-    dx, dy = {"left": (-40, 0), "right": (40, 0), "up": (0, -40), "down": (0, 40)}[found[1]]
+    dx, dy = {"left": (-40, 0), "right": (40, 0), "up": (0, -40), "down": (0, 40)}[match[1]]
     return f"drag {_spot(shape)} to {at(shape.x + dx, shape.y + dy)}"
 
 
 def _into(page: Page) -> str:
     """All of a kind into the box (the frame that is drawn last)."""
     *shapes, box = _drawn(page, "circle", "rect", "polygon")
-    found = re.search(r"all (\w+?)s into", page.goal)
-    if not found:
+    match = re.search(r"all (\w+?)s into", page.goal)
+    if not match:
         raise fail(page, "kind in its goal")
     for shape in shapes:
-        if shape.role == KINDS[found[1]] and not _within(shape, box):
+        if shape.role == KINDS[match[1]] and not _within(shape, box):
             return f"drag {_spot(shape)} to {_middle(box)}"
-        if shape.role != KINDS[found[1]] and _within(shape, box):
+        if shape.role != KINDS[match[1]] and _within(shape, box):
             return f"drag {_spot(shape)} to {at(*_beside(box))}"
     return press(page)
 
@@ -155,11 +155,11 @@ def _beside(box: Element) -> tuple[int, int]:
 def _apart(page: Page) -> str:
     """One kind or colour into the left box, all else into the right one."""
     *shapes, left, right = _drawn(page, "circle", "rect", "polygon")
-    found = re.search(r"all (\w+?)(?: shape)?s into", page.goal)
-    if not found:
+    match = re.search(r"all (\w+?)(?: shape)?s into", page.goal)
+    if not match:
         raise fail(page, "kind in its goal")
     for shape in shapes:
-        chosen = shape.role == KINDS[found[1]] if found[1] in KINDS else _paint(shape) == found[1]
+        chosen = shape.role == KINDS[match[1]] if match[1] in KINDS else _paint(shape) == match[1]
         box = left if chosen else right
         if not _within(shape, box):
             return f"drag {_spot(shape)} to {_middle(box)}"
@@ -178,17 +178,17 @@ def _sort(page: Page) -> str:
 def _reorder(page: Page) -> str:
     """A list of five; the grid of nine is left out, where a straight drag does not always end where it points to."""
     items = elements_of(page, "item")
-    found = re.match(r"Drag ([\w-]+) (.*)\.", page.goal)
-    if not found:
+    match = re.match(r"Drag ([\w-]+) (.*)\.", page.goal)
+    if not match:
         raise fail(page, "name in its goal")
-    here, said = next(index for index, e in enumerate(items) if e.name == found[1]), found[2]
+    here, said = next(index for index, e in enumerate(items) if e.name == match[1]), match[2]
     steps = {"up by one": here - 1, "down by one": here + 1, "to the top": 0, "to the bottom": len(items) - 1}
     place = next((index for words, index in steps.items() if said.startswith(words)), None)
     return f"drag {items[here].label} to {items[nth(page) - 1 if place is None else place].label}"
 
 
 def _resize(page: Page) -> str:
-    if any(said.startswith("drag ") for said in page.past):
+    if any(said.startswith("drag ") for said in page.actions_taken):
         return press(page)
     area, wider = only(page, "textarea"), "width" in page.goal
     x, y = area.x + area.w // 2 - 4, area.y + area.h // 2 - 4

@@ -57,10 +57,10 @@ def _list(page: Page) -> str:
 
 def date_of(page: Page) -> tuple[int, int, int]:
     """Month, day and year of the goal's date."""
-    found = re.search(r"(\d\d?)/(\d\d?)/(\d{4})", page.goal)
-    if not found:
+    match = re.search(r"(\d\d?)/(\d\d?)/(\d{4})", page.goal)
+    if not match:
         raise fail(page, "date in its goal")
-    return int(found[1]), int(found[2]), int(found[3])
+    return int(match[1]), int(match[2]), int(match[3])
 
 
 def pick_date(page: Page, field: Element) -> str | None:
@@ -87,11 +87,11 @@ def _enter_date(page: Page) -> str:
 
 
 def _enter_time(page: Page) -> str:
-    found = re.search(r"(\d+):(\d+) (AM|PM)", page.goal)
-    if not found:
+    match = re.search(r"(\d+):(\d+) (AM|PM)", page.goal)
+    if not match:
         raise fail(page, "time in its goal")
-    hour = int(found[1]) % 12 + 12 * (found[3] == "PM")
-    return fill(page, [(only(page), f"{hour:02d}:{found[2]}")])
+    hour = int(match[1]) % 12 + 12 * (match[3] == "PM")
+    return fill(page, [(only(page), f"{hour:02d}:{match[2]}")])
 
 
 def _find_word(page: Page) -> str:
@@ -122,11 +122,11 @@ def _table(page: Page) -> str:
 
 
 def _movies(page: Page) -> str:
-    found = re.search(r"for (.+) movies directed by (.+) from year (\d+)", page.goal)
-    if not found:
+    match = re.search(r"for (.+) movies directed by (.+) from year (\d+)", page.goal)
+    if not match:
         raise fail(page, "film in its goal")
-    wanted = {"genre": found[1], "director": found[2], "year": found[3], "date": found[3]}
-    fields, last = elements_of(page, "textbox"), page.order[-2]
+    wanted = {"genre": match[1], "director": match[2], "year": match[3], "date": match[3]}
+    fields, last = elements_of(page, "textbox"), page.in_order[-2]
     names = [field.name for field in fields]
     if not names[0] and isinstance(last, str):  # labels stand below their fields
         names = [*names[1:], last]
@@ -138,20 +138,20 @@ def _movies(page: Page) -> str:
 
 def _arithmetic(page: Page) -> str:
     field = only(page, "textbox")
-    found = re.search(r"(-?\d+)\s*([x×*+-])\s*(-?\d+)", f"{prose(page)} {field.name}")
-    if not found:
+    match = re.search(r"(-?\d+)\s*([x×*+-])\s*(-?\d+)", f"{prose(page)} {field.name}")
+    if not match:
         raise fail(page, "sum")
-    one, two = int(found[1]), int(found[3])
-    result = {"+": one + two, "-": one - two}.get(found[2], one * two)
+    one, two = int(match[1]), int(match[3])
+    result = {"+": one + two, "-": one - two}.get(match[2], one * two)
     return fill(page, [(field, str(result))])
 
 
 def _algebra(page: Page) -> str:
     """x + 2 = 43, x - 2 = 43, 2 + x = 43, 43 - x = 2."""
-    found = re.search(r"(x|\d+)\s*([+-])\s*(x|\d+)\s*=\s*(-?\d+)", prose(page))
-    if not found:
+    match = re.search(r"(x|\d+)\s*([+-])\s*(x|\d+)\s*=\s*(-?\d+)", prose(page))
+    if not match:
         raise fail(page, "equation")
-    one, sign, two, result = found.groups()
+    one, sign, two, result = match.groups()
     if one == "x":
         x = int(result) - int(two) if sign == "+" else int(result) + int(two)
     else:
@@ -180,10 +180,10 @@ def _spinner(page: Page) -> str:
 
 
 def _number(page: Page) -> str:
-    found = re.search(r"-?\d+", page.goal)
-    if not found:
+    match = re.search(r"-?\d+", page.goal)
+    if not match:
         raise fail(page, "number in its goal")
-    return found[0]
+    return match[0]
 
 
 def _slide(page: Page, slider: Element, value: int, wanted: int, page_of: int = 4) -> str | None:
@@ -200,7 +200,7 @@ def _slide(page: Page, slider: Element, value: int, wanted: int, page_of: int = 
 
 def _on(page: Page, slider: Element, keys: Sequence[str]) -> bool:
     """Whether nothing but keys was said since the slider was clicked."""
-    for said in reversed(page.past):
+    for said in reversed(page.actions_taken):
         if said not in keys:
             return said == click(slider)
     return False
@@ -212,7 +212,7 @@ def _slider(page: Page) -> str:
 
 def _sliders(page: Page) -> str:
     wanted = re.findall(r"-?\d+", page.goal)
-    values = [part for part in page.order if isinstance(part, str)]
+    values = [part for part in page.in_order if isinstance(part, str)]
     for slider, value, goal in zip(elements_of(page, "slider"), values, wanted, strict=True):
         if action := _slide(page, slider, int(value), int(goal)):
             return action
@@ -221,7 +221,7 @@ def _sliders(page: Page) -> str:
 
 def _sequence(page: Page) -> str:
     """A slider, then a checkbox."""
-    number = next(part for part in page.order if isinstance(part, str))
+    number = next(part for part in page.in_order if isinstance(part, str))
     if action := _slide(page, only(page, "slider"), int(number), int(_number(page)), page_of=99):
         return action
     for index, box in enumerate(elements_of(page, "checkbox"), 1):
@@ -232,13 +232,13 @@ def _sequence(page: Page) -> str:
 
 def _sequence_2(page: Page) -> str:
     """A radio button, then a number into a field."""
-    found = re.search(r"(\d)\w\w radio button.* (\d)\w\w textbox", page.goal)
-    if not found:
+    match = re.search(r"(\d)\w\w radio button.* (\d)\w\w textbox", page.goal)
+    if not match:
         raise fail(page, "places in its goal")
-    radio = elements_of(page, "radio")[int(found[1]) - 1]
+    radio = elements_of(page, "radio")[int(match[1]) - 1]
     if radio.state != "on":
         return click(radio)
-    number, place = quoted(page)[0], int(found[2])
+    number, place = quoted(page)[0], int(match[2])
     return fill(page, [(e, number if n == place else "") for n, e in enumerate(elements_of(page, "textbox"), 1)])
 
 
@@ -257,7 +257,7 @@ def _copy(page: Page) -> str:
     if field.value == area.value:
         return press(page)
     steps = [click(area), "press Control+A", "press Control+C", click(field), "press Control+A", "press Control+V"]
-    done = next((n for n in range(len(steps) - 1, 0, -1) if list(page.past[-n:]) == steps[:n]), 0)
+    done = next((n for n in range(len(steps) - 1, 0, -1) if list(page.actions_taken[-n:]) == steps[:n]), 0)
     return steps[done]
 
 

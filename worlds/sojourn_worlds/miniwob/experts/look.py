@@ -1,4 +1,4 @@
-"""What experts look for on a page, and how they say what they do."""
+"""What the experts share: how they find things on a page, and the actions that they build."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fail(page: Page, what: str) -> ConfigError:
 
 
 def named(page: Page, name: str, *roles: str) -> Element:
-    """The first element of that name; of any role, where none is given."""
+    """Returns the first element of that name; of any role, where no role is given."""
     found = [e for e in (elements_of(page, *roles) if roles else page.elements) if e.name == name]
     if not found:
         raise fail(page, f"{' or '.join(roles)} {name!r}".strip())
@@ -33,7 +33,7 @@ def named(page: Page, name: str, *roles: str) -> Element:
 
 
 def press(page: Page, name: str = "Submit") -> str:
-    """Click the button that ends the task."""
+    """Clicks the button that ends the task."""
     return click(named(page, name, "button", "item"))
 
 
@@ -42,7 +42,7 @@ def enter(element: Element, text: str) -> str:
 
 
 def fill(page: Page, wanted: Iterable[tuple[Element, str]], submit: str = "Submit") -> str:
-    """Type what is missing, field by field, then press the button."""
+    """Types what is missing, field by field, then presses the button."""
     for element, text in wanted:
         if element.value != text:
             return enter(element, text)
@@ -57,23 +57,23 @@ def only(page: Page, *roles: str) -> Element:
 
 
 def nth(page: Page) -> int:
-    """The place that the goal names: 1 for "1st"."""
-    found = re.search(r"(\d+)(st|nd|rd|th)\b", page.goal)
-    if not found:
+    """Returns the ordinal that the goal names: 1 for "1st"."""
+    match = re.search(r"(\d+)(st|nd|rd|th)\b", page.goal)
+    if not match:
         raise fail(page, "place such as 2nd")
-    return int(found[1])
+    return int(match[1])
 
 
 def prose(page: Page) -> str:
-    """What is shown beside elements, line by line."""
-    return "\n".join(part for part in page.order if isinstance(part, str))
+    """Returns the text that is shown beside elements, line by line."""
+    return "\n".join(part for part in page.in_order if isinstance(part, str))
 
 
 def sections(page: Page, *roles: str) -> list[tuple[str, list[Element]]]:
-    """The elements of the given roles under the text that was shown last before each."""
+    """Groups the elements of the given roles under the text that was shown last before each."""
     found: list[tuple[str, list[Element]]] = []
     text, fresh = [], True
-    for part in page.order:
+    for part in page.in_order:
         if isinstance(part, str):
             text = [part] if fresh else [*text, part]
             fresh = False

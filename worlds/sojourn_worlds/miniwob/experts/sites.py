@@ -72,10 +72,10 @@ def _write(page: Page, verb: str) -> str:
 
 
 def _post(page: Page) -> str:
-    found = re.search(r"user (@[\w]+), click on the \"(.+)\"", page.goal)
-    if not found:
+    match = re.search(r"user (@[\w]+), click on the \"(.+)\"", page.goal)
+    if not match:
         raise fail(page, "user in its goal")
-    user, what = found[1], found[2]
+    user, what = match[1], match[2]
     mine = next(items for text, items in sections(page, "item") if user in text.split())
     names = (what, f"{what} {user}", what.lower())
     return click(next((e for e in mine if e.name in names), None) or next(e for e in mine if e.name == "more"))
@@ -114,7 +114,11 @@ def _search(page: Page) -> str:
 
 
 def _since(page: Page, said: str) -> tuple[str, ...]:
-    return page.past[len(page.past) - page.past[::-1].index(said) :] if said in page.past else page.past
+    return (
+        page.actions_taken[len(page.actions_taken) - page.actions_taken[::-1].index(said) :]
+        if said in page.actions_taken
+        else page.actions_taken
+    )
 
 
 def _leaf(page: Page) -> int:
@@ -129,20 +133,20 @@ def _leaf(page: Page) -> int:
 
 
 def _contact(page: Page) -> str:
-    found = re.search(r"Find ([\w-]+) in .* (phone|email|address)", page.goal)
-    if not found:
+    match = re.search(r"Find ([\w-]+) in .* (phone|email|address)", page.goal)
+    if not match:
         raise fail(page, "name in its goal")
-    if prose(page).split()[0] == found[1]:
-        return click(elements_of(page, "link")[("phone", "email", "address").index(found[2])])
+    if prose(page).split()[0] == match[1]:
+        return click(elements_of(page, "link")[("phone", "email", "address").index(match[2])])
     return click(named(page, ">", "link"))
 
 
 def _food(page: Page) -> str:
     """Dishes by name, or so many of a kind (a picture beside each says which)."""
     dishes = _dishes(page)
-    if found := re.search(r"Order (\d+) items that are ([\w-]+)", page.goal):
-        fitting = [name for name, (_, _, kinds, _) in dishes.items() if found[2].lower() in kinds]
-        wanted = {name: index < int(found[1]) for index, name in enumerate(fitting)}
+    if match := re.search(r"Order (\d+) items that are ([\w-]+)", page.goal):
+        fitting = [name for name, (_, _, kinds, _) in dishes.items() if match[2].lower() in kinds]
+        wanted = {name: index < int(match[1]) for index, name in enumerate(fitting)}
     else:
         wanted = dict.fromkeys(page.goal.removeprefix("Order one of each item: ").split(", "), True)
     for name, (minus, plus, _, count) in dishes.items():
@@ -155,7 +159,7 @@ def _food(page: Page) -> str:
 def _dishes(page: Page) -> dict[str, tuple[Element, Element, list[str], int]]:
     found: dict[str, tuple[Element, Element, list[str], int]] = {}
     name, kinds, count, minus = "", [], 0, None
-    for part in page.order:
+    for part in page.in_order:
         if isinstance(part, str):
             if part.isdigit():
                 count = int(part)
@@ -171,15 +175,15 @@ def _dishes(page: Page) -> dict[str, tuple[Element, Element, list[str], int]]:
 
 
 def _flight(page: Page) -> str:
-    found = re.search(r"the (\w+) one-way flight from: (.+) to: (.+) on", page.goal)
-    if not found:
+    match = re.search(r"the (\w+) one-way flight from: (.+) to: (.+) on", page.goal)
+    if not match:
         raise fail(page, "flight in its goal")
     if offers := [e for e in elements_of(page, "button") if e.name.startswith("Book flight")]:
-        if found[1] == "cheapest":
+        if match[1] == "cheapest":
             return click(min(offers, key=lambda e: int(re.sub(r"\D", "", e.name))))
         times = [_minutes(text) for text in re.findall(r"Duration:\s+(\d+h \d+m)", prose(page))]
         return click(min(zip(times, offers, strict=True), key=lambda pair: pair[0])[1])
-    for name, place in (("From", found[2]), ("To", found[3])):
+    for name, place in (("From", match[2]), ("To", match[3])):
         field = named(page, name, "textbox")
         if place not in field.value or "(" not in field.value:
             offered = [e for e in elements_of(page, "item") if place in e.name]
@@ -202,7 +206,9 @@ def _terminal(page: Page) -> str:
     else:
         files = listed.split()
         command = "rm " + next(f for f in files if (f.endswith(ending[1]) if ending else "." not in f))
-    return "press Enter" if page.past and page.past[-1] == f'type "{command}"' else f'type "{command}"'
+    return (
+        "press Enter" if page.actions_taken and page.actions_taken[-1] == f'type "{command}"' else f'type "{command}"'
+    )
 
 
 def _popup(page: Page) -> str:
