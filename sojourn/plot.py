@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sojourn import intervals
 from sojourn.config.toml import leaves
 from sojourn.errors import MissingExtraError, RecordError
-from sojourn.record import intervals, metrics
+from sojourn.intervals import Estimate
+from sojourn.record import metrics
 from sojourn.record.atomic import write_file
-from sojourn.record.intervals import Estimate, Summary
 from sojourn.record.run import RunFolder
+from sojourn.record.summary import Summary
 
 TRAINING, EVALUATION = "#2b6cb0", "#c05621"
 KL = {"drift": "KL from the\nstage's start", "kl": "KL (nats)"}  # the first that was recorded is drawn

@@ -16,9 +16,9 @@ ROOT = Path(__file__).parent.parent / "sojourn"
 WORLDS = ROOT.parent / "worlds"
 ORDER = [
     "types", "secrets", "errors", "files", "threads", "event_loop", "timeline", "protocols", "config", "composite",
-    "schedules", "optim", "models", "tasks", "curricula", "record", "plot", "terminal", "envs", "render", "agents",
-    "rollout", "rewards", "sources", "filters", "credit", "batch", "streams", "losses", "backends", "display", "train",
-    "checks", "replay", "arena", "method_docs", "env_catalog", "view", "commands", "cli",
+    "schedules", "optim", "intervals", "models", "tasks", "curricula", "record", "plot", "terminal", "envs", "render",
+    "agents", "rollout", "rewards", "sources", "filters", "credit", "batch", "streams", "losses", "backends", "display",
+    "train", "checks", "replay", "arena", "method_docs", "env_catalog", "view", "commands", "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}
 MODULES = {
@@ -79,7 +79,7 @@ def test_both_distributions_have_one_version_and_need_each_other_in_it():
 
 
 def test_importing_sojourn_is_light():
-    heavy = {"torch", "transformers", "playwright", "rich", "typer", "importlib.metadata"}
+    heavy = {"torch", "transformers", "playwright", "rich", "typer", "importlib.metadata", "scipy"}
     code = f"import sys, sojourn; print(sorted({heavy} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"

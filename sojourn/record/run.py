@@ -30,8 +30,8 @@ from sojourn.files import descriptor as opened
 from sojourn.files import read_bytes, read_text
 from sojourn.record.atomic import FOLDER, make_private, sync_tree, write_bytes
 from sojourn.record.blobs import Blobs
-from sojourn.record.intervals import Summary
 from sojourn.record.source import revision, source_of
+from sojourn.record.summary import Summary
 from sojourn.secrets import masked, masked_table
 
 PACKAGES = (

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from sojourn.errors import RecordError
 from sojourn.files import descriptor as opened
+from sojourn.intervals import Estimate, wilson
 from sojourn.record import metrics
-from sojourn.record.intervals import Estimate, Summary, wilson
 from sojourn.record.run import RunFolder
+from sojourn.record.summary import Summary
 
 PASSED_OVER = "passed_over.json"  # sentences on damaged checkpoints, in whose place older ones were gone on from
 FAILURE = "failure.json"  # why a run ended that could not go on

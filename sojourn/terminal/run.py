@@ -16,12 +16,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sojourn.errors import RecordError
-from sojourn.record import intervals, metrics
+from sojourn.record import metrics
 from sojourn.record.episodes.episode_row import Entry
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import Standing, standing
 from sojourn.terminal.clean import clean, line
+from sojourn.terminal.evaluations import side_by_side
 from sojourn.terminal.numbers import bars, duration, number
 from sojourn.terminal.plain import plain
 from sojourn.terminal.rows import Column, rows
@@ -170,7 +171,7 @@ def _evaluations(run: Standing, width: int) -> RenderableType:
     room = max((width - 18) // 17, 2)
     found = run.evaluations
     kept = found if len(found) <= room else (found[0], *found[len(found) - room + 1 :])
-    table = intervals.table({line(evaluation.name): evaluation.summary for evaluation in kept})
+    table = side_by_side({line(evaluation.name): evaluation.summary for evaluation in kept})
     left = len(found) - len(kept)
     note = Text(f"{left} evaluations between the first and these: --json has them", "dim")
     return Group(table, note) if left else table

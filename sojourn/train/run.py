@@ -22,9 +22,9 @@ from sojourn.record import checkpoint, metrics
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
-from sojourn.record.intervals import Summary, summarise
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import PASSED_OVER
+from sojourn.record.summary import Summary, summarise
 from sojourn.render import pieces
 from sojourn.rewards.reward_cache import Judged
 from sojourn.rollout.world import offers, worlds_of

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sojourn.intervals import Estimate, wilson
 from sojourn.record.episodes.store import EpisodeStore
-from sojourn.record.intervals import Estimate, wilson
 from sojourn.record.metrics import Line
 
 PREFIX = "evaluation-"  # of the stages that evaluations are recorded in

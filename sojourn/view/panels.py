@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from sojourn.intervals import Estimate, mean, proportion
 from sojourn.record.episodes.episode_row import Entry
-from sojourn.record.intervals import Estimate, mean, proportion
 
 
 class Change(NamedTuple):

@@ -9,9 +9,10 @@ import pytest
 
 from sojourn import plot
 from sojourn.errors import RecordError
-from sojourn.record.intervals import Estimate, Part, Summary
+from sojourn.intervals import Estimate
 from sojourn.record.metrics import Jsonl
 from sojourn.record.run import RunFolder
+from sojourn.record.summary import Part, Summary
 
 pytest.importorskip("matplotlib")
 
