@@ -382,7 +382,7 @@ def test_the_command_says_what_it_wrote(runs: dict[str, Path], tmp_path: Path):
         ('{"messages": [{"content": "x"}]}', ":1: has no 'role'"),
         ('{"messages": [{"role": "user", "content": [{"type": "video"}]}]}', "neither text nor image_url"),
         ('{"messages": [{"role": "user", "content": "x"}], "reward": "much"}', "no finite number"),
-        ('{"messages": [], "sojourn": {"stage": "rl"}}', ":1: has no 'step'"),
+        ('{"messages": [], "sojourn": {"stage": "rl"}}', ":1: Object missing required field `step`"),
         ('{"id": "x", "content": [{"class_": "dance"}]}', "an item of class 'dance'"),
         ('{"id": "x", "content": []}', "its content is empty"),
     ],

@@ -252,7 +252,7 @@ class EpisodeStore:
     def _excerpts(self, entries: Sequence[Entry], query: Query) -> list[Excerpt | None]:
         if not query.words or not entries:
             return [None] * len(entries)
-        read = self.read_each(sorted(entries, key=_position), StepFile.told)
+        read = self.read_each(sorted(entries, key=_position), StepFile.without_tokens)
         told = {_position(entry): None if isinstance(one, RecordError) else one for entry, one in read}
         episodes = [told[_position(entry)] for entry in entries]
         return excerpts(episodes, expression(query.words, "OR"))

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sojourn.record.episodes.codec import task_json, task_of
+from sojourn.codec import from_plain, to_plain
 from sojourn.record.export import exact
 from sojourn.record.export.chosen import Chosen, Played, courses
 from sojourn.record.export.lines import line_of, read_lines
@@ -45,7 +45,7 @@ def _line(chosen: Chosen, played: Played, seat: int, place: int, turns: Sequence
     facts = {
         "run": chosen.name,
         "model": chosen.model,
-        "task": {"id": episode.task.id, **task_json(episode.task)},
+        "task": {"id": episode.task.id, **to_plain(episode.task)},
         "reward": played.reward(seat),
         "success": trajectory.success,
         "ending": trajectory.ending,
@@ -188,7 +188,7 @@ def _observation(item: Mapping[str, Any]) -> Message:
 
 def _task(details: Mapping[str, Any], beginning: Sequence[Message]) -> Task:
     found = _detail(details, "task", lambda value: value, None)
-    return task_of(found) if is_task(found) else foreign_task("adp", beginning)
+    return from_plain(found, Task) if is_task(found) else foreign_task("adp", beginning)
 
 
 def _detail(details: Mapping[str, Any], key: str, of: Any, default: Any) -> Any:

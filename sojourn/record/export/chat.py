@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sojourn.record.episodes.codec import task_json, task_of
+from sojourn.codec import from_plain, to_plain
 from sojourn.record.export import exact
 from sojourn.record.export.chosen import Chosen, Played, windows
 from sojourn.record.export.lines import line_of, read_lines
@@ -54,7 +54,7 @@ def _line(chosen: Chosen, played: Played, seat: int, window: int, turns: Sequenc
         **({"tools": [_tool(tool) for tool in tools]} if tools else {}),
         "reward": played.reward(seat),
         "success": trajectory.success,
-        "task": {"id": episode.task.id, **task_json(episode.task)},
+        "task": {"id": episode.task.id, **to_plain(episode.task)},
         "weights": {
             "model": chosen.model,
             "oldest": min(version.oldest for version in versions),
@@ -151,7 +151,7 @@ def _conversation(data: Mapping[str, Any], where: str) -> Conversation:
 
 def _task(data: Mapping[str, Any], beginning: Sequence[Message]) -> Task:
     found = data.get("task")
-    return task_of(found) if is_task(found) else foreign_task("chat", beginning)
+    return from_plain(found, Task) if is_task(found) else foreign_task("chat", beginning)
 
 
 def message_of(data: Mapping[str, Any]) -> Message:

@@ -1,4 +1,4 @@
-"""Turns as JSON with every token, and groups put together again from them: what an exact export holds."""
+"""Writes turns as JSON with every token, and puts groups together again from them: the exact part of an export."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from sojourn import codec
+from sojourn.codec import from_plain, to_plain
 from sojourn.errors import RecordError
-from sojourn.record.episodes.codec import message_json, message_of, task_json, task_of, tool_json, tool_of
 from sojourn.record.episodes.episode_row import Entry
-from sojourn.types import Ending, Episode, Group, Sample, Stop, Trajectory, Turn, Versions
+from sojourn.types import Ending, Episode, Group, IntArray, Task, Trajectory, Turn
 
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
@@ -27,17 +29,17 @@ def episode_json(entry: Entry, episode: Episode, seat: int, turns: Sequence[int]
     return {
         **place_json(entry),
         "episode": episode.id,
-        "task": task_json(episode.task),
+        "task": to_plain(episode.task),
         "seconds": episode.seconds,
         "seat": seat,
         "agent": trajectory.agent,
         "ending": trajectory.ending,
         "trainable": trajectory.trainable,
-        "turns": [turn_json(number, trajectory.turns[number]) for number in turns],
+        "turns": [turn_to_plain(number, trajectory.turns[number]) for number in turns],
     }
 
 
-def turn_json(number: int, turn: Turn) -> dict[str, Any]:
+def turn_to_plain(number: int, turn: Turn) -> dict[str, Any]:
     sample = turn.sample
     allowed = sample.allowed
     return {
@@ -46,48 +48,51 @@ def turn_json(number: int, turn: Turn) -> dict[str, Any]:
         "context": turn.context.tolist(),
         "tokens": sample.tokens.tolist(),
         "logprobs": sample.logprobs.astype(float).tolist(),
-        "versions": list(sample.versions),
-        "stop": sample.stop,
-        "temperature": sample.temperature,
-        "allowed": None if allowed is None else [None if ids is None else ids.tolist() for ids in allowed],
-        "said": None if turn.message is None else message_json(turn.message),
-        "reward": turn.reward,
-        "info": dict(turn.info),
-        "images": list(turn.images),
-        "state": turn.state,
-        "shown": [message_json(message) for message in turn.observed],
-        "recalled": [message_json(message) for message in turn.context_messages],
-        "tools": [tool_json(tool) for tool in turn.tools],
+        **codec.turn_to_plain(
+            turn, None if allowed is None else [None if ids is None else ids.tolist() for ids in allowed]
+        ),
     }
 
 
-def turn_of(data: Mapping[str, Any]) -> Turn:
-    allowed = data["allowed"]
-    sample = Sample(
-        tokens=np.asarray(data["tokens"], dtype=np.int64),
-        logprobs=np.asarray(data["logprobs"], dtype=np.float32),
-        versions=Versions(*data["versions"]),
-        stop=Stop(data["stop"]),
-        temperature=data["temperature"],
-        allowed=None if allowed is None else tuple(_ids(ids) for ids in allowed),
-    )
-    return Turn(
-        parent=data["parent"],
-        context=np.asarray(data["context"], dtype=np.int64),
-        sample=sample,
-        message=None if data["said"] is None else message_of(data["said"]),
-        reward=data["reward"],
-        info={name: value for name, value in data["info"].items() if value is not None},
-        images=tuple(data["images"]),
-        state=data["state"],
-        observed=tuple(map(message_of, data["shown"])),
-        context_messages=tuple(map(message_of, data["recalled"])),
-        tools=tuple(map(tool_of, data["tools"])),
-    )
+class _PlainTurn(codec.PlainTurn):
+    number: int
+    context: list[int]
+    tokens: list[int]
+    logprobs: list[float | None]
+    allowed: list[list[int] | None] | None
+
+    def turn(self) -> Turn:
+        return replace(
+            self.with_arrays(
+                np.array(self.context, dtype=np.int64),
+                np.array(self.tokens, dtype=np.int64),
+                np.array(self.logprobs, dtype=np.float32),
+                None if self.allowed is None else tuple(map(_ids, self.allowed)),
+            ),
+            info={name: value for name, value in self.info.items() if value is not None},
+        )
 
 
-def _ids(ids: Any) -> Any:
-    return None if ids is None else np.asarray(ids, dtype=np.int64)
+def _ids(ids: list[int] | None) -> IntArray | None:
+    return None if ids is None else np.array(ids, dtype=np.int64)
+
+
+class Piece(msgspec.Struct):
+    """Some turns of a seat of an episode, or, where `seat` is None, an episode without any."""
+
+    stage: str
+    step: int
+    place: int
+    slot: int
+    episode: str
+    task: Task
+    seconds: float
+    seat: int | None
+    agent: str | None
+    ending: Ending | None
+    trainable: bool | None
+    turns: list[_PlainTurn]
+    error: str | None = None
 
 
 @dataclass
@@ -123,17 +128,18 @@ class Groups:
     episodes: dict[tuple[Any, ...], dict[str, _Episode]] = field(default_factory=dict)
 
     def add(self, data: Mapping[str, Any]) -> None:
-        """A piece as `episode_json` makes it; `KeyError`, `TypeError` or `ValueError` where it is none."""
-        key = (data["stage"], data["step"], data["place"])
-        self.slots.setdefault(key, int(data["slot"]))
-        name = data["episode"]
-        if name not in (held := self.episodes.setdefault(key, {})):
-            task = task_of(data["task"])
-            held[name] = _Episode(Episode(name, task, (), data.get("error"), data["seconds"]))
-        if (number := data["seat"]) is not None:
-            seats = held[name].seats
-            seat = seats.setdefault(number, _Seat(data["agent"], Ending(data["ending"]), bool(data["trainable"])))
-            seat.turns |= {turn["number"]: turn_of(turn) for turn in data["turns"]}
+        """Adds a piece as `episode_json` makes it; raises `KeyError`, `TypeError` or `ValueError` if it is none."""
+        piece = from_plain(data, Piece)
+        key = (piece.stage, piece.step, piece.place)
+        self.slots.setdefault(key, piece.slot)
+        episodes = self.episodes.setdefault(key, {})
+        if piece.episode not in episodes:
+            facts = Episode(piece.episode, piece.task, (), piece.error, piece.seconds)
+            episodes[piece.episode] = _Episode(facts)
+        if piece.seat is not None:
+            seats = episodes[piece.episode].seats
+            seat = seats.setdefault(piece.seat, _Seat(piece.agent or "", Ending(piece.ending), bool(piece.trainable)))
+            seat.turns |= {turn.number: turn.turn() for turn in piece.turns}
 
     def __iter__(self) -> Iterator[Group]:
         for key, held in self.episodes.items():

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sojourn.codec import to_json, to_plain
 from sojourn.errors import MissingExtraError, RecordError
-from sojourn.record.episodes.codec import as_json, task_json
 from sojourn.record.episodes.episode_row import Entry
 from sojourn.record.export import exact
 from sojourn.record.export.chosen import Chosen, Played
@@ -88,13 +88,13 @@ def _facts(run: str, entry: Entry, played: Played) -> dict[str, Any]:
     episode = played.record.episode
     return {
         "run": _plain(run), **exact.place_json(entry), "episode": _plain(episode.id), "env": _plain(episode.task.env),
-        "task": episode.task.id, "split": _plain(episode.task.split), "task_json": _json(task_json(episode.task)),
+        "task": episode.task.id, "split": _plain(episode.task.split), "task_json": _json(to_plain(episode.task)),
         "error_json": _json(episode.error), "seconds": float(episode.seconds),
     }  # fmt: skip
 
 
 def _turn(trajectory: Trajectory, number: int) -> dict[str, Any]:
-    data = exact.turn_json(number, trajectory.turns[number])
+    data = exact.turn_to_plain(number, trajectory.turns[number])
     oldest, newest = data.pop("versions")
     texts = {f"{name}_json": _json(data.pop(name)) for name in JSON}
     return {"turn": data.pop("number"), **data, "oldest_version": oldest, "newest_version": newest, **texts}
@@ -109,7 +109,7 @@ def _judged(played: Played, number: int | None, turn: int) -> dict[str, Any]:
 
 
 def _json(value: Any) -> str:
-    return as_json(value).decode()
+    return to_json(value).decode()
 
 
 def _plain(text: str) -> str:

@@ -23,8 +23,8 @@ from urllib.parse import quote
 
 import numpy as np
 
+from sojourn.codec import to_json
 from sojourn.record import checkpoint, metrics
-from sojourn.record.episodes.codec import as_json
 from sojourn.record.export.chosen import Chosen, Played
 from sojourn.record.export.lines import line_of
 from sojourn.record.source import digest_of
@@ -264,7 +264,7 @@ def _local(text: str) -> str:
 
 
 def _json(value: Any) -> str:
-    return as_json(value).decode()
+    return to_json(value).decode()
 
 
 def _type(name: str, prefix: str = "sojourn") -> dict[str, str]:

@@ -79,7 +79,7 @@ def foreign_task(env: str, said: object) -> Task:
 
 
 def is_task(value: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Whether it is what `task_json` makes."""
+    """Whether it is a task as our own exports write it."""
     return isinstance(value, Mapping) and {"env", "data", "seed", "split", "tags"} <= value.keys()
 
 
