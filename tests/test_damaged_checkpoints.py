@@ -14,7 +14,7 @@ from sojourn.display import Display
 from sojourn.errors import RecordError
 from sojourn.record import checkpoint
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import State, standing
+from sojourn.record.run_status import State, read_status
 from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
 
@@ -46,7 +46,7 @@ def test_a_run_that_is_resumed_from_an_older_one_says_so_for_good(damaged):
     assert "safetensors is not what was written" in sentence
     assert sentence.endswith("now step-000001 is used in its place, 1 step earlier")
     assert json.loads((damaged / "passed_over.json").read_text()) == [sentence]
-    now = standing(damaged)
+    now = read_status(damaged)
     assert now.state is State.FINISHED
     assert f"resumed: {sentence}" in now.missing
     assert checkpoint.latest(damaged / "checkpoints").step == 2  # type: ignore[union-attr]

@@ -17,7 +17,7 @@ from sojourn.record import checkpoint, metrics
 from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import locked, standing
+from sojourn.record.run_status import locked, read_status
 
 FILES = (
     "config.toml", "versions.json", "seeds.json", "metrics.jsonl", "evaluations.json", "failure.json", "lock",
@@ -104,7 +104,7 @@ def test_a_pipe_is_told_of(run):
     put_pipe(run / "metrics.jsonl")
     with pytest.raises(RecordError, match="named pipe"):
         list(metrics.read(run / "metrics.jsonl"))
-    assert any("named pipe" in told for told in standing(run).missing)
+    assert any("named pipe" in told for told in read_status(run).missing)
     put_pipe(run / "lock")
     assert not locked(run)
     put_pipe(run / "vocabulary.json")

@@ -17,7 +17,7 @@ from sojourn.record import metrics
 from sojourn.record.run import RunFolder
 from sojourn.record.summary import Summary
 
-PASSED_OVER = "passed_over.json"  # sentences on damaged checkpoints, in whose place older ones were gone on from
+SKIPPED_CHECKPOINTS = "passed_over.json"  # sentences on damaged checkpoints, in whose place older ones were gone on from
 FAILURE = "failure.json"  # why a run ended that could not go on
 
 
@@ -37,7 +37,7 @@ class Evaluated(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class RunStatus:
     """`step` steps of the `steps` of `stage` are done, `done` of `total` in all; `success` is of the last step.
 
     `missing` says in sentences which parts of the folder cannot be read, `cause` why the run failed.
@@ -82,13 +82,13 @@ def _is_run(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("config.toml", "metrics.jsonl", "episodes.sqlite"))
 
 
-def standing(path: Path) -> Standing:
+def read_status(path: Path) -> RunStatus:
     """How a run stands; what of its folder is damaged is said in `missing`, and is no error."""
     missing: list[str] = []
     try:
         run = RunFolder.read(path)
     except RecordError as error:
-        return Standing(path=path, state=State.DAMAGED, changed=_changed(path), missing=(str(error),))
+        return RunStatus(path=path, state=State.DAMAGED, changed=_changed(path), missing=(str(error),))
     config: dict[str, Any] = {}
     try:
         config = run.config
@@ -120,7 +120,7 @@ def standing(path: Path) -> Standing:
         state = State.FINISHED
     else:
         state = State.FAILED if cause else State.STOPPED
-    return Standing(
+    return RunStatus(
         path=path,
         state=state,
         recipe=str(config.get("name", "")),
@@ -140,7 +140,7 @@ def standing(path: Path) -> Standing:
 def _passed_over(run: RunFolder) -> list[str]:
     """What was lost where the run was resumed; the sentence of the file itself where it cannot be read."""
     try:
-        found = run.read_json(PASSED_OVER, [])
+        found = run.read_json(SKIPPED_CHECKPOINTS, [])
     except RecordError as error:
         return [str(error)]
     return [f"resumed: {sentence}" for sentence in found] if isinstance(found, list) else []

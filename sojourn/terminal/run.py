@@ -20,7 +20,7 @@ from sojourn.record import metrics
 from sojourn.record.episodes.episode_row import Entry
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import Standing, standing
+from sojourn.record.run_status import RunStatus, read_status
 from sojourn.terminal.clean import clean, line
 from sojourn.terminal.evaluations import side_by_side
 from sojourn.terminal.numbers import bars, duration, number
@@ -76,7 +76,7 @@ MEASURES = (
 
 def overview(path: Path, width: int, stage: str = "") -> Group:
     """All of a run that fits a screen or two; what cannot be read of it is said at the end."""
-    run = standing(path)
+    run = read_status(path)
     lines: list[RenderableType] = list(_head(run, width))
     missing = list(run.missing)
     with told_in(missing):
@@ -93,7 +93,7 @@ def overview(path: Path, width: int, stage: str = "") -> Group:
 
 def as_json(path: Path) -> str:
     """How the run stands, with its last step's metrics and the number of episodes of each step."""
-    run = standing(path)
+    run = read_status(path)
     missing = list(run.missing)
     with told_in(missing), EpisodeStore(path) as store:
         counts = [plain(count) for count in store.steps()]
@@ -129,7 +129,7 @@ def _lines(path: Path, missing: list[str]) -> list[metrics.Line]:
         return []
 
 
-def _head(run: Standing, width: int) -> Iterator[Text]:
+def _head(run: RunStatus, width: int) -> Iterator[Text]:
     told = Text(line(run.name), "bold").append(f"  {run.state}", f"not bold {STYLES.get(run.state, '')}".strip())
     if run.total:
         told.append(f"  {run.done} of {run.total} steps", "not bold")
@@ -166,7 +166,7 @@ def _stage(stage: Mapping[str, Any]) -> str:
     return f"{stage.get('name', '')}, {stage.get('steps', '-')} steps: " + "; ".join(filter(None, parts))
 
 
-def _evaluations(run: Standing, width: int) -> RenderableType:
+def _evaluations(run: RunStatus, width: int) -> RenderableType:
     """As many as fit: the first, and the last ones."""
     room = max((width - 18) // 17, 2)
     found = run.evaluations

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from sojourn.errors import RecordError
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import Standing, State, run_folders, standing
+from sojourn.record.run_status import RunStatus, State, run_folders, read_status
 from sojourn.terminal.clean import line
 from sojourn.terminal.plain import plain
 from sojourn.terminal.rows import Column, rows
@@ -24,13 +24,13 @@ ARROW = " -> "
 LISTED = 500  # differences
 
 
-def chosen(folders: Sequence[Path], name: str = "", tag: str = "") -> list[Standing]:
+def chosen(folders: Sequence[Path], name: str = "", tag: str = "") -> list[RunStatus]:
     """The runs under some folders whose names hold a text and that have a tag; newest last."""
-    found = [standing(path) for path in run_folders(folders) if name.lower() in path.absolute().name.lower()]
+    found = [read_status(path) for path in run_folders(folders) if name.lower() in path.absolute().name.lower()]
     return [run for run in found if not tag or tag in run.tags]
 
 
-def table(runs: Sequence[Standing], width: int) -> Group:
+def table(runs: Sequence[RunStatus], width: int) -> Group:
     """One row for each run; with what is wrong with it below."""
     columns = [
         Column(heading="run", cells=[line(run.name) for run in runs]),
@@ -48,7 +48,7 @@ def table(runs: Sequence[Standing], width: int) -> Group:
     return Group(*rows(columns, width, notes, [STYLES.get(run.state, "") for run in runs]))
 
 
-def as_json(runs: Sequence[Standing]) -> str:
+def as_json(runs: Sequence[RunStatus]) -> str:
     """For scripts: a list of runs with all that is known of them."""
     return json.dumps([{"name": run.name, **plain(run)} for run in runs], indent=1)
 
@@ -114,15 +114,15 @@ def _facts(run: RunFolder) -> dict[str, str]:
     return facts
 
 
-def _step(run: Standing) -> str:
+def _step(run: RunStatus) -> str:
     return f"{run.stage} {run.step}/{run.steps}" if run.total else ""
 
 
-def _now(run: Standing) -> str:
+def _now(run: RunStatus) -> str:
     return "" if run.success is None else run.success.percent
 
 
-def _evaluations(run: Standing) -> str:
+def _evaluations(run: RunStatus) -> str:
     """Before and after, the last with its interval."""
     found = [evaluation.summary.overall.success for evaluation in run.evaluations]
     if not found:

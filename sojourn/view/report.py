@@ -23,7 +23,7 @@ from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Line
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import Standing, standing
+from sojourn.record.run_status import RunStatus, read_status
 from sojourn.terminal.find import found
 from sojourn.view.counts import PREFIX, failures, of_tags
 from sojourn.view.episode import End, TurnView, View, ends, version_of
@@ -62,7 +62,7 @@ def _page(run: Path, told: Sequence[Told], lines: Sequence[Line], smooth: float)
     folder = RunFolder.read(run)
     script, style = (STATIC / "live.js").read_text(), (STATIC / "style.css").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    state = standing(run)
+    state = read_status(run)
     with EpisodeStore(run) as store:
         failed, tags = failures(store), of_tags(store, lines[-1].stage, lines[-1].step) if lines else []
     return TEMPLATES.get_template("report.html").render(
@@ -74,7 +74,7 @@ def _page(run: Path, told: Sequence[Told], lines: Sequence[Line], smooth: float)
     )  # fmt: skip
 
 
-def _versions(folder: RunFolder, state: Standing) -> dict[str, str]:
+def _versions(folder: RunFolder, state: RunStatus) -> dict[str, str]:
     try:
         models = {f"{role} model": which for role, which in folder.models.items()}
         return {name: str(version) for name, version in {**folder.versions, **models}.items()}

@@ -14,7 +14,7 @@ from sojourn.errors import RecordError
 from sojourn.record import metrics
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Line
-from sojourn.record.run_status import Standing, locked, run_folders, standing
+from sojourn.record.run_status import RunStatus, locked, run_folders, read_status
 
 INDEX = ("episodes.sqlite", "episodes.sqlite-wal", "tokens")
 WATCHED = ("metrics.jsonl", "evaluations.json", "episodes.sqlite", "episodes.sqlite-wal", "failure.json", "lock")
@@ -33,7 +33,7 @@ class Shelf:
     """`folders` are runs, or hold runs. A run's key is its folder's name, numbered where two have the same."""
 
     folders: Sequence[Path]
-    _standings: dict[Path, tuple[Stamp, Standing]] = field(default_factory=dict)
+    _standings: dict[Path, tuple[Stamp, RunStatus]] = field(default_factory=dict)
     _lines: dict[Path, tuple[Stamp, Lines]] = field(default_factory=dict)
     _stores: dict[Path, tuple[Stamp, EpisodeStore]] = field(default_factory=dict)
 
@@ -55,16 +55,16 @@ class Shelf:
             raise RecordError(f"there is no run '{key}' in {', '.join(map(str, self.folders))}: it may have been moved")
         return paths[key]
 
-    def standings(self) -> Iterator[tuple[str, Standing]]:
+    def standings(self) -> Iterator[tuple[str, RunStatus]]:
         for key, path in self.paths().items():
             yield key, self.standing(path)
 
-    def standing(self, path: Path) -> Standing:
+    def standing(self, path: Path) -> RunStatus:
         """How a run stands; whether it runs is asked each time, the rest where its files have changed."""
         now = stamp(path)
         kept = self._standings.get(path)
         if kept is None or kept[0] != now or kept[1].state == "running":
-            kept = self._standings[path] = (now, standing(path))
+            kept = self._standings[path] = (now, read_status(path))
         return kept[1]
 
     def lines(self, path: Path) -> Sequence[Line]:

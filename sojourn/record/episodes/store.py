@@ -26,7 +26,7 @@ from sojourn.record.episodes.group import GroupRecord, of_members
 from sojourn.record.episodes.step_file import Record, StepFile
 from sojourn.record.search.excerpt import Excerpt, excerpts
 from sojourn.record.search.query import Query
-from sojourn.record.search.search_results import LONGEST, Found, Row, expression, page
+from sojourn.record.search.search_results import MAX_PAGE_ROWS, SearchResults, SearchResult, expression, page
 from sojourn.types import Credit, Episode, Group, Score, Streams
 
 Answer = TypeVar("Answer")
@@ -146,14 +146,14 @@ class EpisodeStore:
         statement = "SELECT DISTINCT id FROM episodes WHERE id >= ? AND substr(id, 1, ?) = ? ORDER BY id LIMIT ?"
         return list(self._rows(statement, (text, len(text), text, limit), lambda row: row[0]))
 
-    def search(self, query: Query | str, limit: int = 20, after: str = "") -> Found:
+    def search(self, query: Query | str, limit: int = 20, after: str = "") -> SearchResults:
         """A page of what a query finds, with excerpts where it asks for words; `after` is `next` of the page before.
 
         Raises QueryError where the query cannot be read, and for an `after` that no page gave.
         """
         query = Query.parse(query) if isinstance(query, str) else query
         held = self._ask(lambda database: page(database, query, limit, after))
-        return Found(tuple(map(Row, held.entries, self._excerpts(held.entries, query))), held.total, held.next)
+        return SearchResults(tuple(map(SearchResult, held.entries, self._excerpts(held.entries, query))), held.total, held.next)
 
     def matching(self, query: Query | str) -> Iterator[Entry]:
         """All that a query finds, in order of recording unless it says another order, without loading them all."""
@@ -161,7 +161,7 @@ class EpisodeStore:
         query = replace(query, sort="oldest") if query.sort == Query().sort else query
         after: str | None = ""
         while after is not None:
-            held = self._ask(lambda database, after=after: page(database, query, LONGEST, after, most=LONGEST))
+            held = self._ask(lambda database, after=after: page(database, query, MAX_PAGE_ROWS, after, most=MAX_PAGE_ROWS))
             yield from held.entries
             after = held.next
 

@@ -18,15 +18,15 @@ from sojourn.record.search.excerpt import Excerpt
 from sojourn.record.search.fts_documents import clean
 from sojourn.record.search.query import FRACTIONS, Failed, OneOf, Query, Range, Term, Words
 
-MOST = 10_000  # rows that are counted
-LONGEST = 1000  # rows of one page
-COLUMN = {"tokens": "sampled"}  # of a key that is not the column's name
+MAX_COUNTED = 10_000  # rows that are counted
+MAX_PAGE_ROWS = 1000  # rows of one page
+COLUMN_OF_KEY = {"tokens": "sampled"}  # of a key that is not the column's name
 LABELS = ("tag", "tool")
 _PLACE = re.compile(r"(\d{1,18})(?::(-?\d{1,20}(?:\.\d{1,20})?(?:e[-+]?\d{1,3})?|None))?", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Row:
+class SearchResult:
     """One episode that was found; `excerpt` is where its words are, None where none were asked for or can be read."""
 
     entry: Entry
@@ -34,17 +34,17 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResults:
     """A page of results. `total` counts those of all pages, to `MOST` and one more; `next` is what to give as `after`
     for the page that follows, None on the last."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[SearchResult, ...]
     total: int
     next: str | None
 
     @property
     def how_many(self) -> str:
-        return f"{self.total:,}" if self.total <= MOST else f"more than {MOST:,}"
+        return f"{self.total:,}" if self.total <= MAX_COUNTED else f"more than {MAX_COUNTED:,}"
 
 
 class Page(NamedTuple):
@@ -71,7 +71,7 @@ class _Order(NamedTuple):
         if query.sort in ("newest", "oldest"):
             return cls("", query.sort == "newest")
         name = query.sort.removeprefix("-")
-        return cls(COLUMN.get(name, name), query.sort.startswith("-"))
+        return cls(COLUMN_OF_KEY.get(name, name), query.sort.startswith("-"))
 
     def text(self, place: _Place) -> str:
         return f"{place.row}:{place.value!r}" if self.column else f"{place.row}"
@@ -83,17 +83,17 @@ class _Order(NamedTuple):
             raise QueryError(f"'{text:.40}' is no place in these results: give the `next` of the page before, or none")
         return _Place(int(found[1]), float(found[2]) if found[2] not in (None, "None") else None)
 
-    def by(self, number: str) -> str:
+    def order_by(self, number: str) -> str:
         way = "DESC" if self.down else "ASC"
         first = f"{self.column} {way} NULLS LAST, " if self.column else ""
         return f"{first}{number} {way}"
 
-    def key(self, place: _Place) -> tuple[bool, float, int]:
+    def sort_key(self, place: _Place) -> tuple[bool, float, int]:
         """Sorts places as `by` does."""
         sign = -1 if self.down else 1
         return place.value is None and bool(self.column), sign * (place.value or 0.0), sign * place.row
 
-    def behind(self, place: _Place, number: str) -> _Clause:
+    def after(self, place: _Place, number: str) -> _Clause:
         """Holds for the rows that come after the place."""
         sign = "<" if self.down else ">"
         later = f"{number} {sign} ?"
@@ -110,18 +110,18 @@ class _Clause(NamedTuple):
     values: tuple[Any, ...]
 
 
-def page(database: sqlite3.Connection, query: Query, limit: int, after: str = "", most: int = MOST) -> Page:
+def page(database: sqlite3.Connection, query: Query, limit: int, after: str = "", most: int = MAX_COUNTED) -> Page:
     """The rows of one page, all read from one state of the index."""
-    if not 0 < limit <= LONGEST:
-        raise QueryError(f"a page of {limit} rows: ask for 1 to {LONGEST}")
+    if not 0 < limit <= MAX_PAGE_ROWS:
+        raise QueryError(f"a page of {limit} rows: ask for 1 to {MAX_PAGE_ROWS}")
     order = _Order.of(query)
     begin = order.read(after) if after else None
     database.execute("BEGIN")
     try:
         places = _places(database, query, order, most + 1, sort=not order.column)
         if len(places) <= most:  # so these are all, and need not be looked for twice
-            later = [place for place in places if begin is None or order.key(place) > order.key(begin)]
-            ahead = sorted(later, key=order.key)
+            later = [place for place in places if begin is None or order.sort_key(place) > order.sort_key(begin)]
+            ahead = sorted(later, key=order.sort_key)
         elif begin is None and not order.column:
             ahead = places
         else:
@@ -147,9 +147,9 @@ def _places(
     sort: bool = True,
 ) -> list[_Place]:
     source, number, clauses = _plan(query)
-    clauses += [order.behind(begin, number)] if begin else []
+    clauses += [order.after(begin, number)] if begin else []
     asked = f"SELECT {number}, {order.column or 'NULL'} FROM {source} WHERE {_all(clauses)}"
-    sorting = f"ORDER BY {order.by(number)}" if sort else ""
+    sorting = f"ORDER BY {order.order_by(number)}" if sort else ""
     return [_Place(*row) for row in database.execute(f"{asked} {sorting} LIMIT ?", (*_values(clauses), most))]
 
 
@@ -208,7 +208,7 @@ def _plain(term: Term) -> _Clause:
 
 def _within(term: Range) -> _Clause:
     """A version is there if it is between the oldest and the newest."""
-    least, greatest = ("newest", "oldest") if term.key == "version" else (COLUMN.get(term.key, term.key),) * 2
+    least, greatest = ("newest", "oldest") if term.key == "version" else (COLUMN_OF_KEY.get(term.key, term.key),) * 2
     bounds = [(least, ">", 1, term.low), (greatest, "<", -1, term.high)]
     given = [(column, sign, way, bound) for column, sign, way, bound in bounds if bound is not None]
     text = " AND ".join(f"episodes.{column} {sign}{'=' * bound.included} ?" for column, sign, _, bound in given)

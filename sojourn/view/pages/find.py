@@ -6,7 +6,7 @@ from starlette.requests import Request
 
 from sojourn.errors import QueryError
 from sojourn.record.search.query import KEYS, Query
-from sojourn.record.search.search_results import Found
+from sojourn.record.search.search_results import SearchResults
 from sojourn.view.page import Page, render, shelf
 
 ROWS = 20  # of a page
@@ -15,7 +15,7 @@ ROWS = 20  # of a page
 def index(request: Request) -> Page:
     key = request.path_params["run"]
     asked, after = request.query_params.get("q", ""), request.query_params.get("after", "")
-    found, trouble = Found((), 0, None), ""
+    found, trouble = SearchResults((), 0, None), ""
     shown = shelf(request)
     with shown.store(shown.path(key)) as store:
         try:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Line
-from sojourn.record.run_status import Standing
+from sojourn.record.run_status import RunStatus
 from sojourn.view.charts import Curve, chart, smooth
 from sojourn.view.counts import PREFIX, Span, Tasks, failures, of_tags, of_tasks, stages, unrecorded
 from sojourn.view.page import Page, address, render, shelf
@@ -83,7 +83,7 @@ def index(request: Request) -> Page:
     )  # fmt: skip
 
 
-def _tasks(store: EpisodeStore, run: Standing, played: Sequence[Span]) -> Tasks | None:
+def _tasks(store: EpisodeStore, run: RunStatus, played: Sequence[Span]) -> Tasks | None:
     """By task in the last evaluation, else in the last steps of the stage."""
     last = {span.stage: span.last for span in played}
     evaluated = [PREFIX + evaluation.name for evaluation in run.evaluations if PREFIX + evaluation.name in last]
@@ -92,7 +92,7 @@ def _tasks(store: EpisodeStore, run: Standing, played: Sequence[Span]) -> Tasks 
     return found if found is not None and found.played else None
 
 
-def _links(key: str, run: Standing, played: Sequence[Span]) -> dict[str, Links]:
+def _links(key: str, run: RunStatus, played: Sequence[Span]) -> dict[str, Links]:
     """By evaluation, where its episodes are and what changed since the first."""
     held = {span.stage.removeprefix(PREFIX): span.last for span in played if span.stage.startswith(PREFIX)}
     return {

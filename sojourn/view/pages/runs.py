@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from sojourn.record.run_status import Standing
+from sojourn.record.run_status import RunStatus
 from sojourn.view.charts import spark
 from sojourn.view.page import Page, render, shelf
 
@@ -32,5 +32,5 @@ def index(request: Request) -> Page:
     )  # fmt: skip
 
 
-def _words(key: str, run: Standing) -> str:
+def _words(key: str, run: RunStatus) -> str:
     return " ".join([key, run.recipe, run.model, *run.worlds, *run.tags, f"seed={run.seed}", run.state]).lower()
