@@ -41,7 +41,7 @@ def matches(run: Path, query: str, limit: int, width: int) -> Group:
     with warned_in(missing), EpisodeStore(run) as store:
         page = store.search(query, limit)
     entries = [row.entry for row in page.rows]
-    told: list[RenderableType] = [Text(f"{page.how_many} episode{'s' * (page.total != 1)}", "dim")]
+    told: list[RenderableType] = [Text(f"{page.total_text} episode{'s' * (page.total != 1)}", "dim")]
     if entries:
         told += rows(episode_columns(entries), width, [_excerpt(row.excerpt) for row in page.rows])
     if page.next is not None:

@@ -120,7 +120,7 @@ def test_a_search_finds_what_a_look_at_every_record_finds(run: Path, held, text:
         found = store.search(text, 1000)
     assert [row.entry.id for row in found.rows] == expected
     assert found.total == len(expected)
-    assert found.how_many == f"{len(expected):,}"
+    assert found.total_text == f"{len(expected):,}"
     assert found.next is None
 
 

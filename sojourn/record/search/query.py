@@ -61,7 +61,7 @@ KEYS = TEXTS | EXACT | NUMBERS | {"sort": f"{', '.join(SORTS)}; - before the las
 ORDERS = ("newest", "oldest", *(f"{sign}{name}" for name in ("reward", "turns", "tokens") for sign in ("", "-")))
 CHOICES = {"ending": tuple(Ending), "success": ("yes", "no")}
 FAILED = {"any": True, "none": False}
-LONGEST, MOST = 2000, 50  # characters and terms of one query
+MAX_CHARACTERS, MAX_TERMS = 2000, 50  # characters and terms of one query
 _KEY = re.compile(r"([A-Za-z_]+):")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _ESCAPED = re.compile(r'\\(["\\])')
@@ -171,16 +171,16 @@ class Query:
     @classmethod
     def parse(cls, text: str) -> Query:
         """Reads a query; raises QueryError with one sentence that says what is wrong with it."""
-        if len(text) > LONGEST:
-            raise QueryError(f"the query has {len(text)} characters: ask with at most {LONGEST}")
+        if len(text) > MAX_CHARACTERS:
+            raise QueryError(f"the query has {len(text)} characters: ask with at most {MAX_CHARACTERS}")
         terms, sort = dict[Term, None](), "newest"  # each once, in order
-        for term in _Line(clean(text)).terms():
+        for term in _Parser(clean(text)).terms():
             if isinstance(term, str):
                 sort = term
             else:
                 terms[term] = None
-        if len(terms) > MOST:
-            raise QueryError(f"the query has {len(terms)} terms: ask with at most {MOST}")
+        if len(terms) > MAX_TERMS:
+            raise QueryError(f"the query has {len(terms)} terms: ask with at most {MAX_TERMS}")
         return cls(tuple(terms), sort)
 
     def __str__(self) -> str:
@@ -198,7 +198,7 @@ def quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-class _Line:
+class _Parser:
     """A query that is read from left to right."""
 
     def __init__(self, text: str) -> None:

@@ -43,7 +43,7 @@ class SearchResults:
     next: str | None
 
     @property
-    def how_many(self) -> str:
+    def total_text(self) -> str:
         return f"{self.total:,}" if self.total <= MAX_COUNTED else f"more than {MAX_COUNTED:,}"
 
 
