@@ -19,7 +19,7 @@ from sojourn.config.toml import leaves
 from sojourn.errors import ActionError, ConfigError, RecordError, SojournError
 from sojourn.event_loop import contained
 from sojourn.protocols import EnvFamily
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.export.chosen import courses
 from sojourn.record.run import RunFolder
@@ -64,7 +64,9 @@ async def world_of_run(run: RunFolder) -> AsyncIterator[EnvFamily]:
         yield family
 
 
-async def replay(run: RunFolder, episodes: Iterable[tuple[Entry, Record | RecordError]]) -> AsyncIterator[Replayed]:
+async def replay(
+    run: RunFolder, episodes: Iterable[tuple[EpisodeRow, Record | RecordError]]
+) -> AsyncIterator[Replayed]:
     """Each episode played again, one after another, as soon as it is done."""
     limits = _limits(run)
     async with world_of_run(run) as family:

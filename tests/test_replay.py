@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from sojourn.agents.plain import Plain
 from sojourn.cli import app
 from sojourn.errors import ConfigError
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.replay import Replayed, Verdict, replay
@@ -215,7 +215,7 @@ def command(*words: object) -> tuple[int, str]:
 def test_the_command_says_and_returns_what_came_of_it(tmp_path: Path):
     run = Made(TOY, MIXED, tasks=2).run(tmp_path / "run")
     with EpisodeStore(run) as store:
-        entries: list[Entry] = list(store.query())
+        entries: list[EpisodeRow] = list(store.query())
     code, said = command("replay", run, entries[0].id)
     assert (code, said) == (0, f"{entries[0].id}: went the same way, 4 turns\n")
     assert command("replay", run, "--all") == (0, "4 of 4 episodes went the same way\n")

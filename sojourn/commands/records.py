@@ -14,7 +14,7 @@ from sojourn.errors import ConfigError
 from sojourn.terminal.clean import line
 
 if TYPE_CHECKING:
-    from sojourn.record.episodes.episode_row import Entry
+    from sojourn.record.episodes.episode_row import EpisodeRow
     from sojourn.record.export.chosen import Choice, Chosen
     from sojourn.replay import Replayed
 
@@ -111,7 +111,7 @@ def _line(done: Replayed) -> str:
     return f"{done.episode}: {'differs' if done.verdict is Verdict.DIFFERS else 'not played again'}: {done.said}"
 
 
-def _spread(chosen: Chosen, sample: int) -> Iterator[Entry]:
+def _spread(chosen: Chosen, sample: int) -> Iterator[EpisodeRow]:
     """All that are chosen, or so many of them, evenly spread."""
     if not sample:
         return chosen.entries()

@@ -292,7 +292,7 @@ def _lock(folder: Path) -> int:
 
 
 def _take(descriptor: int) -> None:
-    """Takes the lock; whoever only looks whether a run goes on (`standing.locked`) holds it for a moment."""
+    """Takes the lock; whoever only looks whether a run goes on (`run_status.locked`) holds it for a moment."""
     for _ in range(30):
         try:
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

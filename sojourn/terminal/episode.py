@@ -16,7 +16,7 @@ from rich.text import Text
 from sojourn.errors import RecordError
 from sojourn.files import open_regular
 from sojourn.record.blobs import Blobs
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.terminal.clean import LIMIT, clean, line
@@ -58,8 +58,8 @@ class Shown:
     """What is needed to show an episode beside its record. `limit` characters of a text are shown (None: all)."""
 
     folder: Path
-    entry: Entry
-    siblings: Sequence[Entry] = ()
+    entry: EpisodeRow
+    siblings: Sequence[EpisodeRow] = ()
     vocabulary: Vocabulary | None = None
     version: int | None = None  # of the weights that the step trained
     limit: int | None = LIMIT
@@ -100,7 +100,7 @@ def transcript(record: Record, shown: Shown) -> Group:
     return Group(*lines)
 
 
-def as_json(record: Record, entry: Entry) -> str:
+def as_json(record: Record, entry: EpisodeRow) -> str:
     """The full record, tokens included, and where it stands."""
     return json.dumps({"entry": plain(entry), **plain(record)})
 

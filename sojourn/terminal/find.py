@@ -11,7 +11,7 @@ from rich.text import Text
 from sojourn.errors import RecordError
 from sojourn.record import metrics
 from sojourn.record.episodes import vocabulary
-from sojourn.record.episodes.episode_row import Entry, from_row
+from sojourn.record.episodes.episode_row import EpisodeRow, from_values
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.search.excerpt import Excerpt
@@ -66,7 +66,7 @@ def _excerpt(excerpt: Excerpt | None) -> Text:
     return told
 
 
-def found(store: EpisodeStore, name: str) -> Entry:
+def found(store: EpisodeStore, name: str) -> EpisodeRow:
     """By its id, else by its address stage/step/group/place, else by how its id begins."""
     exact = list(store.query(id=name))
     if exact:
@@ -77,7 +77,7 @@ def found(store: EpisodeStore, name: str) -> Entry:
         members = group(store, stage, step, place)
         if number < len(members):
             return members[number]
-    begun = store.beginning(name, SOME + 1)
+    begun = store.ids_starting_with(name, SOME + 1)
     if len(begun) == 1:
         return list(store.query(id=begun[0]))[-1]
     if begun:
@@ -89,10 +89,10 @@ def found(store: EpisodeStore, name: str) -> Entry:
     )
 
 
-def group(store: EpisodeStore, stage: str, step: int, place: int) -> list[Entry]:
+def group(store: EpisodeStore, stage: str, step: int, place: int) -> list[EpisodeRow]:
     """The episodes of a group, in order."""
     statement = "SELECT {columns} FROM episodes WHERE stage = ? AND step = ? AND place = ? ORDER BY part, number"
-    return store.rows(statement, (stage, step, place), from_row)
+    return store.rows(statement, (stage, step, place), from_values)
 
 
 def _words(run: Path) -> vocabulary.Vocabulary | None:
@@ -102,7 +102,7 @@ def _words(run: Path) -> vocabulary.Vocabulary | None:
         return None
 
 
-def _version(run: Path, entry: Entry) -> int | None:
+def _version(run: Path, entry: EpisodeRow) -> int | None:
     """The weights' version after the episode's step."""
     try:
         lines = metrics.read(run / "metrics.jsonl")

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from sojourn.errors import RecordError
 from sojourn.record import metrics
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import RunStatus, read_status
@@ -231,7 +231,7 @@ def _newest(store: EpisodeStore, path: Path, stage: str, trained: Sequence[str],
     return lines
 
 
-def episode_columns(entries: Sequence[Entry]) -> list[Column]:
+def episode_columns(entries: Sequence[EpisodeRow]) -> list[Column]:
     """The columns of a list of episodes."""
     return [
         Column(heading="episode", cells=[line(entry.id) for entry in entries]),
@@ -245,7 +245,7 @@ def episode_columns(entries: Sequence[Entry]) -> list[Column]:
     ]
 
 
-def _of(entry: Entry) -> str:
+def _of(entry: EpisodeRow) -> str:
     return ", ".join((entry.env, *entry.tags))
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from sojourn.errors import RecordError
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import RunStatus, State, run_folders, read_status
+from sojourn.record.run_status import RunStatus, State, read_status, run_folders
 from sojourn.terminal.clean import line
 from sojourn.terminal.plain import plain
 from sojourn.terminal.rows import Column, rows

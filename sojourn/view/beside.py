@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from sojourn.arena import FACTS, STAGE
 from sojourn.errors import RecordError
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 
 
-def beside(store: EpisodeStore, entries: Sequence[Entry]) -> Sequence[Entry]:
+def beside(store: EpisodeStore, entries: Sequence[EpisodeRow]) -> Sequence[EpisodeRow]:
     """The episodes of a group; in a match, those of the other operators too, in the order in which they were named."""
     named = _operators(store)
     if not entries or not named:
@@ -22,7 +22,7 @@ def beside(store: EpisodeStore, entries: Sequence[Entry]) -> Sequence[Entry]:
     return sorted(found, key=lambda entry: order[entry.stage])
 
 
-def called(store: EpisodeStore, entries: Sequence[Entry]) -> list[str]:
+def called(store: EpisodeStore, entries: Sequence[EpisodeRow]) -> list[str]:
     """What each episode is called above its column: its number, or in a match who played."""
     named = _operators(store)
     return [

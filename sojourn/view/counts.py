@@ -99,7 +99,7 @@ def unrecorded(store: EpisodeStore, played: Sequence[Span], lines: Sequence[Line
         rest = "no episode can be opened" if played else "there are no episodes"
         return [f"{store.tokens} is missing: {rest}"] if played or lines else []
     named = {span.stage for span in played}
-    files = {(line.stage, line.step): store.file(line.stage, line.step, 0).name for line in lines}
+    files = {(line.stage, line.step): store.step_path(line.stage, line.step, 0).name for line in lines}
     asked = "SELECT 1 FROM episodes WHERE stage = ? AND step = ? LIMIT 1"
     gone = [at for at, name in files.items() if at[0] in named and name not in held]
     gone = [at for at in gone[:MOST] if store.rows(asked, at, bool)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sojourn.intervals import Estimate, mean, proportion
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 
 
 class Change(NamedTuple):
@@ -18,8 +18,8 @@ class Change(NamedTuple):
     about: str
     before: float
     after: float
-    first: Entry
-    second: Entry
+    first: EpisodeRow
+    second: EpisodeRow
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Comparison:
     apart: int  # tasks that only one of them played
 
 
-def compare(first: Iterable[Entry], second: Iterable[Entry]) -> Comparison:
+def compare(first: Iterable[EpisodeRow], second: Iterable[EpisodeRow]) -> Comparison:
     """Of episodes that did not fail, those of a task together."""
     old, new = _by_task(first), _by_task(second)
     both = [task for task in old if task in new]
@@ -51,24 +51,24 @@ def compare(first: Iterable[Entry], second: Iterable[Entry]) -> Comparison:
     )
 
 
-def _by_task(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    found: dict[str, list[Entry]] = defaultdict(list)
+def _by_task(entries: Iterable[EpisodeRow]) -> dict[str, list[EpisodeRow]]:
+    found: dict[str, list[EpisodeRow]] = defaultdict(list)
     for entry in entries:
         if entry.success is not None:
             found[entry.task].append(entry)
     return found
 
 
-def _change(old: list[Entry], new: list[Entry]) -> Change:
+def _change(old: list[EpisodeRow], new: list[EpisodeRow]) -> Change:
     first = old[0]
     about = ", ".join((first.env, *first.tags, f"seed {first.seed}"))
     return Change(first.task, about, _mean(old), _mean(new), first, new[0])
 
 
-def _mean(entries: list[Entry]) -> float:
+def _mean(entries: list[EpisodeRow]) -> float:
     return sum(entry.success or 0.0 for entry in entries) / len(entries)
 
 
-def _rate(found: dict[str, list[Entry]], tasks: list[str]) -> Estimate:
+def _rate(found: dict[str, list[EpisodeRow]], tasks: list[str]) -> Estimate:
     played = [(entry.success or 0.0, task) for task in tasks for entry in found[task]]
     return proportion([success for success, _ in played], [task for _, task in played])

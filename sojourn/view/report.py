@@ -18,7 +18,7 @@ from markupsafe import Markup
 from sojourn.errors import RecordError
 from sojourn.record.atomic import write_bytes
 from sojourn.record.blobs import Blobs
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Line
@@ -40,7 +40,7 @@ EPISODES = 6  # that are chosen where none are named
 class Told(NamedTuple):
     """An episode of the report; `why` says why it was chosen, `trouble` why it cannot be read."""
 
-    entry: Entry
+    entry: EpisodeRow
     why: str
     turns: Sequence[TurnView] = ()
     ends: Sequence[End] = ()
@@ -88,14 +88,14 @@ def _episodes(run: Path, names: Sequence[str], lines: Sequence[Line]) -> list[To
         return [_told(run, store, entry, why, lines) for entry, why in chosen]
 
 
-def _chosen(store: EpisodeStore) -> list[tuple[Entry, str]]:
+def _chosen(store: EpisodeStore) -> list[tuple[EpisodeRow, str]]:
     """Some of the last evaluation, else of the last step: the best, the worst, the longest, and one of each ending."""
     counts = store.steps()
     panels = [count for count in counts if count.stage.startswith(PREFIX)]
     last = max(panels or counts, key=lambda count: (count.step, count.stage == PREFIX + "before"), default=None)
     entries = list(store.query(stage=last.stage, step=last.step)) if last else []
     whole = sorted((e for e in entries if e.reward is not None), key=lambda e: (e.reward, e.turns))
-    picked: dict[str, tuple[Entry, str]] = {}
+    picked: dict[str, tuple[EpisodeRow, str]] = {}
     for entry, why in (
         *((e, "the most reward") for e in whole[:-3:-1]),
         *((e, "the least reward") for e in whole[:2]),
@@ -107,7 +107,7 @@ def _chosen(store: EpisodeStore) -> list[tuple[Entry, str]]:
     return list(picked.values())[:EPISODES]
 
 
-def _told(run: Path, store: EpisodeStore, entry: Entry, why: str, lines: Sequence[Line]) -> Told:
+def _told(run: Path, store: EpisodeStore, entry: EpisodeRow, why: str, lines: Sequence[Line]) -> Told:
     try:
         record: Record = store.read(entry)
     except RecordError as error:

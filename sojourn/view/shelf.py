@@ -14,7 +14,7 @@ from sojourn.errors import RecordError
 from sojourn.record import metrics
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Line
-from sojourn.record.run_status import RunStatus, locked, run_folders, read_status
+from sojourn.record.run_status import RunStatus, locked, read_status, run_folders
 
 INDEX = ("episodes.sqlite", "episodes.sqlite-wal", "tokens")
 WATCHED = ("metrics.jsonl", "evaluations.json", "episodes.sqlite", "episodes.sqlite-wal", "failure.json", "lock")
@@ -95,7 +95,7 @@ class Shelf:
         try:
             yield store
         finally:
-            if store.remade:
+            if store.rebuilt:
                 self._stores[path] = (now, store)
             else:
                 store.close()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from sojourn.errors import RecordError
 from sojourn.files import read_bytes
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
@@ -30,7 +30,7 @@ class Choice:
 class Played(NamedTuple):
     """An episode and its row in the index."""
 
-    entry: Entry
+    entry: EpisodeRow
     record: Record
 
     def reward(self, seat: int) -> float:
@@ -104,7 +104,7 @@ class Chosen:
         model = self.config.get("model")
         return str(model.get("name", "")) if isinstance(model, dict) else ""
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[EpisodeRow]:
         """Their rows."""
         if self.choice.episodes:
             yield from map(self._named, self.choice.episodes)
@@ -113,7 +113,7 @@ class Chosen:
         else:
             yield from self.store.query()
 
-    def _named(self, name: str) -> Entry:
+    def _named(self, name: str) -> EpisodeRow:
         """The row of an episode, as it was recorded last."""
         found = list(self.store.query(id=name))
         if not found:

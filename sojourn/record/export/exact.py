@@ -12,18 +12,18 @@ import numpy as np
 from sojourn import codec
 from sojourn.codec import from_plain, to_plain
 from sojourn.errors import RecordError
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.types import Ending, Episode, Group, IntArray, Task, Trajectory, Turn
 
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
-def place_json(entry: Entry) -> dict[str, Any]:
+def place_json(entry: EpisodeRow) -> dict[str, Any]:
     """Where in its run an episode was recorded: what tells groups apart."""
     return {"stage": entry.stage, "step": entry.step, "place": entry.place, "slot": entry.slot}
 
 
-def episode_json(entry: Entry, episode: Episode, seat: int, turns: Sequence[int]) -> dict[str, Any]:
+def episode_json(entry: EpisodeRow, episode: Episode, seat: int, turns: Sequence[int]) -> dict[str, Any]:
     """Some turns of a seat, exactly, with what is needed to put groups together again."""
     trajectory = episode.trajectories[seat]
     return {

@@ -15,7 +15,7 @@ from typing import Any
 
 from sojourn.codec import to_json, to_plain
 from sojourn.errors import MissingExtraError, RecordError
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.export import exact
 from sojourn.record.export.chosen import Chosen, Played
 from sojourn.record.export.reading import Conversation, conversations
@@ -84,7 +84,7 @@ def _rows(run: str, played: Played) -> Iterator[dict[str, Any]]:
             yield {**of_seat, **_turn(trajectory, turn), **_judged(played, number, turn)}
 
 
-def _facts(run: str, entry: Entry, played: Played) -> dict[str, Any]:
+def _facts(run: str, entry: EpisodeRow, played: Played) -> dict[str, Any]:
     episode = played.record.episode
     return {
         "run": _plain(run), **exact.place_json(entry), "episode": _plain(episode.id), "env": _plain(episode.task.env),

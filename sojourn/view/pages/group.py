@@ -8,7 +8,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from sojourn.errors import RecordError
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.terminal.episode import Move, moves
@@ -37,7 +37,7 @@ class Cell(NamedTuple):
 class Column(NamedTuple):
     """One episode; `trouble` says why it cannot be read."""
 
-    entry: Entry
+    entry: EpisodeRow
     cells: Sequence[Cell | None]
     trouble: str = ""
 
@@ -60,7 +60,7 @@ def index(request: Request) -> Page:
     )  # fmt: skip
 
 
-def _read(store: EpisodeStore, entry: Entry) -> Record | str:
+def _read(store: EpisodeStore, entry: EpisodeRow) -> Record | str:
     try:
         return store.read(entry)
     except RecordError as error:
@@ -73,7 +73,7 @@ def _around(store: EpisodeStore, stage: str, step: int, place: int) -> tuple[int
     return (place - 1 if place else None), (place + 1 if last is not None and place < last else None)
 
 
-def columns(entries: Sequence[Entry], records: Sequence[Record | str]) -> list[Column]:
+def columns(entries: Sequence[EpisodeRow], records: Sequence[Record | str]) -> list[Column]:
     """The actions of all episodes by turn, in columns of one height."""
     played = [moves(record) if isinstance(record, Record) else [] for record in records]
     height = max((len(moves) for moves in played), default=0)

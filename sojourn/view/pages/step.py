@@ -9,7 +9,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from sojourn.errors import RecordError
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.view.counts import around, stages
 from sojourn.view.page import Page, render, shelf
 
@@ -18,7 +18,7 @@ class Row(NamedTuple):
     """A group: its place in the step, and its episodes in the order in which they were recorded."""
 
     place: int
-    entries: Sequence[Entry]
+    entries: Sequence[EpisodeRow]
 
     @property
     def rewards(self) -> list[float]:
