@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 GIVEN = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
-MOST = 1 << 26  # bytes that are read at once
+MAX_BYTES = 1 << 26  # bytes that are read at once
 
 
 def require_regular(path: Path) -> None:
@@ -42,17 +42,17 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor(path), "rb")
 
 
-def read_bytes(path: Path, most: int = MOST) -> bytes:
+def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     """All that a file holds; OSError where that is more than `most` bytes."""
     with open_regular(path) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise OSError(errno.EFBIG, f"it holds more than {most:,} bytes", str(path))
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"it holds more than {max_bytes:,} bytes", str(path))
     return data
 
 
-def read_text(path: Path, most: int = MOST, encoding: str = "utf-8") -> str:
-    return read_bytes(path, most).decode(encoding)
+def read_text(path: Path, max_bytes: int = MAX_BYTES, encoding: str = "utf-8") -> str:
+    return read_bytes(path, max_bytes).decode(encoding)
 
 
 def _check(mode: int, path: Path) -> None:

@@ -21,7 +21,7 @@ from sojourn.event_loop import contained
 from sojourn.protocols import EnvFamily
 from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
-from sojourn.record.export.chosen import courses
+from sojourn.record.export.selection import paths_in_world
 from sojourn.record.run import RunFolder
 from sojourn.rollout.play import Limits, ask, play
 from sojourn.rollout.world import opened
@@ -40,7 +40,7 @@ class Replayed(NamedTuple):
 
     episode: str
     verdict: Verdict
-    said: str = ""
+    difference: str = ""
     turns: int = 0
 
 
@@ -96,23 +96,23 @@ async def _replayed(family: EnvFamily, episode: Episode, limits: Limits) -> Repl
     for number, seats in enumerate(plays):
         where = f"path {number + 1} of {len(plays)}: " if len(plays) > 1 else ""
         try:
-            await contained(_again(family, episode, seats, limits))
+            await contained(_play_again(family, episode, seats, limits))
         except DiffersError as error:
             return Replayed(episode.id, Verdict.DIFFERS, f"{where}{error}", turns)
         except ConfigError:
             raise
         except Exception as error:  # the world's own: it did not fail when it was recorded
-            return Replayed(episode.id, Verdict.DIFFERS, f"{where}the world fails now: {_told(error)}", turns)
+            return Replayed(episode.id, Verdict.DIFFERS, f"{where}the world fails now: {_error_text(error)}", turns)
     return Replayed(episode.id, Verdict.SAME, turns=turns)
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return str(error) if isinstance(error, SojournError) else f"{type(error).__name__}: {error}"
 
 
 def _plays(episode: Episode) -> list[list[Trajectory]]:
     """What was played from a start to an end: the seats of an episode, once for every branch where one has them."""
-    forks = [courses(trajectory) for trajectory in episode.trajectories]
+    forks = [paths_in_world(trajectory) for trajectory in episode.trajectories]
     if all(len(paths) <= 1 for paths in forks):
         return [list(episode.trajectories)]
     if len(episode.trajectories) > 1:
@@ -124,7 +124,7 @@ def _plays(episode: Episode) -> list[list[Trajectory]]:
     ]
 
 
-async def _again(family: EnvFamily, episode: Episode, trajectories: list[Trajectory], limits: Limits) -> None:
+async def _play_again(family: EnvFamily, episode: Episode, trajectories: list[Trajectory], limits: Limits) -> None:
     """Raises `DiffersError` at the first difference."""
     recorded = sum(len(trajectory.turns) for trajectory in trajectories)
     seats = {t.agent: RecordedSeat(t, ends=episode.trajectories[0].ending == Ending.MALFORMED) for t in trajectories}
@@ -135,7 +135,7 @@ async def _again(family: EnvFamily, episode: Episode, trajectories: list[Traject
     finally:
         await ask(env.close, limits, timeline)
     for seat in seats.values():
-        seat.compare_paid()
+        seat.compare_rewards()
     ended, was = played[0].ending is not Ending.TURNS, not trajectories[0].ending.truncated
     whole = recorded == sum(len(t.turns) for t in episode.trajectories)  # a branch may have been given up anywhere
     if whole and ended != was:
@@ -152,7 +152,7 @@ class RecordedSeat:
     trajectory: Trajectory
     ends: bool  # the episode, where an action is malformed
     at: int = 0
-    paid: list[Turn] = field(default_factory=list)  # by now, without what was pending_reward before the first turn
+    replayed: list[Turn] = field(default_factory=list)  # by now, without what was pending_reward before the first turn
     pending_reward: float = 0.0
     refusal: str | None = None  # what the world said to the last action; empty where it could not even be read
 
@@ -161,14 +161,14 @@ class RecordedSeat:
         return self.ends and self.at == len(self.trajectory.turns)
 
     async def act(self, observation: Observation, state: str | None = None) -> Message:
-        self.compare_paid()
+        self.compare_rewards()
         if self.at == len(self.trajectory.turns):
             raise DiffersError(f"{self._where} is asked to act, but its record ends there")
         turn = self.trajectory.turns[self.at]
         self._compare_shown(observation, turn)
         if None not in (turn.state, state) and turn.state != state:
             raise DiffersError(f"{self._where}: {difference('the state', turn.state, state)}")
-        self.paid.append(replace(turn, reward=self.pending_reward, info={}))
+        self.replayed.append(replace(turn, reward=self.pending_reward, info={}))
         self.pending_reward, self.refusal = 0.0, None
         self.at += 1
         if turn.message is None:
@@ -177,11 +177,11 @@ class RecordedSeat:
         return turn.message
 
     def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
-        if not self.paid:
+        if not self.replayed:
             self.pending_reward += reward
             return
-        last = self.paid[-1]
-        self.paid[-1] = replace(last, reward=last.reward + reward, info={**last.info, **info})
+        last = self.replayed[-1]
+        self.replayed[-1] = replace(last, reward=last.reward + reward, info={**last.info, **info})
 
     def refuse(self, error: ActionError, observation: Observation) -> Observation:
         if "malformed" not in self.trajectory.turns[self.at - 1].info:
@@ -194,12 +194,12 @@ class RecordedSeat:
     def finish(self, ending: Ending) -> Trajectory:
         return replace(self.trajectory, ending=ending)
 
-    def compare_paid(self) -> None:
+    def compare_rewards(self) -> None:
         """Of the turn before, when all that others do after it has been paid too."""
-        if not self.paid:
+        if not self.replayed:
             return
-        was, now = self.trajectory.turns[len(self.paid) - 1], self.paid[-1]
-        where = f"turn {len(self.paid)} of {self.trajectory.agent}"
+        was, now = self.trajectory.turns[len(self.replayed) - 1], self.replayed[-1]
+        where = f"turn {len(self.replayed)} of {self.trajectory.agent}"
         if was.reward != now.reward:
             raise DiffersError(f"{where}: the reward is {now.reward:g}, but it was {was.reward:g}")
         for name in ("success", "malformed"):

@@ -15,7 +15,7 @@ from sojourn.terminal.clean import line
 
 if TYPE_CHECKING:
     from sojourn.record.episodes.episode_row import EpisodeRow
-    from sojourn.record.export.chosen import Choice, Chosen
+    from sojourn.record.export.selection import SelectedEpisodes, Selection
     from sojourn.replay import Replayed
 
 SHOWN = 5  # of what was left out
@@ -56,9 +56,9 @@ def _counted(count: int, unit: str) -> str:
     return f"{count} {unit}{'s' * (count != 1)}"
 
 
-def _choice(run: Path, episodes: list[str] | None, where: str, tokens: bool = False) -> Choice:
+def _choice(run: Path, episodes: list[str] | None, where: str, tokens: bool = False) -> Selection:
     from sojourn.record.episodes.store import EpisodeStore
-    from sojourn.record.export.chosen import Choice
+    from sojourn.record.export.selection import Selection
     from sojourn.record.run import RunFolder
     from sojourn.terminal.find import found
 
@@ -66,7 +66,7 @@ def _choice(run: Path, episodes: list[str] | None, where: str, tokens: bool = Fa
         raise ConfigError("episodes that are named need no --where: leave it out")
     with EpisodeStore(RunFolder.read(run).path) as store:
         ids = tuple(found(store, name).id for name in episodes or ())
-    return Choice(episodes=ids, where=where, tokens=tokens)
+    return Selection(episodes=ids, where=where, tokens=tokens)
 
 
 def replay(
@@ -77,24 +77,24 @@ def replay(
     where: Where = "",
 ) -> None:
     """Play recorded actions again: does the world answer as it did? Exit code 1 where it does not."""
-    from sojourn.record.export.chosen import Chosen
+    from sojourn.record.export.selection import SelectedEpisodes
     from sojourn.record.run import RunFolder
 
     if bool(episodes) + all + bool(sample) != 1:
         raise ConfigError("say which episodes: their ids, --sample 20, or --all")
-    with Chosen.of(RunFolder.read(run), _choice(run, episodes, where)) as chosen:
+    with SelectedEpisodes.of(RunFolder.read(run), _choice(run, episodes, where)) as chosen:
         if not event_loop.run(_replay(chosen, sample)):
             raise typer.Exit(1)
 
 
-async def _replay(chosen: Chosen, sample: int) -> bool:
+async def _replay(chosen: SelectedEpisodes, sample: int) -> bool:
     """Whether something was played again, and all of it went the same way."""
     from sojourn.replay import Verdict, replay
 
     found: dict[Verdict, int] = dict.fromkeys(Verdict, 0)
     async for done in replay(chosen.run, chosen.store.read_each(_spread(chosen, sample))):
         found[done.verdict] += 1
-        if done.verdict is not Verdict.SAME or chosen.choice.episodes:
+        if done.verdict is not Verdict.SAME or chosen.selection.episodes:
             print(line(_line(done), 1000), flush=True)
     same, differ, nothing = (found[verdict] for verdict in Verdict)
     if same + differ + nothing > 1:
@@ -108,10 +108,10 @@ def _line(done: Replayed) -> str:
 
     if done.verdict is Verdict.SAME:
         return f"{done.episode}: went the same way, {_counted(done.turns, 'turn')}"
-    return f"{done.episode}: {'differs' if done.verdict is Verdict.DIFFERS else 'not played again'}: {done.said}"
+    return f"{done.episode}: {'differs' if done.verdict is Verdict.DIFFERS else 'not played again'}: {done.difference}"
 
 
-def _spread(chosen: Chosen, sample: int) -> Iterator[EpisodeRow]:
+def _spread(chosen: SelectedEpisodes, sample: int) -> Iterator[EpisodeRow]:
     """All that are chosen, or so many of them, evenly spread."""
     if not sample:
         return chosen.entries()

@@ -12,7 +12,7 @@ from sojourn.errors import RecordError
 from sojourn.files import read_bytes
 from sojourn.record.atomic import write_bytes, writing
 
-LARGEST = 1 << 30  # bytes of one blob
+MAX_BLOB_BYTES = 1 << 30  # bytes of one blob
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Blobs:
         if not path.exists():
             raise RecordError(f"blob {digest} is not in {self.folder}: copy the run's blobs folder with the run")
         try:
-            data = read_bytes(path, LARGEST)
+            data = read_bytes(path, MAX_BLOB_BYTES)
         except OSError as error:
             raise RecordError(f"{path} cannot be read ({error.strerror}): restore it from a copy") from error
         if hashlib.sha256(data).hexdigest() != digest:

@@ -27,7 +27,7 @@ from sojourn.record.atomic import FILE, make_private, private, sync, sync_tree, 
 from sojourn.record.episodes.step_file import UNREADABLE
 
 ARRAY = "__array__"
-LARGEST = 1 << 30  # bytes of a state, arrays aside
+MAX_STATE_BYTES = 1 << 30  # bytes of a state, arrays aside
 MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a manifest may raise
 State = Mapping[str, Any]
 
@@ -50,7 +50,7 @@ class Checkpoint:
     def state(self) -> dict[str, Any]:
         """The state that was saved; tuples come back as lists."""
         try:
-            data = json.loads(read_text(self.path / "state.json", LARGEST))
+            data = json.loads(read_text(self.path / "state.json", MAX_STATE_BYTES))
             if not isinstance(data, dict):
                 raise TypeError(f"state.json holds {data!r:.40}, not an object")
             with open_regular(self.path / "state.npz") as file, np.load(file, allow_pickle=False) as arrays:

@@ -21,8 +21,8 @@ from sojourn.files import descriptor, open_regular
 from sojourn.protocols import Sink
 from sojourn.record.atomic import writing
 
-LONGEST = 1 << 20  # bytes of a line; those that are written have some thousands
-MOST = 1 << 26  # bytes that are searched for the last line
+MAX_LINE_BYTES = 1 << 20  # bytes of a line; those that are written have some thousands
+MAX_TAIL_BYTES = 1 << 26  # bytes that are searched for the last line
 TRACKING = "pip install sojourn[tracking]"
 
 
@@ -91,7 +91,7 @@ def last(path: str | Path) -> Line | None:
                 lines = file.read(taken).splitlines(keepends=True)
                 whole = lines if taken >= size else lines[1:]
                 found = [line for raw in whole if (line := _parse(raw)) is not None]
-                if found or taken >= min(size, MOST):
+                if found or taken >= min(size, MAX_TAIL_BYTES):
                     return found[-1] if found else None
                 taken *= 8
     except OSError as error:
@@ -223,7 +223,7 @@ class _Trackio:
         self._run.finish()
 
 
-def unread(path: Path, read: int) -> int:
+def count_unread(path: Path, read: int) -> int:
     """How many lines of a file are left, where `read` of them could be read."""
     with open_regular(path) as file:
         return sum(1 for _ in _raw_lines(file)) - read
@@ -231,14 +231,14 @@ def unread(path: Path, read: int) -> int:
 
 def _raw_lines(file: BinaryIO) -> Iterator[bytes]:
     """The lines of a file; of one that is longer than any we write only the beginning, without its end."""
-    while raw := file.readline(LONGEST):
+    while raw := file.readline(MAX_LINE_BYTES):
         yield raw
-        while len(raw) == LONGEST and not raw.endswith(b"\n"):
-            raw = file.readline(LONGEST)
+        while len(raw) == MAX_LINE_BYTES and not raw.endswith(b"\n"):
+            raw = file.readline(MAX_LINE_BYTES)
 
 
 def _parse(raw: bytes) -> Line | None:
-    if not raw.endswith(b"\n") or len(raw) >= LONGEST:
+    if not raw.endswith(b"\n") or len(raw) >= MAX_LINE_BYTES:
         return None
     try:
         data = json.loads(raw)
@@ -266,7 +266,7 @@ def _end_line(path: Path) -> None:
     with _to_change(path) as file:
         end = file.seek(0, os.SEEK_END)
         while end:  # block by block from the end, as the file may be of any size
-            begin = max(end - LONGEST, 0)
+            begin = max(end - MAX_LINE_BYTES, 0)
             file.seek(begin)
             at = file.read(end - begin).rfind(b"\n")
             if at >= 0:

@@ -205,7 +205,6 @@ def _count(value: Any) -> int:
 
 def _changed(path: Path) -> float:
     """Returns when the run last wrote a metric, an evaluation or its config, in seconds since the epoch."""
-
     times = []
     for name in ("metrics.jsonl", "evaluations.json", "config.toml"):
         try:

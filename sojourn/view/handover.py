@@ -13,7 +13,7 @@ import numpy as np
 from sojourn.arena.spoken import Spoken
 from sojourn.errors import ActionError, ConfigError
 from sojourn.protocols import Renderer, Sampler
-from sojourn.record.export.chosen import courses
+from sojourn.record.export.selection import paths_in_world
 from sojourn.replay import RecordedSeat
 from sojourn.types import (
     Ending,
@@ -52,7 +52,7 @@ class Start:
                 f"this episode was played by several seats ({seats}): only those of one seat can be re-run"
             )
         whole = episode.trajectories[0]
-        course = next((path for path in courses(whole) if turn in path), None)
+        course = next((path for path in paths_in_world(whole) if turn in path), None)
         if course is None:
             raise ConfigError(f"this episode has {len(whole.turns)} turns: it cannot be re-run from turn {turn + 1}")
         at = course.index(turn)
@@ -86,7 +86,7 @@ class Handover:
         self.acted += 1
         if self.acted > self.given:
             if self.acted == self.given + 1:
-                self.recorded.compare_paid()
+                self.recorded.compare_rewards()
             return await self.then.act(heard, state)
         with suppress(ActionError):  # what could not be read then either is refused by the record, below
             await self.then.act(heard, state)

@@ -109,7 +109,7 @@ class Shelf:
 def _lines(path: Path) -> Lines:
     try:
         found = list(metrics.read(path))
-        left = metrics.unread(path, len(found))
+        left = metrics.count_unread(path, len(found))
     except FileNotFoundError:
         return Lines((), f"{path} is missing: there are no curves")
     except (RecordError, OSError) as error:

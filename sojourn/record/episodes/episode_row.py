@@ -58,7 +58,6 @@ _LISTS = ("tags", "tools")
 
 def to_values(row: EpisodeRow) -> tuple[Any, ...]:
     """Returns the values of `COLUMNS`: lists and mappings as JSON, the seed as text, since it may exceed 64 bits."""
-
     texts = {name: json.dumps(getattr(row, name)) for name in (*_LISTS, "parts")}
     values = (vars(row) | texts | {"seed": str(row.seed)}).values()
     return tuple(_without_surrogates(value) if isinstance(value, str) else value for value in values)

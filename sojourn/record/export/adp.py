@@ -17,9 +17,9 @@ from typing import Any
 
 from sojourn.codec import from_plain, to_plain
 from sojourn.record.export import exact
-from sojourn.record.export.chosen import Chosen, Played, courses
-from sojourn.record.export.lines import line_of, read_lines
-from sojourn.record.export.reading import Conversation, foreign_task, is_task, malformed, number
+from sojourn.record.export.conversations import Conversation, foreign_task, is_task, malformed, number
+from sojourn.record.export.json_lines import read_lines, to_line
+from sojourn.record.export.selection import PlayedEpisode, SelectedEpisodes, paths_in_world
 from sojourn.types import Group, Message, Role, Task, ToolCall, Trajectory, Turn
 
 UNIT = "line"
@@ -28,23 +28,25 @@ EXPECTED = 'a trajectory of the Agent Data Protocol: {"id": "...", "content": [{
 ACTIONS = ("message_action", "api_action", "code_action")
 
 
-def write(path: Path, chosen: Chosen) -> int:
+def write(path: Path, selected: SelectedEpisodes) -> int:
     count = 0
     with path.open("w", encoding="ascii") as file:
-        for played in chosen.plays():
+        for played in selected.without_failures():
             for seat, trajectory in enumerate(played.record.episode.trajectories):
-                for place, turns in enumerate(courses(trajectory)):
-                    file.write(line_of(_line(chosen, played, seat, place, turns)))
+                for place, turns in enumerate(paths_in_world(trajectory)):
+                    file.write(to_line(_line(selected, played, seat, place, turns)))
                     count += 1
     return count
 
 
-def _line(chosen: Chosen, played: Played, seat: int, place: int, turns: Sequence[int]) -> dict[str, Any]:
+def _line(
+    selected: SelectedEpisodes, played: PlayedEpisode, seat: int, place: int, turns: Sequence[int]
+) -> dict[str, Any]:
     episode = played.record.episode
     trajectory = episode.trajectories[seat]
     facts = {
-        "run": chosen.name,
-        "model": chosen.model,
+        "run": selected.name,
+        "model": selected.model,
         "task": {"id": episode.task.id, **to_plain(episode.task)},
         "reward": played.reward(seat),
         "success": trajectory.success,
@@ -53,7 +55,7 @@ def _line(chosen: Chosen, played: Played, seat: int, place: int, turns: Sequence
     }
     return {
         "schema_version": SCHEMA,
-        "id": f"{chosen.name}/{episode.id}/{trajectory.agent}/{place}",
+        "id": f"{selected.name}/{episode.id}/{trajectory.agent}/{place}",
         "content": _content(trajectory, turns),
         "details": {key: value if isinstance(value, str) else json.dumps(value) for key, value in facts.items()},
     }
@@ -148,7 +150,7 @@ def _conversation(data: Mapping[str, Any], details: Mapping[str, Any], where: st
     return Conversation(
         where=where,
         messages=tuple(messages),
-        learnt=frozenset(place for place in spoken if messages[place].text or messages[place].calls),
+        imitated=frozenset(place for place in spoken if messages[place].text or messages[place].calls),
         reward=0.0 if rewards else _detail(details, "reward", number, 0.0),
         success=_detail(details, "success", bool, None),
         task=_task(details, messages[: spoken[0]] if spoken else messages),

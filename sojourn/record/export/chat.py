@@ -15,63 +15,65 @@ from typing import Any
 
 from sojourn.codec import from_plain, to_plain
 from sojourn.record.export import exact
-from sojourn.record.export.chosen import Chosen, Played, windows
-from sojourn.record.export.lines import line_of, read_lines
-from sojourn.record.export.reading import (
+from sojourn.record.export.conversations import (
     Conversation,
-    Spoken,
+    Utterance,
     foreign_task,
     is_task,
     malformed,
     number,
-    spoken,
     tools_of,
+    utterances,
 )
+from sojourn.record.export.json_lines import read_lines, to_line
+from sojourn.record.export.selection import PlayedEpisode, SelectedEpisodes, windows
 from sojourn.types import Group, Message, Role, Task, Tool, ToolCall
 
 UNIT = "line"
 EXPECTED = 'messages in the chat format, such as {"messages": [{"role": "user", "content": "..."}, ...]}'
 
 
-def write(path: Path, chosen: Chosen) -> int:
+def write(path: Path, selected: SelectedEpisodes) -> int:
     count = 0
     with path.open("w", encoding="ascii") as file:
-        for played in chosen.plays():
+        for played in selected.without_failures():
             for seat, trajectory in enumerate(played.record.episode.trajectories):
                 for place, turns in enumerate(windows(trajectory)):
-                    file.write(line_of(_line(chosen, played, seat, place, turns)))
+                    file.write(to_line(_line(selected, played, seat, place, turns)))
                     count += 1
     return count
 
 
-def _line(chosen: Chosen, played: Played, seat: int, window: int, turns: Sequence[int]) -> dict[str, Any]:
+def _line(
+    selected: SelectedEpisodes, played: PlayedEpisode, seat: int, window: int, turns: Sequence[int]
+) -> dict[str, Any]:
     entry, episode = played.entry, played.record.episode
     trajectory = episode.trajectories[seat]
     versions = [trajectory.turns[turn].sample.versions for turn in turns]
     tools = tools_of(trajectory, turns)
     return {
-        "messages": _messages(spoken(trajectory, turns), {n for n in turns if trajectory.turns[n].message is None}),
+        "messages": _messages(utterances(trajectory, turns), {n for n in turns if trajectory.turns[n].message is None}),
         **({"tools": [_tool(tool) for tool in tools]} if tools else {}),
         "reward": played.reward(seat),
         "success": trajectory.success,
         "task": {"id": episode.task.id, **to_plain(episode.task)},
         "weights": {
-            "model": chosen.model,
+            "model": selected.model,
             "oldest": min(version.oldest for version in versions),
             "newest": max(version.newest for version in versions),
         },
-        "run": chosen.name,
+        "run": selected.name,
         **exact.place_json(entry),
         "episode": episode.id,
         "agent": trajectory.agent,
         "trainable": trajectory.trainable,
         "ending": trajectory.ending,
         "window": window,
-        **({"sojourn": exact.episode_json(entry, episode, seat, turns)} if chosen.choice.tokens else {}),
+        **({"sojourn": exact.episode_json(entry, episode, seat, turns)} if selected.selection.tokens else {}),
     }
 
 
-def _messages(told: Sequence[Spoken], unread: set[int]) -> list[dict[str, Any]]:
+def _messages(told: Sequence[Utterance], unread: set[int]) -> list[dict[str, Any]]:
     """Calls get ids, and what answers them names these."""
     messages: list[dict[str, Any]] = []
     waiting: list[tuple[ToolCall, str]] = []  # calls that nothing has answered
@@ -140,7 +142,7 @@ def _conversation(data: Mapping[str, Any], where: str) -> Conversation:
     return Conversation(
         where=where,
         messages=messages,
-        learnt=frozenset(place for place in spoken if listed[place].get("weight", 1) and data.get("trainable", True)),
+        imitated=frozenset(place for place in spoken if listed[place].get("weight", 1) and data.get("trainable", True)),
         tools=tuple(tool_of(tool) for tool in data.get("tools") or ()),
         reward=number(data.get("reward")),
         success=None if success is None else bool(success),

@@ -19,12 +19,12 @@ MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 def place_json(entry: EpisodeRow) -> dict[str, Any]:
-    """Where in its run an episode was recorded: what tells groups apart."""
+    """Returns where in its run an episode was recorded, which identifies its group."""
     return {"stage": entry.stage, "step": entry.step, "place": entry.place, "slot": entry.slot}
 
 
 def episode_json(entry: EpisodeRow, episode: Episode, seat: int, turns: Sequence[int]) -> dict[str, Any]:
-    """Some turns of a seat, exactly, with what is needed to put groups together again."""
+    """Returns some turns of a seat with all tokens, and what is needed to put groups together again."""
     trajectory = episode.trajectories[seat]
     return {
         **place_json(entry),
@@ -103,7 +103,7 @@ class _Seat:
     turns: dict[int, Turn] = field(default_factory=dict)
 
     def trajectory(self, episode: str) -> Trajectory:
-        """Turns are numbered anew where some were taken out of the file, but none without those that go on from it."""
+        """Returns the turns as a trajectory, renumbered if some are missing; no turn may lack its parent."""
         numbers = {old: new for new, old in enumerate(sorted(self.turns))} | {-1: -1}
         turns = []
         for number in sorted(self.turns):
@@ -122,7 +122,7 @@ class _Episode:
 
 @dataclass
 class Groups:
-    """Groups put together again from pieces of their episodes, in the order in which they are first named."""
+    """Puts groups together from pieces of their episodes, in the order in which they first appear."""
 
     slots: dict[tuple[Any, ...], int] = field(default_factory=dict)
     episodes: dict[tuple[Any, ...], dict[str, _Episode]] = field(default_factory=dict)
@@ -142,8 +142,8 @@ class Groups:
             seat.turns |= {turn.number: turn.turn() for turn in piece.turns}
 
     def __iter__(self) -> Iterator[Group]:
-        for key, held in self.episodes.items():
-            episodes = tuple(_whole(episode) for episode in held.values())
+        for key, by_id in self.episodes.items():
+            episodes = tuple(_whole(episode) for episode in by_id.values())
             yield Group(self.slots[key], episodes[0].task, episodes)
 
 

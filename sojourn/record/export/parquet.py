@@ -17,8 +17,8 @@ from sojourn.codec import to_json, to_plain
 from sojourn.errors import MissingExtraError, RecordError
 from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.export import exact
-from sojourn.record.export.chosen import Chosen, Played
-from sojourn.record.export.reading import Conversation, conversations
+from sojourn.record.export.conversations import Conversation, conversations
+from sojourn.record.export.selection import PlayedEpisode, SelectedEpisodes
 from sojourn.types import Group, Trajectory
 
 UNIT = "row"
@@ -51,14 +51,19 @@ def schema() -> Any:
     return pa.schema(list(columns.items()))
 
 
-def write(path: Path, chosen: Chosen) -> int:
+def write(path: Path, selected: SelectedEpisodes) -> int:
     pa, pq = _arrow(), _arrow("pyarrow.parquet")
-    about = {"run": chosen.name, "model": chosen.model, "config": chosen.config_digest, "versions": chosen.versions}
+    about = {
+        "run": selected.name,
+        "model": selected.model,
+        "config": selected.config_digest,
+        "versions": selected.versions,
+    }
     shape = schema().with_metadata({"sojourn": json.dumps(about)})
     count, rows = 0, []
     with pq.ParquetWriter(path, shape, compression="zstd") as writer:
-        for played in chosen:
-            rows += _rows(chosen.name, played)
+        for played in selected:
+            rows += _rows(selected.name, played)
             if len(rows) >= ROWS:
                 writer.write_table(pa.Table.from_pylist(rows, shape))
                 count, rows = count + len(rows), []
@@ -66,7 +71,7 @@ def write(path: Path, chosen: Chosen) -> int:
     return count + len(rows)
 
 
-def _rows(run: str, played: Played) -> Iterator[dict[str, Any]]:
+def _rows(run: str, played: PlayedEpisode) -> Iterator[dict[str, Any]]:
     entry, episode = played.entry, played.record.episode
     facts = _facts(run, entry, played)
     if not episode.trajectories:
@@ -84,7 +89,7 @@ def _rows(run: str, played: Played) -> Iterator[dict[str, Any]]:
             yield {**of_seat, **_turn(trajectory, turn), **_judged(played, number, turn)}
 
 
-def _facts(run: str, entry: EpisodeRow, played: Played) -> dict[str, Any]:
+def _facts(run: str, entry: EpisodeRow, played: PlayedEpisode) -> dict[str, Any]:
     episode = played.record.episode
     return {
         "run": _plain(run), **exact.place_json(entry), "episode": _plain(episode.id), "env": _plain(episode.task.env),
@@ -100,7 +105,7 @@ def _turn(trajectory: Trajectory, number: int) -> dict[str, Any]:
     return {"turn": data.pop("number"), **data, "oldest_version": oldest, "newest_version": newest, **texts}
 
 
-def _judged(played: Played, number: int | None, turn: int) -> dict[str, Any]:
+def _judged(played: PlayedEpisode, number: int | None, turn: int) -> dict[str, Any]:
     if number is None:
         return {}
     score, credits = played.record.scores[number], played.record.credits

@@ -91,7 +91,6 @@ def _segments(marked: str) -> Iterator[Segment]:
 
 def _clipped(text: str, *, head: bool, tail: bool) -> str:
     """Shortens a text that is too long to its head, its tail or both."""
-
     if len(text) <= MAX_CHARACTERS:
         return text
     if head and tail:

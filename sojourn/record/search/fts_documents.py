@@ -47,7 +47,6 @@ def documents(episode: Episode) -> tuple[str, ...]:
 
 def clean(text: str) -> str:
     """Replaces the characters that SQLite cannot store, or that have a meaning here."""
-
     return _REPLACED.sub("\ufffd", text)
 
 

@@ -196,7 +196,6 @@ class Query:
 
 def quoted(text: str) -> str:
     """Quotes any text, so that it is read as one value or phrase."""
-
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 

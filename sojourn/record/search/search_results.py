@@ -221,7 +221,6 @@ def _within(term: Range) -> _Clause:
 
 def _nearly(key: str, way: int, value: float) -> float:
     """Moves the bound a little down (way 1) or up (-1), since fractions were rounded when they were stored."""
-
     return value - way * 1e-6 * max(1.0, abs(value)) if key in FRACTIONS else value
 
 
