@@ -364,7 +364,10 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing_that_was_there(tmp_path: 
     with EpisodeStore(tmp_path, write=True) as store:
         with full_disk(), pytest.raises(RecordError, match=r"rl-000003-0.npz cannot be written \(File too large\)"):
             store.append("rl", 3, [make_group(9)[0]])
-        with full_disk(), pytest.raises(RecordError, match=r"episodes.sqlite cannot be written \(.*\): make room"):
+        with (
+            full_disk(),
+            pytest.raises(RecordError, match=r"episodes.sqlite cannot be written \(.*\): free disk space"),
+        ):
             store.truncate("rl", 0)
         assert same(list(store.groups("rl")), [group for group, _, _ in made])
         store.append("rl", 3, [made[0][0]])

@@ -330,7 +330,7 @@ class EpisodeStore:
 
     def _refused(self, error: sqlite3.Error) -> RecordError:
         return RecordError(
-            f"{self.path} cannot be written ({error}): make room, give leave to write there, and let no other program "
+            f"{self.path} cannot be written ({error}): free disk space, allow writing there, and let no other program "
             "hold it; then go on"
         )
 
