@@ -200,10 +200,10 @@ def test_users_that_a_model_played_and_worlds_that_are_not_here_are_refused_in_o
     config = run / "config.toml"
     told = config.read_text()
     config.write_text(told.replace('name = "toy"\nrooms = 2', 'name = "service"\nuser = "llm"'))
-    with pytest.raises(ConfigError, match="users that a language model played"):
+    with pytest.raises(ConfigError, match="a language model played its users"):
         replayed(run)
     config.write_text(told.replace('"toy"', '"gone:Away"'))
-    with pytest.raises(ConfigError, match="cannot be made here: env 'gone:Away'"):
+    with pytest.raises(ConfigError, match="cannot be built here: env 'gone:Away'"):
         replayed(run)
 
 

@@ -101,9 +101,9 @@ def test_unlike_runs_are_not_drawn_as_seeds(tmp_path: Path, second, told):
 @pytest.mark.parametrize(
     ("out", "told"),
     [
-        ("", r"to '\.': it is a PNG"),
+        ("", r"to '\.': curves are PNGs"),
         ("curve.pdf", "name a file such as curve.png"),
-        ("/dev/full", "it is a PNG"),
+        ("/dev/full", "curves are PNGs"),
         ("folder.png", r"folder\.png cannot be written \(Is a directory\)"),
         ("nowhere/curve.png", r"cannot be written \(No such file or directory\)"),
     ],

@@ -1,8 +1,8 @@
-"""The full record of the episodes of one step: JSON and token arrays in one .npz, never pickled.
+"""Writes and reads the full records of the episodes of one step: JSON and token arrays in one .npz, never pickled.
 
-Every episode is a member of its own, so one is read without the others, and damage to one leaves the rest: a line of
-JSON, which names the arrays, then their bytes one after another. Token ids are kept in the smallest integer type that
-holds them, and come back as int64.
+Every episode is a member of its own, so that it is read without the others and damage to one leaves the rest. A member
+is a line of JSON, which names the arrays, followed by their bytes. Token ids are stored in the smallest integer type
+that holds them, and come back as int64.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ UNREADABLE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.
 
 @dataclass(frozen=True)
 class Record:
-    """An episode with its judgements, one for each trainable trajectory; none where it failed or none were given.
+    """An episode with a score and a credit for each trainable trajectory, or none if it failed or none were given.
 
-    `streams` are numbers of its sampled tokens by name, such as "entropy": for each trainable trajectory one array (A,)
+    `streams` has values of the sampled tokens by name, such as "entropy": for each trainable trajectory one array (A,)
     per turn.
     """
 
@@ -53,7 +53,7 @@ class Record:
 
 
 def write(path: Path, records: Sequence[Record], index: Sequence[Mapping[str, Any]]) -> None:
-    """Writes the records, and beside them the rows from which a lost index can be made again."""
+    """Writes the records, and the rows from which a lost index can be rebuilt."""
     members = {str(number): _encode(record) for number, record in enumerate(records)}
     arrays = {name: np.frombuffer(data, np.uint8) for name, data in {"index": to_json(index), **members}.items()}
 
@@ -65,7 +65,7 @@ def write(path: Path, records: Sequence[Record], index: Sequence[Mapping[str, An
 
 
 class StepFile:
-    """An open file of records; `record` and `index` raise RecordError where the file is damaged."""
+    """An open file of records, whose methods raise RecordError if it is damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -91,7 +91,7 @@ class StepFile:
             raise _damaged(self.path, error, f"episode {number} of ") from error
 
     def without_tokens(self, number: int) -> Episode:
-        """Returns the episode as people read it, without its tokens: several times as fast as the whole record."""
+        """Returns the episode without its tokens, several times as fast as the whole record."""
         try:
             with self._file.zip.open(f"{number}.npy") as member:  # type: ignore[union-attr]
                 np.lib.format.read_magic(member)
@@ -129,7 +129,7 @@ def _encode(record: Record) -> bytes:
         "logprobs": _join([turn.sample.logprobs for turn in turns]),
         "scores": _join([score.turns for score in record.scores]),
         "credits": _join([part for credit in record.credits for part in credit.tokens]),
-        **{f"stream {name}": _join([part for of in found for part in of]) for name, found in record.streams.items()},
+        **{f"stream {n}": _join([part for turns in values for part in turns]) for n, values in record.streams.items()},
         "allowed": _narrow([ids for ids in allowed if ids is not None]),
         "allowed_sizes": np.array([-1 if ids is None else len(ids) for ids in allowed], dtype=np.int32),
     }
@@ -140,9 +140,9 @@ def _encode(record: Record) -> bytes:
 
 
 def _check(record: Record) -> None:
-    """Refuses scores or credits that do not fit their trajectories: they could not be told apart again."""
+    """Raises RecordError for scores, credits or streams that do not fit their trajectories, as reading would fail."""
     judged = [t for t in record.episode.trajectories if t.trainable] if record.episode.error is None else []
-    streams = [(f"arrays of the stream '{name}'", found) for name, found in record.streams.items()]
+    streams = [(f"arrays of the stream '{name}'", values) for name, values in record.streams.items()]
     for name, values in (("scores", record.scores), ("credits", record.credits), *streams):
         if values and len(values) != len(judged):
             raise RecordError(
@@ -150,17 +150,17 @@ def _check(record: Record) -> None:
                 "give one for each"
             )
     for trajectory, score in zip(judged, record.scores, strict=False):
-        _same(record, "a score", (len(trajectory.turns),), score.turns.shape)
+        _require_shape(record, "a score", (len(trajectory.turns),), score.turns.shape)
     for trajectory, credit in zip(judged, record.credits, strict=False):
         sampled = tuple(len(turn.sample.tokens) for turn in trajectory.turns)
-        _same(record, "a credit", sampled, tuple(len(part) for part in credit.tokens))
-    for name, found in streams:
-        for trajectory, numbers in zip(judged, found, strict=False):
+        _require_shape(record, "a credit", sampled, tuple(len(part) for part in credit.tokens))
+    for name, values in streams:
+        for trajectory, numbers in zip(judged, values, strict=False):
             sampled = tuple(len(turn.sample.tokens) for turn in trajectory.turns)
-            _same(record, name, sampled, tuple(len(part) for part in numbers))
+            _require_shape(record, name, sampled, tuple(len(part) for part in numbers))
 
 
-def _same(record: Record, what: str, expected: tuple[int, ...], found: tuple[int, ...]) -> None:
+def _require_shape(record: Record, what: str, expected: tuple[int, ...], found: tuple[int, ...]) -> None:
     if expected != found:
         raise RecordError(
             f"episode {record.episode.id} has {what} of shape {found} where its turns need {expected}: "
@@ -195,12 +195,12 @@ def _decode(member: bytes) -> Record:
 
 
 def by_turn(take: _Reader, trajectory: Trajectory) -> tuple[FloatArray, ...]:
-    """One array (A,) per turn."""
+    """Takes one array (A,) per turn."""
     return tuple(take(len(turn.sample.tokens)) for turn in trajectory.turns)
 
 
 class _PlainTurn(PlainTurn):
-    """The arrays of a turn are pieces of those of its episode: `context` and `sampled` are how long they are."""
+    """A turn whose arrays are pieces of those of its episode; `context` and `sampled` are their lengths."""
 
     context: int
     sampled: int
@@ -215,7 +215,7 @@ class _PlainTrajectory(msgspec.Struct):
 
 
 class _PlainRecord(msgspec.Struct):
-    """The line of JSON of a record; `arrays` names what follows it, with the type and the length of each."""
+    """The line of JSON of a record; `arrays` has the name, type and length of each array that follows it."""
 
     id: str
     task: Task
@@ -244,7 +244,7 @@ def _read(line: bytes) -> _PlainRecord:
 
 
 class _Reader:
-    """Hands out an array piece by piece."""
+    """Returns the pieces of an array one after another."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self.array, self.at = array, 0
