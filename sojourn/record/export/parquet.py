@@ -1,8 +1,8 @@
-"""Parquet: a row for every turn, exact, for data frames and for training again.
+"""Parquet: a row for every turn with all its tokens, for data frames and for training again.
 
-Tokens, logprobs and advantages are lists of numbers; what may hold any text whatever (a world's messages, its state)
-is JSON in the columns that end in `_json`. An episode without trajectories, as one whose world failed, and a trajectory
-without turns have a row of their own, with nulls. Advantages and scores are as they were when the step was trained.
+Tokens, logprobs and advantages are lists of numbers; values that may have any text (a world's messages, its state) are
+JSON, in columns whose names end in `_json`. An episode without trajectories, such as one whose world failed, and a
+trajectory without turns have a row of their own, with nulls. Advantages and scores are those of the training step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sojourn.record.export.selection import PlayedEpisode, SelectedEpisodes
 from sojourn.types import Group, Trajectory
 
 UNIT = "row"
-ROWS = 2000  # of a row group: what is in memory at a time
+ROWS = 2000  # of a row group, which is in memory at once
 JSON = ("said", "shown", "recalled", "tools", "info", "state")  # of a turn
 
 
@@ -118,12 +118,12 @@ def _json(value: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """As UTF-8 can hold it."""
+    """Escapes what UTF-8 cannot encode."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def read(path: Path, *, render: bool = False) -> Iterator[Group | Conversation]:
-    """The groups, put together again from all rows; as conversations where they are to be rendered."""
+    """Yields the groups of all rows, as conversations if `render` is set."""
     groups = exact.Groups()
     for row in _read_rows(path):
         try:
@@ -150,7 +150,7 @@ def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _piece(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as `exact.Groups` takes it."""
+    """Returns a row in the form that `exact.Groups` reads."""
     names = ("stage", "step", "place", "slot", "episode", "seconds", "seat", "agent", "ending", "trainable")
     piece = {name: row[name] for name in names}
     piece |= {"task": json.loads(row["task_json"]), "error": json.loads(row["error_json"]), "turns": []}

@@ -1,10 +1,10 @@
 """W3C PROV of recorded episodes, as PROV-JSON (Huynh et al. 2013, W3C Member Submission SUBM-prov-json-20130424).
 
-Entities are what a run is made of: its config, code, model, the weights by version, the world and its tasks, the
-reward; of an episode itself, its record and scores, and for every turn the prompt and the sample, each by the SHA-256
-of its tokens (int64, little-endian). Activities are the run, the play of an episode, each sampling, and the judging;
-agents are the policy or the world's expert, the judge, and Sojourn. What a run did not record is left out: of the time
-of an episode only its length is known.
+The entities of a run are its config, code, model, weights by version, world, tasks and reward. Those of an episode are
+its record and scores, and for every turn the prompt and the sample, each by the SHA-256 of its tokens (int64,
+little-endian). Activities are the run, the play of an episode, each sampling, and the judging; agents are the policy or
+the world's expert, the judge, and Sojourn. What a run did not record is left out: only the duration of an episode is
+known, not its time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ POLICY, EXPERT, JUDGE, SOJOURN, RUN = "policy", "expert", "judge", "sojourn", "t
 
 
 def write(path: Path, selected: SelectedEpisodes) -> int:
-    """Sections grow in files of their own, as PROV-JSON has one object for each kind of statement."""
+    """Writes each section to a file of its own first, since PROV-JSON has one object for each kind of statement."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"{path.name}.") as folder, ExitStack() as stack:
         files = {name: stack.enter_context(open(os.path.join(folder, name), "w+")) for name in SECTIONS}
         document = _Document(selected, files)
@@ -65,7 +65,7 @@ def _join(path: Path, files: Mapping[str, IO[str]], prefixes: Mapping[str, str])
 
 
 class Weights(NamedTuple):
-    """What is known of a version: the step that ended with it, and the checkpoint that holds it, where there is one."""
+    """The step that ended with a version of the weights, and the checkpoint that has it, if there is one."""
 
     stage: str = ""
     step: int = -1
@@ -88,7 +88,7 @@ class _Document:
         return _weights(self.selected)
 
     def run(self) -> None:
-        """What all episodes share."""
+        """Writes what all episodes share."""
         config, versions = self.selected.config, self.selected.versions
         world = config.get("env", {})
         seeds = self.selected.run.seeds
@@ -149,7 +149,7 @@ class _Document:
             self.relate("wasDerivedFrom", generatedEntity=name, usedEntity="world")
 
     def _trajectory(self, name: str, play: str, trajectory: Trajectory) -> set[str]:
-        """The prompts and samples of a seat; returns who sat there."""
+        """Writes the prompts and samples of a seat; returns the agents that acted in it."""
         actors = set()
         for number, turn in enumerate(trajectory.turns):
             place, sample = f"{name}/{number}", turn.sample
@@ -204,7 +204,7 @@ class _Document:
             self.relate("wasAttributedTo", entity=place, agent=JUDGE)
 
     def entity(self, name: str, kind: str, facts: Mapping[str, Any]) -> bool:
-        """States an entity where it is new."""
+        """Writes an entity, and returns whether it is new."""
         if name in self._known:
             return False
         if kind in ("Weights", "Task"):  # those that come again
@@ -220,7 +220,7 @@ class _Document:
             self.write("agent", name, {"prov:type": _type("SoftwareAgent", "prov"), **attributes})
 
     def relate(self, kind: str, **ends: str) -> None:
-        """A relation, which has no name of its own; its ends are said by their roles."""
+        """Writes a relation, which has no name of its own; `ends` names its ends by their roles."""
         self._line(kind, f"_:{kind}{self.count}", {f"prov:{role}": f"run:{name}" for role, name in ends.items()})
 
     def write(self, section: str, name: str, attributes: Mapping[str, Any]) -> None:
@@ -232,7 +232,7 @@ class _Document:
 
 
 def _weights(selected: SelectedEpisodes) -> dict[int, Weights]:
-    """By version, from the record of the steps; checkpoints count the steps of all stages through."""
+    """Returns the weights by version, from the metrics of the steps; checkpoints count steps over all stages."""
     stages = [(s.get("name"), s.get("steps")) for s in selected.config.get("stages", ()) if isinstance(s, dict)]
     before: dict[Any, int] = {}
     done = 0
@@ -250,7 +250,7 @@ def _weights(selected: SelectedEpisodes) -> dict[int, Weights]:
 
 
 def _fields(table: Any) -> dict[str, Any]:
-    """A component by its name and its fields."""
+    """Returns a component's name and fields."""
     return {"name": str(table.get("name", "")), "fields": _json(table)} if isinstance(table, dict) else {}
 
 
@@ -259,7 +259,7 @@ def _tokens(tokens: IntArray) -> dict[str, Any]:
 
 
 def _local(text: str) -> str:
-    """As the local part of a qualified name can hold it."""
+    """Quotes a text for the local part of a qualified name."""
     return quote(text.encode("utf-8", "surrogatepass"), safe="/-_.~")
 
 
