@@ -24,9 +24,9 @@ import numpy as np
 
 from sojourn.config import toml
 from sojourn.record.episodes.store import EpisodeStore
-from sojourn.record.intervals import summarise
 from sojourn.record.metrics import Jsonl
 from sojourn.record.run import RunFolder
+from sojourn.record.summary import summarise
 from sojourn.train.resolve import resolve
 from sojourn.types import (
     Credit,

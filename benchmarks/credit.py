@@ -37,8 +37,9 @@ import numpy as np
 from credit_plot import draw
 from machine import RESULTS, commit, result, write
 
+from sojourn import intervals
 from sojourn.config import toml
-from sojourn.record import intervals, metrics
+from sojourn.record import metrics
 from sojourn.record.run import RunFolder
 from sojourn.train.resolve import resolve
 

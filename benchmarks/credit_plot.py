@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from sojourn import intervals
 from sojourn.plot import smooth
-from sojourn.record import intervals
 
 COLOURS = {"estimator": "#2b6cb0", "loss": "#c05621", "critic": "#2f855a", "GRPO": "#4a5568"}
 COLUMNS = 6

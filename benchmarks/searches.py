@@ -58,7 +58,7 @@ def timed(search: Callable[[], object]) -> tuple[float, float]:
 def measure(run: Path, query: str) -> dict[str, object]:
     def search() -> str:
         with EpisodeStore(run) as store:
-            return store.search(query).how_many
+            return store.search(query).total_text
 
     cold = []
     for _ in range(REPEATS):

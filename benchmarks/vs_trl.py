@@ -42,7 +42,8 @@ import numpy as np
 import torch
 from machine import RESULTS, commit, write
 
-from sojourn.record import checkpoint, intervals
+from sojourn import intervals
+from sojourn.record import checkpoint
 
 ROOT = Path(__file__).parent.parent
 TINY = "tiny:layers=2,hidden=192"

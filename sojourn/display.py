@@ -15,8 +15,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sojourn.record.intervals import Summary, table, wilson
+from sojourn.intervals import wilson
+from sojourn.record.summary import Summary
 from sojourn.terminal.clean import one_line
+from sojourn.terminal.evaluations import side_by_side
 from sojourn.terminal.numbers import duration, metric, number, percent, sparkline
 from sojourn.terminal.output import CleanConsole
 from sojourn.types import Episode
@@ -123,7 +125,7 @@ class Display:
         if self._stage.values:
             parts.append(self._numbers(width))
         if self._evaluations:
-            parts += [Text(), table(self._last_evaluations(), brief=True)]
+            parts += [Text(), side_by_side(self._last_evaluations(), brief=True)]
         parts += self._failures(width)
         if self._message:
             parts.append(Text(self._message, style="dim"))
@@ -147,7 +149,7 @@ class Display:
             self._screen.stop()
             self._screen = None
         if self._evaluations:
-            self.console.print(table(self._last_evaluations()))
+            self.console.print(side_by_side(self._last_evaluations()))
         for cause, count in self._causes.most_common(MAX_CAUSES):
             self.console.print(f"failed {count} x {cause}", soft_wrap=True, markup=False, highlight=False)
 

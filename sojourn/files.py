@@ -1,7 +1,7 @@
-"""Reading files that anyone may have put there: regular files alone, and whole ones only up to a size.
+"""Reads files that anyone may have put into a folder: only regular files, and only up to a size.
 
-A named pipe would be waited for without end, and a device read without end, where a run folder holds one in the place
-of a file. All errors are OSErrors, which those who read turn into their own sentence.
+A named pipe under the name of a file would block its reader for ever, and a device might never end. All errors are
+OSErrors, which the callers turn into sentences of their own.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-GIVEN = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
-MOST = 1 << 26  # bytes that are read at once
+GIVEN = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")  # what the process was given open
+MAX_BYTES = 1 << 26  # that are read at once
 
 
 def require_regular(path: Path) -> None:
-    """Raises OSError where there is something else than a file, for readers that open by name themselves."""
+    """Raises OSError if `path` is something else than a regular file; for libraries that open it by its name."""
     try:
         _check(os.stat(path).st_mode, path)
     except FileNotFoundError:
@@ -25,7 +25,7 @@ def require_regular(path: Path) -> None:
 
 
 def descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
-    """An open file descriptor; whatever else lies there is refused without waiting for it."""
+    """Opens a regular file and returns its descriptor; anything else is refused at once."""
     found = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     try:
         _check(os.fstat(found).st_mode, path)
@@ -36,23 +36,23 @@ def descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """The file to read; what the process was given open, such as the `<(...)` of a shell, may be a pipe."""
+    """Opens a regular file to read; what the process was given open, such as a shell's `<(...)`, may be a pipe."""
     if str(path).startswith(GIVEN):
         return path.open("rb")
     return os.fdopen(descriptor(path), "rb")
 
 
-def read_bytes(path: Path, most: int = MOST) -> bytes:
-    """All that a file holds; OSError where that is more than `most` bytes."""
+def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
+    """Returns the content of a file; raises OSError if it is larger than `max_bytes`."""
     with open_regular(path) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise OSError(errno.EFBIG, f"it holds more than {most:,} bytes", str(path))
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"it holds more than {max_bytes:,} bytes", str(path))
     return data
 
 
-def read_text(path: Path, most: int = MOST, encoding: str = "utf-8") -> str:
-    return read_bytes(path, most).decode(encoding)
+def read_text(path: Path, max_bytes: int = MAX_BYTES, encoding: str = "utf-8") -> str:
+    return read_bytes(path, max_bytes).decode(encoding)
 
 
 def _check(mode: int, path: Path) -> None:

@@ -1,4 +1,7 @@
-"""The learning curve of a run, or of several seeds of it, as a picture."""
+"""Draws the learning curve of a run, or of several seeds of a recipe, to a PNG.
+
+The interactive charts of the viewer are SVG (`sojourn.view.charts`), since matplotlib takes 25 times as long for them.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sojourn import intervals
 from sojourn.config.toml import leaves
 from sojourn.errors import MissingExtraError, RecordError
-from sojourn.record import intervals, metrics
+from sojourn.intervals import Estimate
+from sojourn.record import metrics
 from sojourn.record.atomic import write_file
-from sojourn.record.intervals import Estimate, Summary
 from sojourn.record.run import RunFolder
+from sojourn.record.summary import Summary
 
 TRAINING, EVALUATION = "#2b6cb0", "#c05621"
-KL = {"drift": "KL from the\nstage's start", "kl": "KL (nats)"}  # the first that was recorded is drawn
-MOST = 4  # of what learns beside the policy, a panel each
+KL = {"drift": "KL from the\nstage's start", "kl": "KL (nats)"}  # the first of these that was recorded is drawn
+MAX_STREAMS = 4  # that learn beside the policy, each with a panel of its own
 
 
 class Series(NamedTuple):
@@ -31,7 +36,7 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """The numbers of one run; the stages lie one after the other on the x axis."""
+    """The metrics of one run, whose stages follow each other on the x axis."""
 
     name: str
     lines: tuple[metrics.Line, ...]
@@ -47,15 +52,15 @@ class Curve:
 
 
 def curve(run_folders: Sequence[Path], out: Path) -> None:
-    """Draws success over training, with evaluations and their 95% intervals, to a PNG; below, entropy, KL, and how well
-    a critic and streams that learn do, on what they have not learnt from yet.
+    """Draws success over training, and evaluations with their 95% intervals, to a PNG.
 
-    Several folders are seeds of one recipe: a thin line each, the mean thick, and evaluations with a t interval over
-    seeds. A stage is drawn when it has a loss; an evaluation lies at the start of its stage plus the steps done in it.
-    Raises RecordError where `out` is no PNG or cannot be written; what was there before stays whole.
+    Panels below show entropy, KL, and the error of a critic and of streams that learn, on data that they have not
+    learnt from yet. Several folders are seeds of one recipe: each gets a thin line, their mean a thick one, and
+    evaluations a t interval over seeds. A stage is drawn if it has a loss; an evaluation is at the start of its stage
+    plus the steps done in it. Raises RecordError if `out` is no PNG or cannot be written; then the file is unchanged.
     """
     if out.suffix != ".png":
-        raise RecordError(f"the curve cannot be drawn to '{out}': it is a PNG, name a file such as curve.png")
+        raise RecordError(f"the curve cannot be drawn to '{out}': curves are PNGs, name a file such as curve.png")
     try:
         from matplotlib.figure import Figure  # a Figure of its own never opens a window: it is drawn with Agg
     except ImportError as error:
@@ -84,23 +89,26 @@ def curve(run_folders: Sequence[Path], out: Path) -> None:
 
 
 def _lower_names(seen: set[str]) -> dict[str, str]:
-    """What is drawn below success, with its label."""
+    """Returns the metrics that are drawn below success, with their labels."""
     kl = next((name for name in KL if name in seen), "kl")
     names = {"entropy": "entropy (nats)", kl: KL[kl]}
     if "explained_variance" in seen:
         names["explained_variance"] = "critic: variance\nexplained"
     learnt = sorted(name for name in seen if name.endswith("_error") and name != "value_error")
-    return {**names, **{name: f"{name.removesuffix('_error').replace('_', ' ')}:\nerror" for name in learnt[:MOST]}}
+    return {
+        **names,
+        **{name: f"{name.removesuffix('_error').replace('_', ' ')}:\nerror" for name in learnt[:MAX_STREAMS]},
+    }
 
 
 def _require_seeds(runs: Sequence[RunFolder]) -> None:
-    """Raises `RecordError` unless the runs differ in their seeds, and in nothing else that matters."""
-    kept = [{k: v for k, v in run.config.items() if k not in ("name", "seed", "record", "backend")} for run in runs]
-    for run, values in zip(runs[1:], kept[1:], strict=True):
-        theirs, ours = dict(leaves(values, "")), dict(leaves(kept[0], ""))
+    """Raises RecordError unless the runs differ in their seeds and in nothing else that matters."""
+    compared = [{k: v for k, v in run.config.items() if k not in ("name", "seed", "record", "backend")} for run in runs]
+    for run, values in zip(runs[1:], compared[1:], strict=True):
+        theirs, ours = dict(leaves(values, "")), dict(leaves(compared[0], ""))
         if unlike := [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]:
             raise RecordError(
-                f"{runs[0].path} and {run.path} differ in {unlike[0]}: one curve is drawn of the seeds of one recipe"
+                f"{runs[0].path} and {run.path} differ in {unlike[0]}: give runs that differ only in their seeds"
             )
     seeds = [run.config.get("seed") for run in runs]
     if twice := [run.path for n, run in enumerate(runs) if seeds[n] in seeds[:n]]:
@@ -108,7 +116,7 @@ def _require_seeds(runs: Sequence[RunFolder]) -> None:
 
 
 def smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A centred moving mean over a tenth of the points (at least 5), narrower at the edges."""
+    """Returns a centred moving mean over a tenth of the points (at least 5), narrower at the edges."""
     half = max(2, len(values) // 20)
     total = np.concatenate([[0.0], np.cumsum(values)])
     at = np.arange(len(values))
@@ -126,7 +134,8 @@ def _read(folder: Path) -> Curve:
 
 
 def _starts(curves: Sequence[Curve]) -> tuple[dict[str, int], int]:
-    """Where each training stage starts on the x axis, and where the last ends; seeds share the longest of each."""
+    """Returns where each training stage starts on the x axis, and where the last ends; of several seeds the longest
+    counts."""
     lengths: dict[str, int] = defaultdict(int)
     for one in curves:
         for line in one.lines:
@@ -190,7 +199,7 @@ def _lower(panel: Any, curves: Sequence[Curve], starts: Mapping[str, int], name:
 
 
 def _lines(panel: Any, found: Sequence[Series], starts: Mapping[str, int], label: str | None = None) -> None:
-    """A smoothed line per run and stage, and over several runs their mean."""
+    """Draws a smoothed line per run and stage, and for several runs their mean."""
     at: dict[float, list[float]] = defaultdict(list)
     for series in found:
         for part in _by_stage(series, starts):

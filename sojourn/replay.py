@@ -1,8 +1,8 @@
-"""Plays recorded episodes again: the same task, the same actions, and whether the world answers alike.
+"""Replays recorded episodes: the same task and the same actions, to see whether the world answers in the same way.
 
-What a seat said is taken from the record and played through the loop of a rollout, so limits, refusals and several
-seats are as they were. Compared are, turn by turn: who is asked, what it is shown (images by their digests), the state
-where the world has keys for it, refusals, rewards, success, and how it ends.
+The actions are taken from the record and played through the loop of a rollout, so that limits, refusals and several
+seats work as they did. Turn by turn it compares which seat acts, what it observes (images by their digests), the state
+if the world has keys for it, refusals, rewards, success, and how the episode ends.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from sojourn.config.toml import leaves
 from sojourn.errors import ActionError, ConfigError, RecordError, SojournError
 from sojourn.event_loop import contained
 from sojourn.protocols import EnvFamily
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
-from sojourn.record.export.chosen import courses
+from sojourn.record.export.selection import paths_in_world
 from sojourn.record.run import RunFolder
 from sojourn.rollout.play import Limits, ask, play
 from sojourn.rollout.world import opened
@@ -32,15 +32,15 @@ from sojourn.types import Ending, Episode, Message, Observation, Stop, Trajector
 class Verdict(StrEnum):
     SAME = "same"
     DIFFERS = "differs"
-    NOTHING = "nothing"  # to be played again
+    NOTHING = "nothing"  # the record cannot be replayed
 
 
 class Replayed(NamedTuple):
-    """Whether an episode went the same way, and where it first did not, in words."""
+    """The result of a replay: `difference` describes the first one, or why the episode could not be replayed."""
 
     episode: str
     verdict: Verdict
-    said: str = ""
+    difference: str = ""
     turns: int = 0
 
 
@@ -50,29 +50,33 @@ class DiffersError(SojournError):
 
 @asynccontextmanager
 async def world_of_run(run: RunFolder) -> AsyncIterator[EnvFamily]:
-    """The world that a run was played in, as its config describes it, open."""
+    """Opens the world of a run, as its config describes it."""
     table = run.config.get("env")
     if not isinstance(table, Mapping):
         raise RecordError(f"{run.path / 'config.toml'} has no table [env]: there is no world to play in")
     if any(path.rpartition(".")[2] == "user" and value == "llm" for path, value in leaves(table, "")):
-        raise ConfigError(f"{run.path} was played with users that a language model played, who say something else now")
+        raise ConfigError(
+            f"{run.path} cannot be replayed: a language model played its users, who answer differently now"
+        )
     try:
         family = build("env", table, "env").value
     except ConfigError as error:
-        raise ConfigError(f"the world of {run.path} cannot be made here: {error}") from error
+        raise ConfigError(f"the world of {run.path} cannot be built here: {error}") from error
     async with opened(family):
         yield family
 
 
-async def replay(run: RunFolder, episodes: Iterable[tuple[Entry, Record | RecordError]]) -> AsyncIterator[Replayed]:
-    """Each episode played again, one after another, as soon as it is done."""
+async def replay(
+    run: RunFolder, episodes: Iterable[tuple[EpisodeRow, Record | RecordError]]
+) -> AsyncIterator[Replayed]:
+    """Replays the episodes one after another, and yields the result of each."""
     limits = _limits(run)
     async with world_of_run(run) as family:
-        for entry, found in episodes:
-            if isinstance(found, RecordError):
-                yield Replayed(entry.id, Verdict.NOTHING, str(found))
+        for row, record in episodes:
+            if isinstance(record, RecordError):
+                yield Replayed(row.id, Verdict.NOTHING, str(record))
             else:
-                yield await _replayed(family, found.episode, limits)
+                yield await _replayed(family, record.episode, limits)
 
 
 def _limits(run: RunFolder) -> Limits:
@@ -94,23 +98,26 @@ async def _replayed(family: EnvFamily, episode: Episode, limits: Limits) -> Repl
     for number, seats in enumerate(plays):
         where = f"path {number + 1} of {len(plays)}: " if len(plays) > 1 else ""
         try:
-            await contained(_again(family, episode, seats, limits))
+            await contained(_play_again(family, episode, seats, limits))
         except DiffersError as error:
             return Replayed(episode.id, Verdict.DIFFERS, f"{where}{error}", turns)
         except ConfigError:
             raise
         except Exception as error:  # the world's own: it did not fail when it was recorded
-            return Replayed(episode.id, Verdict.DIFFERS, f"{where}the world fails now: {_told(error)}", turns)
+            return Replayed(episode.id, Verdict.DIFFERS, f"{where}the world fails now: {_error_text(error)}", turns)
     return Replayed(episode.id, Verdict.SAME, turns=turns)
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return str(error) if isinstance(error, SojournError) else f"{type(error).__name__}: {error}"
 
 
 def _plays(episode: Episode) -> list[list[Trajectory]]:
-    """What was played from a start to an end: the seats of an episode, once for every branch where one has them."""
-    forks = [courses(trajectory) for trajectory in episode.trajectories]
+    """Returns the plays to repeat, each a trajectory per seat: one per branch if a single seat has branches.
+
+    It is empty if several seats have branches, since the order of their turns was not recorded.
+    """
+    forks = [paths_in_world(trajectory) for trajectory in episode.trajectories]
     if all(len(paths) <= 1 for paths in forks):
         return [list(episode.trajectories)]
     if len(episode.trajectories) > 1:
@@ -122,8 +129,8 @@ def _plays(episode: Episode) -> list[list[Trajectory]]:
     ]
 
 
-async def _again(family: EnvFamily, episode: Episode, trajectories: list[Trajectory], limits: Limits) -> None:
-    """Raises `DiffersError` at the first difference."""
+async def _play_again(family: EnvFamily, episode: Episode, trajectories: list[Trajectory], limits: Limits) -> None:
+    """Replays one play; raises `DiffersError` at the first difference."""
     recorded = sum(len(trajectory.turns) for trajectory in trajectories)
     seats = {t.agent: RecordedSeat(t, ends=episode.trajectories[0].ending == Ending.MALFORMED) for t in trajectories}
     timeline = Timeline()
@@ -133,9 +140,9 @@ async def _again(family: EnvFamily, episode: Episode, trajectories: list[Traject
     finally:
         await ask(env.close, limits, timeline)
     for seat in seats.values():
-        seat.compare_paid()
+        seat.compare_rewards()
     ended, was = played[0].ending is not Ending.TURNS, not trajectories[0].ending.truncated
-    whole = recorded == sum(len(t.turns) for t in episode.trajectories)  # a branch may have been given up anywhere
+    whole = recorded == sum(len(t.turns) for t in episode.trajectories)  # a branch may stop before the episode ends
     if whole and ended != was:
         raise DiffersError(
             f"after {recorded} turns the world {'is done' if ended else 'goes on'}, but it "
@@ -145,28 +152,28 @@ async def _again(family: EnvFamily, episode: Episode, trajectories: list[Traject
 
 @dataclass
 class RecordedSeat:
-    """A seat that says what was recorded of it, and compares what it is shown and paid with the record."""
+    """A seat that repeats its recorded actions, and compares its observations and rewards with the record."""
 
     trajectory: Trajectory
-    ends: bool  # the episode, where an action is malformed
+    ends: bool  # whether a malformed action ends the episode
     at: int = 0
-    paid: list[Turn] = field(default_factory=list)  # by now, without what was pending_reward before the first turn
+    replayed: list[Turn] = field(default_factory=list)  # the turns so far, with the rewards of this play
     pending_reward: float = 0.0
-    refusal: str | None = None  # what the world said to the last action; empty where it could not even be read
+    refusal: str | None = None  # why the last action was refused; empty if it could not be parsed
 
     @property
     def ends_when_malformed(self) -> bool:
         return self.ends and self.at == len(self.trajectory.turns)
 
     async def act(self, observation: Observation, state: str | None = None) -> Message:
-        self.compare_paid()
+        self.compare_rewards()
         if self.at == len(self.trajectory.turns):
             raise DiffersError(f"{self._where} is asked to act, but its record ends there")
         turn = self.trajectory.turns[self.at]
         self._compare_shown(observation, turn)
         if None not in (turn.state, state) and turn.state != state:
             raise DiffersError(f"{self._where}: {difference('the state', turn.state, state)}")
-        self.paid.append(replace(turn, reward=self.pending_reward, info={}))
+        self.replayed.append(replace(turn, reward=self.pending_reward, info={}))
         self.pending_reward, self.refusal = 0.0, None
         self.at += 1
         if turn.message is None:
@@ -175,11 +182,11 @@ class RecordedSeat:
         return turn.message
 
     def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
-        if not self.paid:
+        if not self.replayed:
             self.pending_reward += reward
             return
-        last = self.paid[-1]
-        self.paid[-1] = replace(last, reward=last.reward + reward, info={**last.info, **info})
+        last = self.replayed[-1]
+        self.replayed[-1] = replace(last, reward=last.reward + reward, info={**last.info, **info})
 
     def refuse(self, error: ActionError, observation: Observation) -> Observation:
         if "malformed" not in self.trajectory.turns[self.at - 1].info:
@@ -192,12 +199,12 @@ class RecordedSeat:
     def finish(self, ending: Ending) -> Trajectory:
         return replace(self.trajectory, ending=ending)
 
-    def compare_paid(self) -> None:
-        """Of the turn before, when all that others do after it has been paid too."""
-        if not self.paid:
+    def compare_rewards(self) -> None:
+        """Compares the last turn, once it has all the rewards that the actions of other seats bring it."""
+        if not self.replayed:
             return
-        was, now = self.trajectory.turns[len(self.paid) - 1], self.paid[-1]
-        where = f"turn {len(self.paid)} of {self.trajectory.agent}"
+        was, now = self.trajectory.turns[len(self.replayed) - 1], self.replayed[-1]
+        where = f"turn {len(self.replayed)} of {self.trajectory.agent}"
         if was.reward != now.reward:
             raise DiffersError(f"{where}: the reward is {now.reward:g}, but it was {was.reward:g}")
         for name in ("success", "malformed"):
@@ -209,8 +216,11 @@ class RecordedSeat:
         return f"turn {self.at + 1} of {self.trajectory.agent}"
 
     def _compare_shown(self, observation: Observation, turn: Turn) -> None:
-        """The record holds the system messages where a window opens, and after a refusal its reason, and the page
-        again where the agent forgets pages."""
+        """Compares an observation with the record.
+
+        The record has the system messages where a window opens; after a refusal it has the reason, and the observation
+        again if the agent's context drops old ones.
+        """
         shown = list(turn.observed)
         if self.refusal is not None:
             self._compare_refusal(shown[:1])
@@ -228,13 +238,14 @@ class RecordedSeat:
             verb = "shows too" if len(now) > len(shown) else "does not show"
             raise DiffersError(f"{self._where}: the world {verb} {short(odd)}")
 
-    def _compare_refusal(self, told: list[Message]) -> None:
-        """What could not even be read was refused in the words of the model's format, which are not played again."""
+    def _compare_refusal(self, recorded: list[Message]) -> None:
+        """Compares the reason of a refusal; that of an action that could not be parsed depends on the model's format,
+        and is not compared."""
         if not self.refusal:
             return
         sample = self.trajectory.turns[self.at - 1].sample
         cut = f" (cut off after {len(sample.tokens)} tokens)" if sample.stop is Stop.LENGTH else ""
-        was = told[0].text if told else None
+        was = recorded[0].text if recorded else None
         if was != f"{self.refusal}{cut}":
             raise DiffersError(f"{self._where}: {difference('the refusal', was, f'{self.refusal}{cut}')}")
 

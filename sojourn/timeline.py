@@ -1,4 +1,4 @@
-"""Where a run's time goes, when several things go on at once."""
+"""Measures where a run's time goes when several activities overlap."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Timeline:
-    """Gives every moment to the first of `activities` that is going on in it, or to "other": the shares add up.
+    """Assigns every moment to the first of `activities` that is active, or to "other", so that the times add up.
 
-    So "env" is the time in which the run waits for its worlds and for nothing else. Belongs to one thread, the event
-    loop's: enter an activity there, around what is awaited.
+    Thus "env" is the time in which the run waits for its worlds and for nothing else. It belongs to the thread of the
+    event loop: enter an activity there, around what is awaited.
     """
 
     activities: tuple[str, ...] = ("train", "publish", "sample", "env")
@@ -39,7 +39,7 @@ class Timeline:
             self._going_on[activity] -= 1
 
     def take(self) -> Mapping[str, float]:
-        """The seconds of each activity, and of "other", since the last call."""
+        """Returns the seconds of each activity, and of "other", since the last call."""
         self._advance()
         spent = {name: self._spent[name] for name in (*self.activities, "other")}
         self._spent.clear()

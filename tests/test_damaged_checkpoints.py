@@ -14,7 +14,7 @@ from sojourn.display import Display
 from sojourn.errors import RecordError
 from sojourn.record import checkpoint
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import State, standing
+from sojourn.record.run_status import State, read_status
 from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
 
@@ -43,10 +43,10 @@ def test_a_run_that_is_resumed_from_an_older_one_says_so_for_good(damaged):
     text = resumed(damaged)
     sentence = next(line for line in text.splitlines() if "is damaged" in line)
     assert "step-000002 is damaged" in sentence
-    assert "safetensors is not what was written" in sentence
-    assert sentence.endswith("now step-000001 is used in its place, 1 step earlier")
+    assert "safetensors has another checksum than when it was written" in sentence
+    assert sentence.endswith("step-000001 is used instead, 1 step earlier")
     assert json.loads((damaged / "passed_over.json").read_text()) == [sentence]
-    now = standing(damaged)
+    now = read_status(damaged)
     assert now.state is State.FINISHED
     assert f"resumed: {sentence}" in now.missing
     assert checkpoint.latest(damaged / "checkpoints").step == 2  # type: ignore[union-attr]
@@ -61,7 +61,7 @@ def test_an_evaluation_of_an_older_one_says_so(damaged, monkeypatch, capsys):
     evaluate(damaged)
     told = capsys.readouterr().out
     assert told.count("step-000002 is damaged") == 1
-    assert "now step-000001 is used in its place, 1 step earlier" in told
+    assert "step-000001 is used instead, 1 step earlier" in told
     assert "evaluation step 1" in told
 
 

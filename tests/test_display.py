@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from sojourn.display import Display
-from sojourn.record.intervals import summarise
+from sojourn.record.summary import summarise
 from sojourn.types import Ending, Episode, Group, Message, Role, Sample, Score, Stop, Task, Trajectory, Turn, Versions
 
 VALUES = {

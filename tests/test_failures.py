@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from test_cli import sojourn
 
-from sojourn.record.run_status import State, standing
+from sojourn.record.run_status import State, read_status
 
 WORLDS = """
 import asyncio, sys, time
@@ -158,7 +158,7 @@ def test_a_world_that_never_lets_go_holds_neither_a_run_nor_its_end(tmp_path, wo
 def test_a_run_that_breaks_says_so_in_the_list_of_runs(tmp_path):
     one_sentence(run(tmp_path, "OddExpert", "train", "r.toml"))
     (folder,) = tmp_path.glob("runs/*")
-    found = standing(folder)
+    found = read_status(folder)
     assert (found.state, [evaluation.name for evaluation in found.evaluations]) == (State.FAILED, ["before"])
     listed = sojourn(tmp_path, "runs")
     assert "expert() gave None" in listed.stdout

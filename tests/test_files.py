@@ -17,7 +17,7 @@ from sojourn.record import checkpoint, metrics
 from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import locked, standing
+from sojourn.record.run_status import locked, read_status
 
 FILES = (
     "config.toml", "versions.json", "seeds.json", "metrics.jsonl", "evaluations.json", "failure.json", "lock",
@@ -73,7 +73,7 @@ from sojourn.errors import SojournError
 from sojourn.record import checkpoint, metrics
 from sojourn.record.episodes import vocabulary
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import standing
+from sojourn.record.run_status import read_status
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.terminal import run as overview, runs, find
 warnings.simplefilter("ignore")
@@ -83,7 +83,7 @@ def read_all():
         list(store.records("rl"))
         store.search("reward:>=0")
 for read in (
-    lambda: standing(run), lambda: runs.table(runs.chosen([run.parent]), 80), lambda: overview.overview(run, 80, ""),
+    lambda: read_status(run), lambda: runs.table(runs.chosen([run.parent]), 80), lambda: overview.overview(run, 80, ""),
     lambda: list(metrics.read(run / "metrics.jsonl")), lambda: metrics.last(run / "metrics.jsonl"),
     lambda: vocabulary.read(run), lambda: RunFolder.read(run).evaluations(), lambda: RunFolder.open(run).close(),
     lambda: EpisodeStore(run, write=True).close(), lambda: metrics.Jsonl(run / "metrics.jsonl").close(), read_all,
@@ -104,7 +104,7 @@ def test_a_pipe_is_told_of(run):
     put_pipe(run / "metrics.jsonl")
     with pytest.raises(RecordError, match="named pipe"):
         list(metrics.read(run / "metrics.jsonl"))
-    assert any("named pipe" in told for told in standing(run).missing)
+    assert any("named pipe" in told for told in read_status(run).missing)
     put_pipe(run / "lock")
     assert not locked(run)
     put_pipe(run / "vocabulary.json")
@@ -169,7 +169,7 @@ def test_a_line_without_measure_is_left_out(tmp_path):
     good = '{"step": 1, "stage": "rl", "loss": 1}\n'
     path.write_text(good + '{"step": 2, "stage": "' + "x" * (1 << 21) + '"}\n' + good)
     assert [line.step for line in metrics.read(path)] == [1, 1]
-    assert metrics.unread(path, 2) == 1
+    assert metrics.count_unread(path, 2) == 1
     path.write_text(good + "x" * (1 << 21))
     metrics.Jsonl(path).close()
     assert path.read_text() == good

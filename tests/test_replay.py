@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from sojourn.agents.plain import Plain
 from sojourn.cli import app
 from sojourn.errors import ConfigError
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.replay import Replayed, Verdict, replay
@@ -72,7 +72,7 @@ PLAYS = {
 @pytest.mark.parametrize("name", PLAYS)
 def test_what_was_played_goes_the_same_way(tmp_path: Path, name: str):
     found = replayed(PLAYS[name].run(tmp_path / "run"))
-    assert [done.said for done in found] == [""] * 4
+    assert [done.difference for done in found] == [""] * 4
     assert all(done.verdict is Verdict.SAME and done.turns > 0 for done in found)
 
 
@@ -82,8 +82,8 @@ def test_a_world_that_changed_is_told_with_the_first_difference(tmp_path: Path):
     config.write_text(config.read_text().replace("played_run:Sums", "test_replay:Doubled"))
     found = replayed(sums)
     assert {done.verdict for done in found} == {Verdict.DIFFERS}
-    assert "turn 2 of agent: what is shown is " in found[0].said
-    assert ", but it was " in found[0].said
+    assert "turn 2 of agent: what is shown is " in found[0].difference
+    assert ", but it was " in found[0].difference
 
 
 class Doubled:
@@ -132,17 +132,17 @@ def test_each_part_of_the_record_counts(tmp_path: Path, change, sentence: str):
     run = rewritten(Made(TOY, turns=20, tasks=1, episodes=1).run(tmp_path / "run"), change)
     (found,) = replayed(run)
     assert found.verdict is Verdict.DIFFERS
-    assert sentence in found.said
+    assert sentence in found.difference
 
 
 def test_a_refusal_in_other_words_is_told(tmp_path: Path):
     run = Made(TOY, MIXED, tasks=1, episodes=1).run(tmp_path / "run")
     (found,) = replayed(rewritten(run, of_turn(2, observed=(Message(Role.USER, "No."),))))
-    assert found.said.startswith("turn 3 of agent: the refusal is ")
+    assert found.difference.startswith("turn 3 of agent: the refusal is ")
     run = Made(TOY, MIXED, Plain(history="page"), tasks=1, episodes=1).run(tmp_path / "pages")
     told = next(EpisodeStore(run).groups("rl")).episodes[0].trajectories[0].turns[2].observed[0]
     (found,) = replayed(rewritten(run, of_turn(2, observed=(told, *SHOWN))))
-    assert found.said.startswith("turn 3 of agent: what is shown is ")  # the page that is shown again with it
+    assert found.difference.startswith("turn 3 of agent: what is shown is ")  # the page that is shown again with it
 
 
 def test_images_are_compared_by_their_digests(tmp_path: Path):
@@ -155,7 +155,7 @@ def test_images_are_compared_by_their_digests(tmp_path: Path):
         return of_turn(0, observed=(*shown[:-1], replace(shown[-1], images=("b" * 64,))))(episode)
 
     (found,) = replayed(rewritten(Made(SUMS, tasks=1, episodes=1).run(tmp_path / "again"), pictured))
-    assert "images of what is shown is (), but it was ('bbb" in found.said
+    assert "images of what is shown is (), but it was ('bbb" in found.difference
 
 
 def test_branches_are_played_path_by_path(tmp_path: Path):
@@ -174,10 +174,10 @@ def test_branches_are_played_path_by_path(tmp_path: Path):
 
     run = Made(TOY, turns=20, tasks=1, episodes=1).run(tmp_path / "run")
     (found,) = replayed(rewritten(run, forked))
-    assert found.verdict is Verdict.SAME, found.said
+    assert found.verdict is Verdict.SAME, found.difference
     run = Made(TOY, turns=20, tasks=1, episodes=1).run(tmp_path / "other")
     (found,) = replayed(rewritten(run, spoilt))
-    assert found.said.startswith("path 2 of 2: turn ")
+    assert found.difference.startswith("path 2 of 2: turn ")
 
 
 def test_what_cannot_be_played_again_says_why(tmp_path: Path):
@@ -190,7 +190,7 @@ def test_what_cannot_be_played_again_says_why(tmp_path: Path):
 
     found = replayed(rewritten(run, change))
     assert [done.verdict for done in found] == [Verdict.NOTHING] * 2
-    assert [done.said for done in found] == [
+    assert [done.difference for done in found] == [
         "nobody acted in it", "its world failed when it was played: OSError: gone",
     ]  # fmt: skip
 
@@ -200,10 +200,10 @@ def test_users_that_a_model_played_and_worlds_that_are_not_here_are_refused_in_o
     config = run / "config.toml"
     told = config.read_text()
     config.write_text(told.replace('name = "toy"\nrooms = 2', 'name = "service"\nuser = "llm"'))
-    with pytest.raises(ConfigError, match="users that a language model played"):
+    with pytest.raises(ConfigError, match="a language model played its users"):
         replayed(run)
     config.write_text(told.replace('"toy"', '"gone:Away"'))
-    with pytest.raises(ConfigError, match="cannot be made here: env 'gone:Away'"):
+    with pytest.raises(ConfigError, match="cannot be built here: env 'gone:Away'"):
         replayed(run)
 
 
@@ -215,7 +215,7 @@ def command(*words: object) -> tuple[int, str]:
 def test_the_command_says_and_returns_what_came_of_it(tmp_path: Path):
     run = Made(TOY, MIXED, tasks=2).run(tmp_path / "run")
     with EpisodeStore(run) as store:
-        entries: list[Entry] = list(store.query())
+        entries: list[EpisodeRow] = list(store.query())
     code, said = command("replay", run, entries[0].id)
     assert (code, said) == (0, f"{entries[0].id}: same observations and rewards in 4 turns\n")
     assert command("replay", run, "--all") == (0, "4 of 4 episodes gave the same observations and rewards\n")
@@ -240,7 +240,7 @@ def test_a_damaged_record_is_told_and_the_others_are_played(tmp_path: Path):
     path.write_bytes(path.read_bytes()[:100])
     found = replayed(run)
     assert [done.verdict for done in found] == [Verdict.NOTHING] * 2 + [Verdict.SAME] * 2
-    assert "is damaged" in found[0].said
+    assert "is damaged" in found[0].difference
     assert command("replay", run, "--all")[1].endswith(
         "2 of 2 episodes gave the same observations and rewards; 2 could not be replayed\n"
     )

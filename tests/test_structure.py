@@ -15,11 +15,11 @@ from sojourn.config.lookup import find
 ROOT = Path(__file__).parent.parent / "sojourn"
 WORLDS = ROOT.parent / "worlds"
 ORDER = [
-    "types", "secrets", "errors", "files", "threads", "event_loop", "timeline", "protocols", "abilities", "config",
-    "composite", "schedules", "optim", "models", "tasks", "curricula", "record", "plot", "terminal", "envs",
-    "render", "agents", "rollout", "rewards", "sources", "filters", "credit", "batch", "streams", "losses",
-    "backends", "display", "train", "checks", "replay", "arena", "method_docs", "env_catalog", "view", "commands",
-    "cli",
+    "types", "secrets", "errors", "codec", "files", "threads", "event_loop", "timeline", "protocols", "abilities",
+    "config", "composite", "schedules", "optim", "intervals", "models", "tasks", "curricula", "record", "plot",
+    "terminal", "envs", "render", "agents", "rollout", "rewards", "sources", "filters", "credit", "batch",
+    "streams", "losses", "backends", "display", "train", "checks", "replay", "arena", "method_docs", "env_catalog",
+    "view", "commands", "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}
 MODULES = {
@@ -80,7 +80,7 @@ def test_both_distributions_have_one_version_and_need_each_other_in_it():
 
 
 def test_importing_sojourn_is_light():
-    heavy = {"torch", "transformers", "playwright", "rich", "typer", "httpx", "importlib.metadata"}
+    heavy = {"torch", "transformers", "playwright", "rich", "typer", "httpx", "importlib.metadata", "scipy"}
     code = f"import sys, sojourn; print(sorted({heavy} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"

@@ -13,7 +13,7 @@ from sojourn.errors import ConfigError, RecordError
 from sojourn.files import read_text
 from sojourn.protocols import AgentContext, EnvFamily
 from sojourn.record import checkpoint
-from sojourn.record.checkpoint import LARGEST, Checkpoint
+from sojourn.record.checkpoint import MAX_STATE_BYTES, Checkpoint
 from sojourn.record.run import RunFolder
 from sojourn.rollout.play import Limits
 from sojourn.train import resolve as recipes
@@ -102,7 +102,7 @@ async def load_model(recipe: Recipe, weights: Weights) -> AsyncIterator[LoadedMo
 def _version(checkpoint: Checkpoint) -> int:
     """Returns the version of a checkpoint's weights, 1 if the checkpoint does not say."""
     try:
-        version = json.loads(read_text(checkpoint.path / "state.json", LARGEST))["parts"]["trainer"]["version"]
+        version = json.loads(read_text(checkpoint.path / "state.json", MAX_STATE_BYTES))["parts"]["trainer"]["version"]
     except (OSError, ValueError, LookupError, TypeError):
         return 1
     return version if isinstance(version, int) else 1

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from rich.table import Table
 
 from sojourn.arena.match import TaskResult
-from sojourn.record.intervals import Estimate, Part, Summary, mean, summarise
+from sojourn.intervals import Estimate, mean
+from sojourn.record.summary import Part, Summary, summarise
 from sojourn.terminal.numbers import number
 
 

@@ -38,7 +38,7 @@ async def _evaluate(resolved: Resolved, run: Path | None, expert: bool) -> None:
     from sojourn.display import Display
     from sojourn.errors import RecordError
     from sojourn.record import checkpoint
-    from sojourn.record.intervals import summarise
+    from sojourn.record.summary import summarise
     from sojourn.train.assemble import assemble
     from sojourn.train.evaluate import evaluate as play_panel
     from sojourn.train.evaluate import panel

@@ -14,8 +14,8 @@ from sojourn.errors import ConfigError
 from sojourn.terminal.clean import one_line
 
 if TYPE_CHECKING:
-    from sojourn.record.episodes.episode_row import Entry
-    from sojourn.record.export.chosen import Choice, Chosen
+    from sojourn.record.episodes.episode_row import EpisodeRow
+    from sojourn.record.export.selection import SelectedEpisodes, Selection
     from sojourn.replay import Replayed
 
 MAX_LEFT_OUT = 5  # omissions that are printed
@@ -60,9 +60,9 @@ def _counted(count: int, unit: str) -> str:
     return f"{count} {unit}{'s' * (count != 1)}"
 
 
-def _choice(run: Path, episodes: list[str] | None, where: str, tokens: bool = False) -> Choice:
+def _choice(run: Path, episodes: list[str] | None, where: str, tokens: bool = False) -> Selection:
     from sojourn.record.episodes.store import EpisodeStore
-    from sojourn.record.export.chosen import Choice
+    from sojourn.record.export.selection import Selection
     from sojourn.record.run import RunFolder
     from sojourn.terminal.find import find_episode
 
@@ -70,7 +70,7 @@ def _choice(run: Path, episodes: list[str] | None, where: str, tokens: bool = Fa
         raise ConfigError("--where cannot be combined with named episodes: leave one of them out")
     with EpisodeStore(RunFolder.read(run).path) as store:
         ids = tuple(find_episode(store, name).id for name in episodes or ())
-    return Choice(episodes=ids, where=where, tokens=tokens)
+    return Selection(episodes=ids, where=where, tokens=tokens)
 
 
 def replay(
@@ -82,24 +82,24 @@ def replay(
 ) -> None:
     """Play recorded actions again, and check that the environment answers as it did. The exit code is 1 if it does
     not."""
-    from sojourn.record.export.chosen import Chosen
+    from sojourn.record.export.selection import SelectedEpisodes
     from sojourn.record.run import RunFolder
 
     if bool(episodes) + all + bool(sample) != 1:
         raise ConfigError("choose the episodes to replay by exactly one of: their ids, --sample 20, or --all")
-    with Chosen.of(RunFolder.read(run), _choice(run, episodes, where)) as chosen:
+    with SelectedEpisodes.of(RunFolder.read(run), _choice(run, episodes, where)) as chosen:
         if not event_loop.run(_replay(chosen, sample)):
             raise typer.Exit(1)
 
 
-async def _replay(chosen: Chosen, sample: int) -> bool:
+async def _replay(chosen: SelectedEpisodes, sample: int) -> bool:
     """Replays the chosen episodes, and returns whether at least one was replayed and none differs."""
     from sojourn.replay import Verdict, replay
 
     counts: dict[Verdict, int] = dict.fromkeys(Verdict, 0)
     async for done in replay(chosen.run, chosen.store.read_each(_spread(chosen, sample))):
         counts[done.verdict] += 1
-        if done.verdict is not Verdict.SAME or chosen.choice.episodes:
+        if done.verdict is not Verdict.SAME or chosen.selection.episodes:
             print(one_line(_line(done), 1000), flush=True)
     same, differ, failed = (counts[verdict] for verdict in Verdict)
     if same + differ + failed > 1:
@@ -113,10 +113,10 @@ def _line(done: Replayed) -> str:
 
     if done.verdict is Verdict.SAME:
         return f"{done.episode}: same observations and rewards in {_counted(done.turns, 'turn')}"
-    return f"{done.episode}: {'differs' if done.verdict is Verdict.DIFFERS else 'not replayed'}: {done.said}"
+    return f"{done.episode}: {'differs' if done.verdict is Verdict.DIFFERS else 'not replayed'}: {done.difference}"
 
 
-def _spread(chosen: Chosen, sample: int) -> Iterator[Entry]:
+def _spread(chosen: SelectedEpisodes, sample: int) -> Iterator[EpisodeRow]:
     """Yields all chosen episodes, or `sample` of them, evenly spread."""
     if not sample:
         return chosen.entries()

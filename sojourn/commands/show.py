@@ -68,10 +68,10 @@ def _find(run: Path, query: str, limit: int, json: bool, console: CleanConsole) 
 
 
 def _step(run: Path, stage: str, step: int, json: bool, console: CleanConsole) -> None:
-    from sojourn.record.run_status import standing
+    from sojourn.record.run_status import read_status
     from sojourn.terminal import step as steps
 
-    chosen = stage or standing(run).stage
+    chosen = stage or read_status(run).stage
     if json:
         print(steps.as_json(run, chosen, step))
     else:
@@ -101,11 +101,11 @@ def _vocabulary(run: Path) -> Vocabulary:
     """Returns the vocabulary of the run's model, for run folders without a vocabulary.json."""
     from sojourn.backends.torch.models import loading
     from sojourn.errors import SojournError
-    from sojourn.record.run_status import standing
+    from sojourn.record.run_status import read_status
     from sojourn.render import pieces
     from sojourn.render.text import Codec
 
-    model = standing(run).model
+    model = read_status(run).model
     try:
         return pieces.vocabulary(Codec(loading.tokenizer(model)))
     except SojournError as error:

@@ -1,1 +1,1 @@
-"""What a run leaves behind: its folder, episodes, checkpoints, metrics, intervals and curves."""
+"""The records of a run: its folder, episodes, checkpoints, metrics and summaries of evaluations."""

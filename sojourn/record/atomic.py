@@ -1,5 +1,7 @@
-"""Files that are there whole or not at all, whenever the machine stops; in a folder that its owner alone may read,
-they too are its owner's alone. Elsewhere the umask decides."""
+"""Writes files so that they exist whole or not at all, even if the machine stops.
+
+In a folder that only its owner may read, they get the same mode; elsewhere the umask decides.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,16 @@ from pathlib import Path
 
 from sojourn.errors import RecordError
 
-FOLDER, FILE = 0o700, 0o600  # modes of what its owner alone may read
+FOLDER, FILE = 0o700, 0o600  # modes that let only the owner read
 
 
 def private(folder: Path) -> bool:
-    """Whether only its owner may look into a folder."""
+    """Returns whether only its owner may read a folder."""
     return not folder.stat().st_mode & 0o077
 
 
 def make_private(folder: Path) -> None:
-    """Lets only its owner read a folder and all that is in it."""
+    """Lets only its owner read a folder and everything in it."""
     for path in (folder, *folder.rglob("*")):
         if not path.is_symlink():
             path.chmod(FOLDER if path.is_dir() else FILE)
@@ -27,24 +29,24 @@ def make_private(folder: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Says in one sentence what the system has against writing `path`."""
+    """Turns an error of the system that prevents writing `path` into a RecordError."""
     try:
         yield
     except Exception as error:
-        # safetensors gives what the system said as text only
+        # safetensors gives errors of the system as text only
         if not isinstance(error, OSError) and "(os error " not in str(error):
             raise
         reason = getattr(error, "strerror", None) or error
         raise RecordError(
-            f"{path} cannot be written ({reason}): what was there before is whole; make room or give leave to write "
-            "there, then go on"
+            f"{path} cannot be written ({reason}): what was there before is unchanged; free space or allow writing "
+            "there, then try again"
         ) from error
 
 
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Lets `write` make a temporary file beside `path`, and moves it there once it is on the disk.
+    """Calls `write` with the path of a temporary file, and moves that to `path` once it is on the disk.
 
-    Raises RecordError where the system refuses, with `path` as it was. In a private folder the file is private.
+    Raises RecordError if the system refuses, with `path` unchanged. In a private folder the file is private.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with writing(path):
@@ -65,7 +67,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Waits until a file, or the list of names of a folder, is on the disk."""
+    """Waits until a file, or the list of files of a folder, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Content-addressed files: images and other bytes that records name by digest."""
+"""Stores images and other bytes in files that are named by the digest of their content."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from sojourn.errors import RecordError
 from sojourn.files import read_bytes
 from sojourn.record.atomic import write_bytes, writing
 
-LARGEST = 1 << 30  # bytes of one blob
+MAX_BLOB_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
 class Blobs:
-    """A folder in which every file is named by the sha256 digest of what is in it."""
+    """A folder in which every file is named by the SHA-256 of its content."""
 
     folder: Path
 
     def put(self, data: bytes) -> str:
-        """Keeps the bytes, once however often they are given, and returns their digest."""
+        """Stores the bytes, unless they are stored already, and returns their digest."""
         digest = hashlib.sha256(data).hexdigest()
         path = self.path(digest)
         if not path.exists():
@@ -32,7 +32,7 @@ class Blobs:
         return digest
 
     def keep(self, named: Mapping[str, bytes]) -> None:
-        """Keeps what a world named; raises RecordError where a name is not the digest, as no record would find it."""
+        """Stores the blobs of a world by their names; raises RecordError if a name is not the digest of its bytes."""
         for name, data in named.items():
             if not isinstance(data, bytes | bytearray | memoryview):
                 raise RecordError(
@@ -51,15 +51,15 @@ class Blobs:
         if not path.exists():
             raise RecordError(f"blob {digest} is not in {self.folder}: copy the run's blobs folder with the run")
         try:
-            data = read_bytes(path, LARGEST)
+            data = read_bytes(path, MAX_BLOB_BYTES)
         except OSError as error:
             raise RecordError(f"{path} cannot be read ({error.strerror}): restore it from a copy") from error
         if hashlib.sha256(data).hexdigest() != digest:
-            raise RecordError(f"{path} does not hold what its name says: the file is damaged, restore it from a copy")
+            raise RecordError(f"the content of {path} has another digest: the file is damaged, restore it from a copy")
         return data
 
     def path(self, digest: str) -> Path:
-        """Where the bytes of a digest lie; nothing but a digest is accepted, so no path leads out of the folder."""
+        """Returns the path of a blob; only a digest is accepted, so that no path leads out of the folder."""
         if not re.fullmatch(r"[0-9a-f]{64}", digest):
             raise RecordError(f"blob {digest!r} cannot be found: a blob is named by 64 hexadecimal digits")
         return self.folder / digest

@@ -1,9 +1,8 @@
-"""Checkpoints: a folder per step that is there complete or not at all; JSON, arrays and what the backend writes.
+"""Saves and loads checkpoints: one folder per step, written whole or not at all, of JSON, arrays and backend files.
 
-A manifest holds the length and the CRC-32 of every file, so one that was damaged later is known before it is used.
-
-Nothing is pickled. The last `keep` are kept, and those that are marked. Names carry a step that only grows, so a run
-of several stages counts its steps through.
+A manifest holds the length and the CRC-32 of every file, so that later damage is found before a checkpoint is used.
+Nothing is pickled. The last `keep` checkpoints are kept, and those that are marked. Steps are counted over all stages
+of a run, so that the names of its checkpoints only grow.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from sojourn.record.atomic import FILE, make_private, private, sync, sync_tree, 
 from sojourn.record.episodes.step_file import UNREADABLE
 
 ARRAY = "__array__"
-LARGEST = 1 << 30  # bytes of a state, arrays aside
+MAX_STATE_BYTES = 1 << 30  # of a state without its arrays
 MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a manifest may raise
 State = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint on disk; `weights` is the folder that the backend wrote."""
+    """A checkpoint on disk; `weights` is the folder that the backend wrote."""
 
     path: Path
     step: int
@@ -48,9 +47,9 @@ class Checkpoint:
         return (self.path / "marked").exists()
 
     def state(self) -> dict[str, Any]:
-        """The state that was saved; tuples come back as lists."""
+        """Returns the state that was saved; tuples come back as lists."""
         try:
-            data = json.loads(read_text(self.path / "state.json", LARGEST))
+            data = json.loads(read_text(self.path / "state.json", MAX_STATE_BYTES))
             if not isinstance(data, dict):
                 raise TypeError(f"state.json holds {data!r:.40}, not an object")
             with open_regular(self.path / "state.npz") as file, np.load(file, allow_pickle=False) as arrays:
@@ -59,7 +58,7 @@ class Checkpoint:
             raise self._damaged(f"its state cannot be read: {error}") from error
 
     def verify(self) -> None:
-        """Reads every file once; raises RecordError where one is missing or is not what was written."""
+        """Reads every file once; raises RecordError if one is missing or changed."""
         if not _complete(self.path):
             raise self._damaged("a file is missing or has another length")
         try:
@@ -68,23 +67,24 @@ class Checkpoint:
         except MALFORMED as error:
             raise self._damaged(str(error)) from error
         if changed:
-            raise self._damaged(f"{changed[0]} is not what was written")
+            raise self._damaged(f"{changed[0]} has another checksum than when it was written")
         self.state()
 
     def _damaged(self, why: str) -> RecordError:
         return RecordError(f"{self.path} is damaged ({why}): restore it from a copy, or delete it to go on without it")
 
     def mark(self) -> None:
-        """Keeps this checkpoint however many follow."""
+        """Marks this checkpoint, so that it is never pruned."""
         (self.path / "marked").touch(FILE)
 
 
 def save(
     folder: str | Path, step: int, write: Callable[[Path], None], state: State, *, keep: int = 2, mark: bool = False
 ) -> Checkpoint:
-    """Writes a checkpoint; `write` is given the folder for the weights. It counts only once all of it is on the disk.
+    """Writes a checkpoint, whose weights `write` puts into the folder that it is given.
 
-    `state` may nest mappings, sequences, numbers, text, None and numpy arrays. Marked ones do not count in `keep`.
+    The checkpoint appears only once all of it is on the disk. `state` may nest mappings, sequences, numbers, text, None
+    and numpy arrays. Marked checkpoints do not count towards `keep`.
     """
     target = Path(folder) / f"step-{step:06d}"
     temporary = target.with_name(f".{target.name}.new")
@@ -114,9 +114,9 @@ def save(
 
 
 def checkpoints(folder: str | Path) -> list[Checkpoint]:
-    """The complete checkpoints of a folder, oldest first: by the lengths of their files, which are not read."""
-    found = {candidate.step: candidate for candidate in _candidates(Path(folder)) if _complete(candidate.path)}
-    return list(found.values())
+    """Returns the complete checkpoints of a folder, oldest first; only the lengths of their files are checked."""
+    by_step = {candidate.step: candidate for candidate in _candidates(Path(folder)) if _complete(candidate.path)}
+    return list(by_step.values())
 
 
 def warn(sentence: str) -> None:
@@ -124,10 +124,10 @@ def warn(sentence: str) -> None:
 
 
 def latest(folder: str | Path, tell: Callable[[str], None] = warn) -> Checkpoint | None:
-    """The newest checkpoint that `verify` finds whole; of each newer one that is damaged `tell` is given a sentence.
+    """Returns the newest checkpoint that `verify` accepts, None if there are none at all.
 
-    None where there is none at all. Raises RecordError where there are only damaged ones: to start again over the
-    records of such a run is for its owner to decide.
+    `tell` gets a sentence for each newer one that is damaged. Raises RecordError if all are damaged, since only the
+    owner of a run may decide to start it again over its records.
     """
     damaged: list[tuple[Checkpoint, RecordError]] = []
     candidates = _candidates(Path(folder))
@@ -138,15 +138,15 @@ def latest(folder: str | Path, tell: Callable[[str], None] = warn) -> Checkpoint
         except RecordError as error:
             if candidate.path.exists():
                 damaged.append((candidate, error))
-            else:  # a run that goes on has dropped it, for a newer one
+            else:  # a running run has replaced it by a newer one meanwhile
                 candidates = [c for c in _candidates(Path(folder)) if c.step > candidate.step] or candidates
         else:
             for newer, error in damaged:
                 if newer.step < candidate.step:
-                    continue  # a run that goes on has saved this one meanwhile
+                    continue  # a running run has saved this one meanwhile
                 steps = newer.step - candidate.step
                 lost = f"{steps} step{'s' * (steps != 1)} earlier"
-                tell(f"{error}; now {candidate.path.name} is used in its place, {lost}")
+                tell(f"{error}; {candidate.path.name} is used instead, {lost}")
             return candidate
     if damaged:
         raise damaged[0][1]
@@ -161,15 +161,18 @@ def truncate(folder: str | Path, step: int) -> None:
 
 
 def _candidates(folder: Path) -> list[Checkpoint]:
-    """What looks like a checkpoint, oldest first; .step-N.old, left where a replacement was cut off, before step-N."""
+    """Returns what has the name of a checkpoint, oldest first.
+
+    An interrupted replacement leaves `.step-N.old`, which comes before `step-N`.
+    """
     if folder.exists() and not folder.is_dir():
         raise RecordError(f"{folder} is a file, not a folder of checkpoints: move it away")
-    found: list[Checkpoint] = []
+    candidates: list[Checkpoint] = []
     for path in folder.glob("*step-*"):
         match = re.fullmatch(r"\.step-(\d+)\.old|step-(\d+)", path.name)
         if match:
-            found.append(Checkpoint(path, int(match[1] or match[2])))
-    return sorted(found, key=lambda candidate: (candidate.step, candidate.path.name))
+            candidates.append(Checkpoint(path, int(match[1] or match[2])))
+    return sorted(candidates, key=lambda candidate: (candidate.step, candidate.path.name))
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -199,14 +202,14 @@ def _crc32(path: Path) -> int:
 
 
 def _prune(folder: Path, step: int, keep: int) -> None:
-    """Keeps the last ones up to `step`: what lies beyond was skipped as damaged when the run was resumed."""
+    """Removes all but the last unmarked checkpoints up to `step`; later ones were skipped as damaged at a resume."""
     unmarked = [c for c in checkpoints(folder) if not c.marked and c.step <= step]
     for checkpoint in unmarked[: max(len(unmarked) - keep, 0)]:
         _remove(checkpoint.path)
 
 
 def _remove(path: Path) -> None:
-    """At once for whoever looks for checkpoints meanwhile; what a cut-off leaves is cleared at the next save."""
+    """Removes a checkpoint at once for its readers; what an interruption leaves is removed by the next save."""
     gone = path.with_name(f".{path.name}.gone")
     os.rename(path, gone)
     shutil.rmtree(gone)
@@ -220,7 +223,7 @@ def _write_state(folder: Path, state: State) -> None:
 
 
 def _pack(value: Any, arrays: dict[str, np.ndarray[Any, Any]], where: str) -> Any:
-    """The value as JSON, with its arrays moved to `arrays` and their names left in their places."""
+    """Returns the value as JSON, in which names stand for its arrays, which are moved to `arrays`."""
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
             raise RecordError(f"{where} is an array of objects: a checkpoint holds arrays of numbers, booleans or text")

@@ -1,7 +1,7 @@
-"""Where the numbers of a run go: metrics.jsonl always, and trackers on request. Metrics observe, they never steer.
+"""Writes the metrics of a run: to metrics.jsonl always, and to trackers on request. Metrics observe, they never steer.
 
-A sink is what `write` and `close` make it; the dataclasses are configs, and calling one opens it, so a missing package
-is reported before the first step. Trackers see `<stage>/<name>`, since the steps of each stage start at 0.
+The dataclasses are configs of sinks; `bind` opens one before the first step, so that a missing package is reported
+early. Trackers get names of the form `<stage>/<name>`, since the steps of each stage start at 0.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from sojourn.files import descriptor, open_regular
 from sojourn.protocols import Sink
 from sojourn.record.atomic import writing
 
-LONGEST = 1 << 20  # bytes of a line; those that are written have some thousands
-MOST = 1 << 26  # bytes that are searched for the last line
+MAX_LINE_BYTES = 1 << 20  # of a line; real lines have some thousands
+MAX_TAIL_BYTES = 1 << 26  # at the end of a file, in which its last line is searched
 TRACKING = "pip install sojourn[tracking]"
 
 
@@ -33,9 +33,9 @@ class Line(NamedTuple):
 
 
 class Jsonl:
-    """One JSON object per line: step, stage, and the values by name. Every line is on its way to the disk at once.
+    """Writes one JSON object per line, with step, stage and the values by name, and flushes each line.
 
-    What is not a finite number is written as null and read back as nan.
+    Numbers that are not finite are written as null and read back as NaN.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -52,7 +52,7 @@ class Jsonl:
             self._file.flush()
 
     def truncate(self, step: int, stage: str | None = None) -> None:
-        """Drops the first line at or after `step` (of `stage`, where given) and all that follow it, to resume there."""
+        """Removes the first line at or after `step` (of `stage`, if given) and all that follow, for a resumed run."""
         with writing(self.path):
             self._file.close()
             _cut(self.path, step, stage)
@@ -64,7 +64,7 @@ class Jsonl:
 
 
 def read(path: str | Path) -> Iterator[Line]:
-    """The lines of a metrics.jsonl; a half-written last line is left out, and so is one that is damaged."""
+    """Yields the lines of a metrics.jsonl, except those that are damaged and a half-written last one."""
     path = Path(path)
     if not path.exists():
         return
@@ -79,7 +79,7 @@ def read(path: str | Path) -> Iterator[Line]:
 
 
 def last(path: str | Path) -> Line | None:
-    """The last whole line of a metrics.jsonl, without reading those before it."""
+    """Returns the last whole line of a metrics.jsonl, without reading all lines before it."""
     path = Path(path)
     if not path.exists():
         return None
@@ -91,7 +91,7 @@ def last(path: str | Path) -> Line | None:
                 lines = file.read(taken).splitlines(keepends=True)
                 whole = lines if taken >= size else lines[1:]
                 found = [line for raw in whole if (line := _parse(raw)) is not None]
-                if found or taken >= min(size, MOST):
+                if found or taken >= min(size, MAX_TAIL_BYTES):
                     return found[-1] if found else None
                 taken *= 8
     except OSError as error:
@@ -99,7 +99,7 @@ def last(path: str | Path) -> Line | None:
 
 
 class Sinks:
-    """Writes to several sinks."""
+    """A sink that writes to several others."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self.sinks = tuple(sinks)
@@ -115,7 +115,7 @@ class Sinks:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorBoard:
-    """Event files for `tensorboard --logdir`, in `folder` inside the run folder. A resumed run adds a second file."""
+    """Writes event files for `tensorboard --logdir` to `folder` in the run folder; a resumed run adds a second file."""
 
     folder: Annotated[str, SOME] = "tensorboard"
 
@@ -133,7 +133,7 @@ class TensorBoard:
 
 @dataclass(frozen=True, kw_only=True)
 class Wandb:
-    """Weights & Biases. "auto" is online where this machine is logged in, else offline, in the run folder."""
+    """Logs to Weights & Biases; with "auto", online if this machine is logged in, else offline in the run folder."""
 
     project: Annotated[str, SOME] = "sojourn"
     mode: Literal["auto", "online", "offline"] = "auto"
@@ -161,7 +161,7 @@ class Wandb:
 
 @dataclass(frozen=True, kw_only=True)
 class Trackio:
-    """Trackio keeps its runs in one folder per user (TRACKIO_DIR), or in the Hugging Face Space named `space`."""
+    """Logs to Trackio, in one folder per user (TRACKIO_DIR) or in the Hugging Face Space named `space`."""
 
     project: Annotated[str, SOME] = "sojourn"
     space: str = ""
@@ -196,7 +196,7 @@ class _TensorBoard:
 
 
 class _Wandb:
-    """Steps of W&B must grow over the whole run, so each stage brings its own step as a metric."""
+    """Logs the step of each stage as a metric of its own, since W&B's steps must grow over the whole run."""
 
     def __init__(self, run: Any) -> None:
         self._run = run
@@ -223,22 +223,22 @@ class _Trackio:
         self._run.finish()
 
 
-def unread(path: Path, read: int) -> int:
-    """How many lines of a file are left, where `read` of them could be read."""
+def count_unread(path: Path, read: int) -> int:
+    """Returns how many lines of a file could not be read, if `read` of them could."""
     with open_regular(path) as file:
         return sum(1 for _ in _raw_lines(file)) - read
 
 
 def _raw_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file; of one that is longer than any we write only the beginning, without its end."""
-    while raw := file.readline(LONGEST):
+    """Yields the lines of a file; of a line that is longer than `MAX_LINE_BYTES` only the beginning."""
+    while raw := file.readline(MAX_LINE_BYTES):
         yield raw
-        while len(raw) == LONGEST and not raw.endswith(b"\n"):
-            raw = file.readline(LONGEST)
+        while len(raw) == MAX_LINE_BYTES and not raw.endswith(b"\n"):
+            raw = file.readline(MAX_LINE_BYTES)
 
 
 def _parse(raw: bytes) -> Line | None:
-    if not raw.endswith(b"\n") or len(raw) >= LONGEST:
+    if not raw.endswith(b"\n") or len(raw) >= MAX_LINE_BYTES:
         return None
     try:
         data = json.loads(raw)
@@ -249,7 +249,7 @@ def _parse(raw: bytes) -> Line | None:
 
 
 def _cut(path: Path, step: int, stage: str | None) -> None:
-    """Drops the first line at or after the step, and all that follow it."""
+    """Removes the first line at or after the step, and all that follow it."""
     with _to_change(path) as file:
         while raw := file.readline():
             line = _parse(raw)
@@ -260,13 +260,13 @@ def _cut(path: Path, step: int, stage: str | None) -> None:
 
 
 def _end_line(path: Path) -> None:
-    """Cuts off a half-written last line, so that the next one starts on its own."""
+    """Cuts off a half-written last line, so that the next one starts a new line."""
     if not path.exists():
         return
     with _to_change(path) as file:
         end = file.seek(0, os.SEEK_END)
         while end:  # block by block from the end, as the file may be of any size
-            begin = max(end - LONGEST, 0)
+            begin = max(end - MAX_LINE_BYTES, 0)
             file.seek(begin)
             at = file.read(end - begin).rfind(b"\n")
             if at >= 0:

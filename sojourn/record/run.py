@@ -1,7 +1,7 @@
-"""The folder of one run: config, versions, seeds, metrics, episodes, blobs, checkpoints; one writer at a time.
+"""Makes and opens the folder of a run: config, versions, seeds, metrics, episodes, blobs, checkpoints.
 
-What a run saw and said is its owner's alone: the folder is made so that no other user may look into it, and what is
-written there later likewise. Whoever gives the folder another mode afterwards keeps that: it is not changed again.
+One process writes at a time. Only its owner may read the folder and what is written there later; if the owner changes
+the mode of the folder, it stays so.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from sojourn.files import descriptor as opened
 from sojourn.files import read_bytes, read_text
 from sojourn.record.atomic import FOLDER, make_private, sync_tree, write_bytes
 from sojourn.record.blobs import Blobs
-from sojourn.record.intervals import Summary
 from sojourn.record.source import revision, source_of
+from sojourn.record.summary import Summary
 from sojourn.secrets import masked, masked_table
 
 PACKAGES = (
@@ -50,24 +50,24 @@ PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """What a run's numbers depend on beside its config: our code, Python, the machine, and the packages that are
-    installed; and when it began."""
+    """Returns the versions of our code, Python and the installed packages, the machine, and the time: what a run's
+    results depend on beside its config."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    found = {"sojourn": sojourn.__version__, **revision(), "python": platform.python_version()}
-    found |= {"machine": platform.platform(), "began": now, **plugins.distributions()}
-    found |= {f"source of {folder.name}": source_of(folder) for folder in plugins.folders() if folder.is_dir()}
+    known = {"sojourn": sojourn.__version__, **revision(), "python": platform.python_version()}
+    known |= {"machine": platform.platform(), "began": now, **plugins.distributions()}
+    known |= {f"source of {folder.name}": source_of(folder) for folder in plugins.folders() if folder.is_dir()}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            known[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return known
 
 
 class RunFolder:
-    """An open run folder. Made by `create`, `open` or `read`; only `read` does not lock it.
+    """An open run folder, made by `create`, `open` or `read`, of which only `read` does not lock it.
 
-    The lock is `flock` on the file `lock`: the system frees it when the process ends, however it ends.
+    The lock is `flock` on the file `lock`, which the system releases however the process ends.
     """
 
     def __init__(self, path: Path, lock: int | None) -> None:
@@ -83,12 +83,12 @@ class RunFolder:
         seeds: Mapping[str, int] | None = None,
         versions: Mapping[str, str] | None = None,
     ) -> RunFolder:
-        """Makes the folder, complete or not at all, and locks it; `config` is the resolved configuration as TOML."""
+        """Creates the folder, whole or not at all, and locks it; `config` is the resolved configuration as TOML."""
         path = Path(path)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise RecordError(f"{path} exists and is not empty: resume it, or give the run another folder")
-        told = _parse(config, path / "config.toml")
-        config = config if masked_table(told) == told else tomli_w.dumps(masked_table(told))
+        table = _parse(config, path / "config.toml")
+        config = config if masked_table(table) == table else tomli_w.dumps(masked_table(table))
         temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
         lock = None
         try:
@@ -108,24 +108,24 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
-        """Opens an existing folder to go on writing; refuses one whose config was edited since the run began."""
-        found = cls.read(path)
-        begun = found.versions.get("config")
-        if begun is not None and begun != _digest(found._config_text()):
+        """Opens an existing folder to continue the run; raises RecordError if its config was edited meanwhile."""
+        folder = cls.read(path)
+        recorded = folder.versions.get("config")
+        if recorded is not None and recorded != _digest(folder._config_text()):
             raise RecordError(
-                f"{found.path / 'config.toml'} was edited since the run began: put it back as it was, or start a new "
+                f"{folder.path / 'config.toml'} was edited since the run began: put it back as it was, or start a new "
                 "run from it"
             )
-        return cls(found.path, _lock(found.path))
+        return cls(folder.path, _lock(folder.path))
 
     @classmethod
     def read(cls, path: str | Path) -> RunFolder:
-        """Opens an existing folder to look, also while another process writes."""
+        """Opens an existing folder to read it, also while another process writes."""
         return cls(_existing(path), None)
 
     @staticmethod
     def next(name: str, parent: str | Path = "runs") -> Path:
-        """The first unused `<parent>/<name>-<date>-<n>`; nothing is made."""
+        """Returns the first unused path `<parent>/<name>-<date>-<n>`, without creating it."""
         stem = f"{name}-{datetime.date.today().isoformat()}-"
         used = [p.name.removeprefix(stem) for p in Path(parent).glob(f"{stem}*")]
         number = 1 + max((int(n) for n in used if n.isdigit()), default=0)
@@ -145,18 +145,18 @@ class RunFolder:
         """The file config.toml for whoever reads it, without keys; also one that is damaged."""
         text = read_bytes(self.path / "config.toml", 4 * MAX_CHARACTERS).decode(errors="replace")
         with contextlib.suppress(RecordError):
-            found = _parse(text, self.path / "config.toml")
-            return text if masked_table(found) == found else tomli_w.dumps(masked_table(found))
+            table = _parse(text, self.path / "config.toml")
+            return text if masked_table(table) == table else tomli_w.dumps(masked_table(table))
         return masked(text)
 
     @property
     def versions(self) -> dict[str, str]:
-        """What was installed as the run began, and under `config` the SHA-256 of its config.toml."""
+        """Returns what `versions` gave when the run began, and under `config` the SHA-256 of its config.toml."""
         return self._table("versions.json")
 
     @property
     def models(self) -> dict[str, str]:
-        """Which weights were loaded, by the role of each model: commit, version or digest."""
+        """Returns the commit, version or digest of the weights that were loaded, by the role of each model."""
         return self._table("models.json")
 
     @property
@@ -186,10 +186,10 @@ class RunFolder:
             raise RecordError(f"{path} is not JSON ({error}): it is damaged, restore it from a copy") from error
 
     def _table(self, name: str) -> dict[str, Any]:
-        found = self.read_json(name, {})
-        if not isinstance(found, dict):
-            raise RecordError(f"{self.path / name} holds {found!r:.40}, not an object: restore it from a copy")
-        return found
+        value = self.read_json(name, {})
+        if not isinstance(value, dict):
+            raise RecordError(f"{self.path / name} holds {value!r:.40}, not an object: restore it from a copy")
+        return value
 
     def _config_text(self) -> str:
         path = self.path / "config.toml"
@@ -199,23 +199,23 @@ class RunFolder:
             raise RecordError(f"{path} cannot be read ({error}): restore it from a copy") from error
 
     def add_evaluation(self, name: str, stage: str, step: int, summary: Summary) -> None:
-        """Adds to evaluations.json; the same name, stage and step replaces what was there."""
+        """Adds to evaluations.json; an evaluation with the same name, stage and step is replaced."""
         key = {"name": name, "stage": stage, "step": step}
         kept = [e for e in self.evaluations() if {k: e[k] for k in key} != key]
         self.write_json("evaluations.json", [*kept, {**key, "summary": summary.to_json()}])
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """The evaluations so far, oldest first: name, stage, step, and a summary for `Summary.from_json`."""
-        found = self.read_json("evaluations.json", [])
-        if not isinstance(found, list) or not all(map(_is_evaluation, found)):
+        """Returns the evaluations so far, oldest first: name, stage, step, and a summary for `Summary.from_json`."""
+        evaluations = self.read_json("evaluations.json", [])
+        if not isinstance(evaluations, list) or not all(map(_is_evaluation, evaluations)):
             raise RecordError(
                 f"{self.path / 'evaluations.json'} holds something else than evaluations (name, stage, step, summary): "
                 "it is damaged, restore it from a copy or delete it"
             )
-        return found
+        return evaluations
 
     def discard(self) -> None:
-        """Removes the folder and all that is in it."""
+        """Deletes the folder."""
         self._must_write()
         shutil.rmtree(self.path)
 
@@ -254,7 +254,7 @@ def _digest(config: str) -> str:
 def _is_evaluation(value: Any) -> bool:
     try:
         success = Summary.from_json(value["summary"]).overall.success
-        texts = (value["name"], value["stage"], success.percent)  # as text, which only numbers have
+        texts = (value["name"], value["stage"], success.percent)  # `percent` raises for what is no number
         return all(isinstance(text, str) for text in texts) and isinstance(value["step"], int)
     except (KeyError, TypeError, ValueError, AttributeError):
         return False
@@ -293,7 +293,7 @@ def _lock(folder: Path) -> int:
 
 
 def _take(descriptor: int) -> None:
-    """Takes the lock; whoever only looks whether a run goes on (`standing.locked`) holds it for a moment."""
+    """Takes the lock; it retries, since `run_status.locked` holds it for a moment to see whether a run is active."""
     for _ in range(30):
         try:
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

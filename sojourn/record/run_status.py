@@ -1,23 +1,25 @@
-"""How a run stands: what it is, whether it runs, how far it came and what its evaluations said."""
+"""Reads the status of a run: what it is, whether it is running, how far it came and what its evaluations gave."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sojourn.errors import RecordError
 from sojourn.files import descriptor as opened
+from sojourn.intervals import Estimate, wilson
 from sojourn.record import metrics
-from sojourn.record.intervals import Estimate, Summary, wilson
 from sojourn.record.run import RunFolder
+from sojourn.record.summary import Summary
 
-PASSED_OVER = "passed_over.json"  # sentences on damaged checkpoints, in whose place older ones were gone on from
-FAILURE = "failure.json"  # why a run ended that could not go on
+Value = TypeVar("Value")
+SKIPPED_CHECKPOINTS = "passed_over.json"  # a sentence for each damaged checkpoint that a resumed run skipped
+FAILURE = "failure.json"  # why a run failed
 
 
 class State(StrEnum):
@@ -25,21 +27,20 @@ class State(StrEnum):
     FINISHED = "finished"
     STOPPED = "stopped"  # by a person or the system; it can be resumed
     FAILED = "failed"
-    DAMAGED = "damaged"  # what it is cannot be read
+    DAMAGED = "damaged"  # its config cannot be read
 
 
 class Evaluated(NamedTuple):
-    """An evaluation of a run."""
-
     name: str
     summary: Summary
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """`step` steps of the `steps` of `stage` are done, `done` of `total` in all; `success` is of the last step.
+class RunStatus:
+    """The status of a run: `step` of the `steps` of `stage` are done, and `done` of `total` over all stages.
 
-    `missing` says in sentences which parts of the folder cannot be read, `cause` why the run failed.
+    `success` is that of the last step. `missing` has a sentence for each part of the folder that cannot be read, and
+    `cause` says why the run failed.
     """
 
     path: Path
@@ -66,60 +67,54 @@ class Standing:
 
 
 def run_folders(folders: Sequence[Path]) -> list[Path]:
-    """The runs under some folders, each a run or a folder of runs; those that changed last come last."""
+    """Returns the runs in some folders, each a run or a folder of runs, with the last changed at the end."""
     paths: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
             raise RecordError(f"no folder '{folder}': train something first, or name the folder that holds your runs")
-        held = [path for path in folder.iterdir() if not path.name.startswith(".")]  # hidden: one that is being made
-        paths += [folder] if _is_run(folder) else filter(_is_run, held)
+        inside = [path for path in folder.iterdir() if not path.name.startswith(".")]  # hidden: one that is being made
+        paths += [folder] if _is_run(folder) else filter(_is_run, inside)
     return sorted(dict.fromkeys(paths), key=_changed)
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether it holds a run, also one that lost its config."""
+    """Returns whether a folder holds a run, including one that lost its config."""
     return any((folder / name).is_file() for name in ("config.toml", "metrics.jsonl", "episodes.sqlite"))
 
 
-def standing(path: Path) -> Standing:
-    """How a run stands; what of its folder is damaged is said in `missing`, and is no error."""
+def read_status(path: Path) -> RunStatus:
+    """Returns the status of a run; damage to its folder is reported in `missing` and raises nothing."""
     missing: list[str] = []
+
+    def readable(read: Callable[[], Value], default: Value) -> Value:
+        try:
+            return read()
+        except RecordError as error:
+            missing.append(str(error))
+            return default
+
     try:
         run = RunFolder.read(path)
     except RecordError as error:
-        return Standing(path=path, state=State.DAMAGED, changed=_changed(path), missing=(str(error),))
-    config: dict[str, Any] = {}
-    try:
-        config = run.config
-    except RecordError as error:
-        missing.append(str(error))
-    found: list[Evaluated] = []
-    last = None
-    try:
-        found = [Evaluated(e["name"], Summary.from_json(e["summary"])) for e in run.evaluations()]
-    except RecordError as error:
-        missing.append(str(error))
-    try:
-        last = metrics.last(path / "metrics.jsonl")
-    except RecordError as error:
-        missing.append(str(error))
+        return RunStatus(path=path, state=State.DAMAGED, changed=_changed(path), missing=(str(error),))
+    config = readable(lambda: run.config, {})
+    evaluations = readable(
+        lambda: [Evaluated(e["name"], Summary.from_json(e["summary"])) for e in run.evaluations()], []
+    )
+    last = readable(lambda: metrics.last(path / "metrics.jsonl"), None)
+    cause = str(_table(readable(lambda: run.read_json(FAILURE, {}), {})).get("cause", ""))
+    missing += _skipped_checkpoints(run)
     stages = [(str(s.get("name", "")), _count(s.get("steps"))) for s in _tables(config.get("stages"))]
-    cause = ""
-    try:
-        cause = str(_table(run.read_json(FAILURE, {})).get("cause", ""))
-    except RecordError as error:
-        missing.append(str(error))
-    over = bool(stages or found) and {name for name, _ in stages} <= {evaluation.name for evaluation in found}
-    missing += _passed_over(run)
+    evaluated = {evaluation.name for evaluation in evaluations}
     if locked(path):
         state = State.RUNNING
     elif missing and not config:
         state = State.DAMAGED
-    elif over:
+    elif (stages or evaluated) and evaluated.issuperset(name for name, _ in stages):
         state = State.FINISHED
     else:
         state = State.FAILED if cause else State.STOPPED
-    return Standing(
+    return RunStatus(
         path=path,
         state=state,
         recipe=str(config.get("name", "")),
@@ -129,24 +124,27 @@ def standing(path: Path) -> Standing:
         seed=config.get("seed"),
         **_progress(stages, last),
         success=_success(last),
-        evaluations=tuple(found),
+        evaluations=tuple(evaluations),
         changed=_changed(path),
         cause=cause if state is State.FAILED else "",
         missing=tuple(missing),
     )
 
 
-def _passed_over(run: RunFolder) -> list[str]:
-    """What was lost where the run was resumed; the sentence of the file itself where it cannot be read."""
+def _skipped_checkpoints(run: RunFolder) -> list[str]:
+    """Returns a sentence for each checkpoint that was skipped, or for the file of them if it cannot be read."""
     try:
-        found = run.read_json(PASSED_OVER, [])
+        sentences = run.read_json(SKIPPED_CHECKPOINTS, [])
     except RecordError as error:
         return [str(error)]
-    return [f"resumed: {sentence}" for sentence in found] if isinstance(found, list) else []
+    return [f"resumed: {sentence}" for sentence in sentences] if isinstance(sentences, list) else []
 
 
 def locked(folder: Path) -> bool:
-    """Whether a process holds the run's lock, and so writes to it: a finger on the lock, which writers wait for."""
+    """Returns whether a process holds the run's lock, and so writes to it.
+
+    It takes the lock for a moment; a writer that starts just then waits for it.
+    """
     try:
         descriptor = opened(folder / "lock")
     except OSError:
@@ -163,7 +161,7 @@ def locked(folder: Path) -> bool:
 
 
 def _progress(stages: Sequence[tuple[str, int]], last: metrics.Line | None) -> dict[str, Any]:
-    """Where the run is, as fields of a Standing."""
+    """Returns the fields of a `RunStatus` that say how far the run is."""
     total = sum(steps for _, steps in stages)
     if last is None:
         return {"stage": stages[0][0] if stages else "", "steps": stages[0][1] if stages else 0, "total": total}
@@ -175,7 +173,7 @@ def _progress(stages: Sequence[tuple[str, int]], last: metrics.Line | None) -> d
 
 
 def _success(last: metrics.Line | None) -> Estimate | None:
-    """The last step's rate, whose episodes are taken for independent; None for demonstrations."""
+    """Returns the success rate of the last step, its episodes taken as independent; None for demonstrations."""
     rate = None if last is None else last.values.get("success")
     if last is None or rate is None:
         return None
@@ -184,8 +182,7 @@ def _success(last: metrics.Line | None) -> Estimate | None:
 
 
 def _worlds(env: Mapping[str, Any]) -> Iterator[str]:
-    held = _tables(env.get("worlds"))
-    for world in held or [env]:
+    for world in _tables(env.get("worlds")) or [env]:
         if name := str(world.get("name", "")):
             yield name
 
@@ -207,7 +204,7 @@ def _count(value: Any) -> int:
 
 
 def _changed(path: Path) -> float:
-    """When something was last measured in the run."""
+    """Returns when the run last wrote a metric, an evaluation or its config, in seconds since the epoch."""
     times = []
     for name in ("metrics.jsonl", "evaluations.json", "config.toml"):
         try:

@@ -1,4 +1,4 @@
-"""Which code made a run: a digest of the installed source, and the commit where it is a checkout."""
+"""Identifies the code that makes a run: a digest of the installed source, and the commit if it is a checkout."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ SUFFIXES = frozenset({".py", ".c", ".json", ".js", ".css", ".html"})
 
 @cache
 def revision() -> dict[str, str]:
-    """`source`, a digest of the package's files, and in a checkout `commit`, with "+changed" where files differ from
-    it."""
+    """Returns `source`, a digest of the package's files, and in a checkout `commit`.
+
+    The commit ends in "+changed" if files differ from it.
+    """
     package = Path(sojourn.__file__).parent
-    found = {"source": source_of(package)}
+    identity = {"source": source_of(package)}
     commit = _git(package, "rev-parse", "HEAD")
     tracked = _git(package, "ls-files", "--error-unmatch", "__init__.py")
     if commit and tracked:  # a package that is installed inside another project's checkout has no commit of its own
-        found["commit"] = commit + ("+changed" if _git(package, "status", "--porcelain", "--", ".") else "")
-    return found
+        identity["commit"] = commit + ("+changed" if _git(package, "status", "--porcelain", "--", ".") else "")
+    return identity
 
 
 @cache
 def source_of(package: Path) -> str:
-    """The digest of the files of a package."""
+    """Returns the digest of the files of a package."""
     return digest_of(sorted(path for path in package.rglob("*") if path.suffix in SUFFIXES and path.is_file()), package)
 
 
 def digest_of(files: Iterable[Path], folder: Path) -> str:
-    """The SHA-256 of the names and the SHA-256 of the files of a folder, in the given order."""
+    """Returns the SHA-256 of the names and digests of some files of a folder, in the given order."""
     lines = [f"{path.relative_to(folder).as_posix()} {digest_of_file(path)}\n" for path in files]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -44,7 +46,7 @@ def digest_of_file(path: Path) -> str:
 
 
 def _git(folder: Path, *words: str) -> str:
-    """What git says in one line; empty where there is no git, no checkout, or no answer."""
+    """Returns the output of a git command; empty if there is no git, no checkout, or an error."""
     try:
         done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.SubprocessError):

@@ -16,7 +16,7 @@ from sojourn.config.registry import SOME, Range
 from sojourn.errors import ActionError, ConfigError, RecordError, RenderError
 from sojourn.protocols import Renderer
 from sojourn.record.export import read
-from sojourn.record.export.reading import Conversation
+from sojourn.record.export.conversations import Conversation
 from sojourn.sources.context import SourceContext, StageContext
 from sojourn.sources.folder import RecordedGroups
 from sojourn.types import (
@@ -91,7 +91,7 @@ class Imported:
         for name in self.files:
             try:
                 for found in read(Path(name), render=self.render):
-                    if not isinstance(found, Conversation) or found.learnt:
+                    if not isinstance(found, Conversation) or found.imitated:
                         yield Path(name), found
             except RecordError as error:
                 raise ConfigError(f"stage '{stage}': groups.files: {error}") from error
@@ -191,7 +191,7 @@ def _turns(conversation: Conversation, renderer: Renderer) -> list[Turn]:
     pending_reward = 0.0
     for place, message in enumerate(conversation.messages):
         pending_reward += conversation.rewards.get(place, 0.0)
-        if place not in conversation.learnt:
+        if place not in conversation.imitated:
             new.append(message)
             continue
         turns.append(replace(_turn(conversation, renderer, turns, earlier, new, message), reward=pending_reward))

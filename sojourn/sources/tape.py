@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from sojourn.codec import from_plain, to_plain
 from sojourn.protocols import Sampler
 from sojourn.types import FloatArray, IntArray, Prompt, Sample, SamplingParams, Stop, Task, Versions
 
@@ -38,11 +39,11 @@ class Tape:
 
     def state(self) -> Mapping[str, Any]:
         episodes = {label: [_state(drawn) for drawn in taken] for label, taken in self.episodes.items()}
-        return {"tasks": [asdict(task) for task in self.tasks], "episodes": episodes}
+        return {"tasks": to_plain(self.tasks), "episodes": episodes}
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Tape:
-        tasks = [Task(**{**task, "tags": tuple(task["tags"])}) for task in state["tasks"]]
+        tasks = from_plain(state["tasks"], list[Task])
         return cls(tasks, {label: [_drawn(data) for data in taken] for label, taken in state["episodes"].items()})
 
 

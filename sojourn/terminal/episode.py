@@ -16,7 +16,7 @@ from rich.text import Text
 from sojourn.errors import RecordError
 from sojourn.files import open_regular
 from sojourn.record.blobs import Blobs
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.terminal.clean import LIMIT, clean, one_line
@@ -58,8 +58,8 @@ class EpisodeContext:
     """What is printed with an episode beside its record. Texts are cut after `limit` characters (None: never)."""
 
     folder: Path
-    entry: Entry
-    siblings: Sequence[Entry] = ()
+    entry: EpisodeRow
+    siblings: Sequence[EpisodeRow] = ()
     vocabulary: Vocabulary | None = None
     version: int | None = None  # of the weights after the episode's training step
     limit: int | None = LIMIT
@@ -101,7 +101,7 @@ def transcript(record: Record, context: EpisodeContext) -> Group:
     return Group(*lines)
 
 
-def as_json(record: Record, entry: Entry) -> str:
+def as_json(record: Record, entry: EpisodeRow) -> str:
     """Returns the full record as JSON, tokens included, with the episode's row of the index as `entry`."""
     return json.dumps({"entry": jsonable(entry), **jsonable(record)})
 

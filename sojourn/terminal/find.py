@@ -11,7 +11,7 @@ from rich.text import Text
 from sojourn.errors import RecordError
 from sojourn.record import metrics
 from sojourn.record.episodes import vocabulary
-from sojourn.record.episodes.episode_row import Entry, from_row
+from sojourn.record.episodes.episode_row import EpisodeRow, from_values
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.search.excerpt import Excerpt
@@ -41,7 +41,7 @@ def search_table(run: Path, query: str, limit: int, width: int) -> Group:
     with collect_warnings(missing), EpisodeStore(run) as store:
         page = store.search(query, limit)
     entries = [row.entry for row in page.rows]
-    lines: list[RenderableType] = [Text(f"{page.how_many} episode{'s' * (page.total != 1)}", "dim")]
+    lines: list[RenderableType] = [Text(f"{page.total_text} episode{'s' * (page.total != 1)}", "dim")]
     if entries:
         lines += rows(episode_columns(entries), width, [_excerpt(row.excerpt) for row in page.rows])
     if page.next is not None:
@@ -66,7 +66,7 @@ def _excerpt(excerpt: Excerpt | None) -> Text:
     return text
 
 
-def find_episode(store: EpisodeStore, name: str) -> Entry:
+def find_episode(store: EpisodeStore, name: str) -> EpisodeRow:
     """Finds an episode by its id, by its address stage/step/group/place, or by the beginning of its id."""
     exact = list(store.query(id=name))
     if exact:
@@ -77,7 +77,7 @@ def find_episode(store: EpisodeStore, name: str) -> Entry:
         members = group_episodes(store, stage, step, place)
         if number < len(members):
             return members[number]
-    begun = store.beginning(name, MAX_NAMED + 1)
+    begun = store.ids_starting_with(name, MAX_NAMED + 1)
     if len(begun) == 1:
         return list(store.query(id=begun[0]))[-1]
     if begun:
@@ -89,10 +89,10 @@ def find_episode(store: EpisodeStore, name: str) -> Entry:
     )
 
 
-def group_episodes(store: EpisodeStore, stage: str, step: int, place: int) -> list[Entry]:
+def group_episodes(store: EpisodeStore, stage: str, step: int, place: int) -> list[EpisodeRow]:
     """Returns the episodes of a group, in order."""
     statement = "SELECT {columns} FROM episodes WHERE stage = ? AND step = ? AND place = ? ORDER BY part, number"
-    return store.rows(statement, (stage, step, place), from_row)
+    return store.rows(statement, (stage, step, place), from_values)
 
 
 def _vocabulary(run: Path) -> vocabulary.Vocabulary | None:
@@ -102,7 +102,7 @@ def _vocabulary(run: Path) -> vocabulary.Vocabulary | None:
         return None
 
 
-def _version(run: Path, entry: Entry) -> int | None:
+def _version(run: Path, entry: EpisodeRow) -> int | None:
     """Returns the version of the weights after the episode's training step, None if the metrics do not say."""
     try:
         lines = metrics.read(run / "metrics.jsonl")

@@ -16,12 +16,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sojourn.errors import RecordError
-from sojourn.record import intervals, metrics
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record import metrics
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import Standing, standing
+from sojourn.record.run_status import RunStatus, read_status
 from sojourn.terminal.clean import clean, one_line
+from sojourn.terminal.evaluations import side_by_side
 from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.numbers import duration, number, sparkline
 from sojourn.terminal.rows import Column, rows
@@ -76,7 +77,7 @@ MEASURES = (
 
 def overview(path: Path, width: int, stage: str = "") -> Group:
     """Returns an overview of a run, one or two screens long; problems with reading it are listed at the end."""
-    run = standing(path)
+    run = read_status(path)
     lines: list[RenderableType] = list(_head(run, width))
     problems = list(run.missing)
     with collect_problems(problems):
@@ -93,7 +94,7 @@ def overview(path: Path, width: int, stage: str = "") -> Group:
 
 def as_json(path: Path) -> str:
     """Returns the status of a run as JSON, with its last step's metrics and the number of episodes of each step."""
-    run = standing(path)
+    run = read_status(path)
     missing = list(run.missing)
     with collect_problems(missing), EpisodeStore(path) as store:
         counts = [jsonable(count) for count in store.steps()]
@@ -129,7 +130,7 @@ def _lines(path: Path, problems: list[str]) -> list[metrics.Line]:
         return []
 
 
-def _head(run: Standing, width: int) -> Iterator[Text]:
+def _head(run: RunStatus, width: int) -> Iterator[Text]:
     head = Text(one_line(run.name), "bold").append(f"  {run.state}", f"not bold {STYLES.get(run.state, '')}".strip())
     if run.total:
         head.append(f"  {run.done} of {run.total} steps", "not bold")
@@ -166,12 +167,12 @@ def _stage(stage: Mapping[str, Any]) -> str:
     return f"{stage.get('name', '')}, {stage.get('steps', '-')} steps: " + "; ".join(filter(None, parts))
 
 
-def _evaluations(run: Standing, width: int) -> RenderableType:
+def _evaluations(run: RunStatus, width: int) -> RenderableType:
     """Returns the table of the first and of the last evaluations, as many as fit."""
     room = max((width - 18) // 17, 2)
     every = run.evaluations
     kept = every if len(every) <= room else (every[0], *every[len(every) - room + 1 :])
-    table = intervals.table({one_line(evaluation.name): evaluation.summary for evaluation in kept})
+    table = side_by_side({one_line(evaluation.name): evaluation.summary for evaluation in kept})
     omitted = len(every) - len(kept)
     note = Text(f"{omitted} evaluations after the first are not shown: --json shows all", "dim")
     return Group(table, note) if omitted else table
@@ -237,7 +238,7 @@ def _newest(store: EpisodeStore, path: Path, stage: str, trained: Sequence[str],
     return lines
 
 
-def episode_columns(entries: Sequence[Entry]) -> list[Column]:
+def episode_columns(entries: Sequence[EpisodeRow]) -> list[Column]:
     """Returns the columns of a table of episodes."""
     return [
         Column(heading="episode", cells=[one_line(entry.id) for entry in entries]),
@@ -251,7 +252,7 @@ def episode_columns(entries: Sequence[Entry]) -> list[Column]:
     ]
 
 
-def _task_label(entry: Entry) -> str:
+def _task_label(entry: EpisodeRow) -> str:
     return ", ".join((entry.env, *entry.tags))
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from sojourn.errors import RecordError
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import Standing, State, run_folders, standing
+from sojourn.record.run_status import RunStatus, State, read_status, run_folders
 from sojourn.terminal.clean import one_line
 from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.rows import Column, rows
@@ -24,13 +24,13 @@ ARROW = " -> "
 MAX_DIFFERENCES = 500
 
 
-def find_runs(folders: Sequence[Path], name: str = "", tag: str = "") -> list[Standing]:
+def find_runs(folders: Sequence[Path], name: str = "", tag: str = "") -> list[RunStatus]:
     """Returns the runs under some folders whose name contains `name` and that have the tag, the newest last."""
-    runs = [standing(path) for path in run_folders(folders) if name.lower() in path.absolute().name.lower()]
+    runs = [read_status(path) for path in run_folders(folders) if name.lower() in path.absolute().name.lower()]
     return [run for run in runs if not tag or tag in run.tags]
 
 
-def table(runs: Sequence[Standing], width: int) -> Group:
+def table(runs: Sequence[RunStatus], width: int) -> Group:
     """Returns a table with one row per run, and its problems below it."""
     columns = [
         Column(heading="run", cells=[one_line(run.name) for run in runs]),
@@ -48,7 +48,7 @@ def table(runs: Sequence[Standing], width: int) -> Group:
     return Group(*rows(columns, width, notes, [STYLES.get(run.state, "") for run in runs]))
 
 
-def as_json(runs: Sequence[Standing]) -> str:
+def as_json(runs: Sequence[RunStatus]) -> str:
     """Returns the status of all runs as JSON."""
     return json.dumps([{"name": run.name, **jsonable(run)} for run in runs], indent=1)
 
@@ -116,15 +116,15 @@ def _run_values(run: RunFolder) -> dict[str, str]:
     return facts
 
 
-def _step(run: Standing) -> str:
+def _step(run: RunStatus) -> str:
     return f"{run.stage} {run.step}/{run.steps}" if run.total else ""
 
 
-def _now(run: Standing) -> str:
+def _now(run: RunStatus) -> str:
     return "" if run.success is None else run.success.percent
 
 
-def _evaluations(run: Standing) -> str:
+def _evaluations(run: RunStatus) -> str:
     """Returns the success of the first and of the last evaluation, the last with its interval."""
     rates = [evaluation.summary.overall.success for evaluation in run.evaluations]
     if not rates:

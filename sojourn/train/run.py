@@ -23,9 +23,9 @@ from sojourn.record import checkpoint, metrics
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
-from sojourn.record.intervals import Summary, summarise
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import PASSED_OVER
+from sojourn.record.run_status import SKIPPED_CHECKPOINTS
+from sojourn.record.summary import Summary, summarise
 from sojourn.render import pieces
 from sojourn.rewards.reward_cache import ScoredGroup
 from sojourn.rollout.world import offers, worlds_of
@@ -359,9 +359,9 @@ def _resumed(folder: RunFolder, display: Display) -> Checkpoint | None:
     for sentence in damaged:
         display.message(sentence)
     if damaged:
-        earlier = folder.read_json(PASSED_OVER, [])
+        earlier = folder.read_json(SKIPPED_CHECKPOINTS, [])
         kept = [sentence for sentence in earlier if sentence not in damaged] if isinstance(earlier, list) else []
-        folder.write_json(PASSED_OVER, [*kept, *damaged])
+        folder.write_json(SKIPPED_CHECKPOINTS, [*kept, *damaged])
     return found
 
 

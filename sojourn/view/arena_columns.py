@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from sojourn.arena import OPERATORS_FILE, STAGE_PREFIX
 from sojourn.errors import RecordError
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 
 
-def with_other_operators(store: EpisodeStore, entries: Sequence[Entry]) -> Sequence[Entry]:
+def with_other_operators(store: EpisodeStore, entries: Sequence[EpisodeRow]) -> Sequence[EpisodeRow]:
     """Returns the episodes of a group; in a match also those of the other operators, in the order of the command
     line."""
     operators = _operators(store)
@@ -27,7 +27,7 @@ def with_other_operators(store: EpisodeStore, entries: Sequence[Entry]) -> Seque
     )
 
 
-def column_names(store: EpisodeStore, entries: Sequence[Entry]) -> list[str]:
+def column_names(store: EpisodeStore, entries: Sequence[EpisodeRow]) -> list[str]:
     """Returns the heading of each episode's column: its number, or in a match the name of its operator."""
     operators = _operators(store)
     names = [entry.stage.removeprefix(STAGE_PREFIX) for entry in entries]

@@ -1,7 +1,8 @@
-"""Line charts as SVG, for pages and for the report: no script is needed to read them.
+"""Draws line charts as SVG, for the pages of the viewer and for reports; they need no script to be read.
 
-Colours are classes (`c0` to `c7`) that the style sheet gives, so that they follow light and dark. Every point's values
-are in the element's `data-` attributes, for whoever hovers.
+Colours are classes (`c0` to `c7`) of the style sheet, so that they follow light and dark mode. The values of all points
+are in `data-` attributes, which a script shows when the mouse is over them. matplotlib draws the PNGs (`sojourn.plot`):
+its SVGs are 3.6 times as large, take 25 times as long, and have no values.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from numpy.typing import NDArray
 COLOURS = 8
 WIDTH, HEIGHT = 420, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 12, 24
-MOST_POINTS = 240  # of a drawn line: more than the pixels it is wide is nothing that could be seen
+MOST_POINTS = 240  # of a drawn line, since more could not be told apart in its width
 Points = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Values `y` at `x`; `low` and `high` are a band around them. A value that is no number leaves a gap."""
+    """Values `y` at `x`, with a band from `low` to `high`; a NaN leaves a gap."""
 
     name: str
     x: Points
@@ -34,9 +35,9 @@ class Curve:
 
 
 def smooth(values: Points, window: float) -> Points:
-    """A mean over neighbours, weighted by a Gaussian whose deviation is `window` points; gaps stay gaps.
+    """Returns the mean over neighbours, weighted by a Gaussian with a deviation of `window` points; gaps stay gaps.
 
-    Both sides count alike, so that nothing is moved to later steps.
+    The weights are symmetric, so that nothing is shifted to later steps.
     """
     if window <= 0 or not len(values):
         return values
@@ -49,7 +50,7 @@ def smooth(values: Points, window: float) -> Points:
 
 
 def across(curves: Sequence[Curve], name: str) -> Curve:
-    """The mean of several seeds at each x that any has, with the range from the lowest to the highest as a band."""
+    """Returns the mean of several seeds at each x that any of them has, with their range as a band."""
     x = np.unique(np.concatenate([curve.x for curve in curves]))
     rows = np.full((len(curves), len(x)), np.nan)
     for row, curve in zip(rows, curves, strict=True):
@@ -63,7 +64,7 @@ def across(curves: Sequence[Curve], name: str) -> Curve:
 
 
 def ticks(low: float, high: float, about: int = 4) -> list[float]:
-    """Round numbers from low to high, some `about` of them."""
+    """Returns about `about` round numbers from low to high."""
     if not high > low:
         return [low]
     raw = (high - low) / about
@@ -74,7 +75,7 @@ def ticks(low: float, high: float, about: int = 4) -> list[float]:
 
 
 def number(value: float) -> str:
-    """Short, for an axis or a cell: 0.0012, 3.4, 120, 12k."""
+    """Formats a number for an axis or a cell: 0.0012, 3.4, 120, 12k."""
     if not math.isfinite(value):
         return "-"
     size = abs(value)
@@ -88,7 +89,7 @@ def number(value: float) -> str:
 def chart(
     title: str, curves: Sequence[Curve], *, share: bool = False, marks: Sequence[tuple[float, str]] = ()
 ) -> Markup:
-    """The curves over steps; `share` fixes the axis at 0 to 1, `marks` are vertical lines with a word each."""
+    """Draws curves over steps; `share` fixes the y axis to 0..1, `marks` are labelled vertical lines."""
     drawn = [thinned(curve) for curve in curves if np.isfinite(curve.y).any()]
     if not drawn:
         return Markup('<figure class="chart empty"><figcaption>{}</figcaption><p>no values yet</p></figure>').format(
@@ -110,7 +111,7 @@ def chart(
 
 
 def spark(values: Sequence[float], share: bool = False) -> Markup:
-    """A line without axes, for a row of a table."""
+    """Draws a line without axes, for a row of a table."""
     y = np.asarray(values, dtype=np.float64)
     known = y[np.isfinite(y)]
     if len(known) < 2:
@@ -156,7 +157,7 @@ class _Frame:
 
 
 def thinned(curve: Curve) -> Curve:
-    """At most `MOST_POINTS`: of each run of points the one farthest from those around it, so that no spike is lost."""
+    """Returns at most `MOST_POINTS` points: of each stretch the one farthest from its surroundings, to keep spikes."""
     count = len(curve.x)
     if count <= MOST_POINTS:
         return curve
@@ -217,19 +218,19 @@ def _line(frame: _Frame, curve: Curve, colour: int) -> Markup:
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:
-    said: list[str] = []
+    commands: list[str] = []
     pen = "M"
     for x, y in points:
         if not math.isfinite(y):
             pen = "M"
             continue
-        said.append(f"{pen}{x:.1f} {y:.1f}")
+        commands.append(f"{pen}{x:.1f} {y:.1f}")
         pen = "L"
-    return "".join(said)
+    return "".join(commands)
 
 
 def _values(curve: Curve) -> str:
-    """As JSON, for whoever hovers."""
+    """Returns the curve as JSON, for the script that shows the values."""
     return f'{{"name":{json.dumps(curve.name)},"x":{_plain(curve.x)},"y":{_plain(curve.y)}}}'
 
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sojourn.intervals import Estimate, wilson
 from sojourn.record.episodes.store import EpisodeStore
-from sojourn.record.intervals import Estimate, wilson
 from sojourn.record.metrics import Line
 
 EVALUATION_PREFIX = "evaluation-"  # of the names of the stages in which evaluations are recorded
@@ -102,7 +102,7 @@ def missing_records(store: EpisodeStore, played: Sequence[StageSteps], lines: Se
         consequence = "no episode can be opened" if played else "there are no episodes"
         return [f"{store.tokens} is missing: {consequence}"] if played or lines else []
     played_stages = {span.stage for span in played}
-    files = {(line.stage, line.step): store.file(line.stage, line.step, 0).name for line in lines}
+    files = {(line.stage, line.step): store.step_path(line.stage, line.step, 0).name for line in lines}
     statement = "SELECT 1 FROM episodes WHERE stage = ? AND step = ? LIMIT 1"
     missing = [at for at, name in files.items() if at[0] in played_stages and name not in held]
     missing = [at for at in missing[:MAX_MISSING] if store.rows(statement, at, bool)]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.record.metrics import Line
@@ -137,7 +137,7 @@ def context_note(parent: int, number: int) -> str:
     return "" if parent == number - 1 else "a new context" if parent < 0 else f"a branch of turn {parent + 1}"
 
 
-def trained_version(lines: Sequence[Line], entry: Entry) -> int | None:
+def trained_version(lines: Sequence[Line], entry: EpisodeRow) -> int | None:
     """Returns the version of the weights after the episode's training step, None if the metrics do not say."""
     versions = (line.values.get("version") for line in lines if (line.stage, line.step) == (entry.stage, entry.step))
     version = next(versions, None)

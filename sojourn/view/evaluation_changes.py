@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sojourn.record.episodes.episode_row import Entry
-from sojourn.record.intervals import Estimate, mean, proportion
+from sojourn.intervals import Estimate, mean, proportion
+from sojourn.record.episodes.episode_row import EpisodeRow
 
 
 class Change(NamedTuple):
@@ -18,8 +18,8 @@ class Change(NamedTuple):
     label: str
     before: float
     after: float
-    first: Entry
-    second: Entry
+    first: EpisodeRow
+    second: EpisodeRow
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Comparison:
     unmatched: int  # tasks of only one of the two evaluations
 
 
-def compare(first: Iterable[Entry], second: Iterable[Entry]) -> Comparison:
+def compare(first: Iterable[EpisodeRow], second: Iterable[EpisodeRow]) -> Comparison:
     """Compares the episodes of two evaluations by task; failed episodes are left out."""
     old, new = _by_task(first), _by_task(second)
     both = [task for task in old if task in new]
@@ -51,25 +51,25 @@ def compare(first: Iterable[Entry], second: Iterable[Entry]) -> Comparison:
     )
 
 
-def _by_task(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    by_task: dict[str, list[Entry]] = defaultdict(list)
+def _by_task(entries: Iterable[EpisodeRow]) -> dict[str, list[EpisodeRow]]:
+    by_task: dict[str, list[EpisodeRow]] = defaultdict(list)
     for entry in entries:
         if entry.success is not None:
             by_task[entry.task].append(entry)
     return by_task
 
 
-def _change(old: list[Entry], new: list[Entry]) -> Change:
+def _change(old: list[EpisodeRow], new: list[EpisodeRow]) -> Change:
     first = old[0]
     label = ", ".join((first.env, *first.tags, f"seed {first.seed}"))
     return Change(first.task, label, _success_rate(old), _success_rate(new), first, new[0])
 
 
-def _success_rate(entries: list[Entry]) -> float:
+def _success_rate(entries: list[EpisodeRow]) -> float:
     return sum(entry.success or 0.0 for entry in entries) / len(entries)
 
 
-def _rate(by_task: dict[str, list[Entry]], tasks: list[str]) -> Estimate:
+def _rate(by_task: dict[str, list[EpisodeRow]], tasks: list[str]) -> Estimate:
     """Returns the success rate over some tasks; the interval takes the episodes of a task as a cluster."""
     played = [(entry.success or 0.0, task) for task in tasks for entry in by_task[task]]
     return proportion([success for success, _ in played], [task for _, task in played])

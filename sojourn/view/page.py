@@ -16,7 +16,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from sojourn.record.intervals import Estimate
+from sojourn.intervals import Estimate
 from sojourn.record.search.query import quoted
 from sojourn.terminal.clean import escaped
 from sojourn.view.charts import number, spark

@@ -18,12 +18,12 @@ from markupsafe import Markup
 from sojourn.errors import RecordError
 from sojourn.record.atomic import write_bytes
 from sojourn.record.blobs import Blobs
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Line
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import standing
+from sojourn.record.run_status import read_status
 from sojourn.terminal.find import find_episode
 from sojourn.view.counts import EVALUATION_PREFIX, RECENT_STEPS, failures, success_by_tag
 from sojourn.view.episode import EpisodeView, SeatEnd, TurnView, seat_ends, trained_version
@@ -40,7 +40,7 @@ MAX_EPISODES = 6  # that are chosen if none are named
 class ReportEpisode(NamedTuple):
     """An episode of the report. `reason` says why it was chosen, `problem` why it cannot be read."""
 
-    row: Entry
+    row: EpisodeRow
     reason: str
     turns: Sequence[TurnView] = ()
     seat_ends: Sequence[SeatEnd] = ()
@@ -62,7 +62,7 @@ def _page(run: Path, episodes: Sequence[ReportEpisode], lines: Sequence[Line], s
     folder = RunFolder.read(run)
     script, style = (STATIC / "live.js").read_text(), (STATIC / "style.css").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    status = standing(run)
+    status = read_status(run)
     with EpisodeStore(run) as store:
         failed, tags = failures(store), success_by_tag(store, lines[-1].stage, lines[-1].step) if lines else []
     return TEMPLATES.get_template("report.html").render(
@@ -89,7 +89,7 @@ def _episodes(run: Path, names: Sequence[str], lines: Sequence[Line]) -> list[Re
         return [_report_episode(run, store, entry, reason, lines) for entry, reason in chosen]
 
 
-def _choose(store: EpisodeStore) -> list[tuple[Entry, str]]:
+def _choose(store: EpisodeStore) -> list[tuple[EpisodeRow, str]]:
     """Chooses episodes of the last evaluation (or of the last step): the best, the worst, the longest, one per
     ending."""
     counts = store.steps()
@@ -99,7 +99,7 @@ def _choose(store: EpisodeStore) -> list[tuple[Entry, str]]:
     )
     entries = list(store.query(stage=last.stage, step=last.step)) if last else []
     judged = sorted((e for e in entries if e.reward is not None), key=lambda e: (e.reward, e.turns))
-    chosen: dict[str, tuple[Entry, str]] = {}
+    chosen: dict[str, tuple[EpisodeRow, str]] = {}
     for entry, reason in (
         *((e, "highest reward") for e in judged[:-3:-1]),
         *((e, "lowest reward") for e in judged[:2]),
@@ -111,7 +111,9 @@ def _choose(store: EpisodeStore) -> list[tuple[Entry, str]]:
     return list(chosen.values())[:MAX_EPISODES]
 
 
-def _report_episode(run: Path, store: EpisodeStore, entry: Entry, reason: str, lines: Sequence[Line]) -> ReportEpisode:
+def _report_episode(
+    run: Path, store: EpisodeStore, entry: EpisodeRow, reason: str, lines: Sequence[Line]
+) -> ReportEpisode:
     try:
         record: Record = store.read(entry)
     except RecordError as error:

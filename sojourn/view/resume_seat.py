@@ -13,7 +13,7 @@ import numpy as np
 from sojourn.arena.text_seat import TextReply
 from sojourn.errors import ActionError, ConfigError
 from sojourn.protocols import Renderer, Sampler
-from sojourn.record.export.chosen import courses
+from sojourn.record.export.selection import paths_in_world
 from sojourn.replay import RecordedSeat
 from sojourn.types import (
     Ending,
@@ -50,7 +50,7 @@ class ResumePoint:
             seats = ", ".join(trajectory.agent for trajectory in episode.trajectories)
             raise ConfigError(f"this episode has several seats ({seats}), but only episodes of one seat can be re-run")
         trajectory = episode.trajectories[0]
-        course = next((path for path in courses(trajectory) if turn in path), None)
+        course = next((path for path in paths_in_world(trajectory) if turn in path), None)
         if course is None:
             count = len(trajectory.turns)
             raise ConfigError(f"this episode has {count} turns: choose one of them instead of turn {turn + 1}")
@@ -88,7 +88,7 @@ class ResumeSeat:
         self.actions += 1
         if self.actions > self.recorded_turns:
             if self.actions == self.recorded_turns + 1:
-                self.recorded.compare_paid()
+                self.recorded.compare_rewards()
             return await self.player.act(observed, state)
         with suppress(ActionError):  # an action that could not be parsed then either is refused by the record below
             await self.player.act(observed, state)

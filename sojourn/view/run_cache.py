@@ -14,7 +14,7 @@ from sojourn.errors import RecordError
 from sojourn.record import metrics
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Line
-from sojourn.record.run_status import Standing, locked, run_folders, standing
+from sojourn.record.run_status import RunStatus, locked, read_status, run_folders
 
 INDEX_FILES = ("episodes.sqlite", "episodes.sqlite-wal", "tokens")
 WATCHED_FILES = (
@@ -38,7 +38,7 @@ class RunCache:
     """
 
     folders: Sequence[Path]
-    _statuses: dict[Path, tuple[Stamps, Standing]] = field(default_factory=dict)
+    _statuses: dict[Path, tuple[Stamps, RunStatus]] = field(default_factory=dict)
     _lines: dict[Path, tuple[Stamps, Metrics]] = field(default_factory=dict)
     _stores: dict[Path, tuple[Stamps, EpisodeStore]] = field(default_factory=dict)
 
@@ -62,18 +62,18 @@ class RunCache:
             raise RecordError(f"there is no run '{key}' in {folders}: it may have been moved or deleted")
         return paths[key]
 
-    def statuses(self) -> Iterator[tuple[str, Standing]]:
+    def statuses(self) -> Iterator[tuple[str, RunStatus]]:
         """Yields the key and the status of every run."""
         for key, path in self.paths().items():
             yield key, self.status(path)
 
-    def status(self, path: Path) -> Standing:
+    def status(self, path: Path) -> RunStatus:
         """Returns the status of a run. The cached one is used only if no file has changed and the run is not running,
         because a process may die without writing anything."""
         stamps = file_stamps(path)
         cached = self._statuses.get(path)
         if cached is None or cached[0] != stamps or cached[1].state == "running":
-            cached = self._statuses[path] = (stamps, standing(path))
+            cached = self._statuses[path] = (stamps, read_status(path))
         return cached[1]
 
     def lines(self, path: Path) -> Sequence[Line]:
@@ -104,7 +104,7 @@ class RunCache:
         try:
             yield store
         finally:
-            if store.remade:
+            if store.rebuilt:
                 self._stores[path] = (stamps, store)
             else:
                 store.close()
@@ -118,7 +118,7 @@ class RunCache:
 def _read_metrics(path: Path) -> Metrics:
     try:
         lines = list(metrics.read(path))
-        unread = metrics.unread(path, len(lines))
+        unread = metrics.count_unread(path, len(lines))
     except FileNotFoundError:
         return Metrics((), f"{path} is missing: there are no curves")
     except (RecordError, OSError) as error:

@@ -18,7 +18,7 @@ from sojourn.errors import ConfigError, ModelError, RecordError
 from sojourn.models.spec import Critic, Model
 from sojourn.record import checkpoint
 from sojourn.record.export import export
-from sojourn.record.export.chosen import Choice
+from sojourn.record.export.selection import Selection
 from sojourn.record.run import RunFolder
 from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
@@ -87,7 +87,7 @@ def test_a_run_records_its_commit_and_goes_on_with_no_other(hub: Path, tmp_path:
     found = checkpoint.latest(run / "checkpoints")
     assert found is not None
     assert found.state()["models"] == {"policy": OLD}
-    export(run, tmp_path / "a.json", "prov", Choice())
+    export(run, tmp_path / "a.json", "prov", Selection())
     stated = json.loads((tmp_path / "a.json").read_text())["entity"]["run:model"]
     assert stated["sojourn:weights"] == OLD
     write_report(run, tmp_path / "a.html")

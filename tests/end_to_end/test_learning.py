@@ -12,8 +12,8 @@ import pytest
 from sojourn.config import toml
 from sojourn.credit.grpo import GRPO
 from sojourn.display import Display
-from sojourn.record.intervals import Summary
 from sojourn.record.run import RunFolder
+from sojourn.record.summary import Summary
 from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
 from sojourn.types import Credit

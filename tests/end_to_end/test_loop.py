@@ -100,7 +100,7 @@ def test_same_seed_same_run_bit_for_bit_and_everything_is_recorded(tmp_path):
     with EpisodeStore(first) as store:
         groups = list(store.groups("rl"))
         assert [(len(g.episodes), g.slot) for g in groups] == [(3, slot) for slot in range(6)]
-        assert not store.missing()
+        assert not store.unreadable()
     # a run folder is itself a valid config
     assert resolve(toml.read(first)).recipe == resolved.recipe
 
@@ -175,7 +175,7 @@ def test_a_step_that_cannot_be_recorded_stops_the_run_which_then_goes_on(tmp_pat
         assert [(count.step, count.groups) for count in store.steps() if count.stage == "rl"] == [
             (s, 2) for s in range(3)
         ]
-        assert not store.missing()
+        assert not store.unreadable()
 
 
 async def test_trainer_logprobs_equal_sampler_logprobs_on_policy(tmp_path):

@@ -89,7 +89,7 @@ def test_incomplete_ones_are_skipped(tmp_path: Path, name: str, cut: bool):
     told: list[str] = []
     assert checkpoint.latest(tmp_path, told.append) == first
     assert [sentence[: len(str(second.path)) + 11] for sentence in told] == [f"{second.path} is damaged"]
-    assert told[0].endswith("; now step-000001 is used in its place, 1 step earlier")
+    assert told[0].endswith("; step-000001 is used instead, 1 step earlier")
 
 
 def test_a_failed_write_leaves_the_previous_one(tmp_path: Path):
@@ -177,7 +177,7 @@ def test_a_manifest_of_another_form_is_incomplete(tmp_path: Path, text: str):
     told: list[str] = []
     assert checkpoint.latest(tmp_path, told.append) == first
     assert [sentence[: len(str(second.path)) + 11] for sentence in told] == [f"{second.path} is damaged"]
-    assert told[0].endswith("; now step-000001 is used in its place, 1 step earlier")
+    assert told[0].endswith("; step-000001 is used instead, 1 step earlier")
 
 
 def garble(path: Path) -> None:
@@ -193,9 +193,11 @@ def test_a_file_of_other_bytes_and_the_same_length_is_noticed_before_it_is_loade
         assert checkpoint.latest(tmp_path) == first
     sentences = [str(one.message) for one in told]
     assert ["2 steps earlier" in one for one in sentences] == [True, False]
-    assert "(weights/adapter/model.bin is not what was written)" in sentences[0]
+    assert "(weights/adapter/model.bin has another checksum than when it was written)" in sentences[0]
     garble(first.path / "state.npz")
-    with pytest.raises(RecordError, match=r"3 is damaged \(weights/adapter/model.bin is not what was written\)"):
+    with pytest.raises(
+        RecordError, match=r"3 is damaged \(weights/adapter/model.bin has another checksum than when it was written\)"
+    ):
         checkpoint.latest(tmp_path)
 
 
@@ -209,7 +211,7 @@ def test_a_state_of_another_form_is_skipped_without_a_digest_too(tmp_path: Path,
     told: list[str] = []
     assert checkpoint.latest(tmp_path, told.append) == first
     assert [sentence[: len(str(second.path)) + 11] for sentence in told] == [f"{second.path} is damaged"]
-    assert told[0].endswith("; now step-000001 is used in its place, 1 step earlier")
+    assert told[0].endswith("; step-000001 is used instead, 1 step earlier")
 
 
 def test_a_damaged_one_beyond_does_not_push_out_what_a_resumed_run_saves(tmp_path: Path):
@@ -217,7 +219,7 @@ def test_a_damaged_one_beyond_does_not_push_out_what_a_resumed_run_saves(tmp_pat
     for one in damaged:
         garble(one.path / "state.json")
     saved = checkpoint.save(tmp_path, 5, weights, {}, keep=1)
-    with pytest.warns(RuntimeWarning, match="step-000005 is used in its place, [34] steps earlier"):
+    with pytest.warns(RuntimeWarning, match="step-000005 is used instead, [34] steps earlier"):
         assert checkpoint.latest(tmp_path) == saved
 
 

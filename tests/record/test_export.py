@@ -20,8 +20,8 @@ from sojourn.cli import app
 from sojourn.errors import ConfigError, RecordError
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.export import export, read
-from sojourn.record.export.chosen import Choice, windows
-from sojourn.record.export.reading import Conversation
+from sojourn.record.export.conversations import Conversation
+from sojourn.record.export.selection import Selection, windows
 from sojourn.record.run import RunFolder
 from sojourn.types import Ending, Group, Message, Role, Tool, Trajectory
 
@@ -80,7 +80,7 @@ def hostile(run: Path) -> Path:
 
 
 def written(run: Path, format: str, out: Path, **choice: Any) -> Path:
-    export(run, out, format, Choice(**choice))
+    export(run, out, format, Selection(**choice))
     return out
 
 
@@ -201,7 +201,7 @@ def test_chat_lines_hold_calls_tools_and_answers_as_openai_has_them(tmp_path: Pa
     (group,) = groups_of(run)
     turns = group.episodes[0].trajectories[0].turns
     assert found.tools == turns[0].tools
-    assert [found.messages[n].text for n in sorted(found.learnt)] == [
+    assert [found.messages[n].text for n in sorted(found.imitated)] == [
         turn.message.text for turn in turns if turn.message
     ]
 
@@ -321,7 +321,7 @@ def test_a_choice_is_kept_to_and_an_empty_one_is_refused(runs: dict[str, Path], 
     assert [line["episode"] for line in lines(written(run, "chat", tmp_path / "a", episodes=(ids[2],)))] == [ids[2]]
     assert len(lines(written(run, "chat", tmp_path / "b", where="stage:rl env:toy split:train success:yes"))) == 4
     for where in ("stage:warmup", "env:sums", "success:no", "split:test"):
-        with pytest.raises(RecordError, match=r"no episode of .* fits '.*': it has rl"):
+        with pytest.raises(RecordError, match=r"no episode of .* matches '.*': its stages are rl"):
             written(run, "chat", tmp_path / "none", where=where)
     assert not (tmp_path / "none").exists()
 
@@ -343,13 +343,13 @@ def test_nothing_is_written_over_and_nothing_half(runs: dict[str, Path], tmp_pat
 
 
 def test_what_failed_or_is_damaged_is_left_out_and_told(runs: dict[str, Path], tmp_path: Path):
-    done = export(runs["hostile"], tmp_path / "out", "chat", Choice())
+    done = export(runs["hostile"], tmp_path / "out", "chat", Selection())
     assert (done.episodes, done.records, len(done.left_out)) == (5, 4, 1)  # one had no turn, so it has no line
     assert done.left_out == ("episode gone: its world failed: OSError: the world went away",)
     run = Made(TOY).run(tmp_path / "run")
     path = sorted((run / "tokens").glob("*.npz"))[0]
     path.write_bytes(path.read_bytes()[:100])
-    done = export(run, tmp_path / "half", "adp", Choice())
+    done = export(run, tmp_path / "half", "adp", Selection())
     assert (done.episodes, len(done.left_out)) == (2, 2)
     assert "is damaged" in done.left_out[0]
 
@@ -382,7 +382,7 @@ def test_the_command_says_what_it_wrote(runs: dict[str, Path], tmp_path: Path):
         ('{"messages": [{"content": "x"}]}', ":1: has no 'role'"),
         ('{"messages": [{"role": "user", "content": [{"type": "video"}]}]}', "neither text nor image_url"),
         ('{"messages": [{"role": "user", "content": "x"}], "reward": "much"}', "no finite number"),
-        ('{"messages": [], "sojourn": {"stage": "rl"}}', ":1: has no 'step'"),
+        ('{"messages": [], "sojourn": {"stage": "rl"}}', ":1: Object missing required field `step`"),
         ('{"id": "x", "content": [{"class_": "dance"}]}', "an item of class 'dance'"),
         ('{"id": "x", "content": []}', "its content is empty"),
     ],

@@ -9,9 +9,10 @@ import pytest
 
 from sojourn import plot
 from sojourn.errors import RecordError
-from sojourn.record.intervals import Estimate, Part, Summary
+from sojourn.intervals import Estimate
 from sojourn.record.metrics import Jsonl
 from sojourn.record.run import RunFolder
+from sojourn.record.summary import Part, Summary
 
 pytest.importorskip("matplotlib")
 
@@ -100,9 +101,9 @@ def test_unlike_runs_are_not_drawn_as_seeds(tmp_path: Path, second, told):
 @pytest.mark.parametrize(
     ("out", "told"),
     [
-        ("", r"to '\.': it is a PNG"),
+        ("", r"to '\.': curves are PNGs"),
         ("curve.pdf", "name a file such as curve.png"),
-        ("/dev/full", "it is a PNG"),
+        ("/dev/full", "curves are PNGs"),
         ("folder.png", r"folder\.png cannot be written \(Is a directory\)"),
         ("nowhere/curve.png", r"cannot be written \(No such file or directory\)"),
     ],

@@ -14,7 +14,7 @@ import trained_run
 from sojourn.record import checkpoint
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.export import export
-from sojourn.record.export.chosen import Choice
+from sojourn.record.export.selection import Selection
 from sojourn.record.run import RunFolder
 
 CONFIG = 'name = "toy"\n'
@@ -76,5 +76,5 @@ def test_what_is_exported_follows_the_umask(trained: Path, tmp_path: Path) -> No
     out = tmp_path / "out"
     out.mkdir(0o755)
     os.umask(0o027)
-    export(trained, out / "a.jsonl", "chat", Choice())
+    export(trained, out / "a.jsonl", "chat", Selection())
     assert stat.S_IMODE((out / "a.jsonl").stat().st_mode) == 0o640

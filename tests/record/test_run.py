@@ -13,8 +13,8 @@ import pytest
 import sojourn
 from sojourn.errors import RecordError
 from sojourn.record.blobs import Blobs
-from sojourn.record.intervals import summarise
 from sojourn.record.run import RunFolder
+from sojourn.record.summary import summarise
 
 CONFIG = 'name = "toy"\nseed = 3\n[optim]\nlr = 1e-5\n'
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from told import ids, recorded, told
 
-from sojourn.record.episodes.episode_row import FIRST
+from sojourn.record.episodes.episode_row import OLDEST_COLUMNS
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.types import ToolCall
 
@@ -79,16 +79,18 @@ def as_an_older_one_wrote(folder: Path) -> None:
         entries = list(store.query())
     (folder / "episodes.sqlite").unlink()
     with closing(sqlite3.connect(folder / "episodes.sqlite")) as database, database:
-        database.execute(
-            f"CREATE TABLE episodes ({', '.join(FIRST)}, PRIMARY KEY (stage, step, part, number)) WITHOUT ROWID"
-        )
+        columns = f"{', '.join(OLDEST_COLUMNS)}, PRIMARY KEY (stage, step, part, number)"
+        database.execute(f"CREATE TABLE episodes ({columns}) WITHOUT ROWID")
         for entry in entries:
             row = {**vars(entry), "tags": "[]", "parts": "{}", "seed": str(entry.seed)}
-            database.execute(f"INSERT INTO episodes VALUES ({', '.join('?' * len(FIRST))})", [row[n] for n in FIRST])
+            database.execute(
+                f"INSERT INTO episodes VALUES ({', '.join('?' * len(OLDEST_COLUMNS))})",
+                [row[n] for n in OLDEST_COLUMNS],
+            )
     for path in (folder / "tokens").iterdir():
         with np.load(path) as file:
             members = dict(file)
-        rows = [{n: row[n] for n in FIRST} for row in json.loads(members["index"].tobytes())]
+        rows = [{n: row[n] for n in OLDEST_COLUMNS} for row in json.loads(members["index"].tobytes())]
         members["index"] = np.frombuffer(json.dumps(rows).encode(), np.uint8)
         np.savez_compressed(path, **members)
 

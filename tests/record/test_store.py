@@ -270,9 +270,9 @@ def test_a_cut_file_gives_the_other_steps_and_says_what_is_missing(tmp_path: Pat
         assert len(said) == 6
         assert re.search(r"episode 10-0-0 is left out: .*rl-000001-0.npz cannot be read", str(said[0].message))
         assert [same(a, b[0]) for a, b in zip(found, made[:2] + made[4:], strict=True)] == [True] * 4
-        assert len(store.missing()) == 6
+        assert len(store.unreadable()) == 6
         damaged.unlink()
-        assert all("is missing: restore" in sentence for sentence in store.missing())
+        assert all("is missing: restore" in sentence for sentence in store.unreadable())
 
 
 def test_a_flipped_byte_costs_one_episode(tmp_path: Path):
@@ -283,7 +283,7 @@ def test_a_flipped_byte_costs_one_episode(tmp_path: Path):
     data[at] ^= 0xFF
     path.write_bytes(data)
     with EpisodeStore(tmp_path) as store:
-        assert len(store.missing()) == 1
+        assert len(store.unreadable()) == 1
         with pytest.warns(RuntimeWarning, match="0-0-2 is left out"):
             groups = list(store.groups("rl"))
         assert [len(group.episodes) for group in groups] == [2, 3]
@@ -364,11 +364,14 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing_that_was_there(tmp_path: 
     with EpisodeStore(tmp_path, write=True) as store:
         with full_disk(), pytest.raises(RecordError, match=r"rl-000003-0.npz cannot be written \(File too large\)"):
             store.append("rl", 3, [make_group(9)[0]])
-        with full_disk(), pytest.raises(RecordError, match=r"episodes.sqlite cannot be written \(.*\): make room"):
+        with (
+            full_disk(),
+            pytest.raises(RecordError, match=r"episodes.sqlite cannot be written \(.*\): free disk space"),
+        ):
             store.truncate("rl", 0)
         assert same(list(store.groups("rl")), [group for group, _, _ in made])
         store.append("rl", 3, [made[0][0]])
-        assert not store.missing()
+        assert not store.unreadable()
 
 
 def test_an_index_cut_in_half_is_made_again(tmp_path: Path):

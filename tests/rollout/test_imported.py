@@ -24,7 +24,7 @@ from sojourn.errors import ConfigError
 from sojourn.record import checkpoint
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.export import export
-from sojourn.record.export.chosen import Choice
+from sojourn.record.export.selection import Selection
 from sojourn.record.run import RunFolder
 from sojourn.sources.imported import Imported
 from sojourn.train.resolve import Resolved, resolve
@@ -117,7 +117,7 @@ LIVE = 'groups = { name = "slots", width = 2, size = 3 }'
 def test_a_step_from_an_export_is_a_step_from_the_run(played: Path, again, tmp_path: Path, format: str):
     if format == "parquet":
         pytest.importorskip("pyarrow")
-    export(played, tmp_path / "out", format, Choice(where="stage:rl", tokens=True))
+    export(played, tmp_path / "out", format, Selection(where="stage:rl", tokens=True))
     made = run(tmp_path / "other", PLAYED.replace(LIVE, IMPORTED % (tmp_path / "out")))
     other, live = weights(made), weights(played)
     assert again.keys() == other.keys() == live.keys()
@@ -131,7 +131,7 @@ def test_what_another_program_said_is_rendered_as_the_model_would_have_said_it(t
     """The agent's own turns, exported without tokens, come back with the same tokens."""
     for number, made in enumerate((Made(TOY, turns=20), Made(SUMS), Made(TOY, agent=Plain(history="page"), turns=20))):
         path = made.run(tmp_path / f"run-{number}")
-        export(path, tmp_path / f"{number}.jsonl", "chat", Choice())
+        export(path, tmp_path / f"{number}.jsonl", "chat", Selection())
         found = taken(tmp_path / f"{number}.jsonl", world=made.world)
         expected = groups_of(path)
         assert [g.task for g in found] == [g.task for g in expected]
@@ -189,7 +189,7 @@ def test_conversations_that_begin_alike_are_a_group_and_weight_0_is_context(tmp_
 def test_plays_that_share_a_name_are_told_apart(tmp_path: Path):
     path = Made(TOY, Script(["go north"]), tasks=1).run(tmp_path / "run")
     for name in ("a", "b"):
-        export(path, tmp_path / name, "chat", Choice(tokens=True))
+        export(path, tmp_path / name, "chat", Selection(tokens=True))
     groups = taken(tmp_path / "a", tmp_path / "b")
     ids = [[e.id for e in g.episodes] for g in groups]
     assert ids[1] == [f"{name}#2" for name in ids[0]]
@@ -198,7 +198,7 @@ def test_plays_that_share_a_name_are_told_apart(tmp_path: Path):
 def test_tokens_of_another_model_are_refused_and_rendered_where_that_is_asked(tmp_path: Path):
     path = Made(TOY, Script(["go north"]), tasks=1, episodes=1).run(tmp_path / "run")
     out = tmp_path / "out"
-    export(path, out, "chat", Choice(tokens=True))
+    export(path, out, "chat", Selection(tokens=True))
     assert (taken(out))[0].trajectories[0].turns[0].sample.versions == Versions(2, 3)
     line = json.loads(out.read_text())
     for shift in (1, 10**9):
@@ -216,7 +216,7 @@ def test_tokens_of_another_model_are_refused_and_rendered_where_that_is_asked(tm
 def test_files_that_lack_turns_are_numbered_anew_or_refused(tmp_path: Path):
     path = Made(TOY, Script(["go north"]), Plain(history="page"), tasks=1, episodes=1).run(tmp_path / "run")
     out = tmp_path / "out"
-    export(path, out, "chat", Choice(tokens=True))
+    export(path, out, "chat", Selection(tokens=True))
     kept = out.read_text().splitlines()[2:]
     out.write_text("\n".join(kept))
     assert len((taken(out))[0].trajectories[0].turns) == 2
@@ -272,7 +272,7 @@ def test_what_needs_the_samplers_logprobs_is_refused_at_start_up(tmp_path: Path,
     with pytest.raises(ConfigError, match=sentence):
         check(tmp_path, text + learning)
     made = Made(TOY, turns=20, tasks=1, episodes=1).run(tmp_path / "run")  # an expert's tokens have none either
-    export(made, tmp_path / "exact", "adp", Choice())
+    export(made, tmp_path / "exact", "adp", Selection())
     exact = f"{HEAD}{IMPORTED % (tmp_path / 'exact')}\n"
     with pytest.raises(ConfigError, match=sentence):
         check(tmp_path, exact + learning)

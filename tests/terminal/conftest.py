@@ -15,8 +15,8 @@ from rich.console import Console
 from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.episodes.vocabulary import Vocabulary
-from sojourn.record.intervals import summarise
 from sojourn.record.run import RunFolder
+from sojourn.record.summary import summarise
 from sojourn.types import (
     Credit,
     Ending,

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sojourn.cli import app
 from sojourn.errors import RecordError
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import FAILURE, State, locked, standing
+from sojourn.record.run_status import FAILURE, State, locked, read_status
 from sojourn.terminal import runs
 from tests.terminal.conftest import CONFIG, make, printed
 
@@ -39,15 +39,15 @@ def test_a_name_that_leaves_no_room_stands_above_its_row(run):
 
 
 def test_states(run, tmp_path):
-    assert standing(run).state is State.FINISHED
+    assert read_status(run).state is State.FINISHED
     half = make(tmp_path / "half", stages=1)
-    assert standing(half).state is State.STOPPED
+    assert read_status(half).state is State.STOPPED
     (half / FAILURE).write_text(json.dumps({"cause": "the world was closed"}))
-    assert (standing(half).state, standing(half).cause) == (State.FAILED, "the world was closed")
+    assert (read_status(half).state, read_status(half).cause) == (State.FAILED, "the world was closed")
     assert "the world was closed" in shown(half)
     with RunFolder.open(half):
         assert locked(half)
-        assert standing(half).state is State.RUNNING
+        assert read_status(half).state is State.RUNNING
     assert not locked(half)
 
 

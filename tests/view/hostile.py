@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from sojourn.record.episodes.store import EpisodeStore
-from sojourn.record.intervals import summarise
 from sojourn.record.metrics import Jsonl
 from sojourn.record.run import RunFolder
+from sojourn.record.summary import summarise
 from sojourn.types import Credit, Ending, Episode, Group, Message, Role, Score, Task, ToolCall, Trajectory, Turn
 from tests.made import sample
 

@@ -25,7 +25,7 @@ from played_run import SUMS, TOY, Made, Script, Sums
 from starlette.testclient import TestClient
 
 from sojourn.arena.text_seat import NO_SAMPLE
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.types import Message, Prompt, Role, Sample, SamplingParams, Stop, Turn, Versions
@@ -94,7 +94,7 @@ class Browser:
         held = [folder, *([reruns.out] if reruns is not None and reruns.out is not None else [])]
         self.client = TestClient(application(held, reruns=reruns), base_url=HOME, raise_server_exceptions=False)
 
-    def record(self, run: str, stage: str | None = None, turns: int = 1) -> tuple[Entry, Record]:
+    def record(self, run: str, stage: str | None = None, turns: int = 1) -> tuple[EpisodeRow, Record]:
         with EpisodeStore(self.folder / run) as store:
             entry = next(entry for entry in store.query(stage=stage) if entry.turns >= turns)
             return entry, store.read(entry)

@@ -16,14 +16,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sojourn.checks.env.play import Case, Event, Play, closing, first_difference, play_through
 from sojourn.checks.env.resources import Process, alive, processes
 from sojourn.checks.promise import BrokenError, NotOfferedError
-from sojourn.types import Message, Observation, Role, Task, Tool, ToolCall
+from sojourn.codec import from_plain, to_json, to_plain
+from sojourn.types import Message, Task
 
 TIMEOUT_S = 100
 DIES_S = 5.0
@@ -117,7 +118,7 @@ def _literal(family: Any) -> str:
 
 def _script(case: Case, number: int, actions: Sequence[Message]) -> Any:
     task = case.task_of(number)
-    return {"task": {**_plain(task), "data": dict(task.data)}, "actions": [_plain(action) for action in actions]}
+    return {"task": to_plain(task), "actions": to_plain(actions)}
 
 
 # In the other process
@@ -146,8 +147,8 @@ async def _play(asked: Mapping[str, Any]) -> Any:
     try:
         events: list[Any] = []
         for script in asked["plays"]:
-            async with closing(Play(family.make(_task(script["task"])))) as play:
-                await play_through(play, [_message(action) for action in script["actions"]])
+            async with closing(Play(family.make(from_plain(script["task"], Task)))) as play:
+                await play_through(play, from_plain(script["actions"], list[Message]))
             events.append(_data(play.events))
         return events
     finally:
@@ -157,8 +158,8 @@ async def _play(asked: Mapping[str, Any]) -> Any:
 async def _be_killed(asked: Mapping[str, Any]) -> None:
     family = await _opened(asked)
     [script] = asked["plays"]
-    play = Play(family.make(_task(script["task"])))
-    await play_through(play, [_message(action) for action in script["actions"]])
+    play = Play(family.make(from_plain(script["task"], Task)))
+    await play_through(play, from_plain(script["actions"], list[Message]))
     running = [[*process, name] for process, name in processes(os.environ["TMPDIR"]).items() if alive(process)]
     _write_answer(asked, running)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -185,42 +186,8 @@ async def _closed(family: Any) -> None:
 
 
 def _data(events: Sequence[Event]) -> Any:
-    return json.loads(json.dumps([_plain(event) for event in events], default=repr))
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    return value
+    return json.loads(to_json(to_plain(events)))
 
 
 def _events(data: Any) -> list[Event]:
-    return [
-        Event(**{**event, "action": None, "observation": _observation(event["observation"]), "key": None})
-        for event in data
-    ]
-
-
-def _observation(data: Any) -> Observation | None:
-    if data is None:
-        return None
-    return Observation(
-        messages=tuple(map(_message, data["messages"])),
-        system=tuple(map(_message, data["system"])),
-        tools=tuple(Tool(**tool) for tool in data["tools"]),
-        choices=tuple(data["choices"]),
-        agent=data["agent"],
-    )
-
-
-def _message(data: Mapping[str, Any]) -> Message:
-    calls = tuple(ToolCall(**call) for call in data["calls"])
-    return Message(**{**data, "role": Role(data["role"]), "images": tuple(data["images"]), "calls": calls})
-
-
-def _task(data: Mapping[str, Any]) -> Task:
-    return Task(**{**data, "tags": tuple(data["tags"])})
+    return [replace(event, action=None, key=None) for event in from_plain(data, list[Event])]

@@ -1,1 +1,1 @@
-"""The store of recorded episodes: a full record per step, and an index of rows to query."""
+"""Stores episodes: a full record of each, in a file per step, and an index of rows to query."""

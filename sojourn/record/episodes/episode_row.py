@@ -1,4 +1,4 @@
-"""The rows of the episode index: what can be searched without opening a record."""
+"""The rows of the episode index, which can be searched without opening a record."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sojourn.types import Credit, Group, Score, Stop, Streams
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One row of the index. `part` and `number` say where in the step's files the record is, `place` in which group.
+class EpisodeRow:
+    """One episode in the index: record `number` of file `part` of its step, in group `place` of that step.
 
-    `reward` and `success` (1 or 0) are means over the trainable trajectories, None where the episode failed. The turns,
-    tokens, tools and versions are those of trainable seats too. Rows that an older Sojourn wrote have the defaults.
+    `reward` and `success` (1 or 0) are means over the trainable trajectories, None where the episode failed. Turns,
+    tokens, tools and versions are of trainable trajectories, too. Rows of an older Sojourn have the defaults.
     """
 
     stage: str
@@ -51,40 +51,40 @@ class Entry:
     advantage: float | None = None  # mean over the sampled tokens, None without credit
 
 
-COLUMNS = tuple(field.name for field in fields(Entry))
-FIRST = COLUMNS[: COLUMNS.index("tools")]  # the columns that every Sojourn wrote
+COLUMNS = tuple(field.name for field in fields(EpisodeRow))
+OLDEST_COLUMNS = COLUMNS[: COLUMNS.index("tools")]  # the columns that every Sojourn wrote
 _LISTS = ("tags", "tools")
 
 
-def to_row(entry: Entry) -> tuple[Any, ...]:
-    """As SQLite holds it: lists and mappings as JSON, and the seed as text, which may not fit 64 bits."""
-    texts = {name: json.dumps(getattr(entry, name)) for name in (*_LISTS, "parts")}
-    values = (vars(entry) | texts | {"seed": str(entry.seed)}).values()
-    return tuple(_sound(value) if isinstance(value, str) else value for value in values)
+def to_values(row: EpisodeRow) -> tuple[Any, ...]:
+    """Returns the values of `COLUMNS`: lists and mappings as JSON, the seed as text, since it may exceed 64 bits."""
+    texts = {name: json.dumps(getattr(row, name)) for name in (*_LISTS, "parts")}
+    values = (vars(row) | texts | {"seed": str(row.seed)}).values()
+    return tuple(_without_surrogates(value) if isinstance(value, str) else value for value in values)
 
 
-def _sound(text: str) -> str:
-    """The text with half characters, which SQLite refuses, spelled out: an error may come from anywhere."""
+def _without_surrogates(text: str) -> str:
+    """Escapes halves of surrogate pairs, which SQLite refuses and any error message may hold."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
-def from_row(row: Sequence[Any]) -> Entry:
-    """Of all columns, or of the first ones."""
+def from_values(row: Sequence[Any]) -> EpisodeRow:
+    """Returns the row whose values are those of all columns, or of the first ones."""
     values: dict[str, Any] = dict(zip(COLUMNS, row, strict=False))
     lists: dict[str, Any] = {name: tuple(json.loads(values[name])) for name in _LISTS if name in values}
-    return Entry(**(values | lists | {"parts": json.loads(values["parts"]), "seed": int(values["seed"])}))
+    return EpisodeRow(**(values | lists | {"parts": json.loads(values["parts"]), "seed": int(values["seed"])}))
 
 
-def from_json(data: Mapping[str, Any]) -> Entry:
-    """Of the row that a step's file carries, an older one too; raises TypeError or KeyError where it is no row."""
+def from_json(data: Mapping[str, Any]) -> EpisodeRow:
+    """Returns a row as a step file holds it, an older one too; raises TypeError or KeyError if `data` is none."""
     values: dict[str, Any] = {name: data[name] for name in COLUMNS if name in data}
     values |= {name: tuple(values[name]) for name in _LISTS if name in values}
-    return Entry(**values)
+    return EpisodeRow(**values)
 
 
-def completed(entry: Entry, record: Record) -> Entry:
-    """The row with what its record says, for one that an older Sojourn wrote."""
-    return replace(entry, **_played(record))
+def with_later_columns(row: EpisodeRow, record: Record) -> EpisodeRow:
+    """Fills the columns that an older Sojourn did not write from the record."""
+    return replace(row, **_later_columns(record))
 
 
 def describe(
@@ -96,42 +96,45 @@ def describe(
     scores: Sequence[Sequence[Score]] | None,
     credits: Sequence[Sequence[Credit]] | None,
     streams: Streams,
-) -> tuple[list[Record], list[Entry]]:
-    """The records of the groups' episodes in order, and their rows; raises RecordError where judgements do not fit."""
+) -> tuple[list[Record], list[EpisodeRow]]:
+    """Returns the records of the groups' episodes in order, and their rows.
+
+    Raises RecordError if scores, credits or streams do not fit the trajectories.
+    """
     records: list[Record] = []
-    entries: list[Entry] = []
+    rows: list[EpisodeRow] = []
     for at, group in enumerate(groups):
         judged = _aligned(group, "scores", scores, at)
         credited = _aligned(group, "credits", credits, at)
-        told = {name: _aligned(group, f"arrays of '{name}'", found, at) for name, found in streams.items()}
+        of_streams = {name: _aligned(group, f"arrays of '{name}'", values, at) for name, values in streams.items()}
         for episode in group.episodes:
             count = sum(t.trainable for t in episode.trajectories) if episode.error is None else 0
-            own = {name: tuple(islice(found, count)) for name, found in told.items()} if count else {}
-            record = Record(episode, tuple(islice(judged, count)), tuple(islice(credited, count)), own)
-            entries.append(_entry(record, stage, step, part, len(records), place + at, group))
+            arrays = {name: tuple(islice(values, count)) for name, values in of_streams.items()} if count else {}
+            record = Record(episode, tuple(islice(judged, count)), tuple(islice(credited, count)), arrays)
+            rows.append(_row(record, stage, step, part, len(records), place + at, group))
             records.append(record)
-    return records, entries
+    return records, rows
 
 
 def _aligned(group: Group, name: str, values: Sequence[Sequence[Any]] | None, at: int) -> Iterator[Any]:
     if values is None:
         return iter(())
     if len(values) <= at or len(values[at]) != len(group.trajectories):
-        found = len(values[at]) if len(values) > at else "no"
+        count = len(values[at]) if len(values) > at else "no"
         raise RecordError(
-            f"slot {group.slot} has {len(group.trajectories)} trajectories to judge but {found} {name}: "
+            f"slot {group.slot} has {len(group.trajectories)} trajectories to judge but {count} {name}: "
             "give one for each trajectory of `group.trajectories`"
         )
     return iter(values[at])
 
 
-def _entry(record: Record, stage: str, step: int, part: int, number: int, place: int, group: Group) -> Entry:
+def _row(record: Record, stage: str, step: int, part: int, number: int, place: int, group: Group) -> EpisodeRow:
     episode, task = record.episode, record.episode.task
     seats = [t for t in episode.trajectories if t.trainable]
     judged = seats if episode.error is None else []
     rewards = [score.total for score in record.scores] or [t.reward for t in judged]
     names = {name for score in record.scores for name in score.parts}
-    return Entry(
+    return EpisodeRow(
         stage=stage,
         step=step,
         part=part,
@@ -152,21 +155,21 @@ def _entry(record: Record, stage: str, step: int, part: int, number: int, place:
         error=episode.error,
         seconds=float(episode.seconds),
         parts={n: float(np.mean([s.parts[n] for s in record.scores if n in s.parts])) for n in sorted(names)},
-        **_played(record),
+        **_later_columns(record),
     )
 
 
-def _played(record: Record) -> dict[str, Any]:
-    """The columns from `tools` on."""
+def _later_columns(record: Record) -> dict[str, Any]:
+    """Returns the columns from `tools` on, which older versions did not write."""
     turns = [turn for t in record.episode.trajectories if t.trainable for turn in t.turns]
-    drawn = [turn.sample.versions for turn in turns if len(turn.sample.tokens) and turn.sample.versions.newest >= 0]
-    said = [turn.message for turn in turns if turn.message is not None]
+    sampled = [turn.sample.versions for turn in turns if len(turn.sample.tokens) and turn.sample.versions.newest >= 0]
+    messages = [turn.message for turn in turns if turn.message is not None]
     credits = [part for credit in record.credits for part in credit.tokens if len(part)]
     return {
-        "tools": tuple(dict.fromkeys(call.name for message in said for call in message.calls)),
+        "tools": tuple(dict.fromkeys(call.name for message in messages for call in message.calls)),
         "malformed": sum(bool(turn.info.get("malformed")) for turn in turns),
         "cut_off": sum(turn.sample.stop is Stop.LENGTH for turn in turns),
-        "oldest": min((version.oldest for version in drawn), default=None),
-        "newest": max((version.newest for version in drawn), default=None),
+        "oldest": min((version.oldest for version in sampled), default=None),
+        "newest": max((version.newest for version in sampled), default=None),
         "advantage": float(np.concatenate(credits).mean()) if credits else None,
     }

@@ -1,4 +1,4 @@
-"""A group as it was recorded, put together from the records of its episodes."""
+"""Puts a recorded group together from the records of its episodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sojourn.errors import RecordError
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
 from sojourn.types import Credit, Group, Score
 
@@ -23,12 +23,12 @@ class GroupRecord:
     credits: tuple[Credit, ...]
 
 
-def of_members(members: Sequence[tuple[Entry, Record | RecordError]]) -> GroupRecord | None:
-    """The group of what could be read, None where nothing could; says what is left out."""
+def group_of(members: Sequence[tuple[EpisodeRow, Record | RecordError]]) -> GroupRecord | None:
+    """Returns the group of the records that could be read, None if none could; warns of each that is left out."""
     records: list[Record] = []
-    for entry, found in members:
+    for row, found in members:
         if isinstance(found, RecordError):
-            warnings.warn(f"episode {entry.id} is left out: {found}", RuntimeWarning, stacklevel=3)
+            warnings.warn(f"episode {row.id} is left out: {found}", RuntimeWarning, stacklevel=3)
         else:
             records.append(found)
     if not records:

@@ -1,8 +1,8 @@
 """The SQLite file of an episode store: a row per episode, its tags and tools, and the words of its texts.
 
-The words are in an FTS5 table without content: it holds where each word is and nothing else, as the texts are in the
-records. Nothing is ever removed from it: what `remove` leaves there names rows that are no more, whose numbers are
-never used again, so every search joins with `episodes`.
+The words are in an FTS5 table without content: it holds only the places of each word, since the texts are in the
+records. Nothing is ever removed from it. What `remove` leaves there names rows that no longer exist and whose numbers
+are never used again, so every search joins with `episodes`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,22 @@ from typing import NamedTuple
 from sojourn.errors import RecordError
 from sojourn.files import require_regular
 from sojourn.record.atomic import FILE, private
-from sojourn.record.episodes.episode_row import COLUMNS, FIRST, Entry, completed, from_json, to_row
+from sojourn.record.episodes.episode_row import (
+    COLUMNS,
+    OLDEST_COLUMNS,
+    EpisodeRow,
+    from_json,
+    to_values,
+    with_later_columns,
+)
 from sojourn.record.episodes.step_file import StepFile
 from sojourn.record.search.fts_documents import PARTS, clean, documents
 from sojourn.types import Episode
 
-TOKENS = "unicode61 remove_diacritics 2"  # what a word is: letters and digits of any script, case and accents aside
-PAGE_BYTES = 1 << 14  # larger than usual: the rows of a search are read anew by every reader, in fewer pieces
-LOGS = ("-wal", "-shm", "-journal")
-FORM = 1  # `user_version`; the first form, without words, had 0
+TOKENS = "unicode61 remove_diacritics 2"  # a word is letters and digits of any script; case and accents do not count
+PAGE_BYTES = 1 << 14  # larger than SQLite's default, so that a search reads its rows in fewer pieces
+LOG_SUFFIXES = ("-wal", "-shm", "-journal")
+SCHEMA_VERSION = 1  # `user_version`; the first schema, without words, had 0
 SCHEMA = f"""
 BEGIN;
 CREATE TABLE IF NOT EXISTS episodes (
@@ -45,30 +52,30 @@ CREATE TABLE IF NOT EXISTS labels (
 CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(
     {", ".join(PARTS)}, content='', columnsize=0, tokenize='{TOKENS}'
 );
-PRAGMA user_version = {FORM};
+PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
 """
 
 
-class OlderError(sqlite3.DatabaseError):
-    """An older Sojourn wrote the index: it has no words, and fewer columns."""
+class OlderIndexError(sqlite3.DatabaseError):
+    """The index of an older Sojourn, which has no words and fewer columns."""
 
 
-class Indexed(NamedTuple):
-    """What the index is given of an episode; `texts` is None where its record cannot be read."""
+class IndexedEpisode(NamedTuple):
+    """What the index stores of an episode; `texts` is None where its record cannot be read."""
 
-    entry: Entry
+    row: EpisodeRow
     texts: tuple[str, ...] | None
 
 
-def indexed(entry: Entry, episode: Episode) -> Indexed:
-    return Indexed(entry, documents(episode))
+def index_episode(row: EpisodeRow, episode: Episode) -> IndexedEpisode:
+    return IndexedEpisode(row, documents(episode))
 
 
 def prepare(path: Path) -> sqlite3.Connection:
-    """The database to write to, sound and with our tables; raises what SQLite has against it."""
+    """Opens the database to write to and makes its tables; raises `sqlite3.Error` if it is damaged or refused."""
     _require_files(path)
-    with suppress(OSError):  # SQLite says it better
+    with suppress(OSError):  # SQLite's own error is clearer
         if private(path.parent) and not path.exists():
             path.touch(FILE)
     database = sqlite3.connect(path, check_same_thread=False)
@@ -76,8 +83,8 @@ def prepare(path: Path) -> sqlite3.Connection:
         database.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # of a new file
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
-        if _columns(database) == FIRST:
-            raise OlderError("an older Sojourn wrote it")
+        if _columns(database) == OLDEST_COLUMNS:
+            raise OlderIndexError("an older Sojourn wrote it")
         database.executescript(SCHEMA)
         if database.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
             raise sqlite3.DatabaseError("quick_check failed")
@@ -105,57 +112,58 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _require_files(path: Path) -> None:
-    """Raises DatabaseError where a pipe or a device is in the place of a file, which SQLite would wait for."""
+    """Raises DatabaseError if a pipe or a device has the name of a file, since SQLite would wait for it."""
     try:
-        for file in (path, *(Path(f"{path}{log}") for log in LOGS)):
+        for file in (path, *(Path(f"{path}{log}") for log in LOG_SUFFIXES)):
             require_regular(file)
     except OSError as error:
         raise sqlite3.DatabaseError(f"{error.strerror}: '{error.filename}'") from error
 
 
 def _text(data: bytes) -> str:
-    """JSON in the index may hold half characters, which SQLite gives out as they are."""
+    """Decodes text that may hold halves of surrogate pairs, which JSON in the index may."""
     return data.decode(errors="backslashreplace")
 
 
-def current(database: sqlite3.Connection) -> bool:
-    """Whether it is of today's form, and can be searched."""
-    return database.execute("PRAGMA user_version").fetchone()[0] == FORM
+def is_current(database: sqlite3.Connection) -> bool:
+    """Returns whether the index has today's schema, and so can be searched."""
+    return database.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION
 
 
-def unfit(database: sqlite3.Connection) -> str:
-    """What is wrong with an index that is not current; nothing where a writer is about to make its tables."""
+def why_unsearchable(database: sqlite3.Connection) -> str:
+    """Returns why an index that is not current cannot be searched; empty if a writer is about to make its tables."""
     columns = _columns(database)
     return "was written by an older Sojourn, without words to search" if columns else ""
 
 
-def damage(error: sqlite3.Error) -> bool:
-    """Whether the file is at fault (no database, or another's tables), not the disk, a lock or our rights."""
+def is_damage(error: sqlite3.Error) -> bool:
+    """Returns whether the file itself is at fault (no database, or foreign tables), not the disk, a lock or rights."""
     return not isinstance(error, sqlite3.OperationalError) or error.sqlite_errorcode == sqlite3.SQLITE_ERROR
 
 
-def insert(database: sqlite3.Connection, episodes: Sequence[Indexed]) -> None:
-    """Within the transaction of the caller."""
-    row = f"INSERT OR REPLACE INTO episodes ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
-    label = "INSERT OR IGNORE INTO labels (kind, value, row) VALUES (?, ?, ?)"
-    words = f"INSERT INTO words (rowid, {', '.join(PARTS)}) VALUES ({', '.join('?' * (1 + len(PARTS)))})"
-    for entry, texts in episodes:
-        number = database.execute(row, to_row(entry)).lastrowid
-        held = {"tag": map(clean, entry.tags), "tool": map(clean, entry.tools)}
-        database.executemany(label, [(kind, value, number) for kind, values in held.items() for value in values])
+def insert(database: sqlite3.Connection, episodes: Sequence[IndexedEpisode]) -> None:
+    """Adds episodes within the transaction of the caller."""
+    insert_row = f"INSERT OR REPLACE INTO episodes ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+    insert_label = "INSERT OR IGNORE INTO labels (kind, value, row) VALUES (?, ?, ?)"
+    insert_words = f"INSERT INTO words (rowid, {', '.join(PARTS)}) VALUES ({', '.join('?' * (1 + len(PARTS)))})"
+    for row, texts in episodes:
+        number = database.execute(insert_row, to_values(row)).lastrowid
+        values_by_kind = {"tag": map(clean, row.tags), "tool": map(clean, row.tools)}
+        pairs = [(kind, value, number) for kind, values in values_by_kind.items() for value in values]
+        database.executemany(insert_label, pairs)
         if texts is not None:
-            database.execute(words, (number, *texts))
+            database.execute(insert_words, (number, *texts))
 
 
 def remove(database: sqlite3.Connection, stage: str, step: int) -> None:
-    """The rows of the stage from `step` on, within the transaction of the caller."""
+    """Removes the rows of the stage from `step` on, within the transaction of the caller."""
     where, values = "FROM episodes WHERE stage = ? AND step >= ?", (stage, step)
     database.execute(f"DELETE FROM labels WHERE row IN (SELECT row {where})", values)
     database.execute(f"DELETE {where}", values)
 
 
 def labels(database: sqlite3.Connection, kind: str) -> list[str]:
-    """Every value of a kind, found one after another: SQLite skips the rows in between."""
+    """Returns every value of a kind of label; each is looked up after the last, so SQLite skips the rows in between."""
     following = "SELECT min(value) FROM labels WHERE kind = :kind"
     statement = f"""
         WITH RECURSIVE each (value) AS (
@@ -166,39 +174,41 @@ def labels(database: sqlite3.Connection, kind: str) -> list[str]:
 
 
 def rebuild(database: sqlite3.Connection, tokens: Path, *, texts: bool = True) -> list[str]:
-    """Fills an empty index from the files of a store, all or none, oldest file first; a sentence for what it leaves
-    out."""
-    left: list[str] = []
+    """Fills an empty index from the files of a store, all or none, oldest file first.
+
+    Returns a sentence for each file that it leaves out.
+    """
+    left_out: list[str] = []
     with database:
         for path in sorted(tokens.glob("*.npz"), key=lambda path: (path.stat().st_mtime_ns, path.name)):
             try:
-                found = list(_of_file(path, texts))
+                episodes = list(_episodes_of_file(path, texts))
             except (RecordError, TypeError, KeyError) as error:
-                left.append(f"{path.name} is left out of the index: {error}")
+                left_out.append(f"{path.name} is left out of the index: {error}")
                 continue
-            insert(database, found)
-    return left
+            insert(database, episodes)
+    return left_out
 
 
-def recorded_in(tokens: Path) -> bool:
-    """Whether there is anything yet: a store is opened to read before the first step too."""
+def has_records(tokens: Path) -> bool:
+    """Returns whether anything is recorded yet; a store may be opened to read before the first step."""
     with suppress(OSError), os.scandir(tokens) as files:
         return any(file.name.endswith(".npz") for file in files)
     return False
 
 
-def _of_file(path: Path, texts: bool) -> Iterator[Indexed]:
+def _episodes_of_file(path: Path, texts: bool) -> Iterator[IndexedEpisode]:
     with StepFile(path) as file:
-        for row in file.index():
-            entry = from_json(row)
+        for data in file.index():
+            row = from_json(data)
             try:
-                record = file.record(entry.number) if texts else None
+                record = file.record(row.number) if texts else None
             except RecordError:
                 record = None
             if record is None:
-                yield Indexed(entry, None)
+                yield IndexedEpisode(row, None)
             else:
-                yield indexed(entry if "tools" in row else completed(entry, record), record.episode)
+                yield index_episode(row if "tools" in data else with_later_columns(row, record), record.episode)
 
 
 def _columns(database: sqlite3.Connection) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""The full record of the episodes of one step: JSON and token arrays in one .npz, never pickled.
+"""Writes and reads the full records of the episodes of one step: JSON and token arrays in one .npz, never pickled.
 
-Every episode is a member of its own, so one is read without the others, and damage to one leaves the rest: a line of
-JSON, which names the arrays, then their bytes one after another. Token ids are kept in the smallest integer type that
-holds them, and come back as int64.
+Every episode is a member of its own, so that it is read without the others and damage to one leaves the rest. A member
+is a line of JSON, which names the arrays, followed by their bytes. Token ids are stored in the smallest integer type
+that holds them, and come back as int64.
 """
 
 from __future__ import annotations
@@ -10,30 +10,28 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from sojourn.codec import VERSION, PlainTurn, from_plain, to_json, to_plain, turn_to_plain
 from sojourn.errors import RecordError
 from sojourn.files import open_regular
 from sojourn.record.atomic import write_file
-from sojourn.record.episodes.codec import as_json, message_json, message_of, task_json, task_of, tool_json, tool_of
 from sojourn.types import (
     Credit,
     Ending,
     Episode,
     FloatArray,
-    IntArray,
-    Sample,
     Score,
-    Stop,
+    Task,
     Trajectory,
     Turn,
-    Versions,
 )
 
 _NO_TOKENS, _NO_LOGPROBS = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
@@ -42,9 +40,9 @@ UNREADABLE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.
 
 @dataclass(frozen=True)
 class Record:
-    """An episode with its judgements, one for each trainable trajectory; none where it failed or none were given.
+    """An episode with a score and a credit for each trainable trajectory, or none if it failed or none were given.
 
-    `streams` are numbers of its sampled tokens by name, such as "entropy": for each trainable trajectory one array (A,)
+    `streams` has values of the sampled tokens by name, such as "entropy": for each trainable trajectory one array (A,)
     per turn.
     """
 
@@ -55,9 +53,9 @@ class Record:
 
 
 def write(path: Path, records: Sequence[Record], index: Sequence[Mapping[str, Any]]) -> None:
-    """Writes the records, and beside them the rows from which a lost index can be made again."""
+    """Writes the records, and the rows from which a lost index can be rebuilt."""
     members = {str(number): _encode(record) for number, record in enumerate(records)}
-    arrays = {name: np.frombuffer(data, np.uint8) for name, data in {"index": as_json(index), **members}.items()}
+    arrays = {name: np.frombuffer(data, np.uint8) for name, data in {"index": to_json(index), **members}.items()}
 
     def save(temporary: Path) -> None:
         with temporary.open("wb") as file:
@@ -67,7 +65,7 @@ def write(path: Path, records: Sequence[Record], index: Sequence[Mapping[str, An
 
 
 class StepFile:
-    """An open file of records; `record` and `index` raise RecordError where the file is damaged."""
+    """An open file of records, whose methods raise RecordError if it is damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -92,14 +90,13 @@ class StepFile:
         except UNREADABLE as error:
             raise _damaged(self.path, error, f"episode {number} of ") from error
 
-    def told(self, number: int) -> Episode:
-        """The episode as people read it, without its tokens: several times as fast as the whole record."""
+    def without_tokens(self, number: int) -> Episode:
+        """Returns the episode without its tokens, several times as fast as the whole record."""
         try:
             with self._file.zip.open(f"{number}.npy") as member:  # type: ignore[union-attr]
                 np.lib.format.read_magic(member)
                 np.lib.format.read_array_header_1_0(member)
-                data = json.loads(member.readline())
-            return _episode(data, (_trajectory(t, _untold) for t in data["trajectories"]))
+                return _read(member.readline()).episode(_without_arrays)
         except UNREADABLE as error:
             raise _damaged(self.path, error, f"episode {number} of ") from error
 
@@ -132,20 +129,20 @@ def _encode(record: Record) -> bytes:
         "logprobs": _join([turn.sample.logprobs for turn in turns]),
         "scores": _join([score.turns for score in record.scores]),
         "credits": _join([part for credit in record.credits for part in credit.tokens]),
-        **{f"stream {name}": _join([part for of in found for part in of]) for name, found in record.streams.items()},
+        **{f"stream {n}": _join([part for turns in values for part in turns]) for n, values in record.streams.items()},
         "allowed": _narrow([ids for ids in allowed if ids is not None]),
         "allowed_sizes": np.array([-1 if ids is None else len(ids) for ids in allowed], dtype=np.int32),
     }
     arrays = {name: array.astype(array.dtype.newbyteorder("<")) for name, array in arrays.items() if len(array)}
     kept = [[name, array.dtype.str, len(array)] for name, array in arrays.items()]
     parts = (array.tobytes() for array in arrays.values())
-    return b"".join((as_json(_episode_json(record) | {"arrays": kept}), b"\n", *parts))
+    return b"".join((to_json(_record_to_plain(record) | {"arrays": kept}), b"\n", *parts))
 
 
 def _check(record: Record) -> None:
-    """Refuses scores or credits that do not fit their trajectories: they could not be told apart again."""
+    """Raises RecordError for scores, credits or streams that do not fit their trajectories, as reading would fail."""
     judged = [t for t in record.episode.trajectories if t.trainable] if record.episode.error is None else []
-    streams = [(f"arrays of the stream '{name}'", found) for name, found in record.streams.items()]
+    streams = [(f"arrays of the stream '{name}'", values) for name, values in record.streams.items()]
     for name, values in (("scores", record.scores), ("credits", record.credits), *streams):
         if values and len(values) != len(judged):
             raise RecordError(
@@ -153,17 +150,17 @@ def _check(record: Record) -> None:
                 "give one for each"
             )
     for trajectory, score in zip(judged, record.scores, strict=False):
-        _same(record, "a score", (len(trajectory.turns),), score.turns.shape)
+        _require_shape(record, "a score", (len(trajectory.turns),), score.turns.shape)
     for trajectory, credit in zip(judged, record.credits, strict=False):
         sampled = tuple(len(turn.sample.tokens) for turn in trajectory.turns)
-        _same(record, "a credit", sampled, tuple(len(part) for part in credit.tokens))
-    for name, found in streams:
-        for trajectory, numbers in zip(judged, found, strict=False):
+        _require_shape(record, "a credit", sampled, tuple(len(part) for part in credit.tokens))
+    for name, values in streams:
+        for trajectory, numbers in zip(judged, values, strict=False):
             sampled = tuple(len(turn.sample.tokens) for turn in trajectory.turns)
-            _same(record, name, sampled, tuple(len(part) for part in numbers))
+            _require_shape(record, name, sampled, tuple(len(part) for part in numbers))
 
 
-def _same(record: Record, what: str, expected: tuple[int, ...], found: tuple[int, ...]) -> None:
+def _require_shape(record: Record, what: str, expected: tuple[int, ...], found: tuple[int, ...]) -> None:
     if expected != found:
         raise RecordError(
             f"episode {record.episode.id} has {what} of shape {found} where its turns need {expected}: "
@@ -173,8 +170,8 @@ def _same(record: Record, what: str, expected: tuple[int, ...], found: tuple[int
 
 def _decode(member: bytes) -> Record:
     line, _, rest = member.partition(b"\n")
-    data, arrays, at = json.loads(line), dict[str, NDArray[Any]](), 0
-    for name, dtype, count in data["arrays"]:
+    data, arrays, at = _read(line), dict[str, NDArray[Any]](), 0
+    for name, dtype, count in data.arrays:
         arrays[name] = np.frombuffer(rest, dtype, count, at)
         at += arrays[name].nbytes
     take = {
@@ -184,35 +181,70 @@ def _decode(member: bytes) -> Record:
         name: _Reader(arrays.get(name, np.zeros(0)).astype(np.int64)) for name in ("context", "sampled", "allowed")
     }
     sizes = iter(arrays.get("allowed_sizes", np.zeros(0, dtype=np.int32)).tolist())
-    episode = _episode(data, (_trajectory(t, lambda turn: _turn(turn, take, sizes)) for t in data["trajectories"]))
+    episode = data.episode(lambda turn: _turn(turn, take, sizes))
     judged = [t for t in episode.trajectories if t.trainable]
-    words = data.get("words") or [{} for _ in data["scores"]]
-    told = zip(judged, data["scores"], words, strict=False)
-    scores = tuple(Score(take["scores"](len(t.turns)), parts, said) for t, parts, said in told)
-    credited = judged if data["credited"] else []
-    credits = tuple(Credit(by_turn(take["credits"], t)) for t in credited)
+    written = data.words or [{} for _ in data.scores]
+    scored = zip(judged, data.scores, written, strict=False)
+    scores = tuple(Score(take["scores"](len(t.turns)), parts, words) for t, parts, words in scored)
+    credits = tuple(Credit(by_turn(take["credits"], t)) for t in judged if data.credited)
     streams = {}
-    for name in data.get("streams", ()):
+    for name in data.streams:
         reader = _Reader(arrays.get(f"stream {name}", np.zeros(0, dtype=np.float32)))
         streams[name] = tuple(by_turn(reader, t) for t in judged)
     return Record(episode, scores, credits, streams)
 
 
 def by_turn(take: _Reader, trajectory: Trajectory) -> tuple[FloatArray, ...]:
-    """One array (A,) per turn."""
+    """Takes one array (A,) per turn."""
     return tuple(take(len(turn.sample.tokens)) for turn in trajectory.turns)
 
 
-def _episode(data: Mapping[str, Any], trajectories: Iterable[Trajectory]) -> Episode:
-    return Episode(data["id"], task_of(data["task"]), tuple(trajectories), data["error"], data["seconds"])
+class _PlainTurn(PlainTurn):
+    """A turn whose arrays are pieces of those of its episode; `context` and `sampled` are their lengths."""
+
+    context: int
+    sampled: int
+    allowed: bool
 
 
-def _trajectory(data: Mapping[str, Any], turn: Callable[[Mapping[str, Any]], Turn]) -> Trajectory:
-    return Trajectory(data["agent"], tuple(map(turn, data["turns"])), Ending(data["ending"]), data["trainable"])
+class _PlainTrajectory(msgspec.Struct):
+    agent: str
+    ending: Ending
+    trainable: bool
+    turns: list[_PlainTurn]
+
+
+class _PlainRecord(msgspec.Struct):
+    """The line of JSON of a record; `arrays` has the name, type and length of each array that follows it."""
+
+    id: str
+    task: Task
+    error: str | None
+    seconds: float
+    trajectories: list[_PlainTrajectory]
+    scores: list[dict[str, Any]]
+    credited: bool
+    arrays: list[tuple[str, str, int]]
+    words: list[dict[str, str]] = []
+    streams: list[str] = []
+    version: int = 1
+
+    def episode(self, turn: Callable[[_PlainTurn], Turn]) -> Episode:
+        trajectories = (
+            Trajectory(t.agent, tuple(map(turn, t.turns)), t.ending, t.trainable) for t in self.trajectories
+        )
+        return Episode(self.id, self.task, tuple(trajectories), self.error, self.seconds)
+
+
+def _read(line: bytes) -> _PlainRecord:
+    data = json.loads(line)
+    if data.get("version", 1) > VERSION:
+        raise ValueError(f"its layout is version {data['version']}, this Sojourn reads up to {VERSION}: update Sojourn")
+    return from_plain(data, _PlainRecord)
 
 
 class _Reader:
-    """Hands out an array piece by piece."""
+    """Returns the pieces of an array one after another."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self.array, self.at = array, 0
@@ -225,52 +257,25 @@ class _Reader:
         return piece.copy()
 
 
-def _turn(data: Mapping[str, Any], take: Mapping[str, _Reader], sizes: Iterator[int]) -> Turn:
+def _turn(data: _PlainTurn, take: Mapping[str, _Reader], sizes: Iterator[int]) -> Turn:
     allowed = None
-    if data["allowed"]:
-        counts = [next(sizes) for _ in range(data["sampled"])]
+    if data.allowed:
+        counts = [next(sizes) for _ in range(data.sampled)]
         allowed = tuple(None if count < 0 else take["allowed"](count) for count in counts)
-    return _made(
-        data,
-        take["context"](data["context"]),
-        take["sampled"](data["sampled"]),
-        take["logprobs"](data["sampled"]),
-        allowed,
-    )
+    context, sampled = take["context"](data.context), take["sampled"](data.sampled)
+    return data.with_arrays(context, sampled, take["logprobs"](data.sampled), allowed)
 
 
-def _untold(data: Mapping[str, Any]) -> Turn:
-    return _made(data, _NO_TOKENS, _NO_TOKENS, _NO_LOGPROBS, None)
+def _without_arrays(data: _PlainTurn) -> Turn:
+    return data.with_arrays(_NO_TOKENS, _NO_TOKENS, _NO_LOGPROBS, None)
 
 
-def _made(
-    data: Mapping[str, Any],
-    context: IntArray,
-    sampled: IntArray,
-    logprobs: FloatArray,
-    allowed: tuple[IntArray | None, ...] | None,
-) -> Turn:
-    sample = Sample(sampled, logprobs, Versions(*data["versions"]), Stop(data["stop"]), data["temperature"], allowed)
-    return Turn(
-        parent=data["parent"],
-        context=context,
-        sample=sample,
-        message=None if data["said"] is None else message_of(data["said"]),
-        reward=data["reward"],
-        info=data["info"],
-        images=tuple(data["images"]),
-        state=data["state"],
-        observed=tuple(message_of(message) for message in data["shown"]),
-        context_messages=tuple(message_of(message) for message in data.get("recalled", ())),
-        tools=tuple(tool_of(tool) for tool in data.get("tools", ())),
-    )
-
-
-def _episode_json(record: Record) -> dict[str, Any]:
+def _record_to_plain(record: Record) -> dict[str, Any]:
     episode = record.episode
     return {
+        "version": VERSION,
         "id": episode.id,
-        "task": task_json(episode.task),
+        "task": to_plain(episode.task),
         "error": episode.error,
         "seconds": episode.seconds,
         "trajectories": [
@@ -278,7 +283,7 @@ def _episode_json(record: Record) -> dict[str, Any]:
                 "agent": t.agent,
                 "ending": t.ending,
                 "trainable": t.trainable,
-                "turns": [_turn_json(turn) for turn in t.turns],
+                "turns": [_turn_to_plain(turn) for turn in t.turns],
             }
             for t in episode.trajectories
         ],
@@ -289,24 +294,10 @@ def _episode_json(record: Record) -> dict[str, Any]:
     }
 
 
-def _turn_json(turn: Turn) -> dict[str, Any]:
-    return {
-        "parent": turn.parent,
-        "context": len(turn.context),
-        "sampled": len(turn.sample.tokens),
-        "allowed": turn.sample.allowed is not None,
-        "versions": list(turn.sample.versions),
-        "stop": turn.sample.stop,
-        "temperature": turn.sample.temperature,
-        "said": None if turn.message is None else message_json(turn.message),
-        "reward": turn.reward,
-        "info": dict(turn.info),
-        "images": list(turn.images),
-        "state": turn.state,
-        "shown": [message_json(message) for message in turn.observed],
-        **({"recalled": [message_json(message) for message in turn.context_messages]} if turn.context_messages else {}),
-        **({"tools": [tool_json(tool) for tool in turn.tools]} if turn.tools else {}),
-    }
+def _turn_to_plain(turn: Turn) -> dict[str, Any]:
+    sizes = {"parent": turn.parent, "context": len(turn.context), "sampled": len(turn.sample.tokens)}
+    data = sizes | turn_to_plain(turn, turn.sample.allowed is not None)
+    return {key: value for key, value in data.items() if value or key not in ("recalled", "tools")}
 
 
 def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:

@@ -1,7 +1,7 @@
-"""Every episode of a run: an SQLite index to search, and one file of full records per step beside it.
+"""Stores every episode of a run: an SQLite index to search, and files of full records for each step.
 
-The files in `tokens/` are the truth: each is written whole before its rows are committed, and each carries its rows,
-so a lost or damaged index is made again from them. Readers never lock out the writer (SQLite's write-ahead log).
+The files in `tokens/` are authoritative: each is written whole before its rows are committed, and holds its rows, so
+that a lost or damaged index can be rebuilt. Readers never lock out the writer (SQLite's write-ahead log).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from urllib.parse import quote
 from sojourn.errors import RecordError
 from sojourn.record.atomic import writing
 from sojourn.record.episodes import index, step_file
-from sojourn.record.episodes.episode_row import COLUMNS, FIRST, Entry, describe, from_row
-from sojourn.record.episodes.group import GroupRecord, of_members
+from sojourn.record.episodes.episode_row import COLUMNS, OLDEST_COLUMNS, EpisodeRow, describe, from_values
+from sojourn.record.episodes.group import GroupRecord, group_of
 from sojourn.record.episodes.step_file import Record, StepFile
 from sojourn.record.search.excerpt import Excerpt, excerpts
 from sojourn.record.search.query import Query
-from sojourn.record.search.search_results import LONGEST, Found, Row, expression, page
+from sojourn.record.search.search_results import MAX_PAGE_ROWS, SearchResult, SearchResults, expression, page
 from sojourn.types import Credit, Episode, Group, Score, Streams
 
 Answer = TypeVar("Answer")
@@ -34,7 +34,7 @@ Read = TypeVar("Read")
 
 
 class StepCount(NamedTuple):
-    """What one step of the store holds."""
+    """The groups and episodes that one step has recorded, and their mean reward and success."""
 
     stage: str
     step: int
@@ -45,16 +45,16 @@ class StepCount(NamedTuple):
 
 
 class EpisodeStore:
-    """The episodes of one run folder. `write=False` (the default) only looks, also while another process writes."""
+    """The episodes of one run folder; with `write=False` (the default) to read, also while another process writes."""
 
     def __init__(self, folder: str | Path, *, write: bool = False) -> None:
         self.folder = Path(folder)
         self.tokens = self.folder / "tokens"
         self._lock = threading.RLock()
         self._writer: sqlite3.Connection | None = None
-        self._memory: sqlite3.Connection | None = None  # the rows, where the index is damaged
-        self._searchable: sqlite3.Connection | None = None  # all of it, where it cannot be searched either
-        self.troubles: list[str] = []  # what was found damaged so far, a sentence each
+        self._rebuilt_rows: sqlite3.Connection | None = None  # has the rows alone, if the file is damaged
+        self._rebuilt_index: sqlite3.Connection | None = None  # has the words, too, if the file cannot be searched
+        self.troubles: list[str] = []  # a sentence for each damage that was met so far
         if write:
             with writing(self.tokens):
                 self.tokens.mkdir(parents=True, exist_ok=True)
@@ -79,20 +79,20 @@ class EpisodeStore:
             part, place = database.execute(
                 f"SELECT coalesce(max(part), -1) + 1, coalesce(max(place), -1) + 1 {where}", (stage, step)
             ).fetchone()
-            records, entries = describe(stage, step, part, place, groups, scores, credits, streams or {})
-            if not entries:
+            records, rows = describe(stage, step, part, place, groups, scores, credits, streams or {})
+            if not rows:
                 return
-            pairs = [index.indexed(entry, record.episode) for entry, record in zip(entries, records, strict=True)]
-            step_file.write(self.file(stage, step, part), records, [vars(entry) for entry in entries])
-            index.insert(database, pairs)
+            episodes = [index.index_episode(row, record.episode) for row, record in zip(rows, records, strict=True)]
+            step_file.write(self.step_path(stage, step, part), records, [vars(row) for row in rows])
+            index.insert(database, episodes)
 
     def truncate(self, stage: str, step: int) -> None:
         """Removes what the stage recorded at this step and later, for a run that resumes there."""
         with self._lock, self._write() as database:
             index.remove(database, stage, step)
         for path in self.tokens.iterdir():
-            found = re.fullmatch(rf"{re.escape(_quoted(stage))}-(\d+)-\d+\.npz", path.name)
-            if found and int(found[1]) >= step:
+            match = re.fullmatch(rf"{re.escape(_quoted(stage))}-(\d+)-\d+\.npz", path.name)
+            if match and int(match[1]) >= step:
                 with writing(path):
                     path.unlink()
 
@@ -111,10 +111,10 @@ class EpisodeStore:
         newest: bool = False,
         limit: int | None = None,
         offset: int = 0,
-    ) -> Iterator[Entry]:
-        """The rows that fit every given filter, in order of recording, without loading them all.
+    ) -> Iterator[EpisodeRow]:
+        """Yields the rows that match every given filter, in order of recording, without loading them all.
 
-        `failed` asks for episodes with (True) or without (False) an infrastructure failure.
+        `failed` selects episodes with (True) or without (False) an infrastructure failure.
         """
         clauses: list[tuple[str, list[Any]]] = [
             (f"{name} = ?", [value])
@@ -135,46 +135,47 @@ class EpisodeStore:
         if failed is not None:
             clauses.append((f"error IS {'NOT ' if failed else ''}NULL", []))
         where = " AND ".join(clause for clause, _ in clauses) or "1"
-        way = "DESC" if newest else "ASC"
-        order = ", ".join(f"{column} {way}" for column in ("stage", "step", "part", "number"))
+        direction = "DESC" if newest else "ASC"
+        order = ", ".join(f"{column} {direction}" for column in ("stage", "step", "part", "number"))
         statement = f"SELECT {{columns}} FROM episodes WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?"
         values = [value for _, given in clauses for value in given]
-        return self._rows(statement, (*values, -1 if limit is None else limit, offset), from_row)
+        return self._rows(statement, (*values, -1 if limit is None else limit, offset), from_values)
 
-    def beginning(self, text: str, limit: int) -> list[str]:
-        """The ids that begin with a text, sorted."""
+    def ids_starting_with(self, text: str, limit: int) -> list[str]:
+        """Returns up to `limit` ids that start with `text`, sorted."""
         statement = "SELECT DISTINCT id FROM episodes WHERE id >= ? AND substr(id, 1, ?) = ? ORDER BY id LIMIT ?"
         return list(self._rows(statement, (text, len(text), text, limit), lambda row: row[0]))
 
-    def search(self, query: Query | str, limit: int = 20, after: str = "") -> Found:
-        """A page of what a query finds, with excerpts where it asks for words; `after` is `next` of the page before.
+    def search(self, query: Query | str, limit: int = 20, after: str = "") -> SearchResults:
+        """Returns a page of what matches a query, with excerpts if it has words; `after` is `next` of the page before.
 
-        Raises QueryError where the query cannot be read, and for an `after` that no page gave.
+        Raises QueryError if the query is malformed, and for an `after` that no page returned.
         """
         query = Query.parse(query) if isinstance(query, str) else query
-        held = self._ask(lambda database: page(database, query, limit, after))
-        return Found(tuple(map(Row, held.entries, self._excerpts(held.entries, query))), held.total, held.next)
+        found = self._ask(lambda database: page(database, query, limit, after))
+        results = map(SearchResult, found.rows, self._excerpts(found.rows, query))
+        return SearchResults(tuple(results), found.total, found.next)
 
-    def matching(self, query: Query | str) -> Iterator[Entry]:
-        """All that a query finds, in order of recording unless it says another order, without loading them all."""
+    def matching(self, query: Query | str) -> Iterator[EpisodeRow]:
+        """Yields all rows that match a query, in order of recording unless it sorts, without loading them all."""
         query = Query.parse(query) if isinstance(query, str) else query
         query = replace(query, sort="oldest") if query.sort == Query().sort else query
         after: str | None = ""
         while after is not None:
-            held = self._ask(lambda database, after=after: page(database, query, LONGEST, after, most=LONGEST))
-            yield from held.entries
-            after = held.next
+            found = self._ask(lambda database, after=after: page(database, query, MAX_PAGE_ROWS, after, MAX_PAGE_ROWS))
+            yield from found.rows
+            after = found.next
 
     def labels(self, kind: Literal["tag", "tool"]) -> list[str]:
-        """Every tag, or every tool that was called, in order."""
+        """Returns every tag, or the name of every tool that was called, sorted."""
         return self._ask(lambda database: index.labels(database, kind))
 
     def rows(self, statement: str, values: Sequence[Any], make: Callable[[Any], Answer]) -> list[Answer]:
-        """What a statement says of the table `episodes`, for counts that no other method gives."""
+        """Returns the rows of an SQL statement on the table `episodes`, each converted by `make`."""
         return list(self._rows(statement, values, make))
 
     def steps(self) -> list[StepCount]:
-        """Every step of every stage, with how much it holds and its mean reward and success."""
+        """Returns the counts of every step of every stage."""
         statement = (
             "SELECT stage, step, count(DISTINCT place), count(*), avg(reward), avg(success) "
             "FROM episodes GROUP BY stage, step ORDER BY stage, step"
@@ -182,9 +183,9 @@ class EpisodeStore:
         return list(self._rows(statement, (), lambda row: StepCount(*row)))
 
     def record(self, episode_id: str) -> Record:
-        """The episode with its scores and credits, as last recorded."""
+        """Returns the episode with its scores and credits, as last recorded; raises RecordError if there is none."""
         statement = "SELECT {columns} FROM episodes WHERE id = ? ORDER BY step, part"
-        found = list(self._rows(statement, (episode_id,), from_row))
+        found = list(self._rows(statement, (episode_id,), from_values))
         if not found:
             raise RecordError(f"episode {episode_id!r} is not in {self.path}: expected an id that `query` gives")
         return self.read(found[-1])
@@ -192,38 +193,38 @@ class EpisodeStore:
     def load(self, episode_id: str) -> Episode:
         return self.record(episode_id).episode
 
-    def read(self, entry: Entry) -> Record:
-        """The full record of a row."""
-        with StepFile(self.file(entry.stage, entry.step, entry.part)) as file:
-            return file.record(entry.number)
+    def read(self, row: EpisodeRow) -> Record:
+        """Returns the full record of a row."""
+        with StepFile(self.step_path(row.stage, row.step, row.part)) as file:
+            return file.record(row.number)
 
     def groups(self, stage: str, steps: Iterable[int] | None = None) -> Iterator[Group]:
-        """The groups of a stage as they were recorded, step by step."""
+        """Yields the groups of a stage as they were recorded, step by step."""
         return (record.group for record in self.records(stage, steps))
 
     def records(self, stage: str, steps: Iterable[int] | None = None) -> Iterator[GroupRecord]:
-        """The groups of a stage with their judgements; what cannot be read is left out, with a warning that says so."""
+        """Yields the groups of a stage with their judgements; it warns of each record that cannot be read."""
         chosen = [count.step for count in self.steps() if count.stage == stage] if steps is None else steps
         for step in chosen:
             read = self.read_each(self.query(stage=stage, step=step))
             for _, members in groupby(read, key=lambda pair: pair[0].place):
-                record = of_members(list(members))
+                record = group_of(list(members))
                 if record is not None:
                     yield record
 
-    def missing(self) -> list[str]:
-        """One sentence for every record of the index that cannot be read; reads everything."""
+    def unreadable(self) -> list[str]:
+        """Reads every record of the index, and returns a sentence for each that cannot be read."""
         return [
-            f"episode {entry.id} ({entry.stage}, step {entry.step}): {found}"
-            for entry, found in self.read_each(self.query())
+            f"episode {row.id} ({row.stage}, step {row.step}): {found}"
+            for row, found in self.read_each(self.query())
             if isinstance(found, RecordError)
         ]
 
     def close(self) -> None:
-        for database in (self._writer, self._memory, self._searchable):
+        for database in (self._writer, self._rebuilt_rows, self._rebuilt_index):
             if database is not None:
                 database.close()
-        self._writer = self._memory = self._searchable = None
+        self._writer = self._rebuilt_rows = self._rebuilt_index = None
 
     def __enter__(self) -> EpisodeStore:
         return self
@@ -232,59 +233,61 @@ class EpisodeStore:
         self.close()
 
     def read_each(
-        self, entries: Iterable[Entry], read: Callable[[StepFile, int], Read] = StepFile.record
-    ) -> Iterator[tuple[Entry, Read | RecordError]]:
-        """The record of each row, or why it cannot be read; a file is opened once for the rows that follow in it."""
-        for (stage, step, part), rows in groupby(entries, key=lambda entry: (entry.stage, entry.step, entry.part)):
+        self, rows: Iterable[EpisodeRow], read: Callable[[StepFile, int], Read] = StepFile.record
+    ) -> Iterator[tuple[EpisodeRow, Read | RecordError]]:
+        """Yields each row with its record, or with the error if that cannot be read.
+
+        A file is opened once for consecutive rows that are in it.
+        """
+        for (stage, step, part), of_file in groupby(rows, key=lambda row: (row.stage, row.step, row.part)):
             try:
-                file = StepFile(self.file(stage, step, part))
+                file = StepFile(self.step_path(stage, step, part))
             except RecordError as error:
-                yield from ((entry, error) for entry in rows)
+                yield from ((row, error) for row in of_file)
                 continue
             with file:
-                for entry in rows:
+                for row in of_file:
                     try:
-                        found: Read | RecordError = read(file, entry.number)
+                        record: Read | RecordError = read(file, row.number)
                     except RecordError as error:
-                        found = error
-                    yield entry, found
+                        record = error
+                    yield row, record
 
-    def _excerpts(self, entries: Sequence[Entry], query: Query) -> list[Excerpt | None]:
-        if not query.words or not entries:
-            return [None] * len(entries)
-        read = self.read_each(sorted(entries, key=_position), StepFile.told)
-        told = {_position(entry): None if isinstance(one, RecordError) else one for entry, one in read}
-        episodes = [told[_position(entry)] for entry in entries]
-        return excerpts(episodes, expression(query.words, "OR"))
+    def _excerpts(self, rows: Sequence[EpisodeRow], query: Query) -> list[Excerpt | None]:
+        if not query.words or not rows:
+            return [None] * len(rows)
+        read = self.read_each(sorted(rows, key=_position), StepFile.without_tokens)
+        episodes = {_position(row): None if isinstance(found, RecordError) else found for row, found in read}
+        return excerpts([episodes[_position(row)] for row in rows], expression(query.words, "OR"))
 
     def _ask(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
-        """Asks the index if it can be searched, else one that is made for as long as the store is open."""
-        recorded = index.recorded_in(self.tokens)  # looked at first, as a writer makes the tables before the files
-        if self._searchable is None and self.path.exists():
+        """Asks the index if it can be searched, else one that is rebuilt for as long as the store is open."""
+        recorded = index.has_records(self.tokens)  # checked first, since a writer makes the tables before the files
+        if self._rebuilt_index is None and self.path.exists():
             try:
                 with closing(index.open_to_read(self.path)) as database:
-                    if index.current(database):
+                    if index.is_current(database):
                         return question(database)
-                    state = index.unfit(database)
+                    state = index.why_unsearchable(database)
             except sqlite3.DatabaseError as error:
-                if not index.damage(error):
+                if not index.is_damage(error):
                     raise RecordError(f"{self.path} cannot be read now ({error}): try again") from error
                 state = f"is damaged ({error})"
             if state:
-                self._tell(
+                self._warn(
                     f"{self.path} {state}: open it once with write=True; until then a search begins by reading all "
                     "of tokens/"
                 )
         if not recorded:
-            with closing(self._remade(texts=True)) as nothing:
-                return question(nothing)
+            with closing(self._rebuild(texts=True)) as empty:
+                return question(empty)
         with self._lock:
-            if self._searchable is None:
-                self._searchable = self._remade(texts=True)
-            return question(self._searchable)
+            if self._rebuilt_index is None:
+                self._rebuilt_index = self._rebuild(texts=True)
+            return question(self._rebuilt_index)
 
-    def file(self, stage: str, step: int, part: int) -> Path:
-        """Where the full records of a part of a step are."""
+    def step_path(self, stage: str, step: int, part: int) -> Path:
+        """Returns the path of the full records of one part of a step."""
         return self.tokens / f"{_quoted(stage)}-{step:06d}-{part}.npz"
 
     @contextmanager
@@ -303,81 +306,84 @@ class EpisodeStore:
         state = "was lost"
         try:
             database = index.prepare(self.path)
-        except index.OlderError as error:
+        except index.OlderIndexError as error:
             state = f"has no words to search ({error}), was moved to {self._move_aside('.older').name}"
             database = index.prepare(self.path)
         except sqlite3.Error as error:
-            if not index.damage(error):
+            if not index.is_damage(error):
                 raise self._refused(error) from error
             state = f"was damaged ({error}), moved to {self._move_aside('.damaged').name}"
             database = index.prepare(self.path)
         if any(self.tokens.iterdir()) and database.execute("SELECT 1 FROM episodes LIMIT 1").fetchone() is None:
-            self._tell(f"{self.path} {state}, and is made again from tokens/")
-            for left in index.rebuild(database, self.tokens):
-                self._tell(left)
+            self._warn(f"{self.path} {state}, and is made again from tokens/")
+            for sentence in index.rebuild(database, self.tokens):
+                self._warn(sentence)
         return database
 
     def _move_aside(self, suffix: str) -> Path:
         aside = self.path.with_suffix(suffix)
         with writing(aside):
             self.path.replace(aside)
-            for log in index.LOGS:
+            for log in index.LOG_SUFFIXES:
                 Path(f"{self.path}{log}").unlink(missing_ok=True)
         return aside
 
     def _refused(self, error: sqlite3.Error) -> RecordError:
         return RecordError(
-            f"{self.path} cannot be written ({error}): make room, give leave to write there, and let no other program "
+            f"{self.path} cannot be written ({error}): free disk space, allow writing there, and let no other program "
             "hold it; then go on"
         )
 
     def _rows(self, statement: str, values: Sequence[Any], make: Callable[[Any], Any]) -> Iterator[Any]:
-        """Of a statement over `{columns}`: those that the index has, or today's where it is lost or damaged."""
-        given, recorded = 0, index.recorded_in(self.tokens)
-        require_within(values)
-        if self._memory is None and self.path.exists():
+        """Yields the rows of a statement, in which `{columns}` stands for the columns that the index has.
+
+        If the index is lost or damaged, the rows, or those that are left, come from one that is rebuilt in memory.
+        """
+        yielded, recorded = 0, index.has_records(self.tokens)
+        require_storable(values)
+        if self._rebuilt_rows is None and self.path.exists():
             try:
                 with closing(index.open_to_read(self.path)) as database:
-                    columns = COLUMNS if index.current(database) else FIRST
+                    columns = COLUMNS if index.is_current(database) else OLDEST_COLUMNS
                     for row in database.execute(statement.replace("{columns}", ", ".join(columns)), values):
-                        given += 1
+                        yielded += 1
                         yield make(row)
                 return
             except sqlite3.DatabaseError as error:
                 if not recorded and "no such table" in str(error):
                     return  # a writer is about to make it
-                self._tell(f"{self.path} is damaged ({error}): made again in memory")
+                self._warn(f"{self.path} is damaged ({error}): made again in memory")
         elif not recorded:
             return
         with self._lock:
-            if self._memory is None:
-                self._memory = self._remade(texts=False)
-            rows = self._memory.execute(statement.replace("{columns}", ", ".join(COLUMNS)), values).fetchall()
-        yield from (make(row) for row in rows[given:])
+            if self._rebuilt_rows is None:
+                self._rebuilt_rows = self._rebuild(texts=False)
+            rows = self._rebuilt_rows.execute(statement.replace("{columns}", ", ".join(COLUMNS)), values).fetchall()
+        yield from (make(row) for row in rows[yielded:])
 
     @property
-    def remade(self) -> bool:
-        """Whether the index was made again for this store, so that it is worth keeping."""
-        return self._memory is not None or self._searchable is not None
+    def rebuilt(self) -> bool:
+        """Returns whether the index was rebuilt for this store, so that the store is worth keeping open."""
+        return self._rebuilt_rows is not None or self._rebuilt_index is not None
 
-    def _remade(self, *, texts: bool) -> sqlite3.Connection:
-        """The index made again for this store alone; SQLite keeps what memory has no room for in a nameless file."""
+    def _rebuild(self, *, texts: bool) -> sqlite3.Connection:
+        """Rebuilds the index for this store alone; SQLite swaps what does not fit in memory to a nameless file."""
         if not self.path.exists() and any(self.tokens.glob("*.npz")):
             self.troubles.append(f"{self.path} is missing: its rows are read from tokens/")
         database = sqlite3.connect("", check_same_thread=False)
         database.executescript(index.SCHEMA)
-        for left in index.rebuild(database, self.tokens, texts=texts):
-            self._tell(left)
+        for sentence in index.rebuild(database, self.tokens, texts=texts):
+            self._warn(sentence)
         return database
 
-    def _tell(self, trouble: str) -> None:
-        """Warns of it, in the line of whoever uses the store."""
+    def _warn(self, trouble: str) -> None:
+        """Warns at the line of whoever uses the store."""
         self.troubles.append(trouble)
         warnings.warn(trouble, RuntimeWarning, stacklevel=4)
 
 
-def require_within(values: Sequence[Any]) -> None:
-    """Raises RecordError for a number or a text that SQLite cannot hold, so that no row has it either."""
+def require_storable(values: Sequence[Any]) -> None:
+    """Raises RecordError for a number or a text that SQLite cannot store, since no row can have it."""
     for value in values:
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise RecordError("no step, group or place has a number of more than 18 digits: give a smaller one")
@@ -385,11 +391,11 @@ def require_within(values: Sequence[Any]) -> None:
             try:
                 value.encode()
             except UnicodeEncodeError:
-                raise RecordError(f"{value[:64]!r} is no text that anything is named by: it is not UTF-8") from None
+                raise RecordError(f"{value[:64]!r} is not UTF-8, so nothing has this name: check the name") from None
 
 
-def _position(entry: Entry) -> tuple[str, int, int, int]:
-    return entry.stage, entry.step, entry.part, entry.number
+def _position(row: EpisodeRow) -> tuple[str, int, int, int]:
+    return row.stage, row.step, row.part, row.number
 
 
 def _quoted(stage: str) -> str:

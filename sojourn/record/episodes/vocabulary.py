@@ -1,7 +1,7 @@
-"""The pieces of a run's tokenizer, kept in its folder, so that tokens are read without opening the model.
+"""Stores the tokens of a run's tokenizer in its folder, so that they can be shown without loading the model.
 
-`vocabulary.json` holds the bytes of every piece by its id, as text of which each character is one byte (Latin-1), and
-the ids of the pieces that structure a chat.
+`vocabulary.json` holds the bytes of every token by its id, as text in which each character is one byte (Latin-1), and
+the ids of the tokens that structure a chat.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ NAME = "vocabulary.json"
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The bytes of each token, None for ids without a piece; `special` are those that structure a chat."""
+    """The bytes of each token, None for unused ids; `special` are the tokens that structure a chat."""
 
     pieces: tuple[bytes | None, ...]
     special: frozenset[int] = frozenset()
 
     def raw(self, token: int) -> bytes:
-        """The bytes of one token, which may be a part of a character; those of no piece are named by their id."""
+        """Returns the bytes of one token, which may be part of a character; an unused id becomes `<id>`."""
         piece = self.pieces[token] if 0 <= token < len(self.pieces) else None
         return f"<{token}>".encode() if piece is None else piece
 
     def text(self, tokens: Iterable[int]) -> str:
-        """The text of tokens; bytes that are no character are shown as \\xe2."""
+        """Returns the text of tokens; bytes that are no character are shown as \\xe2."""
         return b"".join(self.raw(int(token)) for token in tokens).decode(errors="backslashreplace")
 
     def parts(self, tokens: Sequence[int]) -> list[str]:
-        """The text of tokens, one part for each: a character of several tokens stands with the last of them."""
+        """Returns the text of each token; a character of several tokens belongs to the last of them."""
         decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         last = len(tokens) - 1
         return [decoder.decode(self.raw(int(token)), final=at == last) for at, token in enumerate(tokens)]
 
 
 def write(folder: Path, vocabulary: Vocabulary) -> None:
-    """Keeps a vocabulary in a run folder."""
+    """Writes a vocabulary to a run folder."""
     pieces = [None if piece is None else piece.decode("latin-1") for piece in vocabulary.pieces]
     data = {"pieces": pieces, "special": sorted(vocabulary.special)}
     write_bytes(folder / NAME, json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def read(folder: Path) -> Vocabulary | None:
-    """The vocabulary of a run, None where it has none; raises RecordError where it is damaged."""
+    """Returns the vocabulary of a run, None if it has none; raises RecordError if it is damaged."""
     path = folder / NAME
     try:
         changed = path.stat().st_mtime_ns

@@ -1,7 +1,7 @@
-"""Recorded episodes in the formats of others, and back: one file for each format, one line for each in `FORMATS`.
+"""Writes and reads recorded episodes in the formats of others: a module and a line in `FORMATS` for each.
 
-A format is a module with `write(path, chosen)`, which returns how many records it wrote; those that can be trained on
-again have `read(path)`, which gives what `sojourn.record.export.reading` names. `None` is what cannot be read back.
+A format is a module with `write(path, selected)`, which returns how many records it wrote; those that can be read back
+have `read(path)`, which yields groups or conversations (`sojourn.record.export.conversations`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from sojourn.config.lookup import nearest
 from sojourn.errors import ConfigError, RecordError
 from sojourn.files import open_regular
 from sojourn.record.atomic import write_file
-from sojourn.record.export.chosen import Choice, Chosen
-from sojourn.record.export.lines import read_lines
-from sojourn.record.export.reading import Conversation
+from sojourn.record.export.conversations import Conversation
+from sojourn.record.export.json_lines import read_lines
+from sojourn.record.export.selection import SelectedEpisodes, Selection
 from sojourn.record.run import RunFolder
 from sojourn.types import Group
 
@@ -30,7 +30,7 @@ FORMATS = {
 
 
 class Exported(NamedTuple):
-    """What became of an export: how many episodes and records (lines, rows) it holds, and what it left out."""
+    """The number of episodes and of records (lines, rows) that an export wrote, and a sentence for each it left out."""
 
     episodes: int
     records: int
@@ -38,30 +38,30 @@ class Exported(NamedTuple):
     left_out: Sequence[str]
 
 
-def export(run: Path, out: Path, format: str, choice: Choice) -> Exported:
-    """Writes the chosen episodes of a run to a new file, whole or not at all; one episode at a time is in memory."""
+def export(run: Path, out: Path, format: str, selection: Selection) -> Exported:
+    """Writes selected episodes of a run to a new file, whole or not at all, with one episode in memory at a time."""
     module = format_of(format)
-    found = RunFolder.read(run)
+    folder = RunFolder.read(run)
     if out.exists():
         raise RecordError(f"{out} exists: give the export another name, or move the file away")
     if not out.absolute().parent.is_dir():
         raise RecordError(f"{out}: there is no folder '{out.parent}': make it first")
-    with Chosen.of(found, choice) as chosen:
+    with SelectedEpisodes.of(folder, selection) as selected:
         counted: list[int] = []
-        write_file(out, lambda temporary: counted.append(module.write(temporary, chosen)))
-        return Exported(chosen.given, counted[0], module.UNIT, tuple(chosen.left_out))
+        write_file(out, lambda temporary: counted.append(module.write(temporary, selected)))
+        return Exported(selected.read_count, counted[0], module.UNIT, tuple(selected.left_out))
 
 
 def read(path: Path, *, render: bool = False) -> Iterator[Group | Conversation]:
-    """What a file of recorded episodes holds: groups with their tokens, and conversations of other programs.
+    """Reads a file of episodes: groups, if it has their tokens, and conversations of other programs.
 
-    With `render`, all are conversations. Raises RecordError where the file cannot be read, at the first place.
+    With `render`, it yields only conversations. Raises RecordError at the first place that cannot be read.
     """
     return format_of(_format_in(path)).read(path, render=render)
 
 
 def _format_in(path: Path) -> str:
-    """The format of a file, by what it begins with."""
+    """Returns the format of a file by its first bytes, or the keys of its first line."""
     try:
         with open_regular(path) as file:
             if file.read(4) == b"PAR1":
@@ -74,8 +74,8 @@ def _format_in(path: Path) -> str:
         if "content" in data:
             return "adp"
         raise RecordError(
-            f"{path}:{number} has neither 'messages' (chat) nor 'content' (Agent Data Protocol): give Parquet of ours, "
-            "or lines of one of these"
+            f"{path}:{number} has neither 'messages' (chat) nor 'content' (Agent Data Protocol): give a file in one of "
+            "these formats, or Parquet that `sojourn export` wrote"
         )
     raise RecordError(f"{path} is empty: give a file of episodes")
 

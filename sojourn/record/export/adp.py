@@ -1,11 +1,11 @@
 """Agent Data Protocol: one trajectory a line, as actions and observations (Song et al. 2025, arXiv:2510.24702).
 
-The schema is 1.2.0 of the protocol's repository, with its rules for tool calls. One line for every course of a seat:
-what happened in its world, whatever its contexts held. Text that was said is a `message_action`, a tool call an
-`api_action` (with the text beside it as `description`), a thought is `reasoning_content`; what was shown is a
-`text_observation`, from the `environment` where a system prompt or a tool speaks. We have no `code_action`, as only a
-world knows which text is code, and no `web_observation`, as worlds show in words what a page looks like. What has no
-place there is in `details`, whose values are text: `sojourn` holds the turns with all tokens, as JSON.
+The schema is 1.2.0 of the protocol's repository, with its rules for tool calls. There is one line for every path that a
+seat took in its world, whatever its contexts held. The text of an action is a `message_action`, a tool call an
+`api_action` (with the text beside it as `description`), and a thought is `reasoning_content`. An observation is a
+`text_observation`, from the `environment` if it is a system prompt or the answer of a tool. `code_action` is not
+written, since only a world knows which text is code, nor `web_observation`, since worlds describe pages in words. All
+else is in `details`, whose values are text: `sojourn` has the turns with all tokens, as JSON.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sojourn.record.episodes.codec import task_json, task_of
+from sojourn.codec import from_plain, to_plain
 from sojourn.record.export import exact
-from sojourn.record.export.chosen import Chosen, Played, courses
-from sojourn.record.export.lines import line_of, read_lines
-from sojourn.record.export.reading import Conversation, foreign_task, is_task, malformed, number
+from sojourn.record.export.conversations import Conversation, foreign_task, is_task, malformed, number
+from sojourn.record.export.json_lines import read_lines, to_line
+from sojourn.record.export.selection import PlayedEpisode, SelectedEpisodes, paths_in_world
 from sojourn.types import Group, Message, Role, Task, ToolCall, Trajectory, Turn
 
 UNIT = "line"
@@ -28,24 +28,26 @@ EXPECTED = 'a trajectory of the Agent Data Protocol: {"id": "...", "content": [{
 ACTIONS = ("message_action", "api_action", "code_action")
 
 
-def write(path: Path, chosen: Chosen) -> int:
+def write(path: Path, selected: SelectedEpisodes) -> int:
     count = 0
     with path.open("w", encoding="ascii") as file:
-        for played in chosen.plays():
+        for played in selected.without_failures():
             for seat, trajectory in enumerate(played.record.episode.trajectories):
-                for place, turns in enumerate(courses(trajectory)):
-                    file.write(line_of(_line(chosen, played, seat, place, turns)))
+                for place, turns in enumerate(paths_in_world(trajectory)):
+                    file.write(to_line(_line(selected, played, seat, place, turns)))
                     count += 1
     return count
 
 
-def _line(chosen: Chosen, played: Played, seat: int, place: int, turns: Sequence[int]) -> dict[str, Any]:
+def _line(
+    selected: SelectedEpisodes, played: PlayedEpisode, seat: int, place: int, turns: Sequence[int]
+) -> dict[str, Any]:
     episode = played.record.episode
     trajectory = episode.trajectories[seat]
     facts = {
-        "run": chosen.name,
-        "model": chosen.model,
-        "task": {"id": episode.task.id, **task_json(episode.task)},
+        "run": selected.name,
+        "model": selected.model,
+        "task": {"id": episode.task.id, **to_plain(episode.task)},
         "reward": played.reward(seat),
         "success": trajectory.success,
         "ending": trajectory.ending,
@@ -53,7 +55,7 @@ def _line(chosen: Chosen, played: Played, seat: int, place: int, turns: Sequence
     }
     return {
         "schema_version": SCHEMA,
-        "id": f"{chosen.name}/{episode.id}/{trajectory.agent}/{place}",
+        "id": f"{selected.name}/{episode.id}/{trajectory.agent}/{place}",
         "content": _content(trajectory, turns),
         "details": {key: value if isinstance(value, str) else json.dumps(value) for key, value in facts.items()},
     }
@@ -61,7 +63,7 @@ def _line(chosen: Chosen, played: Played, seat: int, place: int, turns: Sequence
 
 def _content(trajectory: Trajectory, turns: Sequence[int]) -> list[dict[str, Any]]:
     content: list[dict[str, Any]] = []
-    calls: list[dict[str, Any]] = []  # of the turn before, which what is shown now answers
+    calls: list[dict[str, Any]] = []  # of the turn before, which this turn's observation answers
     for place, turn in enumerate(trajectory.turns[n] for n in turns):
         content += _observations(turn.observed, calls)
         actions = _actions(turn)
@@ -74,9 +76,9 @@ def _content(trajectory: Trajectory, turns: Sequence[int]) -> list[dict[str, Any
     return content
 
 
-def _observations(shown: Sequence[Message], calls: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The last calls are linked to one observation each: the protocol lets no call wait for what does not follow."""
-    content = [observation for message in shown for observation in _observed(message)]
+def _observations(observed: Sequence[Message], calls: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the observations, and links the last calls to one each, since no call may lack its observation."""
+    content = [observation for message in observed for observation in _observed(message)]
     first = max(len(calls) - len(content), 0)
     for call, observation in zip(calls[first:], content, strict=False):
         observation["tool_call_id"] = call["tool_call_id"]
@@ -97,23 +99,23 @@ def _observed(message: Message) -> Iterator[dict[str, Any]]:
 
 
 def _actions(turn: Turn) -> list[dict[str, Any]]:
-    said = turn.message or Message(Role.ASSISTANT)
-    thought = {"reasoning_content": said.thought} if said.thought else {}
-    if not said.calls:
-        actions = [{"class_": "message_action", "content": said.text, "description": None}]
+    message = turn.message or Message(Role.ASSISTANT)
+    thought = {"reasoning_content": message.thought} if message.thought else {}
+    if not message.calls:
+        actions = [{"class_": "message_action", "content": message.text, "description": None}]
     else:
         actions = [
             {"class_": "api_action", "function": call.name, "kwargs": dict(call.arguments), "description": None}
-            for call in said.calls
+            for call in message.calls
         ]
-        actions[0]["description"] = said.text or None
+        actions[0]["description"] = message.text or None
     actions[0] |= thought
     actions[-1]["reward"] = turn.reward
     return actions
 
 
 def read(path: Path, *, render: bool = False) -> Iterator[Group | Conversation]:
-    """Groups of lines of ours, which carry tokens (unless they are to be rendered), and conversations of all others."""
+    """Yields groups from lines that `sojourn export` wrote, unless `render` is set, and conversations from others."""
     groups = exact.Groups()
     for line, data in read_lines(path):
         where = f"{path}:{line}"
@@ -148,7 +150,7 @@ def _conversation(data: Mapping[str, Any], details: Mapping[str, Any], where: st
     return Conversation(
         where=where,
         messages=tuple(messages),
-        learnt=frozenset(place for place in spoken if messages[place].text or messages[place].calls),
+        imitated=frozenset(place for place in spoken if messages[place].text or messages[place].calls),
         reward=0.0 if rewards else _detail(details, "reward", number, 0.0),
         success=_detail(details, "success", bool, None),
         task=_task(details, messages[: spoken[0]] if spoken else messages),
@@ -161,13 +163,13 @@ def _with_calls(message: Message, calls: tuple[ToolCall, ...]) -> Message:
 
 
 def _action(item: Mapping[str, Any]) -> Message:
-    thought, beside = item.get("reasoning_content") or "", item.get("description") or ""
+    thought, text = item.get("reasoning_content") or "", item.get("description") or ""
     if item["class_"] == "api_action":
         call = ToolCall(item["function"], dict(item["kwargs"]), item.get("tool_call_id") or "")
-        return Message(Role.ASSISTANT, beside, thought, calls=(call,))
+        return Message(Role.ASSISTANT, text, thought, calls=(call,))
     if item["class_"] == "code_action":
-        told = f"{beside}\n\n" if beside else ""
-        return Message(Role.ASSISTANT, f"{told}```{item['language']}\n{item['content']}\n```", thought)
+        before = f"{text}\n\n" if text else ""
+        return Message(Role.ASSISTANT, f"{before}```{item['language']}\n{item['content']}\n```", thought)
     return Message(Role.ASSISTANT, item["content"], thought)
 
 
@@ -187,13 +189,13 @@ def _observation(item: Mapping[str, Any]) -> Message:
 
 
 def _task(details: Mapping[str, Any], beginning: Sequence[Message]) -> Task:
-    found = _detail(details, "task", lambda value: value, None)
-    return task_of(found) if is_task(found) else foreign_task("adp", beginning)
+    task = _detail(details, "task", lambda value: value, None)
+    return from_plain(task, Task) if is_task(task) else foreign_task("adp", beginning)
 
 
-def _detail(details: Mapping[str, Any], key: str, of: Any, default: Any) -> Any:
-    """A fact that is kept as JSON in a text, as ours are; what another program put there under the name is no such."""
+def _detail(details: Mapping[str, Any], key: str, convert: Any, default: Any) -> Any:
+    """Returns a detail that is JSON in a text, as we write them; `default` for what another program put there."""
     try:
-        return of(json.loads(details[key]))
+        return convert(json.loads(details[key]))
     except (KeyError, TypeError, ValueError):
         return default

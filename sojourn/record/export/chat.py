@@ -1,9 +1,9 @@
 """Chat-format JSON lines: `messages` and `tools` as OpenAI's API and the chat templates of transformers have them.
 
-One line for every window: a root-to-leaf path of a seat's turns, which is what the model saw in one context. Cutting a
-seat's whole play into one line instead would show a context that no model saw, where a context policy forgets or
-branches. What could not be read as a message is an empty one of `weight` 0 (as in OpenAI's format for fine-tuning), and
-an image is the path of its file below the run folder. Not in OpenAI's format: `reasoning_content`, a thought.
+There is one line for every window: a root-to-leaf path of a seat's turns, which is what the model saw in one context.
+One line for the whole play of a seat would show a context that no model saw, if its context policy forgets or branches.
+An action that could not be parsed is an empty message of `weight` 0 (as in OpenAI's format for fine-tuning), and an
+image is the path of its file in the run folder. `reasoning_content`, a thought, is not in OpenAI's format.
 """
 
 from __future__ import annotations
@@ -13,69 +13,71 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sojourn.record.episodes.codec import task_json, task_of
+from sojourn.codec import from_plain, to_plain
 from sojourn.record.export import exact
-from sojourn.record.export.chosen import Chosen, Played, windows
-from sojourn.record.export.lines import line_of, read_lines
-from sojourn.record.export.reading import (
+from sojourn.record.export.conversations import (
     Conversation,
-    Spoken,
+    Utterance,
     foreign_task,
     is_task,
     malformed,
     number,
-    spoken,
     tools_of,
+    utterances,
 )
+from sojourn.record.export.json_lines import read_lines, to_line
+from sojourn.record.export.selection import PlayedEpisode, SelectedEpisodes, windows
 from sojourn.types import Group, Message, Role, Task, Tool, ToolCall
 
 UNIT = "line"
 EXPECTED = 'messages in the chat format, such as {"messages": [{"role": "user", "content": "..."}, ...]}'
 
 
-def write(path: Path, chosen: Chosen) -> int:
+def write(path: Path, selected: SelectedEpisodes) -> int:
     count = 0
     with path.open("w", encoding="ascii") as file:
-        for played in chosen.plays():
+        for played in selected.without_failures():
             for seat, trajectory in enumerate(played.record.episode.trajectories):
                 for place, turns in enumerate(windows(trajectory)):
-                    file.write(line_of(_line(chosen, played, seat, place, turns)))
+                    file.write(to_line(_line(selected, played, seat, place, turns)))
                     count += 1
     return count
 
 
-def _line(chosen: Chosen, played: Played, seat: int, window: int, turns: Sequence[int]) -> dict[str, Any]:
+def _line(
+    selected: SelectedEpisodes, played: PlayedEpisode, seat: int, window: int, turns: Sequence[int]
+) -> dict[str, Any]:
     entry, episode = played.entry, played.record.episode
     trajectory = episode.trajectories[seat]
     versions = [trajectory.turns[turn].sample.versions for turn in turns]
     tools = tools_of(trajectory, turns)
     return {
-        "messages": _messages(spoken(trajectory, turns), {n for n in turns if trajectory.turns[n].message is None}),
+        "messages": _messages(utterances(trajectory, turns), {n for n in turns if trajectory.turns[n].message is None}),
         **({"tools": [_tool(tool) for tool in tools]} if tools else {}),
         "reward": played.reward(seat),
         "success": trajectory.success,
-        "task": {"id": episode.task.id, **task_json(episode.task)},
+        "task": {"id": episode.task.id, **to_plain(episode.task)},
         "weights": {
-            "model": chosen.model,
+            "model": selected.model,
             "oldest": min(version.oldest for version in versions),
             "newest": max(version.newest for version in versions),
         },
-        "run": chosen.name,
+        "run": selected.name,
         **exact.place_json(entry),
         "episode": episode.id,
         "agent": trajectory.agent,
         "trainable": trajectory.trainable,
         "ending": trajectory.ending,
         "window": window,
-        **({"sojourn": exact.episode_json(entry, episode, seat, turns)} if chosen.choice.tokens else {}),
+        **({"sojourn": exact.episode_json(entry, episode, seat, turns)} if selected.selection.tokens else {}),
     }
 
 
-def _messages(told: Sequence[Spoken], unread: set[int]) -> list[dict[str, Any]]:
-    """Calls get ids, and what answers them names these."""
+def _messages(conversation: Sequence[Utterance], unread: set[int]) -> list[dict[str, Any]]:
+    """Returns the messages in OpenAI's format; every tool call gets an id, which its answer names."""
     messages: list[dict[str, Any]] = []
-    waiting: list[tuple[ToolCall, str]] = []  # calls that nothing has answered
-    for place, (message, turn) in enumerate(told):
+    waiting: list[tuple[ToolCall, str]] = []  # calls that have no answer yet
+    for place, (message, turn) in enumerate(conversation):
         if message.calls:
             waiting = [(call, call.id or f"call_{place}_{n}") for n, call in enumerate(message.calls)]
         data = _message(message, waiting)
@@ -102,7 +104,7 @@ def _message(message: Message, waiting: list[tuple[ToolCall, str]]) -> dict[str,
 
 
 def _answered(message: Message, waiting: list[tuple[ToolCall, str]]) -> str:
-    """The id of the call that a message answers: the one that it names, else the first that waits."""
+    """Returns the id of the call that a message answers: the one that it names, else the first without an answer."""
     for place, (call, id) in enumerate(waiting):
         if message.answers in (call.id, call.name, None):
             del waiting[place]
@@ -116,7 +118,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def read(path: Path, *, render: bool = False) -> Iterator[Group | Conversation]:
-    """Groups of lines of ours that carry tokens (unless they are to be rendered), and conversations of all others."""
+    """Yields groups from lines that `sojourn export --tokens` wrote, unless `render` is set, and else conversations."""
     groups = exact.Groups()
     for line, data in read_lines(path):
         where = f"{path}:{line}"
@@ -131,16 +133,16 @@ def read(path: Path, *, render: bool = False) -> Iterator[Group | Conversation]:
 
 
 def _conversation(data: Mapping[str, Any], where: str) -> Conversation:
-    listed = data["messages"]
-    if not isinstance(listed, list) or not listed:
-        raise ValueError(f"messages is {str(listed)[:40]!r}")
-    messages = tuple(message_of(message) for message in listed)
+    plain = data["messages"]
+    if not isinstance(plain, list) or not plain:
+        raise ValueError(f"messages is {str(plain)[:40]!r}")
+    messages = tuple(message_of(message) for message in plain)
     spoken = [place for place, message in enumerate(messages) if message.role is Role.ASSISTANT]
     success = data.get("success")
     return Conversation(
         where=where,
         messages=messages,
-        learnt=frozenset(place for place in spoken if listed[place].get("weight", 1) and data.get("trainable", True)),
+        imitated=frozenset(place for place in spoken if plain[place].get("weight", 1) and data.get("trainable", True)),
         tools=tuple(tool_of(tool) for tool in data.get("tools") or ()),
         reward=number(data.get("reward")),
         success=None if success is None else bool(success),
@@ -150,8 +152,8 @@ def _conversation(data: Mapping[str, Any], where: str) -> Conversation:
 
 
 def _task(data: Mapping[str, Any], beginning: Sequence[Message]) -> Task:
-    found = data.get("task")
-    return task_of(found) if is_task(found) else foreign_task("chat", beginning)
+    task = data.get("task")
+    return from_plain(task, Task) if is_task(task) else foreign_task("chat", beginning)
 
 
 def message_of(data: Mapping[str, Any]) -> Message:
@@ -169,7 +171,7 @@ def message_of(data: Mapping[str, Any]) -> Message:
 
 
 def _content(content: Any) -> tuple[str, tuple[str, ...]]:
-    """Text and images of a message's content: plain, or in parts."""
+    """Returns the text and the images of a message's content, which is a text or a list of parts."""
     if content is None or isinstance(content, str):
         return content or "", ()
     texts: list[str] = []

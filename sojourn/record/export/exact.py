@@ -1,4 +1,4 @@
-"""Turns as JSON with every token, and groups put together again from them: what an exact export holds."""
+"""Writes turns as JSON with every token, and puts groups together again from them: the exact part of an export."""
 
 from __future__ import annotations
 
@@ -6,38 +6,40 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from sojourn import codec
+from sojourn.codec import from_plain, to_plain
 from sojourn.errors import RecordError
-from sojourn.record.episodes.codec import message_json, message_of, task_json, task_of, tool_json, tool_of
-from sojourn.record.episodes.episode_row import Entry
-from sojourn.types import Ending, Episode, Group, Sample, Stop, Trajectory, Turn, Versions
+from sojourn.record.episodes.episode_row import EpisodeRow
+from sojourn.types import Ending, Episode, Group, IntArray, Task, Trajectory, Turn
 
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
-def place_json(entry: Entry) -> dict[str, Any]:
-    """Where in its run an episode was recorded: what tells groups apart."""
+def place_json(entry: EpisodeRow) -> dict[str, Any]:
+    """Returns where in its run an episode was recorded, which identifies its group."""
     return {"stage": entry.stage, "step": entry.step, "place": entry.place, "slot": entry.slot}
 
 
-def episode_json(entry: Entry, episode: Episode, seat: int, turns: Sequence[int]) -> dict[str, Any]:
-    """Some turns of a seat, exactly, with what is needed to put groups together again."""
+def episode_json(entry: EpisodeRow, episode: Episode, seat: int, turns: Sequence[int]) -> dict[str, Any]:
+    """Returns some turns of a seat with all tokens, and what is needed to put groups together again."""
     trajectory = episode.trajectories[seat]
     return {
         **place_json(entry),
         "episode": episode.id,
-        "task": task_json(episode.task),
+        "task": to_plain(episode.task),
         "seconds": episode.seconds,
         "seat": seat,
         "agent": trajectory.agent,
         "ending": trajectory.ending,
         "trainable": trajectory.trainable,
-        "turns": [turn_json(number, trajectory.turns[number]) for number in turns],
+        "turns": [turn_to_plain(number, trajectory.turns[number]) for number in turns],
     }
 
 
-def turn_json(number: int, turn: Turn) -> dict[str, Any]:
+def turn_to_plain(number: int, turn: Turn) -> dict[str, Any]:
     sample = turn.sample
     allowed = sample.allowed
     return {
@@ -46,48 +48,51 @@ def turn_json(number: int, turn: Turn) -> dict[str, Any]:
         "context": turn.context.tolist(),
         "tokens": sample.tokens.tolist(),
         "logprobs": sample.logprobs.astype(float).tolist(),
-        "versions": list(sample.versions),
-        "stop": sample.stop,
-        "temperature": sample.temperature,
-        "allowed": None if allowed is None else [None if ids is None else ids.tolist() for ids in allowed],
-        "said": None if turn.message is None else message_json(turn.message),
-        "reward": turn.reward,
-        "info": dict(turn.info),
-        "images": list(turn.images),
-        "state": turn.state,
-        "shown": [message_json(message) for message in turn.observed],
-        "recalled": [message_json(message) for message in turn.context_messages],
-        "tools": [tool_json(tool) for tool in turn.tools],
+        **codec.turn_to_plain(
+            turn, None if allowed is None else [None if ids is None else ids.tolist() for ids in allowed]
+        ),
     }
 
 
-def turn_of(data: Mapping[str, Any]) -> Turn:
-    allowed = data["allowed"]
-    sample = Sample(
-        tokens=np.asarray(data["tokens"], dtype=np.int64),
-        logprobs=np.asarray(data["logprobs"], dtype=np.float32),
-        versions=Versions(*data["versions"]),
-        stop=Stop(data["stop"]),
-        temperature=data["temperature"],
-        allowed=None if allowed is None else tuple(_ids(ids) for ids in allowed),
-    )
-    return Turn(
-        parent=data["parent"],
-        context=np.asarray(data["context"], dtype=np.int64),
-        sample=sample,
-        message=None if data["said"] is None else message_of(data["said"]),
-        reward=data["reward"],
-        info={name: value for name, value in data["info"].items() if value is not None},
-        images=tuple(data["images"]),
-        state=data["state"],
-        observed=tuple(map(message_of, data["shown"])),
-        context_messages=tuple(map(message_of, data["recalled"])),
-        tools=tuple(map(tool_of, data["tools"])),
-    )
+class _PlainTurn(codec.PlainTurn):
+    number: int
+    context: list[int]
+    tokens: list[int]
+    logprobs: list[float | None]
+    allowed: list[list[int] | None] | None
+
+    def turn(self) -> Turn:
+        return replace(
+            self.with_arrays(
+                np.array(self.context, dtype=np.int64),
+                np.array(self.tokens, dtype=np.int64),
+                np.array(self.logprobs, dtype=np.float32),
+                None if self.allowed is None else tuple(map(_ids, self.allowed)),
+            ),
+            info={name: value for name, value in self.info.items() if value is not None},
+        )
 
 
-def _ids(ids: Any) -> Any:
-    return None if ids is None else np.asarray(ids, dtype=np.int64)
+def _ids(ids: list[int] | None) -> IntArray | None:
+    return None if ids is None else np.array(ids, dtype=np.int64)
+
+
+class Piece(msgspec.Struct):
+    """Some turns of a seat of an episode, or, where `seat` is None, an episode without any."""
+
+    stage: str
+    step: int
+    place: int
+    slot: int
+    episode: str
+    task: Task
+    seconds: float
+    seat: int | None
+    agent: str | None
+    ending: Ending | None
+    trainable: bool | None
+    turns: list[_PlainTurn]
+    error: str | None = None
 
 
 @dataclass
@@ -98,7 +103,7 @@ class _Seat:
     turns: dict[int, Turn] = field(default_factory=dict)
 
     def trajectory(self, episode: str) -> Trajectory:
-        """Turns are numbered anew where some were taken out of the file, but none without those that go on from it."""
+        """Returns the turns as a trajectory, renumbered if some are missing; no turn may lack its parent."""
         numbers = {old: new for new, old in enumerate(sorted(self.turns))} | {-1: -1}
         turns = []
         for number in sorted(self.turns):
@@ -117,27 +122,28 @@ class _Episode:
 
 @dataclass
 class Groups:
-    """Groups put together again from pieces of their episodes, in the order in which they are first named."""
+    """Puts groups together from pieces of their episodes, in the order in which they first appear."""
 
     slots: dict[tuple[Any, ...], int] = field(default_factory=dict)
     episodes: dict[tuple[Any, ...], dict[str, _Episode]] = field(default_factory=dict)
 
     def add(self, data: Mapping[str, Any]) -> None:
-        """A piece as `episode_json` makes it; `KeyError`, `TypeError` or `ValueError` where it is none."""
-        key = (data["stage"], data["step"], data["place"])
-        self.slots.setdefault(key, int(data["slot"]))
-        name = data["episode"]
-        if name not in (held := self.episodes.setdefault(key, {})):
-            task = task_of(data["task"])
-            held[name] = _Episode(Episode(name, task, (), data.get("error"), data["seconds"]))
-        if (number := data["seat"]) is not None:
-            seats = held[name].seats
-            seat = seats.setdefault(number, _Seat(data["agent"], Ending(data["ending"]), bool(data["trainable"])))
-            seat.turns |= {turn["number"]: turn_of(turn) for turn in data["turns"]}
+        """Adds a piece as `episode_json` makes it; raises `KeyError`, `TypeError` or `ValueError` if it is none."""
+        piece = from_plain(data, Piece)
+        key = (piece.stage, piece.step, piece.place)
+        self.slots.setdefault(key, piece.slot)
+        episodes = self.episodes.setdefault(key, {})
+        if piece.episode not in episodes:
+            facts = Episode(piece.episode, piece.task, (), piece.error, piece.seconds)
+            episodes[piece.episode] = _Episode(facts)
+        if piece.seat is not None:
+            seats = episodes[piece.episode].seats
+            seat = seats.setdefault(piece.seat, _Seat(piece.agent or "", Ending(piece.ending), bool(piece.trainable)))
+            seat.turns |= {turn.number: turn.turn() for turn in piece.turns}
 
     def __iter__(self) -> Iterator[Group]:
-        for key, held in self.episodes.items():
-            episodes = tuple(_whole(episode) for episode in held.values())
+        for key, by_id in self.episodes.items():
+            episodes = tuple(_whole(episode) for episode in by_id.values())
             yield Group(self.slots[key], episodes[0].task, episodes)
 
 

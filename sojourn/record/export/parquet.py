@@ -1,8 +1,8 @@
-"""Parquet: a row for every turn, exact, for data frames and for training again.
+"""Parquet: a row for every turn with all its tokens, for data frames and for training again.
 
-Tokens, logprobs and advantages are lists of numbers; what may hold any text whatever (a world's messages, its state)
-is JSON in the columns that end in `_json`. An episode without trajectories, as one whose world failed, and a trajectory
-without turns have a row of their own, with nulls. Advantages and scores are as they were when the step was trained.
+Tokens, logprobs and advantages are lists of numbers; values that may have any text (a world's messages, its state) are
+JSON, in columns whose names end in `_json`. An episode without trajectories, such as one whose world failed, and a
+trajectory without turns have a row of their own, with nulls. Advantages and scores are those of the training step.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sojourn.codec import to_json, to_plain
 from sojourn.errors import MissingExtraError, RecordError
-from sojourn.record.episodes.codec import as_json, task_json
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.export import exact
-from sojourn.record.export.chosen import Chosen, Played
-from sojourn.record.export.reading import Conversation, conversations
+from sojourn.record.export.conversations import Conversation, conversations
+from sojourn.record.export.selection import PlayedEpisode, SelectedEpisodes
 from sojourn.types import Group, Trajectory
 
 UNIT = "row"
-ROWS = 2000  # of a row group: what is in memory at a time
+ROWS = 2000  # of a row group, which is in memory at once
 JSON = ("said", "shown", "recalled", "tools", "info", "state")  # of a turn
 
 
@@ -51,14 +51,19 @@ def schema() -> Any:
     return pa.schema(list(columns.items()))
 
 
-def write(path: Path, chosen: Chosen) -> int:
+def write(path: Path, selected: SelectedEpisodes) -> int:
     pa, pq = _arrow(), _arrow("pyarrow.parquet")
-    about = {"run": chosen.name, "model": chosen.model, "config": chosen.config_digest, "versions": chosen.versions}
+    about = {
+        "run": selected.name,
+        "model": selected.model,
+        "config": selected.config_digest,
+        "versions": selected.versions,
+    }
     shape = schema().with_metadata({"sojourn": json.dumps(about)})
     count, rows = 0, []
     with pq.ParquetWriter(path, shape, compression="zstd") as writer:
-        for played in chosen:
-            rows += _rows(chosen.name, played)
+        for played in selected:
+            rows += _rows(selected.name, played)
             if len(rows) >= ROWS:
                 writer.write_table(pa.Table.from_pylist(rows, shape))
                 count, rows = count + len(rows), []
@@ -66,7 +71,7 @@ def write(path: Path, chosen: Chosen) -> int:
     return count + len(rows)
 
 
-def _rows(run: str, played: Played) -> Iterator[dict[str, Any]]:
+def _rows(run: str, played: PlayedEpisode) -> Iterator[dict[str, Any]]:
     entry, episode = played.entry, played.record.episode
     facts = _facts(run, entry, played)
     if not episode.trajectories:
@@ -84,23 +89,23 @@ def _rows(run: str, played: Played) -> Iterator[dict[str, Any]]:
             yield {**of_seat, **_turn(trajectory, turn), **_judged(played, number, turn)}
 
 
-def _facts(run: str, entry: Entry, played: Played) -> dict[str, Any]:
+def _facts(run: str, entry: EpisodeRow, played: PlayedEpisode) -> dict[str, Any]:
     episode = played.record.episode
     return {
         "run": _plain(run), **exact.place_json(entry), "episode": _plain(episode.id), "env": _plain(episode.task.env),
-        "task": episode.task.id, "split": _plain(episode.task.split), "task_json": _json(task_json(episode.task)),
+        "task": episode.task.id, "split": _plain(episode.task.split), "task_json": _json(to_plain(episode.task)),
         "error_json": _json(episode.error), "seconds": float(episode.seconds),
     }  # fmt: skip
 
 
 def _turn(trajectory: Trajectory, number: int) -> dict[str, Any]:
-    data = exact.turn_json(number, trajectory.turns[number])
+    data = exact.turn_to_plain(number, trajectory.turns[number])
     oldest, newest = data.pop("versions")
     texts = {f"{name}_json": _json(data.pop(name)) for name in JSON}
     return {"turn": data.pop("number"), **data, "oldest_version": oldest, "newest_version": newest, **texts}
 
 
-def _judged(played: Played, number: int | None, turn: int) -> dict[str, Any]:
+def _judged(played: PlayedEpisode, number: int | None, turn: int) -> dict[str, Any]:
     if number is None:
         return {}
     score, credits = played.record.scores[number], played.record.credits
@@ -109,16 +114,16 @@ def _judged(played: Played, number: int | None, turn: int) -> dict[str, Any]:
 
 
 def _json(value: Any) -> str:
-    return as_json(value).decode()
+    return to_json(value).decode()
 
 
 def _plain(text: str) -> str:
-    """As UTF-8 can hold it."""
+    """Escapes what UTF-8 cannot encode."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def read(path: Path, *, render: bool = False) -> Iterator[Group | Conversation]:
-    """The groups, put together again from all rows; as conversations where they are to be rendered."""
+    """Yields the groups of all rows, as conversations if `render` is set."""
     groups = exact.Groups()
     for row in _read_rows(path):
         try:
@@ -145,7 +150,7 @@ def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _piece(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as `exact.Groups` takes it."""
+    """Returns a row in the form that `exact.Groups` reads."""
     names = ("stage", "step", "place", "slot", "episode", "seconds", "seat", "agent", "ending", "trainable")
     piece = {name: row[name] for name in names}
     piece |= {"task": json.loads(row["task_json"]), "error": json.loads(row["error_json"]), "turns": []}

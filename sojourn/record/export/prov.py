@@ -1,10 +1,10 @@
 """W3C PROV of recorded episodes, as PROV-JSON (Huynh et al. 2013, W3C Member Submission SUBM-prov-json-20130424).
 
-Entities are what a run is made of: its config, code, model, the weights by version, the world and its tasks, the
-reward; of an episode itself, its record and scores, and for every turn the prompt and the sample, each by the SHA-256
-of its tokens (int64, little-endian). Activities are the run, the play of an episode, each sampling, and the judging;
-agents are the policy or the world's expert, the judge, and Sojourn. What a run did not record is left out: of the time
-of an episode only its length is known.
+The entities of a run are its config, code, model, weights by version, world, tasks and reward. Those of an episode are
+its record and scores, and for every turn the prompt and the sample, each by the SHA-256 of its tokens (int64,
+little-endian). Activities are the run, the play of an episode, each sampling, and the judging; agents are the policy or
+the world's expert, the judge, and Sojourn. What a run did not record is left out: only the duration of an episode is
+known, not its time.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from urllib.parse import quote
 
 import numpy as np
 
+from sojourn.codec import to_json
 from sojourn.record import checkpoint, metrics
-from sojourn.record.episodes.codec import as_json
-from sojourn.record.export.chosen import Chosen, Played
-from sojourn.record.export.lines import line_of
+from sojourn.record.export.json_lines import to_line
+from sojourn.record.export.selection import PlayedEpisode, SelectedEpisodes
 from sojourn.record.source import digest_of
 from sojourn.types import IntArray, Trajectory
 
@@ -39,13 +39,13 @@ SECTIONS = (
 POLICY, EXPERT, JUDGE, SOJOURN, RUN = "policy", "expert", "judge", "sojourn", "training"
 
 
-def write(path: Path, chosen: Chosen) -> int:
-    """Sections grow in files of their own, as PROV-JSON has one object for each kind of statement."""
+def write(path: Path, selected: SelectedEpisodes) -> int:
+    """Writes each section to a file of its own first, since PROV-JSON has one object for each kind of statement."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"{path.name}.") as folder, ExitStack() as stack:
         files = {name: stack.enter_context(open(os.path.join(folder, name), "w+")) for name in SECTIONS}
-        document = _Document(chosen, files)
+        document = _Document(selected, files)
         document.run()
-        for played in chosen:
+        for played in selected:
             document.episode(played)
         _join(path, files, {"sojourn": VOCABULARY, "run": document.namespace})
         return document.count
@@ -65,7 +65,7 @@ def _join(path: Path, files: Mapping[str, IO[str]], prefixes: Mapping[str, str])
 
 
 class Weights(NamedTuple):
-    """What is known of a version: the step that ended with it, and the checkpoint that holds it, where there is one."""
+    """The step that ended with a version of the weights, and the checkpoint that has it, if there is one."""
 
     stage: str = ""
     step: int = -1
@@ -74,25 +74,25 @@ class Weights(NamedTuple):
 
 @dataclass
 class _Document:
-    chosen: Chosen
+    selected: SelectedEpisodes
     files: Mapping[str, IO[str]]
     count: int = 0
     _known: set[str] = field(default_factory=set)
 
     @property
     def namespace(self) -> str:
-        return f"urn:sojourn:run:{_local(self.chosen.name)}:{self.chosen.config_digest}#"
+        return f"urn:sojourn:run:{_local(self.selected.name)}:{self.selected.config_digest}#"
 
     @cached_property
     def weights(self) -> dict[int, Weights]:
-        return _weights(self.chosen)
+        return _weights(self.selected)
 
     def run(self) -> None:
-        """What all episodes share."""
-        config, versions = self.chosen.config, self.chosen.versions
+        """Writes what all episodes share."""
+        config, versions = self.selected.config, self.selected.versions
         world = config.get("env", {})
-        seeds = self.chosen.run.seeds
-        self.entity("config", "Configuration", {"sha256": self.chosen.config_digest, "file": "config.toml"})
+        seeds = self.selected.run.seeds
+        self.entity("config", "Configuration", {"sha256": self.selected.config_digest, "file": "config.toml"})
         code = {"version": versions.get("sojourn"), "sha256": versions.get("source"), "commit": versions.get("commit")}
         self.entity("code", "Code", code | {"packages": _json(versions)})
         self.entity(
@@ -101,7 +101,7 @@ class _Document:
             {
                 **_fields(config.get("model")),
                 "seed": seeds.get("run", config.get("seed")),
-                "weights": self.chosen.run.models.get("policy"),
+                "weights": self.selected.run.models.get("policy"),
             },
         )
         self.entity("world", "World", {"name": world.get("name"), "fields": _json(world)})
@@ -119,7 +119,7 @@ class _Document:
             self.relate("used", activity=RUN, entity=name)
         self.relate("wasAssociatedWith", activity=RUN, agent=SOJOURN, plan="config")
 
-    def episode(self, played: Played) -> None:
+    def episode(self, played: PlayedEpisode) -> None:
         entry, episode = played.entry, played.record.episode
         name = f"{_local(entry.stage)}/{entry.step}/{_local(episode.id)}"
         self._task(played)
@@ -141,7 +141,7 @@ class _Document:
             self.relate("wasAttributedTo", entity=f"episode/{name}", agent=actor)
         self._scores(name, played)
 
-    def _task(self, played: Played) -> None:
+    def _task(self, played: PlayedEpisode) -> None:
         task = played.record.episode.task
         facts = {"env": task.env, "seed": str(task.seed), "split": task.split, "tags": ", ".join(task.tags)}
         name = f"task/{task.id}"
@@ -149,7 +149,7 @@ class _Document:
             self.relate("wasDerivedFrom", generatedEntity=name, usedEntity="world")
 
     def _trajectory(self, name: str, play: str, trajectory: Trajectory) -> set[str]:
-        """The prompts and samples of a seat; returns who sat there."""
+        """Writes the prompts and samples of a seat; returns the agents that acted in it."""
         actors = set()
         for number, turn in enumerate(trajectory.turns):
             place, sample = f"{name}/{number}", turn.sample
@@ -176,7 +176,7 @@ class _Document:
 
     def _version(self, version: int) -> str:
         name, known = f"weights/{version}", self.weights.get(version, Weights())
-        facts: dict[str, Any] = {"version": version, "model": self.chosen.model}
+        facts: dict[str, Any] = {"version": version, "model": self.selected.model}
         if known.stage:
             facts |= {"stage": known.stage, "step": known.step}
         if known.checkpoint is not None and name not in self._known:
@@ -187,7 +187,7 @@ class _Document:
             self.relate("wasGeneratedBy", entity=name, activity=RUN)
         return name
 
-    def _scores(self, name: str, played: Played) -> None:
+    def _scores(self, name: str, played: PlayedEpisode) -> None:
         scores = played.record.scores
         if not scores:
             return
@@ -204,7 +204,7 @@ class _Document:
             self.relate("wasAttributedTo", entity=place, agent=JUDGE)
 
     def entity(self, name: str, kind: str, facts: Mapping[str, Any]) -> bool:
-        """States an entity where it is new."""
+        """Writes an entity, and returns whether it is new."""
         if name in self._known:
             return False
         if kind in ("Weights", "Task"):  # those that come again
@@ -220,28 +220,28 @@ class _Document:
             self.write("agent", name, {"prov:type": _type("SoftwareAgent", "prov"), **attributes})
 
     def relate(self, kind: str, **ends: str) -> None:
-        """A relation, which has no name of its own; its ends are said by their roles."""
+        """Writes a relation, which has no name of its own; `ends` names its ends by their roles."""
         self._line(kind, f"_:{kind}{self.count}", {f"prov:{role}": f"run:{name}" for role, name in ends.items()})
 
     def write(self, section: str, name: str, attributes: Mapping[str, Any]) -> None:
         self._line(section, f"run:{name}", attributes)
 
     def _line(self, section: str, name: str, attributes: Mapping[str, Any]) -> None:
-        self.files[section].write(line_of({name: attributes}).strip()[1:-1] + "\n")
+        self.files[section].write(to_line({name: attributes}).strip()[1:-1] + "\n")
         self.count += 1
 
 
-def _weights(chosen: Chosen) -> dict[int, Weights]:
-    """By version, from the record of the steps; checkpoints count the steps of all stages through."""
-    stages = [(s.get("name"), s.get("steps")) for s in chosen.config.get("stages", ()) if isinstance(s, dict)]
+def _weights(selected: SelectedEpisodes) -> dict[int, Weights]:
+    """Returns the weights by version, from the metrics of the steps; checkpoints count steps over all stages."""
+    stages = [(s.get("name"), s.get("steps")) for s in selected.config.get("stages", ()) if isinstance(s, dict)]
     before: dict[Any, int] = {}
     done = 0
     for name, steps in stages:
         before[name] = done
         done += steps if isinstance(steps, int) else 0
-    held = {found.step: found.weights for found in checkpoint.checkpoints(chosen.run.checkpoints)}
+    held = {found.step: found.weights for found in checkpoint.checkpoints(selected.run.checkpoints)}
     known: dict[int, Weights] = {}
-    for line in metrics.read(chosen.run.path / "metrics.jsonl"):
+    for line in metrics.read(selected.run.path / "metrics.jsonl"):
         version = line.values.get("version", -1.0)
         if version >= 0:
             step = before.get(line.stage, 0) + line.step + 1
@@ -250,7 +250,7 @@ def _weights(chosen: Chosen) -> dict[int, Weights]:
 
 
 def _fields(table: Any) -> dict[str, Any]:
-    """A component by its name and its fields."""
+    """Returns a component's name and fields."""
     return {"name": str(table.get("name", "")), "fields": _json(table)} if isinstance(table, dict) else {}
 
 
@@ -259,12 +259,12 @@ def _tokens(tokens: IntArray) -> dict[str, Any]:
 
 
 def _local(text: str) -> str:
-    """As the local part of a qualified name can hold it."""
+    """Quotes a text for the local part of a qualified name."""
     return quote(text.encode("utf-8", "surrogatepass"), safe="/-_.~")
 
 
 def _json(value: Any) -> str:
-    return as_json(value).decode()
+    return to_json(value).decode()
 
 
 def _type(name: str, prefix: str = "sojourn") -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""The search over recorded episodes: the query language, its results and the texts that it searches."""
+"""Searches recorded episodes: the query language, its results, and the texts that are indexed."""

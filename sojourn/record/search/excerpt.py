@@ -1,4 +1,4 @@
-"""Where the words of a query are in an episode: a short piece of the text that has most of them."""
+"""Finds the words of a query in an episode: the short piece of its text that has most of them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sojourn.record.episodes.index import TOKENS
 from sojourn.record.search.fts_documents import MARKS, PARTS, Passage, passages
 from sojourn.types import Episode
 
-AROUND = 24  # words of an excerpt
-WIDEST = 120  # characters of one piece of it: a word may be megabytes long
-PIECE, OVERLAP = 4000, 400  # characters that are looked at as one
+EXCERPT_WORDS = 24  # how many words an excerpt has
+MAX_CHARACTERS = 120  # of one segment: a word may be megabytes long
+PIECE, OVERLAP = 4000, 400  # characters of a piece that is searched at once
 GAP = "…"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _SPACE = re.compile(r"\s+")
@@ -27,8 +27,10 @@ class Segment(NamedTuple):
 
 
 class Excerpt(NamedTuple):
-    """One line of a passage in segments; those that are a hit are what was searched for. Control characters are
-    replaced; to show it somewhere, escape it as any text."""
+    """One line of a passage in segments; those with `hit` are words of the query.
+
+    Control characters are replaced. It is not escaped for HTML.
+    """
 
     seat: int
     turn: int
@@ -37,41 +39,43 @@ class Excerpt(NamedTuple):
 
 
 def excerpts(episodes: Sequence[Episode | None], expression: str) -> list[Excerpt | None]:
-    """The best excerpt of each episode; None where it has none. SQLite finds it as it found the episode, so that both
-    agree on what a word is."""
+    """Returns the best excerpt of each episode, None if it has none.
+
+    SQLite finds it as it found the episode, so that both agree on what a word is.
+    """
     with closing(sqlite3.connect(":memory:")) as database:
         columns = ", ".join(PARTS)
         database.execute(f"CREATE VIRTUAL TABLE near USING fts5({columns}, tokenize='{TOKENS}')")
-        everything: list[Passage] = []
+        pieces: list[Passage] = []
         ends: list[int] = []
         for episode in episodes:
-            everything += _pieces(episode) if episode is not None else ()
-            ends.append(len(everything))
+            pieces += _pieces(episode) if episode is not None else ()
+            ends.append(len(pieces))
         for part in PARTS:
             database.executemany(
                 f"INSERT INTO near (rowid, {part}) VALUES (?, ?)",
-                [(row, passage.text) for row, passage in enumerate(everything) if passage.part == part],
+                [(row, passage.text) for row, passage in enumerate(pieces) if passage.part == part],
             )
         begins = [0, *ends]
-        return [_best(database, everything, range(*span), expression) for span in zip(begins, ends, strict=False)]
+        return [_best(database, pieces, range(*span), expression) for span in zip(begins, ends, strict=False)]
 
 
 def _pieces(episode: Episode) -> Iterator[Passage]:
-    """Passages that are not long, as SQLite takes the square of the hits in one; they overlap, for phrases."""
+    """Cuts passages into pieces that overlap, since SQLite's time is quadratic in the hits of one text."""
     for passage in passages(episode):
         for start in range(0, max(1, len(passage.text) - OVERLAP), PIECE):
             yield passage._replace(text=passage.text[start : start + PIECE + OVERLAP])
 
 
-def _best(database: sqlite3.Connection, held: list[Passage], rows: range, expression: str) -> Excerpt | None:
+def _best(database: sqlite3.Connection, pieces: list[Passage], rows: range, expression: str) -> Excerpt | None:
     found = database.execute(
         "SELECT rowid, snippet(near, -1, ?, ?, ?, ?) FROM near WHERE near MATCH ? AND rowid >= ? AND rowid < ? "
         "ORDER BY rank, rowid LIMIT 1",
-        (*MARKS, GAP, AROUND, expression, rows.start, rows.stop),
+        (*MARKS, GAP, EXCERPT_WORDS, expression, rows.start, rows.stop),
     ).fetchone()
     if found is None:
         return None
-    seat, turn, part, _ = held[found[0]]
+    seat, turn, part, _ = pieces[found[0]]
     return Excerpt(seat, turn, part, tuple(_segments(found[1])))
 
 
@@ -86,9 +90,9 @@ def _segments(marked: str) -> Iterator[Segment]:
 
 
 def _clipped(text: str, *, head: bool, tail: bool) -> str:
-    """The ends of a text that are wanted, where it is too long."""
-    if len(text) <= WIDEST:
+    """Shortens a text that is too long to its head, its tail or both."""
+    if len(text) <= MAX_CHARACTERS:
         return text
     if head and tail:
-        return f"{text[: WIDEST // 2]}{GAP}{text[-WIDEST // 2 :]}"
-    return f"{GAP}{text[-WIDEST:]}" if tail else f"{text[:WIDEST]}{GAP}"
+        return f"{text[: MAX_CHARACTERS // 2]}{GAP}{text[-MAX_CHARACTERS // 2 :]}"
+    return f"{GAP}{text[-MAX_CHARACTERS:]}" if tail else f"{text[:MAX_CHARACTERS]}{GAP}"

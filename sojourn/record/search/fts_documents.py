@@ -1,4 +1,4 @@
-"""The texts of an episode as search sees them: what was said and shown, passage by passage, each text once."""
+"""Splits the text of an episode into passages for full-text search, each text once."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import NamedTuple
 from sojourn.types import Episode, Message, Role
 
 PARTS = ("said", "shown", "brief", "error")
-LONGEST = 1 << 18  # characters of one passage that can be found
-BORDER = "\ue000"  # SQLite takes it for a word, which no text or query has: no phrase runs on into the next passage
-MARKS = ("\x01", "\x02")  # where SQLite says that a hit begins and ends
-_UNFIT = re.compile("[\x00-\x02\ud800-\udfff\ue000]")
+MAX_CHARACTERS = 1 << 18  # of one passage, beyond which nothing is indexed
+BORDER = "\ue000"  # between passages: a word for SQLite that no text or query has, so no phrase spans two passages
+MARKS = ("\x01", "\x02")  # SQLite puts them before and after a hit
+_REPLACED = re.compile("[\x00-\x02\ud800-\udfff\ue000]")
 
 
 class Passage(NamedTuple):
-    """One text, and where it is: `part` is one of `PARTS`; seat and turn are -1 for the error of an episode.
+    """One text with its place: `part` is one of `PARTS`; seat and turn are -1 for the error of an episode.
 
-    "said" are the words, thoughts and calls of the seats; "shown" is what the world showed; "brief" are the system's
-    standing messages; "error" is the failure of an episode.
+    "said" are the texts, thoughts and tool calls of the agents, "shown" the observations, "brief" the system messages,
+    and "error" is the infrastructure failure of an episode.
     """
 
     seat: int
@@ -29,16 +29,16 @@ class Passage(NamedTuple):
 
 
 def passages(episode: Episode) -> Iterator[Passage]:
-    """In order of play; what a later context shows once more, an agent's own words included, is left out."""
+    """Yields the passages in order of play, without those that a later context repeats."""
     seen = set[str]()
-    for passage in _all(episode):
+    for passage in _repeated_passages(episode):
         if passage.text and passage.text not in seen:
             seen.add(passage.text)
-            yield passage._replace(text=clean(passage.text[:LONGEST]))
+            yield passage._replace(text=clean(passage.text[:MAX_CHARACTERS]))
 
 
 def documents(episode: Episode) -> tuple[str, ...]:
-    """What the index holds of an episode: one text for each of `PARTS`."""
+    """Returns what the index stores of an episode: one text for each of `PARTS`."""
     texts: dict[str, list[str]] = {part: [] for part in PARTS}
     for passage in passages(episode):
         texts[passage.part].append(passage.text)
@@ -46,11 +46,11 @@ def documents(episode: Episode) -> tuple[str, ...]:
 
 
 def clean(text: str) -> str:
-    """Without the characters that SQLite cannot hold, or that have a meaning here."""
-    return _UNFIT.sub("\ufffd", text)
+    """Replaces the characters that SQLite cannot store, or that have a meaning here."""
+    return _REPLACED.sub("\ufffd", text)
 
 
-def _all(episode: Episode) -> Iterator[Passage]:
+def _repeated_passages(episode: Episode) -> Iterator[Passage]:
     for seat, trajectory in enumerate(episode.trajectories):
         for number, turn in enumerate(trajectory.turns):
             for message in turn.observed:

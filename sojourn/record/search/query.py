@@ -1,11 +1,11 @@
-"""The language in which the episodes of a run are searched: a query is a line of text, and so can be a link.
+"""Parses the language in which the episodes of a run are searched; a query is one line of text.
 
     refund "out of stock" -umbrella tag:hard,easy reward:>0.5 step:3..7 -tool:click said:sorry sort:-reward
 
-Words and "quoted phrases" must all be there, in any text of the episode; `-` before a term turns it round. Upper and
-lower case and accents are one; a word is found whole. `KEYS` says what may stand before a colon: several values with
-commas between them mean any of them, and what holds commas or spaces is quoted. Numbers are 3, 3..7, 3.., ..7, >3,
->=3, <3 or <=3; those with a point are compared to six digits, as rewards are kept in single precision.
+All words and "quoted phrases" must occur in the texts of the episode; `-` before a term negates it. Case and accents
+do not count, and only whole words match. `KEYS` lists what may stand before a colon: several values separated by commas
+mean any of them, and values with commas or spaces are quoted. Numbers are 3, 3..7, 3.., ..7, >3, >=3, <3 or <=3; those
+with a point are compared to six digits, since rewards are stored in single precision.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from sojourn.record.search.fts_documents import clean
 from sojourn.types import Ending
 
 TEXTS = {
-    "said": "words that an agent said, thought or called",
-    "shown": "words that the world showed",
-    "brief": "words of the system's standing messages",
+    "said": "words of an agent's messages, thoughts and tool calls",
+    "shown": "words of the observations",
+    "brief": "words of the system prompt",
     "error": "any, none, or words of an infrastructure failure",
 }
 EXACT = {
@@ -57,11 +57,12 @@ SORTS = {
     "oldest": "recorded first first",
     **{name: f"least {name} first; -{name}: most first" for name in ("reward", "turns", "tokens")},
 }
-KEYS = TEXTS | EXACT | NUMBERS | {"sort": f"{', '.join(SORTS)}; - before the last three turns them round"}
+KEYS = TEXTS | EXACT | NUMBERS | {"sort": f"{', '.join(SORTS)}; - before the last three reverses them"}
+
 ORDERS = ("newest", "oldest", *(f"{sign}{name}" for name in ("reward", "turns", "tokens") for sign in ("", "-")))
 CHOICES = {"ending": tuple(Ending), "success": ("yes", "no")}
 FAILED = {"any": True, "none": False}
-LONGEST, MOST = 2000, 50  # characters and terms of one query
+MAX_CHARACTERS, MAX_TERMS = 2000, 50  # characters and terms of one query
 _KEY = re.compile(r"([A-Za-z_]+):")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _ESCAPED = re.compile(r'\\(["\\])')
@@ -72,7 +73,7 @@ _COMPARED = re.compile(r"(>=|<=|>|<)(.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Words:
-    """A word or phrase that is in a text: of the part that is named, or of any."""
+    """A word or phrase that occurs in the texts of one part (`TEXTS`), or of any part if that is empty."""
 
     text: str
     part: str = ""
@@ -92,7 +93,7 @@ class Words:
 
 @dataclass(frozen=True)
 class OneOf:
-    """What a column or label is: any of the values."""
+    """A column or label that has one of the values."""
 
     key: str
     values: tuple[str, ...]
@@ -102,7 +103,7 @@ class OneOf:
         allowed = CHOICES.get(self.key)
         for value in self.values:
             if allowed is not None and value not in allowed:
-                raise QueryError(f"{self.key}:{value:.40} is never so: {nearest(value, allowed)}")
+                raise QueryError(f"'{value:.40}' is no value of {self.key}: {nearest(value, allowed)}")
             if self.key == "seed" and not re.fullmatch(r"-?[0-9]{1,40}", value):
                 raise QueryError(f"seed:{value:.40}: expected a whole number, such as seed:7")
 
@@ -115,7 +116,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Failed:
-    """Whether an infrastructure failure ended it."""
+    """Whether an infrastructure failure ended the episode."""
 
     value: bool
     negated: bool = False
@@ -163,7 +164,7 @@ Term = Words | OneOf | Failed | Range
 
 @dataclass(frozen=True)
 class Query:
-    """What is searched for: every term must fit. `str` gives the text that `parse` reads it from."""
+    """A parsed query, all of whose terms must match; `str` returns a text that `parse` reads as the same query."""
 
     terms: tuple[Term, ...] = ()
     sort: str = "newest"
@@ -171,16 +172,16 @@ class Query:
     @classmethod
     def parse(cls, text: str) -> Query:
         """Reads a query; raises QueryError with one sentence that says what is wrong with it."""
-        if len(text) > LONGEST:
-            raise QueryError(f"the query has {len(text)} characters: ask with at most {LONGEST}")
+        if len(text) > MAX_CHARACTERS:
+            raise QueryError(f"the query has {len(text)} characters: ask with at most {MAX_CHARACTERS}")
         terms, sort = dict[Term, None](), "newest"  # each once, in order
-        for term in _Line(clean(text)).terms():
+        for term in _Parser(clean(text)).terms():
             if isinstance(term, str):
                 sort = term
             else:
                 terms[term] = None
-        if len(terms) > MOST:
-            raise QueryError(f"the query has {len(terms)} terms: ask with at most {MOST}")
+        if len(terms) > MAX_TERMS:
+            raise QueryError(f"the query has {len(terms)} terms: ask with at most {MAX_TERMS}")
         return cls(tuple(terms), sort)
 
     def __str__(self) -> str:
@@ -189,23 +190,23 @@ class Query:
 
     @property
     def words(self) -> tuple[Words, ...]:
-        """The words and phrases that must be there."""
+        """The words and phrases that must occur."""
         return tuple(term for term in self.terms if isinstance(term, Words) and not term.negated)
 
 
 def quoted(text: str) -> str:
-    """The text as a value or phrase, whatever is in it."""
+    """Quotes any text, so that it is read as one value or phrase."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-class _Line:
+class _Parser:
     """A query that is read from left to right."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
 
     def terms(self) -> Iterator[Term | str]:
-        """Every term, and as a string every order."""
+        """Yields every term, and every sort order as a string."""
         while True:
             self.take(_SPACE)
             if self.at == len(self.text):
@@ -239,7 +240,7 @@ class _Line:
         return OneOf(key, tuple(self._values(key)), negated)
 
     def _values(self, key: str) -> Iterator[str]:
-        """One or several, with commas between them."""
+        """Yields one value, or several that are separated by commas."""
         while True:
             value = self._value(key, _ITEM)
             yield value.lower() if key in CHOICES else value

@@ -1,7 +1,7 @@
-"""What a query finds in an index: a page of rows in a stable order, how many there are, and where the next page begins.
+"""Runs a query on an index: a page of rows in a stable order, their total number, and where the next page begins.
 
-The words of a query are one expression of SQLite's FTS5 in which every one is a quoted string; that expression and all
-other values are bound, so nothing that is searched for is ever read as code.
+The words of a query become one FTS5 expression in which each is a quoted string. That expression and all other values
+are bound parameters, so nothing that a user types is read as code.
 """
 
 from __future__ import annotations
@@ -13,55 +13,57 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sojourn.errors import QueryError
-from sojourn.record.episodes.episode_row import COLUMNS, Entry, from_row
+from sojourn.record.episodes.episode_row import COLUMNS, EpisodeRow, from_values
 from sojourn.record.search.excerpt import Excerpt
 from sojourn.record.search.fts_documents import clean
 from sojourn.record.search.query import FRACTIONS, Failed, OneOf, Query, Range, Term, Words
 
-MOST = 10_000  # rows that are counted
-LONGEST = 1000  # rows of one page
-COLUMN = {"tokens": "sampled"}  # of a key that is not the column's name
+MAX_COUNTED = 10_000  # rows that are counted
+MAX_PAGE_ROWS = 1000  # rows of one page
+COLUMN_OF_KEY = {"tokens": "sampled"}  # for keys whose column has another name
 LABELS = ("tag", "tool")
 _PLACE = re.compile(r"(\d{1,18})(?::(-?\d{1,20}(?:\.\d{1,20})?(?:e[-+]?\d{1,3})?|None))?", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Row:
-    """One episode that was found; `excerpt` is where its words are, None where none were asked for or can be read."""
+class SearchResult:
+    """One episode that matches; `excerpt` shows the words, None if the query has none or the record is unreadable."""
 
-    entry: Entry
+    entry: EpisodeRow
     excerpt: Excerpt | None = None
 
 
 @dataclass(frozen=True)
-class Found:
-    """A page of results. `total` counts those of all pages, to `MOST` and one more; `next` is what to give as `after`
-    for the page that follows, None on the last."""
+class SearchResults:
+    """A page of results.
 
-    rows: tuple[Row, ...]
+    `total` counts those of all pages, up to `MAX_COUNTED` + 1. `next` is the `after` of the next page, or None.
+    """
+
+    rows: tuple[SearchResult, ...]
     total: int
     next: str | None
 
     @property
-    def how_many(self) -> str:
-        return f"{self.total:,}" if self.total <= MOST else f"more than {MOST:,}"
+    def total_text(self) -> str:
+        return f"{self.total:,}" if self.total <= MAX_COUNTED else f"more than {MAX_COUNTED:,}"
 
 
 class Page(NamedTuple):
-    entries: list[Entry]
+    rows: list[EpisodeRow]
     total: int
     next: str | None
 
 
 class _Place(NamedTuple):
-    """Where a row is in the order: its number, and what it is sorted by (None where that is the number alone)."""
+    """The position of a row in the order: its number, and its value in the sorted column (None without such)."""
 
     row: int
     value: float | None = None
 
 
 class _Order(NamedTuple):
-    """Rows without a value come last, either way; those of the same value by when they were recorded."""
+    """A sort order; rows without a value come last in both directions, and equal values are in order of recording."""
 
     column: str  # "" for the number of the row
     down: bool
@@ -71,30 +73,30 @@ class _Order(NamedTuple):
         if query.sort in ("newest", "oldest"):
             return cls("", query.sort == "newest")
         name = query.sort.removeprefix("-")
-        return cls(COLUMN.get(name, name), query.sort.startswith("-"))
+        return cls(COLUMN_OF_KEY.get(name, name), query.sort.startswith("-"))
 
     def text(self, place: _Place) -> str:
         return f"{place.row}:{place.value!r}" if self.column else f"{place.row}"
 
     def read(self, text: str) -> _Place:
-        """The place that `text` gave."""
-        found = _PLACE.fullmatch(text)
-        if not found or (found[2] is None) == bool(self.column):
+        """Parses what `text` returned for a place."""
+        match = _PLACE.fullmatch(text)
+        if not match or (match[2] is None) == bool(self.column):
             raise QueryError(f"'{text:.40}' is no place in these results: give the `next` of the page before, or none")
-        return _Place(int(found[1]), float(found[2]) if found[2] not in (None, "None") else None)
+        return _Place(int(match[1]), float(match[2]) if match[2] not in (None, "None") else None)
 
-    def by(self, number: str) -> str:
-        way = "DESC" if self.down else "ASC"
-        first = f"{self.column} {way} NULLS LAST, " if self.column else ""
-        return f"{first}{number} {way}"
+    def order_by(self, number: str) -> str:
+        direction = "DESC" if self.down else "ASC"
+        first = f"{self.column} {direction} NULLS LAST, " if self.column else ""
+        return f"{first}{number} {direction}"
 
-    def key(self, place: _Place) -> tuple[bool, float, int]:
-        """Sorts places as `by` does."""
+    def sort_key(self, place: _Place) -> tuple[bool, float, int]:
+        """Returns a key that sorts places as `order_by` sorts rows."""
         sign = -1 if self.down else 1
         return place.value is None and bool(self.column), sign * (place.value or 0.0), sign * place.row
 
-    def behind(self, place: _Place, number: str) -> _Clause:
-        """Holds for the rows that come after the place."""
+    def after(self, place: _Place, number: str) -> _Clause:
+        """Returns the condition that a row comes after the place."""
         sign = "<" if self.down else ">"
         later = f"{number} {sign} ?"
         if not self.column:
@@ -110,30 +112,30 @@ class _Clause(NamedTuple):
     values: tuple[Any, ...]
 
 
-def page(database: sqlite3.Connection, query: Query, limit: int, after: str = "", most: int = MOST) -> Page:
-    """The rows of one page, all read from one state of the index."""
-    if not 0 < limit <= LONGEST:
-        raise QueryError(f"a page of {limit} rows: ask for 1 to {LONGEST}")
+def page(database: sqlite3.Connection, query: Query, limit: int, after: str = "", most: int = MAX_COUNTED) -> Page:
+    """Returns the rows of one page, all read in one transaction."""
+    if not 0 < limit <= MAX_PAGE_ROWS:
+        raise QueryError(f"a page of {limit} rows: ask for 1 to {MAX_PAGE_ROWS}")
     order = _Order.of(query)
     begin = order.read(after) if after else None
     database.execute("BEGIN")
     try:
         places = _places(database, query, order, most + 1, sort=not order.column)
-        if len(places) <= most:  # so these are all, and need not be looked for twice
-            later = [place for place in places if begin is None or order.key(place) > order.key(begin)]
-            ahead = sorted(later, key=order.key)
+        if len(places) <= most:  # these are all, so no second query is needed
+            later = [place for place in places if begin is None or order.sort_key(place) > order.sort_key(begin)]
+            ahead = sorted(later, key=order.sort_key)
         elif begin is None and not order.column:
             ahead = places
         else:
             ahead = _places(database, query, order, limit + 1, begin)
-        entries = _entries(database, [place.row for place in ahead[:limit]])
+        rows = _rows(database, [place.row for place in ahead[:limit]])
     finally:
         database.rollback()
-    return Page(entries, len(places), order.text(ahead[limit - 1]) if len(ahead) > limit else None)
+    return Page(rows, len(places), order.text(ahead[limit - 1]) if len(ahead) > limit else None)
 
 
 def expression(words: Iterable[Words], joined: str) -> str:
-    """An expression of FTS5 in which every text is a quoted string."""
+    """Returns an FTS5 expression in which every text is a quoted string, joined by the operator `joined`."""
     return f" {joined} ".join(f"{f'{{{one.part}}} : ' * bool(one.part)}{_string(one.text)}" for one in words)
 
 
@@ -147,23 +149,23 @@ def _places(
     sort: bool = True,
 ) -> list[_Place]:
     source, number, clauses = _plan(query)
-    clauses += [order.behind(begin, number)] if begin else []
+    clauses += [order.after(begin, number)] if begin else []
     asked = f"SELECT {number}, {order.column or 'NULL'} FROM {source} WHERE {_all(clauses)}"
-    sorting = f"ORDER BY {order.by(number)}" if sort else ""
+    sorting = f"ORDER BY {order.order_by(number)}" if sort else ""
     return [_Place(*row) for row in database.execute(f"{asked} {sorting} LIMIT ?", (*_values(clauses), most))]
 
 
-def _entries(database: sqlite3.Connection, numbers: Sequence[int]) -> list[Entry]:
+def _rows(database: sqlite3.Connection, numbers: Sequence[int]) -> list[EpisodeRow]:
     marks = ", ".join("?" * len(numbers))
     rows = database.execute(f"SELECT row, {', '.join(COLUMNS)} FROM episodes WHERE row IN ({marks})", numbers)
-    found = {row[0]: from_row(row[1:]) for row in rows}
+    found = {row[0]: from_values(row[1:]) for row in rows}
     return [found[number] for number in numbers]
 
 
 def _plan(query: Query) -> tuple[str, str, list[_Clause]]:
-    """Where the rows come from, what numbers them there, and what must hold.
+    """Returns the tables to select from, the column with the number of the row, and the conditions.
 
-    Words go first: SQLite walks through their rows in order, and looks at each episode; without any, at all episodes.
+    Words go first: SQLite visits their rows in order and looks up each episode; without words it visits all episodes.
     """
     wanted = [term for term in query.terms if isinstance(term, Words) and not term.negated]
     unwanted = [term for term in query.terms if isinstance(term, Words) and term.negated]
@@ -178,7 +180,7 @@ def _plan(query: Query) -> tuple[str, str, list[_Clause]]:
 
 
 def _clause(term: Term) -> _Clause:
-    """What a term asks of a row. Where the row does not say, it is not so: then the term turned round holds."""
+    """Returns the condition of a term. A condition that is NULL counts as false, so its negation holds."""
     text, values = _plain(term)
     return _Clause(f"({text}) IS NOT TRUE" if term.negated else f"({text})", values)
 
@@ -198,7 +200,7 @@ def _plain(term: Term) -> _Clause:
                 f"episodes.row IN (SELECT row FROM labels WHERE kind = ? AND value IN ({marks}))", (key, *values)
             )
         case OneOf(key, values):
-            # the plus keeps SQLite from an index by which it would have to sort all rows of a stage
+            # the plus keeps SQLite from using an index, after which it would have to sort all rows of a stage
             column = f"{'+' * (key == 'stage')}episodes.{key}"
             return _Clause(f"{column} IN ({', '.join('?' * len(values))})", values)
         case Range():
@@ -207,8 +209,8 @@ def _plain(term: Term) -> _Clause:
 
 
 def _within(term: Range) -> _Clause:
-    """A version is there if it is between the oldest and the newest."""
-    least, greatest = ("newest", "oldest") if term.key == "version" else (COLUMN.get(term.key, term.key),) * 2
+    """Returns the condition of a range; a version matches if it is between the oldest and the newest."""
+    least, greatest = ("newest", "oldest") if term.key == "version" else (COLUMN_OF_KEY.get(term.key, term.key),) * 2
     bounds = [(least, ">", 1, term.low), (greatest, "<", -1, term.high)]
     given = [(column, sign, way, bound) for column, sign, way, bound in bounds if bound is not None]
     text = " AND ".join(f"episodes.{column} {sign}{'=' * bound.included} ?" for column, sign, _, bound in given)
@@ -218,7 +220,7 @@ def _within(term: Range) -> _Clause:
 
 
 def _nearly(key: str, way: int, value: float) -> float:
-    """The bound a little lower (way 1) or higher (-1), for numbers that were rounded when they were kept."""
+    """Moves the bound a little down (way 1) or up (-1), since fractions were rounded when they were stored."""
     return value - way * 1e-6 * max(1.0, abs(value)) if key in FRACTIONS else value
 
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from sojourn.errors import RecordError
 from sojourn.record.metrics import Line
-from sojourn.record.run_status import Standing
+from sojourn.record.run_status import RunStatus
 from sojourn.terminal.runs import Difference, differences
 from sojourn.view.charts import Curve, across, chart, smooth
 from sojourn.view.page import Page, render, run_cache
@@ -40,7 +40,7 @@ def index(request: Request) -> Page:
 
 
 def metric_chart(
-    name: str, runs: dict[str, Standing], lines: Mapping[str, Sequence[Line]], window: float, seeds: bool
+    name: str, runs: dict[str, RunStatus], lines: Mapping[str, Sequence[Line]], window: float, seeds: bool
 ) -> Markup:
     """Draws one metric of all runs. With `seeds`, the runs of a recipe become one mean curve with a band."""
     curves = {key: curve(name, key, lines[key], window) for key in runs}
@@ -62,7 +62,7 @@ def curve(name: str, key: str, lines: Sequence[Line], window: float) -> Curve:
     return Curve(key, x, smooth(np.array([line.values.get(name, math.nan) for line in lines]), window))
 
 
-def _differences(runs: dict[str, Standing]) -> list[tuple[str, str, list[Difference], str]]:
+def _differences(runs: dict[str, RunStatus]) -> list[tuple[str, str, list[Difference], str]]:
     """Compares each run with the first. Returns both keys, the differences, and why a damaged run cannot be
     compared."""
     (first, base), *rest = list(runs.items()) or [("", None)]

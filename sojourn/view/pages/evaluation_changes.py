@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from sojourn.errors import RecordError
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.view.counts import EVALUATION_PREFIX, stages
@@ -41,5 +41,5 @@ def _evaluations(store: EpisodeStore) -> list[str]:
     return [name for name in dict.fromkeys([*known, *held]) if name in held]
 
 
-def _episodes(store: EpisodeStore, name: str) -> list[Entry]:
+def _episodes(store: EpisodeStore, name: str) -> list[EpisodeRow]:
     return list(store.query(stage=EVALUATION_PREFIX + name))

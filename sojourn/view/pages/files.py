@@ -15,7 +15,7 @@ from sojourn.errors import RecordError
 from sojourn.record.blobs import Blobs
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.export import export
-from sojourn.record.export.chosen import Choice
+from sojourn.record.export.selection import Selection
 from sojourn.terminal.episode import seats
 from sojourn.terminal.jsonable import jsonable
 from sojourn.view.images import image_format
@@ -38,7 +38,7 @@ def export_episode(request: Request) -> Response:
     run, format, episode = (request.path_params[name] for name in ("run", "format", "episode"))
     with TemporaryDirectory() as folder:
         out = Path(folder) / "episode"
-        export(run_cache(request).path(run), out, format, Choice(episodes=(episode,)))
+        export(run_cache(request).path(run), out, format, Selection(episodes=(episode,)))
         data = out.read_bytes()
     name = f"{re.sub('[^A-Za-z0-9.-]', '-', episode)}.{SUFFIXES.get(format, format)}"
     disposition = {"Content-Disposition": f'attachment; filename="{name}"'}

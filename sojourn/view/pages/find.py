@@ -6,7 +6,7 @@ from starlette.requests import Request
 
 from sojourn.errors import QueryError
 from sojourn.record.search.query import KEYS, Query
-from sojourn.record.search.search_results import Found
+from sojourn.record.search.search_results import SearchResults
 from sojourn.view.page import Page, render, run_cache
 
 ROWS_PER_PAGE = 20
@@ -15,7 +15,7 @@ ROWS_PER_PAGE = 20
 def index(request: Request) -> Page:
     key = request.path_params["run"]
     query, after = request.query_params.get("q", ""), request.query_params.get("after", "")
-    found, problem = Found((), 0, None), ""
+    found, problem = SearchResults((), 0, None), ""
     cache = run_cache(request)
     with cache.store(cache.path(key)) as store:
         try:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from sojourn.errors import RecordError
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.terminal.episode import TurnRecord, turns_in_order
@@ -37,7 +37,7 @@ class Cell(NamedTuple):
 class Column(NamedTuple):
     """One episode with its cells. `problem` says why the episode cannot be read."""
 
-    episode: Entry
+    episode: EpisodeRow
     cells: Sequence[Cell | None]
     problem: str = ""
 
@@ -59,7 +59,7 @@ def index(request: Request) -> Page:
     )  # fmt: skip
 
 
-def _read(store: EpisodeStore, entry: Entry) -> Record | str:
+def _read(store: EpisodeStore, entry: EpisodeRow) -> Record | str:
     """Returns the record of an episode, or why it cannot be read."""
     try:
         return store.read(entry)
@@ -74,7 +74,7 @@ def _neighbour_groups(store: EpisodeStore, stage: str, step: int, place: int) ->
     return (place - 1 if place else None), (place + 1 if last is not None and place < last else None)
 
 
-def columns(entries: Sequence[Entry], records: Sequence[Record | str]) -> list[Column]:
+def columns(entries: Sequence[EpisodeRow], records: Sequence[Record | str]) -> list[Column]:
     """Returns one column per episode, with its actions by turn; all columns have the same height."""
     turns = [turns_in_order(record) if isinstance(record, Record) else [] for record in records]
     height = max(map(len, turns), default=0)

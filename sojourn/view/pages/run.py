@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Line
-from sojourn.record.run_status import Standing
+from sojourn.record.run_status import RunStatus
 from sojourn.view.charts import Curve, chart, smooth
 from sojourn.view.counts import (
     EVALUATION_PREFIX,
@@ -92,7 +92,7 @@ def index(request: Request) -> Page:
     )  # fmt: skip
 
 
-def _tasks(store: EpisodeStore, run: Standing, played: Sequence[StageSteps]) -> TaskCounts | None:
+def _tasks(store: EpisodeStore, run: RunStatus, played: Sequence[StageSteps]) -> TaskCounts | None:
     """Returns success by task in the last evaluation, or in the last steps of the stage if there is no evaluation."""
     last = {span.stage: span.last for span in played}
     evaluations = [EVALUATION_PREFIX + evaluation.name for evaluation in run.evaluations]
@@ -101,7 +101,7 @@ def _tasks(store: EpisodeStore, run: Standing, played: Sequence[StageSteps]) -> 
     return counts if counts is not None and counts.played else None
 
 
-def _links(key: str, run: Standing, played: Sequence[StageSteps]) -> dict[str, EvaluationLinks]:
+def _links(key: str, run: RunStatus, played: Sequence[StageSteps]) -> dict[str, EvaluationLinks]:
     """Returns the links of every evaluation that has episodes, by its name."""
     first = run.evaluations[0].name if run.evaluations else None
     links: dict[str, EvaluationLinks] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from sojourn.record.run_status import Standing
+from sojourn.record.run_status import RunStatus
 from sojourn.view.charts import spark
 from sojourn.view.page import Page, render, run_cache
 
@@ -29,6 +29,6 @@ def index(request: Request) -> Page:
     )  # fmt: skip
 
 
-def _search_text(key: str, run: Standing) -> str:
+def _search_text(key: str, run: RunStatus) -> str:
     """Returns the lower-case text in which the words of the filter are looked for."""
     return " ".join([key, run.recipe, run.model, *run.worlds, *run.tags, f"seed={run.seed}", run.state]).lower()

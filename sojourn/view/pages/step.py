@@ -9,7 +9,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from sojourn.errors import RecordError
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.view.counts import neighbour_steps, stages
 from sojourn.view.page import Page, render, run_cache
 
@@ -18,7 +18,7 @@ class GroupRow(NamedTuple):
     """A group with its place in the step and its episodes, in the order in which they were recorded."""
 
     place: int
-    episodes: Sequence[Entry]
+    episodes: Sequence[EpisodeRow]
 
     @property
     def rewards(self) -> list[float]:

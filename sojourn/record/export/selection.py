@@ -1,4 +1,4 @@
-"""Which episodes of a run are exported, read one after another, and what the run says of them all."""
+"""Selects the episodes of a run that are exported, and reads them one after another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from sojourn.errors import RecordError
 from sojourn.files import read_bytes
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
@@ -18,23 +18,25 @@ from sojourn.types import Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """The episodes whose ids are given, else all that a query finds (see `sojourn.record.search`); `tokens` asks a
-    format that can do without them to hold them."""
+class Selection:
+    """The episodes with the given ids, else all that match the query `where` (see `sojourn.record.search`).
+
+    `tokens` asks a format in which they are optional to include them.
+    """
 
     episodes: tuple[str, ...] = ()
     where: str = ""
     tokens: bool = False
 
 
-class Played(NamedTuple):
-    """An episode and its row in the index."""
+class PlayedEpisode(NamedTuple):
+    """A record and its row in the index."""
 
-    entry: Entry
+    entry: EpisodeRow
     record: Record
 
     def reward(self, seat: int) -> float:
-        """What the judge gave a seat in all; what the world paid it, where it was not judged."""
+        """Returns the total score of a seat, or the reward of its world if it was not scored."""
         trajectory = self.record.episode.trajectories[seat]
         number = sum(t.trainable for t in self.record.episode.trajectories[:seat])
         if trajectory.trainable and number < len(self.record.scores):
@@ -43,43 +45,43 @@ class Played(NamedTuple):
 
 
 @dataclass
-class Chosen:
-    """An open run and the choice of its episodes; `given` and `left_out` tell afterwards what came of it."""
+class SelectedEpisodes:
+    """The selected episodes of an open run; iterating fills in `read_count` and `left_out`."""
 
     run: RunFolder
     store: EpisodeStore
-    choice: Choice
-    given: int = 0
+    selection: Selection
+    read_count: int = 0
     left_out: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, run: RunFolder, choice: Choice) -> Chosen:
-        chosen = cls(run, EpisodeStore(run.path), choice)
-        chosen._require()
-        return chosen
+    def of(cls, run: RunFolder, selection: Selection) -> SelectedEpisodes:
+        selected = cls(run, EpisodeStore(run.path), selection)
+        selected._require()
+        return selected
 
-    def __enter__(self) -> Chosen:
+    def __enter__(self) -> SelectedEpisodes:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.store.close()
 
-    def __iter__(self) -> Iterator[Played]:
-        """Every chosen episode whose record can be read, in the order of recording; the rest goes to `left_out`."""
+    def __iter__(self) -> Iterator[PlayedEpisode]:
+        """Yields every selected episode that can be read, in order of recording; `left_out` gets the others."""
         for entry, found in self.store.read_each(self.entries()):
             if isinstance(found, RecordError):
                 self.left_out.append(f"episode {entry.id}: {found}")
                 continue
-            self.given += 1
-            yield Played(entry, found)
+            self.read_count += 1
+            yield PlayedEpisode(entry, found)
 
-    def plays(self) -> Iterator[Played]:
-        """Without the episodes whose world failed: nothing can be learnt from what was said in them."""
+    def without_failures(self) -> Iterator[PlayedEpisode]:
+        """Yields the episodes without an infrastructure failure; those with one are never trained on."""
         for played in self:
             if played.record.episode.error is None:
                 yield played
             else:
-                self.given -= 1
+                self.read_count -= 1
                 self.left_out.append(f"episode {played.entry.id}: its world failed: {played.record.episode.error}")
 
     @cached_property
@@ -100,52 +102,53 @@ class Chosen:
 
     @property
     def model(self) -> str:
-        """The name of the model that was trained."""
+        """Returns the name of the model that was trained."""
         model = self.config.get("model")
         return str(model.get("name", "")) if isinstance(model, dict) else ""
 
-    def entries(self) -> Iterator[Entry]:
-        """Their rows."""
-        if self.choice.episodes:
-            yield from map(self._named, self.choice.episodes)
-        elif self.choice.where:
-            yield from self.store.matching(self.choice.where)
+    def entries(self) -> Iterator[EpisodeRow]:
+        """Yields the rows of the selected episodes."""
+        if self.selection.episodes:
+            yield from map(self._named, self.selection.episodes)
+        elif self.selection.where:
+            yield from self.store.matching(self.selection.where)
         else:
             yield from self.store.query()
 
-    def _named(self, name: str) -> Entry:
-        """The row of an episode, as it was recorded last."""
+    def _named(self, name: str) -> EpisodeRow:
+        """Returns the row of an episode as it was recorded last."""
         found = list(self.store.query(id=name))
         if not found:
             raise RecordError(f"no episode '{name}' in {self.run.path}: `sojourn show {self.run.path}` lists some")
         return found[-1]
 
     def _require(self) -> None:
-        """Refuses a choice of nothing, in the words of what there is."""
-        if next(self.entries(), None) is not None and all(map(self._named, self.choice.episodes)):
+        """Raises RecordError if nothing is selected, and says what stages there are."""
+        if next(self.entries(), None) is not None and all(map(self._named, self.selection.episodes)):
             return
         stages = ", ".join(dict.fromkeys(count.stage for count in self.store.steps()))
-        raise RecordError(f"no episode of {self.run.path} fits '{self.choice.where}': it has {stages or 'none at all'}")
+        raise RecordError(
+            f"no episode of {self.run.path} matches '{self.selection.where}': its stages are {stages or 'empty'}"
+        )
 
 
 def windows(trajectory: Trajectory) -> list[list[int]]:
-    """The contexts that a model saw to their ends: root-to-leaf paths of the turns by their parents."""
+    """Returns the contexts that a model saw, each to its end: root-to-leaf paths of the turns by their parents."""
     return _paths([turn.parent for turn in trajectory.turns])
 
 
-def courses(trajectory: Trajectory) -> list[list[int]]:
-    """What happened in the world, path by path: a new window goes on after the turn before it, a branch after its
-    parent."""
+def paths_in_world(trajectory: Trajectory) -> list[list[int]]:
+    """Returns the paths that the world took: a new window follows the turn before it, a branch its parent."""
     return _paths([turn.parent if turn.parent >= 0 else number - 1 for number, turn in enumerate(trajectory.turns)])
 
 
 def _paths(parents: list[int]) -> list[list[int]]:
-    found = []
+    paths = []
     for leaf in range(len(parents)):
         if leaf in parents:
             continue
         path = [leaf]
         while (parent := parents[path[-1]]) >= 0:
             path.append(parent)
-        found.append(path[::-1])
-    return found
+        paths.append(path[::-1])
+    return paths

@@ -18,10 +18,10 @@ import big_run
 from told import ids, recorded, told
 
 from sojourn.errors import QueryError
-from sojourn.record.episodes.episode_row import Entry
+from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.index import open_to_read
 from sojourn.record.episodes.store import EpisodeStore
-from sojourn.record.search.fts_documents import LONGEST
+from sojourn.record.search.fts_documents import MAX_CHARACTERS
 from sojourn.record.search.query import ORDERS, Query, quoted
 from sojourn.record.search.search_results import page
 from sojourn.types import (
@@ -44,7 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def held(run: Path) -> list[tuple[Entry, Episode]]:
+def held(run: Path) -> list[tuple[EpisodeRow, Episode]]:
     """Every episode in the order of recording."""
     with EpisodeStore(run) as store:
         entries = list(store.query())
@@ -65,13 +65,13 @@ def spoken(episode: Episode, part: str) -> str:
     return " | ".join(f" {' '.join(re.findall('[a-z0-9]+', text.lower()))} " for text in said)
 
 
-def has(text: str, *parts: str) -> Callable[[Entry, Episode], bool]:
+def has(text: str, *parts: str) -> Callable[[EpisodeRow, Episode], bool]:
     return lambda entry, episode: any(
         f" {text} " in spoken(episode, part) for part in parts or ("said", "shown", "brief", "error")
     )
 
 
-CASES: dict[str, Callable[[Entry, Episode], bool]] = {
+CASES: dict[str, Callable[[EpisodeRow, Episode], bool]] = {
     "": lambda e, _: True,
     "refund": has("refund"),
     "REFUND": has("refund"),
@@ -120,7 +120,7 @@ def test_a_search_finds_what_a_look_at_every_record_finds(run: Path, held, text:
         found = store.search(text, 1000)
     assert [row.entry.id for row in found.rows] == expected
     assert found.total == len(expected)
-    assert found.how_many == f"{len(expected):,}"
+    assert found.total_text == f"{len(expected):,}"
     assert found.next is None
 
 
@@ -151,7 +151,7 @@ def test_pages_follow_each_other_and_hold_everything_once(run: Path, held, order
     with closing(open_to_read(run / "episodes.sqlite")) as database:
         while after is not None:
             got = page(database, query, 30, after, most=most)
-            pages.append(got.entries)
+            pages.append(got.rows)
             after = got.next
             assert got.total == min(most + 1, every)
     entries = [entry for one in pages for entry in one]
@@ -161,7 +161,7 @@ def test_pages_follow_each_other_and_hold_everything_once(run: Path, held, order
     down = order.startswith("-") or order == "newest"
     name = {"newest": None, "oldest": None, "tokens": "sampled"}.get(order.strip("-"), order.strip("-"))
 
-    def key(entry: Entry):
+    def key(entry: EpisodeRow):
         value = getattr(entry, name) if name else 0
         sign = -1 if down else 1
         return value is None, sign * (value or 0), sign * numbers[entry.id]
@@ -260,7 +260,7 @@ def test_a_phrase_does_not_run_on_into_another_message(tmp_path: Path):
 
 def test_megabytes_in_one_line_are_found_to_a_limit(tmp_path: Path):
     long = "needle " + "x" * 3_000_000
-    many = "word " * (LONGEST // 5 + 1) + "late"
+    many = "word " * (MAX_CHARACTERS // 5 + 1) + "late"
     with recorded(tmp_path, told(long, name="long"), told(many, name="many")) as store:
         [row] = store.search("needle").rows
         assert row.entry.id == "long"

@@ -1,4 +1,4 @@
-"""What a file of recorded episodes gives: groups with their tokens, or conversations that are yet to be rendered."""
+"""Conversations: episodes as messages alone, which are yet to be rendered for a model."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeGuard
 
 from sojourn.errors import RecordError
-from sojourn.record.export.chosen import windows
+from sojourn.record.export.selection import windows
 from sojourn.types import Group, Message, Role, Task, Tool, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """What was said, by whomever and in whatever format, with what came of it. `learnt` are the numbers of the
-    assistant's messages that are to be imitated; the others are context."""
+    """The messages of an episode of any program, with its outcome.
+
+    `imitated` are the indices of the assistant's messages that are to be learnt; the others are context.
+    """
 
     where: str  # file and line
     messages: tuple[Message, ...]
-    learnt: frozenset[int]
+    imitated: frozenset[int]
     tools: tuple[Tool, ...] = ()
     reward: float = 0.0
     success: bool | None = None
@@ -28,20 +30,20 @@ class Conversation:
     rewards: Mapping[int, float] = field(default_factory=dict)  # of single messages, where the file has them
 
 
-class Spoken(NamedTuple):
+class Utterance(NamedTuple):
     message: Message
-    turn: int | None  # that said it; None for what was shown
+    turn: int | None  # that sampled it; None for an observation
 
 
-def spoken(trajectory: Trajectory, path: Sequence[int]) -> list[Spoken]:
-    """The conversation of a path of turns; what could not be read is an empty message of the assistant."""
-    told: list[Spoken] = []
+def utterances(trajectory: Trajectory, path: Sequence[int]) -> list[Utterance]:
+    """Returns the messages of a path of turns; an action that could not be parsed is an empty assistant message."""
+    messages: list[Utterance] = []
     for place, number in enumerate(path):
         turn = trajectory.turns[number]
         before = turn.context_messages if not place else ()
-        told += [Spoken(message, None) for message in (*before, *turn.observed)]
-        told.append(Spoken(turn.message or Message(Role.ASSISTANT), number))
-    return told
+        messages += [Utterance(message, None) for message in (*before, *turn.observed)]
+        messages.append(Utterance(turn.message or Message(Role.ASSISTANT), number))
+    return messages
 
 
 def tools_of(trajectory: Trajectory, path: Sequence[int]) -> tuple[Tool, ...]:
@@ -49,7 +51,7 @@ def tools_of(trajectory: Trajectory, path: Sequence[int]) -> tuple[Tool, ...]:
 
 
 def conversations(groups: Iterable[Group], where: str) -> Iterator[Conversation]:
-    """Every window of the groups as what was said in it, for another model to learn."""
+    """Yields every window of the groups as a conversation, for another model to learn from."""
     for group in groups:
         for episode in group.episodes:
             for trajectory in episode.trajectories:
@@ -58,12 +60,12 @@ def conversations(groups: Iterable[Group], where: str) -> Iterator[Conversation]
 
 
 def _conversation(trajectory: Trajectory, path: Sequence[int], group: Group, where: str) -> Conversation:
-    told = spoken(trajectory, path)
+    messages = utterances(trajectory, path)
     readable = {number for number in path if trajectory.turns[number].message is not None}
     return Conversation(
         where=where,
-        messages=tuple(one.message for one in told),
-        learnt=frozenset(place for place, one in enumerate(told) if one.turn in readable),
+        messages=tuple(one.message for one in messages),
+        imitated=frozenset(place for place, one in enumerate(messages) if one.turn in readable),
         tools=tools_of(trajectory, path),
         reward=trajectory.reward,
         success=trajectory.success,
@@ -72,14 +74,14 @@ def _conversation(trajectory: Trajectory, path: Sequence[int], group: Group, whe
     )
 
 
-def foreign_task(env: str, said: object) -> Task:
-    """A task for what names none: conversations that begin alike are plays of the same one."""
-    digest = hashlib.sha256(repr(said).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+def foreign_task(env: str, beginning: object) -> Task:
+    """Returns a task for a conversation that names none: conversations that begin alike are plays of one task."""
+    digest = hashlib.sha256(repr(beginning).encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return Task(env, {"begins": digest}, 0, "train")
 
 
 def is_task(value: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Whether it is what `task_json` makes."""
+    """Returns whether a value is a task as `sojourn export` writes it."""
     return isinstance(value, Mapping) and {"env", "data", "seed", "split", "tags"} <= value.keys()
 
 
@@ -89,7 +91,7 @@ def malformed(where: str, error: BaseException, expected: str) -> RecordError:
 
 
 def number(value: Any) -> float:
-    """A finite number of a file, 0 where there is none."""
+    """Returns a finite number of a file, 0 where it has none."""
     if value is None:
         return 0.0
     if isinstance(value, bool | int | float) and abs(value) < 1e30:

@@ -1,4 +1,4 @@
-"""JSON in lines that any reader takes: strict, one object a line, whatever the world or the model said."""
+"""Writes and reads JSON lines that every JSON reader accepts: strict, and one object per line."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from sojourn.files import open_regular
 SURROGATE = re.compile(r"\\\\|\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})|\\ud[89a-f][0-9a-f]{2}")
 
 
-def line_of(value: Any) -> str:
-    """One line of ASCII. Half a surrogate pair, which no UTF-8 text can hold, becomes the replacement character."""
+def to_line(value: Any) -> str:
+    """Returns one line of ASCII, in which half a surrogate pair, invalid in UTF-8, is the replacement character."""
     try:
         text = json.dumps(value, allow_nan=False)
     except ValueError:
         text = json.dumps(_finite(value), allow_nan=False)
-    return SURROGATE.sub(lambda found: found[0] if found[1] or found[0] == "\\\\" else "\\ufffd", text) + "\n"
+    return SURROGATE.sub(lambda match: match[0] if match[1] or match[0] == "\\\\" else "\\ufffd", text) + "\n"
 
 
 def _finite(value: Any) -> Any:
-    """With null in the place of numbers that JSON does not have."""
+    """Replaces numbers that JSON does not have by null."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -34,7 +34,10 @@ def _finite(value: Any) -> Any:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The object of every line that is not blank, with its number from 1 on; RecordError at the first that has none."""
+    """Yields the object of every line that is not blank, with the line's number from 1 on.
+
+    Raises RecordError at the first line that holds no object.
+    """
     try:
         with open_regular(path) as file:
             for number, raw in enumerate(file, 1):

@@ -9,20 +9,11 @@ import math
 import numpy as np
 import pytest
 from rich.console import Console
+from scipy import stats
 
-from sojourn.record.intervals import (
-    NOTHING,
-    Estimate,
-    Summary,
-    mean,
-    pass_at_k,
-    pass_rate,
-    proportion,
-    summarise,
-    t_quantile,
-    table,
-    wilson,
-)
+from sojourn.intervals import NOTHING, Estimate, mean, pass_at_k, pass_rate, proportion, t_quantile, wilson
+from sojourn.record.summary import Summary, summarise
+from sojourn.terminal.evaluations import side_by_side
 from sojourn.types import Ending, Episode, Group, Message, Role, Sample, Score, Stop, Task, Trajectory, Turn, Versions
 
 
@@ -31,7 +22,7 @@ from sojourn.types import Ending, Episode, Group, Message, Role, Sample, Score, 
     [(1, 12.7062), (2, 4.3027), (4, 2.7764), (5, 2.5706), (6, 2.4469), (10, 2.2281), (30, 2.0423), (100, 1.9840)],
 )
 def test_t_quantiles(freedom: int, value: float):
-    assert t_quantile(freedom) == pytest.approx(value, abs=0.004)
+    assert t_quantile(freedom) == pytest.approx(value, abs=5e-5)
 
 
 def test_wilson_against_newcombe():
@@ -44,9 +35,23 @@ def test_wilson_against_newcombe():
     assert wilson(0, 0) == NOTHING
 
 
+@pytest.mark.parametrize(("wins", "plays"), [(0, 1), (3, 7), (15, 148), (263, 263)])
+def test_wilson_is_that_of_scipy_where_plays_are_whole(wins: int, plays: int):
+    expected = stats.binomtest(wins, plays).proportion_ci(method="wilson")
+    assert wilson(wins, plays)[1:3] == pytest.approx(tuple(expected), abs=1e-12)
+
+
+def test_the_bootstrap_is_that_of_scipy():
+    by_task = [(4, wins % 5) for wins in range(23)]
+    values = [pass_at_k(plays, wins, 2) for plays, wins in by_task]
+    rng = np.random.default_rng(0)
+    expected = stats.bootstrap((values,), np.mean, n_resamples=1000, method="percentile", rng=rng).confidence_interval
+    assert pass_rate(by_task, 2)[1:3] == pytest.approx(tuple(expected), abs=1e-12)
+
+
 def test_mean_against_a_hand_made_interval():
     found = mean([1.0, 2.0, 3.0, 4.0, 5.0])
-    half = 2.7764 * math.sqrt(2.5 / 5)
+    half = 2.7764451 * math.sqrt(2.5 / 5)
     assert found == pytest.approx((3.0, 3 - half, 3 + half, 5))
     assert mean([2.0]) == Estimate(2.0, -math.inf, math.inf, 1)
     assert mean([]) == NOTHING
@@ -182,7 +187,7 @@ def test_scores_must_fit():
 def test_table_fits_a_terminal():
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     found = summarise(*panel())
-    console.print(table({"base": found, "warm-up": found, "trained": found}, title="miniwob"))
+    console.print(side_by_side({"base": found, "warm-up": found, "trained": found}, title="miniwob"))
     text = console.export_text()
     console.file.close()
     assert "…" not in text

@@ -1,0 +1,149 @@
+"""Summarises the episodes of an evaluation: success, reward, length and pass@k, overall, by world and by tag."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sojourn.intervals import NOTHING, Estimate, mean, pass_rate, proportion
+from sojourn.types import Group, Score, Trajectory
+
+
+@dataclass(frozen=True)
+class Part:
+    """The numbers of some of the tasks: `tokens` are sampled ones per episode, `malformed` is a fraction of turns."""
+
+    tasks: int
+    episodes: int
+    success: Estimate
+    reward: Estimate
+    turns: Estimate
+    tokens: Estimate
+    malformed: Estimate
+    pass_at: Mapping[int, Estimate] = field(default_factory=dict)
+
+
+ESTIMATES = ("success", "reward", "turns", "tokens", "malformed")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The numbers of an evaluation: overall, by world and by tag. `errors` episodes failed and are not in them."""
+
+    overall: Part
+    envs: Mapping[str, Part]
+    tags: Mapping[str, Part]
+    errors: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns strict JSON, in which numbers that are not finite are null and the numbers k of pass@k are text."""
+        return {
+            "overall": _part_json(self.overall),
+            "envs": {name: _part_json(part) for name, part in self.envs.items()},
+            "tags": {name: _part_json(part) for name, part in self.tags.items()},
+            "errors": self.errors,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Summary:
+        return cls(
+            overall=_part_from(data["overall"]),
+            envs={name: _part_from(part) for name, part in data["envs"].items()},
+            tags={name: _part_from(part) for name, part in data["tags"].items()},
+            errors=data["errors"],
+        )
+
+
+class _Play(NamedTuple):
+    task: str
+    env: str
+    tags: tuple[str, ...]
+    success: bool
+    reward: float
+    trajectory: Trajectory
+
+
+def summarise(groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> Summary:
+    """Summarises judged groups; every trainable trajectory of an episode without error counts as one play."""
+    plays = [
+        _Play(group.task.id, group.task.env, group.task.tags, trajectory.success, score.total, trajectory)
+        for group, judged in zip(groups, scores, strict=True)
+        for trajectory, score in zip(group.trajectories, judged, strict=True)
+    ]
+    errors = sum(episode.error is not None for group in groups for episode in group.episodes)
+    envs: dict[str, list[_Play]] = defaultdict(list)
+    tags: dict[str, list[_Play]] = defaultdict(list)
+    for play in plays:
+        envs[play.env].append(play)
+        for tag in play.tags:
+            tags[tag].append(play)
+    return Summary(
+        overall=_part(plays),
+        envs={name: _part(envs[name]) for name in sorted(envs)},
+        tags={name: _part(tags[name]) for name in sorted(tags)},
+        errors=errors,
+    )
+
+
+def _part(plays: Sequence[_Play]) -> Part:
+    tasks = [play.task for play in plays]
+    turns = [(play.task, malformed) for play in plays for malformed in _malformed(play.trajectory)]
+    count: Counter[str] = Counter(tasks)
+    wins: Counter[str] = Counter(play.task for play in plays if play.success)
+    by_task = [(count[task], wins[task]) for task in count]
+    return Part(
+        tasks=len(count),
+        episodes=len(plays),
+        success=proportion([play.success for play in plays], tasks),
+        reward=mean([play.reward for play in plays], tasks),
+        turns=mean([len(play.trajectory.turns) for play in plays], tasks),
+        tokens=mean([sum(len(turn.sample.tokens) for turn in play.trajectory.turns) for play in plays], tasks),
+        malformed=proportion([malformed for _, malformed in turns], [task for task, _ in turns]),
+        pass_at={k: pass_rate(by_task, k) for k in _ks(by_task)},
+    )
+
+
+def _malformed(trajectory: Trajectory) -> list[bool]:
+    return [turn.message is None or turn.info.get("malformed", 0.0) > 0 for turn in trajectory.turns]
+
+
+def _ks(by_task: Sequence[tuple[int, int]]) -> list[int]:
+    """Returns 1, 2, 4, ... up to how often at least half of the tasks were played."""
+    if not by_task:
+        return []
+    most = int(np.median([plays for plays, _ in by_task]))
+    return [1 << power for power in range(most.bit_length()) if 1 << power <= most]
+
+
+def _part_json(part: Part) -> dict[str, Any]:
+    return {
+        "tasks": part.tasks,
+        "episodes": part.episodes,
+        **{name: _estimate_json(getattr(part, name)) for name in ESTIMATES},
+        "pass_at": {str(k): _estimate_json(estimate) for k, estimate in part.pass_at.items()},
+    }
+
+
+def _part_from(data: Mapping[str, Any]) -> Part:
+    return Part(
+        tasks=data["tasks"],
+        episodes=data["episodes"],
+        **{name: _estimate(data[name]) for name in ESTIMATES},
+        pass_at={int(k): _estimate(estimate) for k, estimate in data["pass_at"].items()},
+    )
+
+
+def _estimate_json(estimate: Estimate) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in estimate._asdict().items()}
+
+
+def _estimate(data: Mapping[str, Any]) -> Estimate:
+    if data["mean"] is None:
+        return NOTHING
+    low, high = data["low"], data["high"]
+    return Estimate(data["mean"], -math.inf if low is None else low, math.inf if high is None else high, data["n"])
