@@ -1,6 +1,6 @@
-"""The facts of a run, all frozen: what was asked, said, sampled, rewarded and credited.
+"""The facts of a run, all frozen: tasks, messages, samples, trajectories, rewards and credit.
 
-Facts never change once made; a judgement about a fact (`Score`, `Credit`) is a new value beside it.
+A fact never changes; what is computed from it later (`Score`, `Credit`) is a new value beside it.
 Axis letters: N tokens of a batch, S sequences, T turns of a trajectory, A tokens of an action.
 """
 
@@ -37,7 +37,7 @@ class Stop(StrEnum):
 
 
 class Ending(StrEnum):
-    """Why a trajectory ended. The truncated endings are those after which the world would have gone on."""
+    """Why a trajectory ended. After a truncated ending the environment would have gone on."""
 
     DONE = "done"
     MALFORMED = "malformed"
@@ -52,7 +52,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to do in one world. `data` is JSON; everything random about it follows from `seed`."""
+    """A task of one environment. `data` is JSON, and all randomness of the task follows from `seed`."""
 
     env: str
     data: Mapping[str, Any]
@@ -62,7 +62,7 @@ class Task:
 
     @cached_property
     def id(self) -> str:
-        """A stable hash of the content (not of `tags`): the same task has the same id in every run and process."""
+        """Returns a hash of the content without `tags`: a task has the same id in every run and process."""
         content = json.dumps([self.env, dict(self.data), self.seed, self.split], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -85,7 +85,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class Message:
-    """What was said, for people, judges and authors of worlds; what was sampled is never made from it."""
+    """A message, for people, judges and environments. Sampled tokens are never made from it."""
 
     role: Role
     text: str = ""
@@ -97,11 +97,11 @@ class Message:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the seat whose turn it is now sees.
+    """What the seat whose turn it is observes.
 
-    `brief` are the standing messages (instructions, goal) that every context of this seat begins with: given with the
-    first observation of a seat, empty afterwards. `messages` are new since the seat's last turn. `choices`, when not
-    empty, are all actions possible now, as the agent would say them.
+    `system` holds the messages (instructions, goal) that every context of the seat begins with; they come with its
+    first observation. `messages` are new since its last turn. `choices`, where not empty, are all possible actions, as
+    the agent would write them.
     """
 
     messages: tuple[Message, ...]
@@ -113,9 +113,9 @@ class Observation:
 
 @dataclass(frozen=True)
 class Step:
-    """What the world answered: the next observation (None when done), rewards by seat, and named numbers.
+    """The environment's answer to an action: the next observation (None when done), rewards by seat, and named numbers.
 
-    `success` is None until it is known; evaluation counts the last one that is not None, else `return > 0`.
+    `success` is None until it is known. Evaluation counts the last one that is not None, or else `return > 0`.
     """
 
     observation: Observation | None
@@ -146,7 +146,7 @@ class SamplingParams:
 
     @property
     def truncates(self) -> bool:
-        """Whether the sampled distribution is not the model's own softmax at `temperature`."""
+        """Whether the sampled distribution differs from the model's softmax at `temperature`."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
 
@@ -165,10 +165,10 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Sample:
-    """Exactly what the engine returned.
+    """What the sampler returned, exactly.
 
-    `logprobs` are in nats, of the distribution actually sampled (temperature and choices included). `allowed` is None
-    or, per token, the token ids that a constraint left possible (None: all were).
+    `logprobs` are in nats, of the distribution that was sampled from (temperature and choices included). `allowed` is
+    None or, for each token, the token ids that a constraint left possible (None: all of them).
     """
 
     tokens: IntArray  # (A,)
@@ -188,10 +188,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Turn:
-    """One action. `context` holds only the tokens that are new since the parent's sample; parent -1 opens a window.
+    """One action. `context` holds the tokens that are new since the sample of turn `parent`; -1 opens a new window.
 
-    `shown` and, in a window opened later than the first, `recalled` before it are the messages that the context was
-    made from, for readers; `tools` are those declared in it.
+    `observed` and, in a window opened later than the first, `context_messages` before it are the messages that the
+    context was made from, for readers. `tools` are those declared in it.
     """
 
     parent: int
@@ -209,7 +209,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One seat's turns, a forest by `Turn.parent`: forks and rewritten contexts need no other machinery."""
+    """The turns of one seat in an episode. They are a forest by `Turn.parent`: a rewritten context is a new root."""
 
     agent: str
     turns: tuple[Turn, ...]
@@ -226,7 +226,7 @@ class Trajectory:
         return bool(known[-1]) if known else self.reward > 0
 
     def prompt(self, turn: int) -> IntArray:
-        """The exact tokens that the model saw before the given turn's sample."""
+        """Returns the exact tokens of the model's context before the sample of a turn."""
         parts: list[IntArray] = [self.turns[turn].context]
         parent = self.turns[turn].parent
         while parent >= 0:
@@ -237,7 +237,8 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Episode:
-    """One play of one task; one trajectory per seat. `error` is an infrastructure failure: never trained on."""
+    """One play of a task, with a trajectory for each seat. One with an `error` (of the infrastructure) is never
+    trained."""
 
     id: str
     task: Task
@@ -248,7 +249,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Group:
-    """Episodes that may be compared with each other: several plays of one task. `slot` counts within its stage."""
+    """Episodes of one task, whose returns may be compared. `slot` is the group's number within its stage."""
 
     slot: int
     task: Task
@@ -256,22 +257,23 @@ class Group:
 
     @property
     def trajectories(self) -> tuple[Trajectory, ...]:
-        """The trainable trajectories of the episodes without error, in order; scores and credits align with it."""
+        """The trainable trajectories of the episodes without error, in order. Scores and credits are given for
+        these."""
         return tuple(
             t for episode in self.episodes if episode.error is None for t in episode.trajectories if t.trainable
         )
 
     @property
     def owners(self) -> tuple[int, ...]:
-        """The number of the episode that each of `trajectories` is of."""
+        """For each of `trajectories`, the number of its episode."""
         numbered = [(number, e) for number, e in enumerate(self.episodes) if e.error is None]
         return tuple(number for number, episode in numbered for t in episode.trajectories if t.trainable)
 
 
 @dataclass(frozen=True)
 class Score:
-    """A judgement of one trajectory: a reward for every turn, and named parts for people and metrics; for people alone,
-    what a judge wrote, by name. Where `turns` hold penalties or shaping, `outcome` is the total without them."""
+    """The reward of one trajectory, by turn. `parts` names what it is made of, for metrics, and `words` is what a judge
+    wrote. Where `turns` include penalties or shaping, `outcome` is the total without them."""
 
     turns: FloatArray  # (T,)
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -284,26 +286,26 @@ class Score:
 
     @property
     def result(self) -> float:
-        """What the trajectory is paid for its outcome, penalties and shaping left out."""
+        """The reward of the outcome, without penalties and shaping."""
         return self.total if self.outcome is None else self.outcome
 
 
 @dataclass(frozen=True)
 class Credit:
-    """The advantage of every sampled token of one trajectory, one array (A,) per turn; and from estimators that train a
-    critic, what it should have said before each token: NaN where it is not to be asked."""
+    """The advantage of every sampled token of a trajectory, one array (A,) per turn. Estimators that train a critic
+    also give the target of its value before each token, NaN where it has none."""
 
     tokens: tuple[FloatArray, ...]
     targets: tuple[FloatArray, ...] | None = None
 
     @classmethod
     def uniform(cls, trajectory: Trajectory, advantage: float) -> Credit:
-        """The same advantage for every token of the trajectory."""
+        """Gives every token of the trajectory the same advantage."""
         return cls.per_turn(trajectory, [advantage] * len(trajectory.turns))
 
     @classmethod
     def per_turn(cls, trajectory: Trajectory, advantages: Any) -> Credit:
-        """One advantage per turn (T,), spread over the turn's tokens."""
+        """Gives every token of a turn the same advantage, from one per turn (T,)."""
         return cls(
             tuple(
                 np.full(len(turn.sample.tokens), advantage, dtype=np.float32)
@@ -313,7 +315,7 @@ class Credit:
 
 
 Streams = Mapping[str, list[list[tuple[FloatArray, ...]]]]
-"""Side information by name: per group, per trajectory, per turn, one array (A,)."""
+"""Side information for each sampled token, by name: one array (A,) per group, trajectory and turn."""
 
 
 @dataclass(frozen=True)
@@ -342,18 +344,18 @@ class Batch:
 
     @cached_property
     def starts(self) -> IntArray:
-        """Where each sequence starts, and the end of the last: (S + 1,)."""
+        """The start of each sequence, and the end of the last: (S + 1,)."""
         if not len(self.sequence):
             return np.zeros(1, dtype=np.int64)
         edges = np.flatnonzero(np.diff(self.sequence)) + 1
         return np.concatenate([[0], edges, [len(self.sequence)]]).astype(np.int64)
 
     def take(self, sequences: IntArray) -> Batch:
-        """The given sequences alone, in the given order."""
+        """Returns a batch of the given sequences, in the given order."""
         return self.pick([np.arange(int(self.starts[s]), int(self.starts[s + 1])) for s in sequences])
 
     def pick(self, spans: Sequence[IntArray]) -> Batch:
-        """A batch whose sequences are the given runs of token indices, each within one sequence of this batch."""
+        """Returns a batch of the given runs of token indices as sequences; each run lies within one of ours."""
         index = np.concatenate([*spans, np.zeros(0, dtype=np.int64)]).astype(np.int64)
         where = {int(old): new for new, old in enumerate(index)} if self.allowed else {}
         return Batch(
@@ -371,7 +373,8 @@ class Batch:
         )
 
     def minibatches(self, count: int) -> Iterator[Batch]:
-        """`count` parts of near-equal trajectories, each scaled to the whole's total weight: it takes a step alone."""
+        """Divides the batch into `count` minibatches of about as many trajectories, each with the batch's total
+        weight."""
         if count == 1:
             yield self
             return

@@ -1,4 +1,4 @@
-"""One model, one context: the whole history, a window of it, or the current page only."""
+"""An agent of one model, whose context is the whole history, a window of it, or the current page only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sojourn.types import (
 
 @dataclass(frozen=True, kw_only=True)
 class Plain:
-    """Shows the model its history and takes what it says as the action.
+    """Gives the model its history as the context and takes its reply as the action.
 
     `history`: "full" extends one context; "window" opens a new one each turn that holds the system messages and the
     last `turns` exchanges; "page" shows the system messages and the current observation only. `malformed`: "tell"
@@ -49,7 +49,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class Exchange:
-    """What one turn added to the conversation."""
+    """What one turn added to the conversation: messages and the reply."""
 
     messages: tuple[Message, ...]
     sample: Sample
@@ -78,29 +78,28 @@ class PlainSeat:
         self.system = observation.system or self.system
         self.tools = observation.tools or self.tools
         parent, context, prompt = self._context(observation)
-        recalled = self._recalled(observation) if parent < 0 and self.turns else ()
+        context_messages = self._context_messages(observation) if parent < 0 and self.turns else ()
         room = self.context.max_context - len(prompt)
         if room < 1:
             raise BudgetError(f"the context holds {len(prompt)} of {self.context.max_context} tokens: no room to act")
         params = self._params(observation, room)
         sample = await self.context.sampler.sample(Prompt(prompt), params)
         self.tokens = np.concatenate([prompt, sample.tokens])
-        said, failure = self._read(sample)
-        images = tuple(image for message in observation.messages for image in message.images)
-        shown = (observation.system if parent < 0 else ()) + observation.messages
+        message, failure = self._read(sample)
+        images = tuple(image for observed in observation.messages for image in observed.images)
+        observed = (observation.system if parent < 0 else ()) + observation.messages
         tools = self.tools if parent < 0 else ()
-        self.turns.append(
-            Turn(parent, context, sample, said, self.pending_reward, {}, images, state, shown, recalled, tools)
-        )
+        turn = Turn(parent, context, sample, message, self.pending_reward, {}, images, state, tools=tools)
+        self.turns.append(replace(turn, observed=observed, context_messages=context_messages))
         self.pending_reward = 0.0
-        self.past.append(Exchange(observation.messages, sample, said))
+        self.past.append(Exchange(observation.messages, sample, message))
         if failure is not None:
             raise failure
-        assert said is not None
-        return said
+        assert message is not None
+        return message
 
     def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
-        """Adds to the last turn; what comes before the first turn is owed to it."""
+        """Adds to the reward and info of the last turn; a reward before the first turn is kept for it."""
         if not self.turns:
             self.pending_reward += reward
             return
@@ -110,11 +109,11 @@ class PlainSeat:
         self.turns[-1] = replace(last, reward=last.reward + reward, info={**last.info, **info})
 
     def refuse(self, error: ActionError, observation: Observation) -> Observation:
-        """What the seat sees after its action was refused: the reason, and the page again where it forgets pages."""
+        """Returns the observation after a refused action: the reason, and the page again where pages are forgotten."""
         sample = self.turns[-1].sample
         cut = f" (cut off after {len(sample.tokens)} tokens)" if sample.stop is Stop.LENGTH else ""
-        told = Message(Role.USER, f"{error}{cut}")
-        messages = (told,) if self.config.history == "full" else (told, *observation.messages)
+        reason = Message(Role.USER, f"{error}{cut}")
+        messages = (reason,) if self.config.history == "full" else (reason, *observation.messages)
         return replace(observation, system=(), messages=messages)
 
     def fork(self) -> PlainSeat:
@@ -140,7 +139,7 @@ class PlainSeat:
             return None, error
 
     def _context(self, observation: Observation) -> tuple[int, IntArray, IntArray]:
-        """The parent turn, the tokens that are new since it, and the whole prompt."""
+        """Returns the parent turn, the tokens that are new since its sample, and the whole prompt."""
         if self.config.history == "full" and self.past:
             more = self.context.renderer.extend(self.past[-1].sample, observation.messages)
             if more is not None:
@@ -149,32 +148,32 @@ class PlainSeat:
         return -1, whole, whole
 
     def _kept(self) -> Sequence[Exchange]:
-        """What a new window holds of the past."""
+        """Returns the past exchanges that a new window holds."""
         keep = {"full": len(self.past), "window": self.config.turns, "page": 0}[self.config.history]
         return self.past[len(self.past) - min(keep, len(self.past)) :]
 
-    def _recalled(self, observation: Observation) -> tuple[Message, ...]:
-        """The messages that a new window begins with, before those of this turn."""
+    def _context_messages(self, observation: Observation) -> tuple[Message, ...]:
+        """Returns the messages that a new window begins with, before those of this turn."""
         past = [(*e.messages, e.message or Message(Role.ASSISTANT)) for e in self._kept()]
         system = () if observation.system else self.system
         return (*system, *(message for exchange in past for message in exchange))
 
     def _window(self, past: Sequence[Exchange], messages: tuple[Message, ...]) -> IntArray:
-        """The system messages, some past exchanges and the new messages; sampled tokens stay as they were sampled
-        if they can."""
+        """Renders the system messages, past exchanges and the new messages; samples keep their tokens where the format
+        allows it."""
         renderer = self.context.renderer
         steps = [exchange.messages for exchange in past] + [messages]
         parts: list[Any] = [renderer.open((*self.system, *steps[0]), self.tools).tokens]
         for exchange, following in zip(past, steps[1:], strict=True):
             more = renderer.extend(exchange.sample, following)
             if more is None:
-                return self._afresh(past, messages)
+                return self._rerender(past, messages)
             parts += [exchange.sample.tokens, more.tokens]
         return np.concatenate(parts)
 
-    def _afresh(self, past: Sequence[Exchange], messages: tuple[Message, ...]) -> IntArray:
-        """Where the format rewrites history, the past is rendered from what was said."""
-        told = list(self.system)
+    def _rerender(self, past: Sequence[Exchange], messages: tuple[Message, ...]) -> IntArray:
+        """Renders the past from its messages, where the format rewrites history."""
+        messages_before = list(self.system)
         for exchange in past:
-            told += [*exchange.messages, exchange.message or Message(Role.ASSISTANT)]
-        return self.context.renderer.open((*told, *messages), self.tools).tokens
+            messages_before += [*exchange.messages, exchange.message or Message(Role.ASSISTANT)]
+        return self.context.renderer.open((*messages_before, *messages), self.tools).tokens

@@ -14,7 +14,7 @@ from sojourn.checks.env.play import invent
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.protocols import AgentContext, EnvFamily
 from sojourn.rollout.play import Limits
-from sojourn.rollout.world import offers
+from sojourn.sources.play_abilities import offers
 from sojourn.sources.experts import expert_action
 from sojourn.types import Message, Observation, Role, Tool, ToolCall
 

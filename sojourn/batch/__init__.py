@@ -1,15 +1,14 @@
-"""From groups and credit to one packed batch."""
+"""Makes one packed batch of a step's groups and credit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sojourn.abilities import HasColumns
-from sojourn.batch.choose import choose
+from sojourn.abilities import Chooses, HasColumns
 from sojourn.batch.flatten import flatten, gather
 from sojourn.batch.weigh import Aggregate, weigh
-from sojourn.protocols import Loss
+from sojourn.protocols import Loss, Trainer
 from sojourn.types import Batch, Credit, Group, Streams
 
 __all__ = ["Aggregate", "choose", "to_batch"]
@@ -23,12 +22,14 @@ def to_batch(
     aggregate: Aggregate,
     losses: Sequence[Loss] = (),
 ) -> Batch:
-    """The step's batch: every sampled token of every trainable trajectory exactly once, weighed for `aggregate`, with
-    the columns that losses make from the step as a whole. What a critic should have said is the stream "targets"."""
+    """Returns the step's batch: every sampled token of every trainable trajectory once, weighted by `aggregate`.
+
+    Losses add the columns that follow from the step as a whole; the targets of a critic are the stream "targets".
+    """
     batch, places = flatten(groups)
-    advantages = gather([[c.tokens for c in judged] for judged in credit], places, len(batch))
-    targets = [[c.targets for c in judged if c.targets is not None] for judged in credit]
-    if any(targets) or not len(batch):  # a filter may have left no group to say it
+    advantages = gather([[c.tokens for c in of_group] for of_group in credit], places, len(batch))
+    targets = [[c.targets for c in of_group if c.targets is not None] for of_group in credit]
+    if any(targets) or not len(batch):  # filters may have left no group that has any
         streams = {**streams, "targets": targets}
     weights = weigh(groups, aggregate)
     batch = replace(
@@ -38,5 +39,19 @@ def to_batch(
         streams={name: gather(values, places, len(batch)) for name, values in streams.items()},
     )
     columns = [loss.columns(batch) for loss in losses if isinstance(loss, HasColumns)]
-    made = {name: values for some in columns for name, values in some.items()}
-    return replace(batch, streams={**batch.streams, **made})
+    extra = {name: values for some in columns for name, values in some.items()}
+    return replace(batch, streams={**batch.streams, **extra})
+
+
+async def choose(part: Batch, losses: Sequence[Loss], trainer: Trainer) -> Batch:
+    """Returns a minibatch with the columns that losses choose by the weights that it is about to update.
+
+    Where a loss chooses, the trainer scores the tokens first: one pass without gradients for each minibatch. The
+    choice does not depend on how the minibatch is divided for memory.
+    """
+    choosing = [loss for loss in losses if isinstance(loss, Chooses) and loss.chooses]
+    if not choosing or not part.weight.any():
+        return part
+    logprobs = (await trainer.forward(part)).logprobs
+    chosen = {name: values for loss in choosing for name, values in loss.choose(part, logprobs).items()}
+    return replace(part, streams={**part.streams, **chosen})

@@ -1,4 +1,4 @@
-"""From forests of turns to packed sequences, and values per token back and forth."""
+"""Packs forests of turns into sequences, and lays values per token out along them and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sojourn.types import Batch, FloatArray, Group, IntArray, Trajectory
 
 
 class _Part(NamedTuple):
-    """Tokens that follow one another, their logprobs, and what is the same for all of them."""
+    """Consecutive tokens with their log-probabilities, and what is the same for all of them."""
 
     tokens: IntArray
     logprobs: FloatArray
@@ -27,7 +27,7 @@ KINDS = {name: np.float32 if name in ("logprobs", "weight", "temperature") else 
 
 
 def paths(trajectory: Trajectory) -> list[list[int]]:
-    """The root-to-leaf paths of the turn forest, as turn numbers; together they contain every turn."""
+    """Returns the root-to-leaf paths of the turn forest, as turn numbers. Together they contain every turn."""
     parents = {turn.parent for turn in trajectory.turns}
     out = []
     for leaf in range(len(trajectory.turns)):
@@ -41,10 +41,11 @@ def paths(trajectory: Trajectory) -> list[list[int]]:
 
 
 def flatten(groups: Sequence[Group]) -> tuple[Batch, list[Place]]:
-    """One sequence per root-to-leaf path. A turn that several paths share is trained in the first of them only.
+    """Makes one sequence of each root-to-leaf path. A turn that several paths share is trained in the first of them
+    only.
 
-    The tokens are the engine's own, never re-encoded. Weights and advantages are 0 until `to_batch` fills them, but
-    for weight 1 on every token to be trained, which is what `Trainer.forward` scores.
+    The tokens are those that were sampled, never re-encoded. Every token to be trained has weight 1, so that
+    `Trainer.forward` scores it; `to_batch` replaces the weights, and the advantages, which are 0 here.
     """
     packer = _Packer()
     number = 0
@@ -76,8 +77,8 @@ class _Packer:
             self._append(_Part(turn.context, np.zeros(context, np.float32), sequence, 0.0, 1.0, number, -1))
             start = self.length
             train = 0.0 if turn_number in trained else 1.0
-            heat = sample.temperature or 1.0
-            self._append(_Part(sample.tokens, sample.logprobs, sequence, train, heat, number, self.turns))
+            temperature = sample.temperature or 1.0
+            self._append(_Part(sample.tokens, sample.logprobs, sequence, train, temperature, number, self.turns))
             self.turns += 1
             if train:
                 trained.add(turn_number)
@@ -106,7 +107,7 @@ class _Packer:
 
 
 def gather(values: Sequence[Sequence[Sequence[FloatArray]]], places: Sequence[Place], length: int) -> FloatArray:
-    """Values per sampled token, given per group, trajectory and turn, laid out along the batch: (N,), 0 elsewhere."""
+    """Lays values of sampled tokens, given by group, trajectory and turn, out along the batch: (N,), 0 elsewhere."""
     out = np.zeros(length, dtype=np.float32)
     for place in places:
         out[place.start : place.stop] = values[place.group][place.trajectory][place.turn]
@@ -114,9 +115,9 @@ def gather(values: Sequence[Sequence[Sequence[FloatArray]]], places: Sequence[Pl
 
 
 def scatter(groups: Sequence[Group], values: FloatArray, places: Sequence[Place]) -> list[list[tuple[FloatArray, ...]]]:
-    """The inverse of `gather`: values along the batch, given back per group, trajectory and turn."""
-    found = {(p.group, p.trajectory, p.turn): values[p.start : p.stop] for p in places}
+    """Inverts `gather`: returns values along the batch by group, trajectory and turn."""
+    parts = {(p.group, p.trajectory, p.turn): values[p.start : p.stop] for p in places}
     return [
-        [tuple(found[g, t, n] for n in range(len(trajectory.turns))) for t, trajectory in enumerate(group.trajectories)]
+        [tuple(parts[g, t, n] for n in range(len(trajectory.turns))) for t, trajectory in enumerate(group.trajectories)]
         for g, group in enumerate(groups)
     ]

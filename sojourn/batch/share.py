@@ -1,4 +1,4 @@
-"""Prefix sharing: the sequences of a batch as a tree, in which tokens with the same past stand once."""
+"""Shares prefixes: the sequences of a batch become a tree, in which tokens with the same past are one node."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ import numpy as np
 
 from sojourn.types import Batch, IntArray
 
-SLACK = (1.02, 1.1, 1.25)  # by how much shares that pass side by side may exceed equal ones
-WORTH = 1.25  # how much longer than the nodes shared out evenly the longest of each round may be together
-
 
 class Run(NamedTuple):
-    """Nodes `start` to `stop`, one after another, and the runs of nodes that come before them, from the root on."""
+    """The consecutive nodes `start` to `stop`, and the spans of nodes that precede them, from the root on."""
 
     start: int
     stop: int
@@ -23,16 +20,16 @@ class Run(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """M nodes for N tokens, depth first. A node depends on nothing but its path from the root, so it serves all."""
+    """M nodes for N tokens, depth first. A node depends on its path from the root alone, so all sequences share it."""
 
     tokens: IntArray  # (M,)
     positions: IntArray  # (M,) the depth of each node
-    node: IntArray  # (N,) where each token of the batch stands
+    node: IntArray  # (N,) the node of each token of the batch
     runs: tuple[Run, ...]
 
     @property
     def ends(self) -> IntArray:
-        """Where what stands below each node ends: (M,). Nodes stand in depth-first order, so it follows the node."""
+        """Returns where the descendants of each node end: (M,). In depth-first order they directly follow the node."""
         ends = np.arange(1, len(self.tokens) + 1)
         for run in self.runs:
             for start, stop in (*run.before, (run.start, run.stop)):
@@ -41,7 +38,7 @@ class Tree(NamedTuple):
 
 
 def order(batch: Batch) -> list[int]:
-    """The sequences sorted by their tokens, so that neighbours share the longest prefixes."""
+    """Returns the sequences sorted by their tokens, so that neighbours share the longest prefixes."""
 
     def key(s: int) -> tuple[tuple[str, ...], bytes]:
         tokens = batch.tokens[batch.starts[s] : batch.starts[s + 1]]
@@ -51,8 +48,10 @@ def order(batch: Batch) -> list[int]:
 
 
 def _shared(batch: Batch, one: int, other: int) -> int:
-    """The length of the common prefix of two sequences. Different images share nothing: equal placeholders hide
-    unequal pixels."""
+    """Returns the length of the common prefix of two sequences.
+
+    Sequences with different images share nothing, since equal placeholder tokens may stand for different pixels.
+    """
     if batch.images and batch.images[one] != batch.images[other]:
         return 0
     first, second = (batch.tokens[batch.starts[s] : batch.starts[s + 1]] for s in (one, other))
@@ -61,91 +60,56 @@ def _shared(batch: Batch, one: int, other: int) -> int:
     return int(differs[0]) if len(differs) else length
 
 
-def rounds(batch: Batch, budget: int, teams: int = 1) -> Iterator[list[IntArray]]:
-    """The batch's sequences in shares, by their numbers, and in lists of those that may pass side by side.
+class Sequenced(NamedTuple):
+    """A sequence by its number, its tokens, and how many of them the sequence before it in `order` begins with too."""
 
-    A list has at most `budget` nodes, or is of one sequence. Where `teams` could not all be kept busy, or would compute
-    so much twice that it costs more than they gain, each share stands alone.
-    """
-    placed = _place(batch)
-    shares = _even(placed, budget, teams) if teams > 1 and placed else _rounds(placed, budget, 1)
-    for some in shares:
-        yield [np.array([one.sequence for one in part]) for part in some]
+    sequence: int
+    length: int
+    shared: int
 
 
-def _place(batch: Batch) -> list[_Placed]:
-    placed: list[_Placed] = []
+def in_order(batch: Batch) -> list[Sequenced]:
+    """Returns the sequences of a batch in `order`."""
+    sequences: list[Sequenced] = []
     for s in order(batch):
-        shared = _shared(batch, placed[-1].sequence, s) if placed else 0
-        placed.append(_Placed(s, int(batch.starts[s + 1] - batch.starts[s]), shared))
-    return placed
+        shared = _shared(batch, sequences[-1].sequence, s) if sequences else 0
+        sequences.append(Sequenced(s, int(batch.starts[s + 1] - batch.starts[s]), shared))
+    return sequences
 
 
-def _parts(placed: Sequence[_Placed], budget: float) -> Iterator[list[_Placed]]:
-    """Shares of one sequence, or of at most `budget` nodes.
+def micro_batches(sequences: Sequence[Sequenced], budget: float) -> Iterator[list[Sequenced]]:
+    """Divides the sequences into micro-batches of at most `budget` nodes, or of one sequence.
 
-    What two shares have in common is computed in both, so a share that is full ends, in its second half, where the
-    least is shared: between groups or episodes rather than between two turns of one.
+    What two micro-batches have in common is computed in both. So one that is full is cut, within its second half,
+    where the least is shared: between groups or episodes rather than between two turns of one episode.
     """
-    held: list[_Placed] = []
+    held: list[Sequenced] = []
     nodes = 0
-    for one in placed:
-        nodes += one.length - (one.shared if held else 0)
-        held.append(one)
+    for sequence in sequences:
+        nodes += sequence.length - (sequence.shared if held else 0)
+        held.append(sequence)
         while len(held) > 1 and nodes > budget:
             cut = _cut(held, budget)
             yield held[:cut]
             held = held[cut:]
-            nodes = _sizes(held)[-1]
+            nodes = node_counts(held)[-1]
     if held:
         yield held
 
 
-def _even(placed: Sequence[_Placed], budget: int, teams: int) -> list[list[list[_Placed]]]:
-    """Rounds of about equal shares, one for each team, where that is worth it; else of one share each."""
-    total = _sizes(placed)[-1]
-    goal = total / (teams * -(-total // budget))
-    found = [_rounds(placed, min(goal * slack, budget / teams), teams) for slack in SLACK]
-    best = min(found, key=_longest)
-    fits = all(sum(_sizes(part)[-1] for part in some) <= budget for some in best)
-    if fits and _longest(best) * teams <= WORTH * total:
-        return best
-    return _rounds(placed, budget, 1)
+def node_counts(sequences: Sequence[Sequenced]) -> list[int]:
+    """Returns the nodes of the first sequence, of the first two together, and so on, as a micro-batch."""
+    return list(accumulate([sequences[0].length, *(s.length - s.shared for s in sequences[1:])]))
 
 
-def _rounds(placed: Sequence[_Placed], budget: float, teams: int) -> list[list[list[_Placed]]]:
-    """The longest shares first where teams divide them, so that little is left to wait for in the end."""
-    shares = list(_parts(placed, budget))
-    if teams > 1:
-        shares.sort(key=lambda part: -_sizes(part)[-1])
-    return [shares[n : n + teams] for n in range(0, len(shares), teams)]
-
-
-def _longest(rounds: Sequence[Sequence[Sequence[_Placed]]]) -> int:
-    """The nodes of the longest share of each round, added up."""
-    return sum(max(_sizes(part)[-1] for part in some) for some in rounds)
-
-
-class _Placed(NamedTuple):
-    sequence: int
-    length: int
-    shared: int  # tokens that it begins with as the sequence before it does
-
-
-def _sizes(held: Sequence[_Placed]) -> list[int]:
-    """The nodes of the first one, two ... as a share."""
-    fresh = [held[0].length, *(placed.length - placed.shared for placed in held[1:])]
-    return list(accumulate(fresh))
-
-
-def _cut(held: Sequence[_Placed], budget: float) -> int:
-    """How many of the first make a share, where one more than fit are held."""
-    able = [count for count, size in enumerate(_sizes(held)[:-1], 1) if 2 * size > budget] or [len(held) - 1]
+def _cut(held: Sequence[Sequenced], budget: float) -> int:
+    """Returns how many of the first sequences make a micro-batch, where one more than fits is held."""
+    able = [count for count, size in enumerate(node_counts(held)[:-1], 1) if 2 * size > budget] or [len(held) - 1]
     return min(reversed(able), key=lambda count: held[count].shared)
 
 
 def merge(batch: Batch) -> Tree:
-    """Merges the equal prefixes of one sequence or more."""
+    """Returns the tree of a batch: equal prefixes of its sequences are merged."""
     node = np.zeros(len(batch), dtype=np.int64)
     runs: list[Run] = []
     columns: list[tuple[IntArray, IntArray]] = []
@@ -165,12 +129,12 @@ def merge(batch: Batch) -> Tree:
 
 
 def line(length: int) -> Tree:
-    """One made-up sequence, as a tree."""
+    """Returns the tree of one sequence of zeros, for measurements of memory."""
     place = np.arange(length)
     return Tree(np.zeros_like(place), place, place, (Run(0, length, ()),))
 
 
 def _spans(nodes: IntArray) -> tuple[tuple[int, int], ...]:
-    """Consecutive numbers, as (start, stop) pairs."""
+    """Returns the runs of consecutive numbers as (start, stop) pairs."""
     pieces = np.split(nodes, np.flatnonzero(np.diff(nodes) != 1) + 1)
     return tuple((int(piece[0]), int(piece[-1]) + 1) for piece in pieces if len(piece))

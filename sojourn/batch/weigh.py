@@ -1,4 +1,4 @@
-"""Every normalisation, once: one weight per sampled token."""
+"""Computes the weight of every sampled token, which holds all normalisation of the loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sojourn.types import FloatArray, Group, Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregate:
-    """How tokens are averaged over a step.
+    """Says how tokens are averaged over a step.
 
     "token": every token alike (DAPO, arXiv:2503.14476, eq. 8). "sequence": every trajectory alike, its tokens sharing
     its weight (GRPO, arXiv:2402.03300, eq. 3). "turn": every turn alike. "constant": every token 1 / `length` of a
@@ -29,7 +29,8 @@ class Aggregate:
 
 
 def weigh(groups: Sequence[Group], aggregate: Aggregate) -> list[list[tuple[FloatArray, ...]]]:
-    """One array (A,) of weights per turn, per trajectory, per group; they sum to 1 (for "constant": about 1)."""
+    """Returns the weights of the sampled tokens, (A,) by group, trajectory and turn. They sum to 1 ("constant":
+    about 1)."""
     trajectories = [t for group in groups for t in group.trajectories]
     tokens = sum(len(turn.sample.tokens) for t in trajectories for turn in t.turns)
     turns = sum(len(t.turns) for t in trajectories)

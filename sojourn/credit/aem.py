@@ -9,8 +9,9 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from sojourn.config.registry import Kind, Range
+from sojourn.credit.by_turn import concatenated
 from sojourn.credit.grpo import GRPO
-from sojourn.credit.relative import Values, concatenated
+from sojourn.credit.relative import Values
 from sojourn.credit.wrapped import Wrapped, scale_turns, turn_means
 from sojourn.types import Credit, Group, Score, Streams
 

@@ -10,15 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.config.registry import SOME, Range
-from sojourn.credit.relative import (
-    GroupEstimator,
-    Values,
-    concatenated,
-    credit_trajectories,
-    seats,
-    standardised,
-    trajectory_returns,
-)
+from sojourn.credit.by_turn import concatenated
+from sojourn.credit.relative import GroupEstimator, Values, credit_trajectories, seats, standardised, trajectory_returns
 from sojourn.types import Credit, Group, Score, Trajectory
 
 SAME = 1e-6  # of the greatest return: what rounding to float32 leaves between equal numbers is less

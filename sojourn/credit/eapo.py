@@ -8,15 +8,8 @@ from functools import partial
 from typing import Annotated, ClassVar
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import (
-    GroupEstimator,
-    concatenated,
-    credit_turns,
-    per_label,
-    returns_to_go,
-    seats_of_turns,
-    standardised,
-)
+from sojourn.credit.by_turn import concatenated, credit_turns, returns_to_go, seats_of_turns
+from sojourn.credit.relative import GroupEstimator, per_label, standardised
 from sojourn.types import Credit, Group, Score
 
 

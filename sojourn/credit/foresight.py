@@ -10,15 +10,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sojourn.config.registry import SOME, Range
-from sojourn.credit.relative import (
-    GroupEstimator,
-    Values,
-    concatenated,
-    credit_turns,
-    per_label,
-    seats_of_turns,
-    standardised,
-)
+from sojourn.credit.by_turn import concatenated, credit_turns, seats_of_turns
+from sojourn.credit.relative import GroupEstimator, Values, per_label, standardised
 from sojourn.types import Credit, Group, Score
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from sojourn.config.registry import Range
 from sojourn.credit import temporal
-from sojourn.credit.relative import concatenated
+from sojourn.credit.by_turn import concatenated
 from sojourn.types import Credit, Score, Trajectory
 
 Fraction = Annotated[float, Range(0, 1)]

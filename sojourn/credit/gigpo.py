@@ -11,16 +11,13 @@ from typing import Annotated
 import numpy as np
 
 from sojourn.config.registry import Range
+from sojourn.credit.by_turn import concatenated, credit_turns, returns_to_go, seats_of_turns
 from sojourn.credit.relative import (
     GroupEstimator,
     Normalise,
     centred,
-    concatenated,
-    credit_turns,
     per_label,
-    returns_to_go,
     seats,
-    seats_of_turns,
     standardised,
     trajectory_returns,
 )

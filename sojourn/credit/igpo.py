@@ -11,16 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import (
-    Values,
-    concatenated,
-    credit_turns,
-    discounted_sums,
-    per_label,
-    seats_of_turns,
-    split_turns,
-    standardised,
-)
+from sojourn.credit.by_turn import concatenated, credit_turns, discounted_sums, seats_of_turns, split_turns
+from sojourn.credit.relative import Values, per_label, standardised
 from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
 
 MIN_OUTCOME = 0.3  # lower bound of the mean size of standardised returns, so that gains keep teaching

@@ -9,8 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from sojourn.config.registry import Kind, Range
+from sojourn.credit.by_turn import seats_of_turns, split_turns
 from sojourn.credit.grpo import GRPO
-from sojourn.credit.relative import Values, centred, per_label, seats_of_turns, split_turns, standardised
+from sojourn.credit.relative import Values, centred, per_label, standardised
 from sojourn.credit.wrapped import Wrapped, scale_turns
 from sojourn.types import Credit, FloatArray, Group, Score, Streams
 

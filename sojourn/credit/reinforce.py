@@ -9,7 +9,8 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from sojourn.config.registry import Range
-from sojourn.credit.relative import centred, concatenated, credit_turns, per_label, returns_to_go
+from sojourn.credit.by_turn import concatenated, credit_turns, returns_to_go
+from sojourn.credit.relative import centred, per_label
 from sojourn.types import Credit, Group, Score, Streams
 
 

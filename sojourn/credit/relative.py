@@ -1,6 +1,6 @@
-"""What group-relative estimators share: returns, comparison of turns and trajectories, and credit from advantages.
+"""What group-relative estimators share: comparison within labels, and credit from advantages of trajectories.
 
-Axis letters: G trajectories of a group, T turns of a trajectory, N values of any kind.
+Axis letters: G trajectories of a group, N values of any kind.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from sojourn.types import Credit, Group, Score, Streams
 
 Values = NDArray[np.float64]
-Normalise = Callable[
-    [Values], Values
-]  # turns values that may be compared with each other into advantages, (N,) -> (N,)
+Normalise = Callable[[Values], Values]  # gives comparable values (N,) their advantages (N,)
 
 
 class GroupEstimator:
@@ -39,38 +37,9 @@ def trajectory_returns(scores: Sequence[Score]) -> Values:
     return np.array([score.total for score in scores], dtype=np.float64)
 
 
-def returns_to_go(score: Score, discount: float) -> Values:
-    """Returns the discounted return from each turn on: (T,)."""
-    return discounted_sums(score.turns.astype(np.float64), discount)
-
-
-def discounted_sums(values: Values, discount: float) -> Values:
-    """Returns, for each place t, the sum of discount^(k - t) values[k] over k >= t: (N,)."""
-    running, sums = 0.0, np.zeros(len(values))
-    for place in reversed(range(len(values))):
-        running = sums[place] = values[place] + discount * running
-    return sums
-
-
 def seats(group: Group) -> list[str]:
     """Returns the seat of each trajectory: only trajectories of the same seat are compared."""
     return [trajectory.agent for trajectory in group.trajectories]
-
-
-def seats_of_turns(group: Group) -> list[str]:
-    """Returns the seat that took each turn of the group, trajectory after trajectory."""
-    return [trajectory.agent for trajectory in group.trajectories for _ in trajectory.turns]
-
-
-def concatenated(arrays: Iterable[Values]) -> Values:
-    """Returns the arrays as one; no arrays give shape (0,)."""
-    return np.concatenate([np.zeros(0), *arrays])
-
-
-def split_turns(group: Group, values: Values) -> list[Values]:
-    """Splits one value per turn of the group by trajectory: (T,) each."""
-    ends = np.cumsum([len(trajectory.turns) for trajectory in group.trajectories])
-    return np.split(values, ends[:-1]) if len(ends) else []
 
 
 def per_label(labels: Iterable[Hashable], values: Values, normalise: Normalise) -> Values:
@@ -101,9 +70,3 @@ def standardised(values: Values, epsilon: float = 1e-6, ddof: int = 0) -> Values
 def credit_trajectories(group: Group, advantages: Values) -> list[Credit]:
     """Gives all tokens of a trajectory the same advantage, from one advantage per trajectory (G,)."""
     return [Credit.uniform(t, float(advantage)) for t, advantage in zip(group.trajectories, advantages, strict=True)]
-
-
-def credit_turns(group: Group, advantages: Values) -> list[Credit]:
-    """Gives all tokens of a turn the same advantage, from one advantage per turn of the group."""
-    parts = split_turns(group, advantages)
-    return [Credit.per_turn(t, part) for t, part in zip(group.trajectories, parts, strict=True)]

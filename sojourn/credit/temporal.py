@@ -7,7 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from sojourn.credit.relative import Values, concatenated
+from sojourn.credit.by_turn import concatenated
+from sojourn.credit.relative import Values
 from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
 
 PerTurn = Sequence[FloatArray]

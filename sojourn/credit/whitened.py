@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from sojourn.config.registry import Kind, Range
+from sojourn.credit.by_turn import concatenated
 from sojourn.credit.grpo import GRPO
-from sojourn.credit.relative import concatenated
 from sojourn.credit.wrapped import Wrapped
 from sojourn.types import Credit, Group, Score, Streams
 

@@ -1,4 +1,4 @@
-"""Checks what a world answers, where it enters an episode: what no run can use is the world's error, for every user."""
+"""Checks what an environment returns where it enters an episode; what no run can use is an error of the environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMBERS = (float, int, Real, np.bool_)  # the first two are Real, and found soon
 
 
 def checked_observation(value: Any, seats: Collection[str], world: str) -> Observation:
-    """The observation; raises `WorldError` where it is none, or is for a seat that nobody sits in."""
+    """Returns the observation. Raises `WorldError` where it is none, or is for a seat that does not exist."""
     if not isinstance(value, Observation):
         raise WorldError(f"the world '{world}' shows {shown(value)}: expected an Observation")
     if value.agent not in seats:
@@ -31,7 +31,7 @@ def checked_observation(value: Any, seats: Collection[str], world: str) -> Obser
 
 
 def checked_step(value: Any, seats: Collection[str], world: str) -> Step:
-    """The step with its numbers as plain floats; raises `WorldError` where a part of it is none that a run can use."""
+    """Returns the step with its numbers as plain floats. Raises `WorldError` for a part that no run can use."""
     if not isinstance(value, Step):
         raise WorldError(f"the world '{world}' answers an action with {shown(value)}: expected a Step")
     if value.observation is not None and not value.done:
@@ -55,22 +55,22 @@ def checked_step(value: Any, seats: Collection[str], world: str) -> Step:
 
 
 def _plain(numbers: Mapping[str, Any]) -> bool:
-    """Returns whether all are finite floats of Python's own already, as most are."""
+    """Returns whether all are finite Python floats already, as most are."""
     return all(type(number) is float and abs(number) <= LARGEST for number in numbers.values())
 
 
 def is_number(value: Any) -> bool:
-    """Returns whether it is a real number of Python's or numpy's, finite or not."""
+    """Returns whether the value is a real number of Python or numpy, finite or not."""
     return isinstance(value, NUMBERS)
 
 
 def is_success(value: Any) -> bool:
-    """Returns whether it says yes, no, or nothing yet."""
+    """Returns whether the value is true, false, or None (not known yet)."""
     return value is None or (is_number(value) and value in (0, 1))
 
 
 def as_finite(value: Any) -> float | None:
-    """The number as a float; None for what is no number, or none that 32 bits hold."""
+    """Returns the number as a float, or None for what is no number or does not fit into 32 bits."""
     if type(value) is float:
         return value if abs(value) <= LARGEST else None
     try:

@@ -1,4 +1,4 @@
-"""Decides whose failure it is when a world breaks, or stalls, while it performs an agent's action.
+"""Decides whether an action or the infrastructure is the cause, when an environment fails while it performs the action.
 
 A failure of the infrastructure is tried again and never trained on. An agent that could cause one would escape its
 loss, so the cause is looked for: the same is said again in a new play of the task. Where that play starts, takes all
@@ -24,14 +24,14 @@ from sojourn.types import Message
 LOWEST = -1.0  # what a lost play pays where its world does not say
 
 
-class Said(NamedTuple):
+class Action(NamedTuple):
     agent: str
     message: Message
 
 
 @dataclass
 class Ends:
-    """Counts of a world's plays: those that ended by themselves, and those that an action broke."""
+    """Counts the episodes of an environment that ended by themselves, and those that an action broke."""
 
     sound: int = 0
     broken: int = 0
@@ -39,38 +39,40 @@ class Ends:
 
 @dataclass
 class Blame:
-    """Finds out for one play: `make` gives another play of its task, and `lowest` is what a play pays that is lost."""
+    """Decides for one episode. `make` gives another play of its task; `lowest` is the reward of a lost episode."""
 
     make: Callable[[], Env]
     lowest: float
     ends: Ends
-    closed: bool = False  # its play, to make room for the other
+    closed: bool = False  # whether the episode's environment was closed, to make room for the other play
 
-    async def falls_on(self, env: Env, taken: Sequence[Said], last: Said, limits: Limits, timeline: Timeline) -> bool:
-        """Returns whether the last action is what broke a play, which is closed first where that has to be tried."""
+    async def falls_on(
+        self, env: Env, taken: Sequence[Action], last: Action, limits: Limits, timeline: Timeline
+    ) -> bool:
+        """Returns whether the last action broke the play. To try it, the play is closed, and played again."""
         if self.ends.broken >= self.ends.sound:
             return False
         self.closed = True
-        await _given_up(env, limits, timeline)
+        await _abandon(env, limits, timeline)
         repeats = await self._repeats(taken, last, limits, timeline)
         self.ends.broken += repeats
         return repeats
 
-    async def _repeats(self, taken: Sequence[Said], last: Said, limits: Limits, timeline: Timeline) -> bool:
+    async def _repeats(self, taken: Sequence[Action], last: Action, limits: Limits, timeline: Timeline) -> bool:
         reached = False
         try:
-            again = self.make()
+            replay = self.make()
             try:
-                await ask(again.start, limits, timeline)
-                for said in taken:
-                    await ask(again.step, limits, timeline, *said)
+                await ask(replay.start, limits, timeline)
+                for action in taken:
+                    await ask(replay.step, limits, timeline, *action)
                 reached = True
-                await ask(again.step, limits, timeline, *last)
+                await ask(replay.step, limits, timeline, *last)
                 reached = False
             except ActionError:  # now it is refused, or was before what is accepted here
                 reached = False
             finally:
-                await _given_up(again, limits, timeline)
+                await _abandon(replay, limits, timeline)
         except (Exception, SystemExit, asyncio.CancelledError) as error:  # whatever it is: where does it happen?
             if isinstance(error, asyncio.CancelledError) and cancelled():
                 raise
@@ -78,8 +80,8 @@ class Blame:
         return False
 
 
-async def _given_up(env: Env, limits: Limits, timeline: Timeline) -> None:
-    """Closes a broken play as well as that goes."""
+async def _abandon(env: Env, limits: Limits, timeline: Timeline) -> None:
+    """Closes a broken play; errors of closing it are ignored."""
     try:
         await ask(env.close, limits, timeline)
     except (Exception, SystemExit, asyncio.CancelledError) as error:

@@ -1,4 +1,4 @@
-"""The budgets of an episode, and how long its world may take."""
+"""The budgets of an episode, and the time limit of each call of its environment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Limits:
 
 
 async def ask(call: Callable[..., Awaitable[T]], limits: Limits, timeline: Timeline, *given: Any) -> T:
-    """One call of the world, which may stall no longer than `limits.stall_s`."""
+    """Awaits one call of an environment, which may take at most `limits.stall_s`."""
     limit = asyncio.timeout(limits.stall_s)
     try:
         with time_limit(getattr(call, "__qualname__", "the world"), limits.stall_s):

@@ -1,4 +1,4 @@
-"""One episode: seats and a world take turns until one of them ends it."""
+"""Plays one episode: seats and an environment take turns until one of them ends it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sojourn.abilities import HasStateKey
 from sojourn.errors import ActionError, BudgetError, ConfigError
 from sojourn.protocols import Env, Seat
 from sojourn.rollout.answers import checked_observation, checked_step
-from sojourn.rollout.blame import Blame, Said
+from sojourn.rollout.blame import Action, Blame
 from sojourn.rollout.limits import Limits, ask, cancelled
 from sojourn.timeline import Timeline
 from sojourn.types import Ending, Message, Step, Trajectory
@@ -28,10 +28,12 @@ async def play(
     world: str = "",
     blame: Blame | None = None,
 ) -> tuple[Trajectory, ...]:
-    """Plays until the world is done or a budget is spent; the caller closes the world, whose name is for messages.
-    Where several seats play, each turn's info says with `move` which of the play's it was. With `blame`, a play that
-    an action broke ends, lost."""
-    acts = _Acts(env, limits, timeline, blame)
+    """Plays until the environment is done or a budget is spent, and returns a trajectory for each seat.
+
+    The caller closes the environment; `world` is its name in messages. Where several seats play, the info `move` of a
+    turn is its number in the episode. With `blame`, an episode that an action broke ends with the worst reward.
+    """
+    actions = _Actions(env, limits, timeline, blame)
     began, world = time.monotonic(), world or type(env).__name__
     shown = observation = checked_observation(await ask(env.start, limits, timeline), seats, world)
     ending = Ending.TURNS
@@ -43,7 +45,7 @@ async def play(
         seat = seats[observation.agent]
         try:
             message = await seat.act(shown, _state(env))
-            answer = await acts.step(observation.agent, message)
+            answer = await actions.step(observation.agent, message)
         except BudgetError:
             ending = Ending.TOKENS
             break
@@ -55,28 +57,28 @@ async def play(
             shown = seat.refuse(error, observation)
             continue
         step = checked_step(answer, seats, world)
-        _pay(seats, observation.agent, step, order)
+        _add_rewards(seats, observation.agent, step, order)
         if step.done or step.observation is None:
             ending = Ending.DONE
             break
         shown = observation = step.observation
-    acts.end()
+    actions.end()
     return tuple(seat.finish(ending) for seat in seats.values())
 
 
 @dataclass
-class _Acts:
-    """The actions of a play, which are kept for when one of them breaks the world."""
+class _Actions:
+    """Performs the actions of an episode, and keeps them in case one of them breaks the environment."""
 
     env: Env
     limits: Limits
     timeline: Timeline
     blame: Blame | None
-    taken: list[Said] = field(default_factory=list)
+    taken: list[Action] = field(default_factory=list)
     broke: bool = False
 
     async def step(self, agent: str, message: Message) -> Step:
-        said = Said(agent, message)
+        action = Action(agent, message)
         try:
             step = await ask(self.env.step, self.limits, self.timeline, agent, message)
         except (ActionError, BudgetError, ConfigError):
@@ -85,11 +87,11 @@ class _Acts:
             blame = self.blame
             if isinstance(error, asyncio.CancelledError) and cancelled():
                 raise
-            if blame is None or not await blame.falls_on(self.env, self.taken, said, self.limits, self.timeline):
+            if blame is None or not await blame.falls_on(self.env, self.taken, action, self.limits, self.timeline):
                 raise
             self.broke = True
             return Step(None, {agent: blame.lowest}, done=True, success=False, info={LOST: 1.0})
-        self.taken.append(said)
+        self.taken.append(action)
         return step
 
     def end(self) -> None:
@@ -101,7 +103,7 @@ def _state(env: Env) -> str | None:
     return env.state_key() if isinstance(env, HasStateKey) else None
 
 
-def _pay(seats: Mapping[str, Seat], actor: str, step: Step, order: Mapping[str, float]) -> None:
+def _add_rewards(seats: Mapping[str, Seat], actor: str, step: Step, order: Mapping[str, float]) -> None:
     info = {**step.info, **order}
     if step.success is not None:
         info["success"] = float(step.success)

@@ -1,4 +1,4 @@
-"""Many episodes at once, with failures of the world told apart from failures of the policy."""
+"""Plays many episodes at once, and tells failures of the infrastructure from failures of the policy."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ LONGEST_FAILURE = 4_000  # characters
 
 
 def seed_of(*parts: object) -> int:
-    """A 63-bit seed that depends on all parts and on nothing else."""
+    """Returns a seed of 63 bits that depends on all parts and on nothing else."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """Says how episodes are run: how many at once, their budgets, and what is done when the world fails.
+    """Says how episodes are run: how many at once, with which budgets, and what happens when an environment fails.
 
-    A failed episode is tried again up to `retries` times; one that its agent broke is none (see `rollout/blame.py`),
-    but lost. The run stops when more than `max_error_rate` of the last 100 episodes (and more than three) failed for
-    good.
+    A failed episode is tried again up to `retries` times. One that its agent broke did not fail, but is lost (see
+    `rollout/blame.py`). The run stops when more than three, and more than `max_error_rate`, of the last 100 episodes
+    failed for good.
     """
 
     concurrency: Annotated[int, Range(1)] = 64
@@ -57,7 +57,7 @@ class Rollout:
 
 @dataclass
 class Runner:
-    """Plays episodes of one family with one kind of agent."""
+    """Plays the episodes of one environment family with one kind of agent."""
 
     config: Rollout
     family: EnvFamily
@@ -67,12 +67,12 @@ class Runner:
     max_context: int
     seed: int
     on_episode: Callable[[Episode], None] = lambda episode: None
-    on_blobs: Callable[[Mapping[str, bytes]], None] = lambda blobs: None  # what a world showed, before `on_episode`
+    on_blobs: Callable[[Mapping[str, bytes]], None] = lambda blobs: None  # images of an episode, before `on_episode`
     errors: int = 0
     timeline: Timeline = field(default_factory=Timeline)
     _recent: deque[str | None] = field(default_factory=lambda: deque(maxlen=100))
-    _rooms: dict[int, asyncio.Semaphore] = field(default_factory=dict)  # by world: as many plays as it can hold
-    _ends: dict[int, Ends] = field(default_factory=dict)  # by world
+    _rooms: dict[int, asyncio.Semaphore] = field(default_factory=dict)  # by environment, with its capacity
+    _ends: dict[int, Ends] = field(default_factory=dict)  # by environment
 
     def __post_init__(self) -> None:
         self._places = asyncio.Semaphore(self.config.concurrency)
@@ -106,7 +106,7 @@ class Runner:
     async def episode(
         self, task: Task, params: SamplingParams, label: str, sampler_for: SamplerFor | None = None, blame: bool = True
     ) -> Episode:
-        """Plays a task once. The only place where any exception of the world becomes data (`Episode.error`)."""
+        """Plays a task once. Only here does an exception of an environment become data (`Episode.error`)."""
         async with self._room(task), self._places:
             for attempt in range(self.config.retries + 1):
                 began = time.monotonic()
@@ -159,7 +159,7 @@ class Runner:
                 await ask(env.close, self.config.limits, self.timeline)
 
     def _agent_context(self, name: str, sampler: Sampler, params: SamplingParams) -> AgentContext:
-        """Seats sample apart from each other: what one says does not follow from what another would say there."""
+        """Returns what a seat is given. Each samples with a seed of its own, so that seats do not sample alike."""
         own = params if name == "agent" else replace(params, seed=seed_of(params.seed, name))
         return AgentContext(
             name=name, renderer=self.renderer, sampler=sampler, params=own, max_context=self.max_context
@@ -178,7 +178,7 @@ class Runner:
 
 
 def _failure(error: BaseException) -> str:
-    """Returns what an episode keeps of what its world raised: no key, and of a long text not the middle."""
+    """Returns the text of a failure for the record, without secrets, and without the middle of a long one."""
     said = masked(f"{type(error).__name__}: {error}")
     if len(said) <= LONGEST_FAILURE:
         return said

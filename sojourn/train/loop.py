@@ -1,4 +1,4 @@
-"""The loop: the same for imitation and reinforcement, on-policy and overlapped, on a laptop and on a cluster."""
+"""The training loop. Imitation and RL, on-policy and overlapped runs differ in their components, not in the loop."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ Learnt = Mapping[str, float]
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step did, for whoever records it. `groups` are trained; `played` is all that was played for the step,
-    with what was redrawn, dropped or filtered."""
+    """The results of a step, to be recorded. `groups` were trained; `played` also has what was redrawn or left out."""
 
     groups: Sequence[Group]
     scores: Sequence[Sequence[Score]]
@@ -31,7 +30,7 @@ class StepResult:
 
 @dataclass
 class StageLoop:
-    """One stage, bound to its parts."""
+    """The parts that train one stage of a run."""
 
     steps: int
     groups: Source

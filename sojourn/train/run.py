@@ -28,7 +28,8 @@ from sojourn.record.run_status import SKIPPED_CHECKPOINTS
 from sojourn.record.summary import Summary, summarise
 from sojourn.render import pieces
 from sojourn.rewards.reward_cache import ScoredGroup
-from sojourn.rollout.world import offers, worlds_of
+from sojourn.rollout.world import worlds_of
+from sojourn.sources.play_abilities import offers
 from sojourn.sources.context import StageContext
 from sojourn.train.assemble import Components, assemble
 from sojourn.train.evaluate import evaluate, panel

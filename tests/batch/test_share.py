@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from sojourn.backends.torch.trainer.rounds import rounds
 from sojourn.batch import share
 from sojourn.types import Batch
 
@@ -58,9 +59,9 @@ def nodes(made, numbers):
 
 def parts(made, budget):
     """Shares that pass one after another."""
-    rounds = list(share.rounds(made, budget))
-    assert all(len(some) == 1 for some in rounds)
-    return [numbers for [numbers] in rounds]
+    found = list(rounds(made, budget))
+    assert all(len(some) == 1 for some in found)
+    return [numbers for [numbers] in found]
 
 
 def test_what_is_shared_counts_once_in_the_budget():
@@ -96,11 +97,11 @@ def test_parts_hold_every_sequence_once_and_keep_to_the_budget(budget):
 
 def test_teams_get_equal_shares_of_what_is_worth_dividing():
     made = batch(*[[1, 2] + [10 + n] * 30 for n in range(8)])  # 242 nodes
-    [both] = share.rounds(made, 300, teams=2)
+    [both] = rounds(made, 300, teams=2)
     assert [nodes(made, numbers) for numbers in both] == [122, 122]
-    rounds = list(share.rounds(made, 130, teams=2))
-    assert sorted(s for some in rounds for numbers in some for s in numbers) == list(range(8))
-    assert [[nodes(made, numbers) for numbers in some] for some in rounds] == [[62, 62], [62, 62]]
+    found = list(rounds(made, 130, teams=2))
+    assert sorted(s for some in found for numbers in some for s in numbers) == list(range(8))
+    assert [[nodes(made, numbers) for numbers in some] for some in found] == [[62, 62], [62, 62]]
 
 
 @pytest.mark.parametrize(
@@ -113,19 +114,19 @@ def test_teams_get_equal_shares_of_what_is_worth_dividing():
 )
 def test_what_is_not_worth_dividing_passes_whole(sequences):
     made = batch(*sequences)
-    [[numbers]] = share.rounds(made, 1000, teams=2)
+    [[numbers]] = rounds(made, 1000, teams=2)
     assert sorted(numbers) == list(range(len(sequences)))
 
 
 def test_an_empty_batch_has_no_rounds():
     nothing = batch([1, 2]).take(np.array([], dtype=np.int64))
-    assert [list(share.rounds(nothing, 10, teams=teams)) for teams in (1, 2)] == [[], []]
+    assert [list(rounds(nothing, 10, teams=teams)) for teams in (1, 2)] == [[], []]
 
 
 def test_sequences_too_long_to_stand_beside_others_pass_alone():
     made = batch([1] * 80, [2] * 80)
-    assert [len(some) for some in share.rounds(made, 100, teams=2)] == [1, 1]
-    assert [len(some) for some in share.rounds(made, 160, teams=2)] == [2]
+    assert [len(some) for some in rounds(made, 100, teams=2)] == [1, 1]
+    assert [len(some) for some in rounds(made, 160, teams=2)] == [2]
 
 
 @pytest.mark.parametrize("sequences", CASES)

@@ -7,7 +7,7 @@ import pytest
 from cases import group, trajectory
 
 from sojourn.config.registry import build
-from sojourn.credit.relative import returns_to_go
+from sojourn.credit.by_turn import returns_to_go
 from sojourn.errors import ConfigError
 from sojourn.rewards.composite import Composite
 from sojourn.rewards.native import Native

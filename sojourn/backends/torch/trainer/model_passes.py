@@ -15,8 +15,8 @@ from sojourn.backends.torch.trainer import head, pass_columns
 from sojourn.backends.torch.trainer.critic import Critic
 from sojourn.backends.torch.trainer.decoder import Decoder
 from sojourn.backends.torch.trainer.pass_io import Part, PassOutput
+from sojourn.backends.torch.trainer.rounds import rounds
 from sojourn.backends.torch.trainer.worker_pool import WorkerPool
-from sojourn.batch import share
 from sojourn.types import Batch, FloatArray, Forward, IntArray
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ class ModelPasses:
         weighed = [np.flatnonzero(batch.weight[a:b]) for a, b in zip(batch.starts, batch.starts[1:], strict=False)]
         spans = [a + np.arange(w[-1] + 1) for a, w in zip(batch.starts, weighed, strict=False) if len(w)]
         cut = batch.pick(spans)
-        for parts in share.rounds(cut, self.token_budget, self.pool.count):
+        for parts in rounds(cut, self.token_budget, self.pool.count):
             yield [Part.of(cut, numbers, spans) for numbers in parts]
 
     def run(self, rounds: Sequence[Sequence[Part]], work: Callable[[Part], T]) -> Iterator[tuple[Part, T]]:

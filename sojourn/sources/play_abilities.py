@@ -1,0 +1,34 @@
+"""Finds out whether the plays of a family offer an ability that a recipe needs of them."""
+
+from __future__ import annotations
+
+from sojourn.abilities import Forkable, HasExpert, HasStateKey
+from sojourn.config.lookup import nearest
+from sojourn.errors import ConfigError, InfrastructureError, SojournError
+from sojourn.event_loop import contained
+from sojourn.protocols import EnvFamily
+from sojourn.rollout.limits import Limits, ask
+from sojourn.rollout.world import worlds_of
+from sojourn.timeline import Timeline
+
+ABILITIES: dict[str, type] = {"expert": HasExpert, "fork": Forkable, "state_key": HasStateKey}
+
+
+async def offers(family: EnvFamily, name: str, limits: Limits) -> bool:
+    """Returns whether the plays of a family offer one of `ABILITIES`.
+
+    Raises `InfrastructureError` where there cannot even be one play.
+    """
+    if name not in ABILITIES:
+        raise ConfigError(f"env_needs: '{name}' is nothing that plays may offer: {nearest(name, ABILITIES)}")
+    offered = True
+    for world in worlds_of(family):
+        try:
+            env = world.make(world.tasks("train")[0])
+            await contained(ask(env.close, limits, Timeline()))
+        except SojournError:
+            raise
+        except Exception as error:  # the world's own, which no user of it can mend by looking at where we called it
+            raise InfrastructureError(f"a play of the world cannot be made: {type(error).__name__}: {error}") from error
+        offered = offered and isinstance(env, ABILITIES[name])
+    return offered
