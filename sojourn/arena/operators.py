@@ -14,8 +14,8 @@ from sojourn.checks.env.play import invent
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.protocols import AgentContext, EnvFamily
 from sojourn.rollout.play import Limits
-from sojourn.sources.play_abilities import offers
 from sojourn.sources.experts import expert_action
+from sojourn.sources.play_abilities import offers
 from sojourn.types import Message, Observation, Role, Tool, ToolCall
 
 

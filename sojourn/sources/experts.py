@@ -14,8 +14,8 @@ from sojourn.config.registry import Range
 from sojourn.errors import ConfigError
 from sojourn.protocols import Env, Renderer
 from sojourn.rollout.runner import SamplerFor
-from sojourn.sources.play_abilities import offers
 from sojourn.sources.context import SourceContext, StageContext
+from sojourn.sources.play_abilities import offers
 from sojourn.types import FloatArray, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Versions
 
 

@@ -29,8 +29,8 @@ from sojourn.record.summary import Summary, summarise
 from sojourn.render import pieces
 from sojourn.rewards.reward_cache import ScoredGroup
 from sojourn.rollout.world import worlds_of
-from sojourn.sources.play_abilities import offers
 from sojourn.sources.context import StageContext
+from sojourn.sources.play_abilities import offers
 from sojourn.train.assemble import Components, assemble
 from sojourn.train.evaluate import evaluate, panel
 from sojourn.train.loop import StageLoop, StepResult, train
