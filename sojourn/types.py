@@ -119,10 +119,10 @@ class Step:
     """
 
     observation: Observation | None
-    rewards: Mapping[str, float] = field(default_factory=dict)
+    rewards: Mapping[str, float] = field(default_factory=dict[str, float])
     done: bool = False
     success: bool | None = None
-    info: Mapping[str, float] = field(default_factory=dict)
+    info: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Turn:
     sample: Sample
     message: Message | None
     reward: float = 0.0
-    info: Mapping[str, float] = field(default_factory=dict)
+    info: Mapping[str, float] = field(default_factory=dict[str, float])
     images: tuple[str, ...] = ()
     state: str | None = None  # `Env.state_key()` before the action, where the world has one
     observed: tuple[Message, ...] = ()  # new since the seat's last turn
@@ -276,8 +276,8 @@ class Score:
     wrote. Where `turns` include penalties or shaping, `outcome` is the total without them."""
 
     turns: FloatArray  # (T,)
-    parts: Mapping[str, float] = field(default_factory=dict)
-    words: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, float] = field(default_factory=dict[str, float])
+    words: Mapping[str, str] = field(default_factory=dict[str, str])
     outcome: float | None = None  # None: `total` is it
 
     @property
@@ -335,9 +335,9 @@ class Batch:
     temperature: FloatArray  # (N,)
     trajectory: IntArray  # (N,) which trajectory of the step each token belongs to
     turn: IntArray  # (N,) which turn of the step sampled each token, -1 for those of contexts
-    streams: Mapping[str, FloatArray] = field(default_factory=dict)  # name -> (N,)
+    streams: Mapping[str, FloatArray] = field(default_factory=dict[str, FloatArray])  # name -> (N,)
     images: tuple[tuple[str, ...], ...] = ()  # per sequence
-    allowed: Mapping[int, IntArray] = field(default_factory=dict)
+    allowed: Mapping[int, IntArray] = field(default_factory=dict[int, IntArray])
 
     def __len__(self) -> int:
         return len(self.tokens)

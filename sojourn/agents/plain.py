@@ -64,8 +64,8 @@ class PlainSeat:
     context: AgentContext
     system: tuple[Message, ...] = ()
     tools: tuple[Tool, ...] = ()
-    past: list[Exchange] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
+    past: list[Exchange] = field(default_factory=list[Exchange])
+    turns: list[Turn] = field(default_factory=list[Turn])
     tokens: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # the last context and sample
     pending_reward: float = 0.0
 

@@ -29,7 +29,7 @@ KINDS = {name: np.float32 if name in ("logprobs", "weight", "temperature") else 
 def paths(trajectory: Trajectory) -> list[list[int]]:
     """Returns the root-to-leaf paths of the turn forest, as turn numbers. Together they contain every turn."""
     parents = {turn.parent for turn in trajectory.turns}
-    out = []
+    out: list[list[int]] = []
     for leaf in range(len(trajectory.turns)):
         if leaf in parents:
             continue

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -83,7 +83,7 @@ def as_finite(value: Any) -> float | None:
 def _table(value: Any, what: str, world: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise WorldError(f"the world '{world}' gives the {what} {shown(value)}: expected numbers by name")
-    return value
+    return cast("Mapping[str, Any]", value)
 
 
 def _number(value: Any, what: str, world: str) -> float:

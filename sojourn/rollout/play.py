@@ -74,7 +74,7 @@ class _Actions:
     limits: Limits
     timeline: Timeline
     blame: Blame | None
-    taken: list[Action] = field(default_factory=list)
+    taken: list[Action] = field(default_factory=list[Action])
     broke: bool = False
 
     async def step(self, agent: str, message: Message) -> Step:

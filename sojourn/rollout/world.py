@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from sojourn.abilities import Closes, HasSeats, HasWorlds, Opens
@@ -15,7 +15,7 @@ from sojourn.types import Task
 
 
 @asynccontextmanager
-async def opened(family: EnvFamily, limits: Limits | None = None) -> AsyncIterator[None]:
+async def opened(family: EnvFamily, limits: Limits | None = None) -> AsyncGenerator[None, None]:
     """Opens the resources that the plays of a family share, and closes them whatever happens."""
     ready, done = asyncio.Event(), asyncio.Event()
     holding = asyncio.create_task(contained(_hold(family, ready, done, limits or Limits())))
