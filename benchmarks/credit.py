@@ -64,7 +64,7 @@ METHODS: dict[str, dict[str, Any]] = {  # what each has instead of `credit.toml`
     "grpo": {},
     "reinforce": {"estimator": {"name": "reinforce"}},
     "rloo": {"estimator": {"name": "rloo"}},
-    "dr_grpo": {"estimator": {"deviation": False}, "aggregate": {"by": "constant", "length": 160}},
+    "dr_grpo": {"estimator": {"scale_by_std": False}, "aggregate": {"by": "constant", "length": 160}},
     "opo": {"estimator": {"name": "opo"}},
     "stratified": {"estimator": {"name": "stratified"}},
     "gigpo": {"estimator": {"name": "gigpo"}},

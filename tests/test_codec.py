@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sojourn.checks.env.elsewhere import _data, _events
 
+from sojourn.checks.env.other_process import _data, _events
 from sojourn.checks.env.play import Event
 from sojourn.codec import VERSION, from_plain, message_to_plain, to_json, to_plain
 from sojourn.errors import RecordError

@@ -238,7 +238,7 @@ def test_a_key_of_a_child_that_the_stages_of_its_parent_keep_out_is_refused(tmp_
 def test_a_match_refuses_overrides_that_it_does_not_use(tmp_path):
     path = write(tmp_path)
     assert world_and_table(str(path), ["env.rooms=4"])[0].rooms == 4
-    with pytest.raises(ConfigError, match=r"override 'seed=3': a match takes env and rollout.limits alone"):
+    with pytest.raises(ConfigError, match=r"override 'seed=3': a match uses only \[env\] and \[rollout.limits\]"):
         world_and_table(str(path), ["seed=3"])
 
 

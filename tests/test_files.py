@@ -83,7 +83,8 @@ def read_all():
         list(store.records("rl"))
         store.search("reward:>=0")
 for read in (
-    lambda: read_status(run), lambda: runs.table(runs.chosen([run.parent]), 80), lambda: overview.overview(run, 80, ""),
+    lambda: read_status(run), lambda: runs.table(runs.find_runs([run.parent]), 80),
+    lambda: overview.overview(run, 80, ""),
     lambda: list(metrics.read(run / "metrics.jsonl")), lambda: metrics.last(run / "metrics.jsonl"),
     lambda: vocabulary.read(run), lambda: RunFolder.read(run).evaluations(), lambda: RunFolder.open(run).close(),
     lambda: EpisodeStore(run, write=True).close(), lambda: metrics.Jsonl(run / "metrics.jsonl").close(), read_all,

@@ -71,7 +71,9 @@ class Runner:
     errors: int = 0
     timeline: Timeline = field(default_factory=Timeline)
     _recent: deque[str | None] = field(default_factory=lambda: deque(maxlen=100))
-    _rooms: dict[int, asyncio.Semaphore] = field(default_factory=dict[int, asyncio.Semaphore])  # by environment, with its capacity
+    _rooms: dict[int, asyncio.Semaphore] = field(
+        default_factory=dict[int, asyncio.Semaphore]
+    )  # by environment, with its capacity
     _ends: dict[int, Ends] = field(default_factory=dict[int, Ends])  # by environment
 
     def __post_init__(self) -> None:

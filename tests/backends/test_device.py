@@ -26,6 +26,6 @@ def test_a_dtype_that_is_named_is_used_on_any_device():
 async def test_trainer_and_sampler_are_on_the_device(name):
     opened = Torch(device=name).open(Model(name="tiny:layers=1,hidden=64"), Auto(), 0)
     assert {p.device for p in opened.trainer.model.parameters()} == {device_of(name)}
-    assert opened.trainer.device == device_of(name)
+    assert opened.trainer.passes.device == device_of(name)
     await opened.sampler.close()
     opened.trainer.close()

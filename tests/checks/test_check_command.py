@@ -51,7 +51,7 @@ def test_ones_own_loss_that_averages_fails(tmp_path):
         (["grop", "--kind", "estimator"], "unknown estimator 'grop'"),
         (["grpo", "--kind", "loss"], "unknown loss 'grpo'"),
         (["grpo", "--kind", "curriculum"], "use one of env, estimator, loss, backend"),
-        (["grpo", "deviaton=false"], "did you mean 'deviation'?"),
+        (["grpo", "scale_by_sdt=false"], "did you mean 'scale_by_std'?"),
         (["grpo", "--episodes", "3"], "only a world is played"),
     ],
 )

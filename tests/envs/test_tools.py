@@ -348,7 +348,7 @@ def test_other_mistakes_are_refused_in_words():
         as_family(Seeded, sise=3)
     with pytest.raises(ConfigError, match="form = 'json'"):
         Tools(cls=Seeded, form="json")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="no split"):
+    with pytest.raises(ConfigError, match="unknown split"):
         as_family(Seeded).tasks("valid")
     with pytest.raises(ConfigError, match="cannot be imported"):
         as_family("sojourn.no_such_module:Thing")

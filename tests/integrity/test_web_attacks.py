@@ -316,7 +316,7 @@ async def test_what_met_the_wall_is_told_and_costs_the_seat(acts):
     """The test asks the wall itself, as a page's own policy lets none of its requests come that far."""
     async with world(contexts=1) as family:
         async with visit(family, "click-test") as (env, _):
-            first, port = env._tab.context, env._tab.wall.context("")["proxy"]["server"].rpartition(":")[2]
+            first, port = env._tab.context, env._tab.wall.context_options("")["proxy"]["server"].rpartition(":")[2]
             reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
             writer.write(b"GET http://example.org/ HTTP/1.1\r\n\r\n")
             assert (await reader.read()).startswith(b"HTTP/1.1 403")

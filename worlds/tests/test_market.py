@@ -231,5 +231,5 @@ def test_tasks_carry_their_shape_and_splits_their_seeds() -> None:
     assert Market().make(task).shelf == family.make(task).shelf
     assert len(shelf_of(task).products) == 5
     assert not {family.tasks("train")[n].seed for n in range(99)} & {family.tasks("test")[n].seed for n in range(99)}
-    with pytest.raises(ConfigError, match="no split"):
+    with pytest.raises(ConfigError, match="unknown split"):
         family.tasks("dev")

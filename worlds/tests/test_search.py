@@ -411,7 +411,7 @@ def test_evidence_that_is_no_passage_is_refused(tmp_path) -> None:
 def test_a_task_of_another_world_is_refused() -> None:
     with pytest.raises(ConfigError, match="own config"):
         Search(countries=8).make(Search().tasks("train")[0])
-    with pytest.raises(ConfigError, match="no split"):
+    with pytest.raises(ConfigError, match="unknown split"):
         Search().tasks("dev")
 
 

@@ -251,7 +251,7 @@ def test_wrong_configs_are_refused(fields, message: str) -> None:
 def test_a_task_of_another_shop_is_refused() -> None:
     with pytest.raises(ConfigError, match="belongs to the shop"):
         Shop(products=300).make(Shop(products=400).tasks("train")[0])
-    with pytest.raises(ConfigError, match="no split"):
+    with pytest.raises(ConfigError, match="unknown split"):
         Shop().tasks("dev")
 
 

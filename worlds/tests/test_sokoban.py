@@ -249,6 +249,6 @@ def test_impossible_fields_are_refused(wrong) -> None:
 def test_unknown_words_are_refused() -> None:
     with pytest.raises(ConfigError, match="one of text, image"):
         Sokoban(observation="smell")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match='no split "valid"'):
+    with pytest.raises(ConfigError, match='unknown split "valid"'):
         Sokoban().tasks("valid")
     assert set(MOVES) == {"up", "down", "left", "right"}

@@ -333,7 +333,7 @@ def test_an_empty_folder_is_refused(tmp_path) -> None:
 def test_a_task_of_another_site_is_refused() -> None:
     with pytest.raises(ConfigError, match="own config"):
         WebNav(countries=8).make(WebNav().tasks("train")[0])
-    with pytest.raises(ConfigError, match="no split"):
+    with pytest.raises(ConfigError, match="unknown split"):
         WebNav().tasks("dev")
 
 

@@ -89,7 +89,7 @@ async def test_the_environments_own_limit_truncates(tmp_path):
     family = Aviary(env="aviary_hooks:Safe", instructions=str(rows))
     env = family.make(family.tasks("train")[0])
     await env.start()
-    wrong = 1 if env.env.number != 1 else 2
+    wrong = 1 if env.env.env.number != 1 else 2
     last = await env.step("agent", say(f"guess({wrong})"))
     assert (last.done, last.success, last.info["truncated"], last.rewards["agent"]) == (True, False, 1.0, 0.0)
 

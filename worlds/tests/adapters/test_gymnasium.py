@@ -147,7 +147,7 @@ async def test_what_does_not_fit_is_refused_in_one_sentence():
     ]:
         with pytest.raises(ConfigError, match=message):
             Gymnasium(**fields)
-    with pytest.raises(ConfigError, match='no split "dev"'):
+    with pytest.raises(ConfigError, match='unknown split "dev"'):
         Gymnasium(**LAKE).tasks("dev")
     for fields, message in [
         ({"id": "NoSuchGame-v0"}, "NoSuchGame-v0. is not registered"),
