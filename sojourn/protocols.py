@@ -195,7 +195,7 @@ class StepContext(Protocol):
 
     @property
     def flat(self) -> tuple[Batch, list[Place]]:
-        """The step's tokens, and where each turn's stand."""
+        """The step's flat batch, and the place of each turn's sampled tokens in it."""
         ...
 
 

@@ -49,5 +49,5 @@ def _ramp(step: int, warmup: int) -> float:
 
 
 def _progress(step: int, steps: int, warmup: int) -> float:
-    """Returns the progress after the warm-up: 0 at its end, 1 at the last step."""
+    """Returns the progress after the warm-up: 0 at its end, 1 one update after the last."""
     return min(1.0, max(0, step - warmup) / max(1, steps - warmup))

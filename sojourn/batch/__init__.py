@@ -29,7 +29,7 @@ def to_batch(
     batch, places = flatten(groups)
     advantages = gather([[c.tokens for c in of_group] for of_group in credit], places, len(batch))
     targets = [[c.targets for c in of_group if c.targets is not None] for of_group in credit]
-    if any(targets) or not len(batch):  # filters may have left no group that has any
+    if any(targets) or not len(batch):  # an empty batch has the column, too
         streams = {**streams, "targets": targets}
     weights = weigh(groups, aggregate)
     batch = replace(

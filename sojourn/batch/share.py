@@ -61,7 +61,7 @@ def _shared(batch: Batch, one: int, other: int) -> int:
 
 
 class Sequenced(NamedTuple):
-    """A sequence by its number, its tokens, and how many of them the sequence before it in `order` begins with too."""
+    """The number of a sequence, its length, and that of the prefix that it shares with the one before it in `order`."""
 
     sequence: int
     length: int
@@ -98,12 +98,12 @@ def micro_batches(sequences: Sequence[Sequenced], budget: float) -> Iterator[lis
 
 
 def node_counts(sequences: Sequence[Sequenced]) -> list[int]:
-    """Returns the nodes of the first sequence, of the first two together, and so on, as a micro-batch."""
+    """Returns, for each k, how many nodes a micro-batch of the first k sequences has."""
     return list(accumulate([sequences[0].length, *(s.length - s.shared for s in sequences[1:])]))
 
 
 def _cut(held: Sequence[Sequenced], budget: float) -> int:
-    """Returns how many of the first sequences make a micro-batch, where one more than fits is held."""
+    """Returns how many of the sequences to put into the next micro-batch; all of them are just too many."""
     able = [count for count, size in enumerate(node_counts(held)[:-1], 1) if 2 * size > budget] or [len(held) - 1]
     return min(reversed(able), key=lambda count: held[count].shared)
 

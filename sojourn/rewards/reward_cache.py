@@ -27,7 +27,7 @@ class ScoredGroup(NamedTuple):
 
 @dataclass
 class RewardCache:
-    """A reward that remembers: a group that was scored in its slot is not scored again by the loop."""
+    """Caches scores: a group that was scored to decide about a redraw is not scored again."""
 
     reward: Reward
     _known: dict[tuple[str, ...], tuple[int, ScoredGroup]] = field(default_factory=dict)  # with the number of its call

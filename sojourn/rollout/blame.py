@@ -31,7 +31,7 @@ class Action(NamedTuple):
 
 @dataclass
 class Ends:
-    """Counts the episodes of an environment that ended by themselves, and those that an action broke."""
+    """Counts the episodes of an environment that ended without a failure, and those that an action broke."""
 
     sound: int = 0
     broken: int = 0
@@ -69,11 +69,11 @@ class Blame:
                 reached = True
                 await ask(replay.step, limits, timeline, *last)
                 reached = False
-            except ActionError:  # now it is refused, or was before what is accepted here
+            except ActionError:  # the replay refused an action that the first play accepted
                 reached = False
             finally:
                 await _abandon(replay, limits, timeline)
-        except (Exception, SystemExit, asyncio.CancelledError) as error:  # whatever it is: where does it happen?
+        except (Exception, SystemExit, asyncio.CancelledError) as error:  # only the place of the failure matters
             if isinstance(error, asyncio.CancelledError) and cancelled():
                 raise
             return reached

@@ -30,7 +30,7 @@ from sojourn.types import (
     Trajectory,
 )
 
-SamplerFor = Callable[[Env, str], Sampler]  # given a play and its label: what samples the actions there
+SamplerFor = Callable[[Env, str], Sampler]  # returns the sampler for a play, from its `Env` and label
 LONGEST_FAILURE = 4_000  # characters
 
 

@@ -20,7 +20,7 @@ from sojourn.types import Group, Score
 
 @dataclass(frozen=True, kw_only=True)
 class Slots:
-    """`width` groups of `size` episodes per step, played by the policy.
+    """`width` groups of `size` episodes per step, played by the policy. Slot k is the k-th group of the stage.
 
     Group k may start once training has reached step floor(k / width) - max_lag; step s trains the groups s * width to
     (s + 1) * width - 1. So `max_lag = 0` is strictly on-policy, and n lets rollout run ahead by at most n steps.
@@ -33,8 +33,8 @@ class Slots:
     succeed and some do not; where the world never reports success, their outcomes are compared. "outcome" compares the
     reward for the result, without penalties and shaping; "score" compares the whole reward.
 
-    `max_redraws` bounds how often a slot plays another task, as some worlds never give a signal; the default is 30
-    groups for each that is trained, as in the authors' script. `exhausted` says what happens to the last group then:
+    `max_redraws` bounds how often a slot plays another task, as some worlds never give a signal. The default, 29,
+    allows 30 groups for each that is trained, as in the authors' script. `exhausted` says what becomes of the last:
     "drop" leaves it out, so that the step trains fewer groups; "keep" trains it; "stop" ends the run, as the authors'
     code does. The metrics `redrawn` and `exhausted` count the two per step.
     """

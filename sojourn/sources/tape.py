@@ -34,7 +34,7 @@ class Tape:
     episodes: dict[str, list[Drawn]] = field(default_factory=dict)
 
     def sampler(self, engine: Sampler, label: str) -> TapedSampler:
-        """In the engine's place for one play: first what is on the tape, then the engine, recorded."""
+        """Returns a sampler for one play, which returns recorded samples first, then draws others and records them."""
         return TapedSampler(engine, self.episodes.setdefault(label, []))
 
     def state(self) -> Mapping[str, Any]:

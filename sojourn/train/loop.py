@@ -45,7 +45,7 @@ class StageLoop:
     minibatches: int = 1
     start: int = 0
     filters: Sequence[Filter] = ()
-    renderer: Renderer | None = None  # for streams that read what nobody said
+    renderer: Renderer | None = None  # for streams that render what was not sampled
     slots: Callable[[int], int] = lambda step: 2**62  # the first slot that is of a later step
 
     async def streams(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> tuple[Streams, Learnt]:

@@ -1,4 +1,4 @@
-"""A whole run: its stages one after another, evaluated between, recorded throughout, resumable anywhere."""
+"""Runs the stages of a recipe one after another, evaluates between them, records everything, and can resume."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BEFORE = "before"
 
 @dataclass
 class Run:
-    """A recipe at work in a run folder."""
+    """Executes a recipe and records it in a run folder."""
 
     recipe: Recipe
     folder: RunFolder
@@ -51,8 +51,8 @@ class Run:
     rig: Components
     store: EpisodeStore
     sinks: metrics.Sinks
-    recorded: set[str] = field(default_factory=set)  # episodes of demonstrations that the store holds already
-    blobs: dict[str, bytes] = field(default_factory=dict)  # what worlds showed and the run folder does not hold yet
+    recorded: set[str] = field(default_factory=set)  # ids of demonstration episodes that the store holds
+    blobs: dict[str, bytes] = field(default_factory=dict)  # images, by digest, not yet written to the run folder
     _learnt: dict[str, Any] = field(default_factory=dict)  # streams of earlier stages, by what they provide
     _source: Any = None
     _writing: asyncio.Future[None] | None = None
@@ -123,7 +123,7 @@ class Run:
             await self._evaluate(stage.name, stage.name, stage.steps)
 
     def _carry(self, streams: Sequence[Stream]) -> None:
-        """What streams learnt in the stage before goes on in those that are set up alike; the others' is given up."""
+        """Copies the state of the last stage's streams into equal streams of this stage, and closes the old ones."""
         earlier, self._learnt = self._learnt, {stream.provides: stream for stream in streams}
         for stream in streams:
             if isinstance(stream, Stateful) and (same := earlier.get(stream.provides)) == stream:
@@ -133,7 +133,7 @@ class Run:
                 stream.close()
 
     def _stateful(self, stage: Stage) -> dict[str, Stateful]:
-        """Every part of the run that has a memory."""
+        """Returns all stateful parts, by the names under which a checkpoint stores them."""
         rig = self.rig
         parts = {"trainer": rig.trainer, "curriculum": rig.curriculum, "reward": rig.rewards.reward}
         parts |= {"groups": self._source, "estimator": stage.estimator}
@@ -172,7 +172,7 @@ class Run:
         if due and (step + 1) % due == 0 and step + 1 < stage.steps:
             await self._written()
             self._checkpoint(number, step + 1)
-        self._forget_spent()  # since the step: it is not the next one's
+        self._forget_spent()  # the time of recording and evaluation is not the next step's
 
     def _watches(self, stage: Stage) -> bool:
         return stage.groups.live and self.recipe.record.drift_groups > 0
@@ -210,7 +210,7 @@ class Run:
         }  # fmt: skip
         return {
             **result.metrics,
-            **(policy if stage.groups.live else {}),  # demonstrations say nothing about the policy
+            **(policy if stage.groups.live else {}),  # policy metrics make sense only for groups that the policy played
             "groups": len(groups), "episodes": len(trajectories), "turns": len(turns) / max(1, len(trajectories)),
             "sampled_tokens": sum(len(turn.sample.tokens) for turn in turns), "errors": self.rig.runner.errors,
             **(self._sampled() if stage.groups.live else {}),
@@ -221,7 +221,7 @@ class Run:
         }  # fmt: skip
 
     def _forget_spent(self) -> None:
-        """What evaluations and checkpoints took belongs to no step."""
+        """Resets the timers, so that the time of evaluations and checkpoints is counted in no step."""
         self.rig.timeline.take()
         self._sampled()
 
@@ -230,7 +230,7 @@ class Run:
         return self.rig.sampler.metrics() if isinstance(self.rig.sampler, Measured) else {}
 
     async def _evaluate(self, name: str, stage: str, step: int) -> None:
-        """Plays the panel, between steps: with rollouts running ahead, they share the engine meanwhile."""
+        """Plays the evaluation tasks. With `max_lag` above 0, rollouts of later steps use the engine meanwhile."""
         self.display.evaluating(name, len(panel(self.rig)) * self.recipe.evaluation.samples)
         done = await evaluate(self.rig, f"evaluation-{name}")
         await self._written()
@@ -257,7 +257,7 @@ class Run:
     async def _written(self) -> None:
         """Waits until all that is recorded is on the disk; raises what kept it from there."""
         if (writing := self._writing) is not None:
-            await asyncio.wait({writing})  # cancelled here, it goes on, and is waited for again where the run ends
+            await asyncio.wait({writing})  # if this is cancelled, the write goes on, and `_stage` waits for it
             self._writing = None
             writing.result()
 
@@ -303,7 +303,7 @@ async def check_groups(recipe: Recipe) -> None:
 
 
 def _check_task_data(recipe: Recipe, stage: str, stream: Any) -> None:
-    """By the first task of each world, as others of it are like it."""
+    """Checks the first task of each environment; others are assumed to have the same keys."""
     for task in [world.tasks("train")[0] for world in worlds_of(recipe.env)]:
         for key in sorted(task_data(stream) - set(task.data)):
             raise ConfigError(

@@ -10,7 +10,7 @@ from sojourn.batch.share import Sequenced, in_order, micro_batches, node_counts
 from sojourn.types import Batch, IntArray
 
 SLACK = (1.02, 1.1, 1.25)  # how much larger than an equal share a micro-batch of a round may be; each is tried
-MAX_IMBALANCE = 1.25  # of the largest micro-batches of all rounds together, relative to all nodes divided evenly
+MAX_IMBALANCE = 1.25  # how many times its equal share of nodes the slowest team may compute
 
 Round = list[list[Sequenced]]  # micro-batches that are computed side by side
 
@@ -28,7 +28,7 @@ def rounds(batch: Batch, budget: int, teams: int = 1) -> Iterator[list[IntArray]
 
 
 def _balanced(sequences: Sequence[Sequenced], budget: int, teams: int) -> list[Round]:
-    """Returns rounds with a micro-batch of about equal size for each team, or, where that is not worth it, with one."""
+    """Returns rounds with a micro-batch of about equal size for each team, or rounds of one micro-batch."""
     total = node_counts(sequences)[-1]
     share = total / (teams * -(-total // budget))
     tried = [_rounds(sequences, min(share * slack, budget / teams), teams) for slack in SLACK]
