@@ -1,4 +1,4 @@
-"""Which credit-assignment methods help: one world, equal episodes, the same warm starts, tasks and held-out panel.
+"""Compares credit-assignment methods on one world: equal episodes, the same warm starts, tasks and held-out panel.
 
     python benchmarks/credit.py                                    # all; about an hour and a half on two cores
     python benchmarks/credit.py --methods grpo,gigpo --seeds 0,1   # some, in the work folder alone
@@ -53,7 +53,8 @@ ENTROPY = [{"name": "entropy"}]
 
 
 def whitened(base: dict[str, Any]) -> dict[str, Any]:
-    """With advantages of deviation 1, as GRPO's are, so that the learning rate is as right for it."""
+    """Returns the method with advantages of standard deviation 1, as GRPO's are, so that one learning rate fits
+    both."""
     return {"name": "whitened", "base": base}
 
 
@@ -184,7 +185,7 @@ def attempt(job: Job, folder: Path) -> dict[str, Any] | None:
 
 
 def summary(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """By method: success at the end and in training, what a step costs, and all that beside GRPO's by seed."""
+    """Returns, by method, success at the end and in training and a step's cost, each also beside GRPO's by seed."""
     return {method: beside(found, runs.get(BASE, {})) for method, found in runs.items()}
 
 

@@ -16,7 +16,7 @@ COLUMNS = 6
 
 
 def kind(changes: Mapping[str, Any]) -> str:
-    """What a method has instead of GRPO's."""
+    """Returns the settings in which a method differs from GRPO."""
     if not changes:
         return "GRPO"
     return "critic" if "critic" in changes else "estimator" if "estimator" in changes else "loss"

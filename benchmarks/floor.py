@@ -1,4 +1,4 @@
-"""What a machine could do at most: operations over its matrix product's speed, bytes over its memory's."""
+"""Computes a machine's floor: operations over the speed of its matrix product, bytes over that of its memory."""
 
 from __future__ import annotations
 

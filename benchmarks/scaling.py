@@ -1,4 +1,4 @@
-"""What an episode costs as turns and groups grow: seconds to play it and to train on it, and tokens computed.
+"""Measures an episode's cost as turns and groups grow: seconds to play and to train on it, and tokens computed.
 
     python benchmarks/scaling.py
 
@@ -54,7 +54,7 @@ REPEATS, ENOUGH_S = 5, 12
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one episode, but for `sampling_us` and `training_us`, which are of one computed token."""
+    """Holds the cost of one episode; `sampling_us` and `training_us` are of one computed token."""
 
     sampling_s: float
     training_s: float

@@ -1,4 +1,4 @@
-"""How long searches over a big run take: first pages of 20 rows with their excerpts, warm and cold.
+"""Measures searches over a big run: first pages of 20 rows with their excerpts, warm and cold.
 
     python benchmarks/big_run.py FOLDER && python benchmarks/searches.py FOLDER
 

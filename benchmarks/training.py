@@ -1,4 +1,4 @@
-"""What a training step costs where prefixes are shared, against the same step without, packed and padded.
+"""Measures a training step with shared prefixes against the same step without, packed and padded.
 
     python benchmarks/training.py [turns ...]
 
@@ -85,7 +85,8 @@ def build() -> Any:
 
 
 def episode(rng: np.random.Generator, prompt: IntArray, turns: int, whole: bool) -> Trajectory:
-    """Of made-up tokens: one window, or where not `whole` one for every turn, with all that came before."""
+    """Returns a trajectory of made-up tokens: one window, or where not `whole` one for each turn, with all before
+    it."""
     made: list[Turn] = []
     past = prompt
     for number in range(turns):

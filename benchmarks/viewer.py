@@ -1,4 +1,4 @@
-"""How long the viewer takes with a run of 100,000 episodes and 2 million turns, as a person in a browser waits for it.
+"""Measures how long a person in a browser waits for the viewer, with 100,000 episodes and 2 million turns.
 
     python benchmarks/viewer.py [FOLDER] [--repeats 9]
 
@@ -58,7 +58,7 @@ SEARCHES = ("refund", "the", '"the of"', "said:umbrella", "tag:hard", "reward:>0
 
 @dataclass
 class Times:
-    """In milliseconds: of the whole interaction, and of the first paint where a page was loaded."""
+    """Holds the milliseconds of the whole interaction, and of the first paint where a page was loaded."""
 
     whole: list[float] = field(default_factory=list)
     paint: list[float] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Watch:
         self._of(name, 0).whole.append(self._asked("() => clock.frame"))
 
     def _asked(self, script: str, *values: str) -> Any:
-        """What a script says as soon as it says something (the page's policy forbids Playwright's own waiting)."""
+        """Returns a script's result as soon as it has one (the page's policy forbids Playwright's own waiting)."""
         until = time.monotonic() + 60
         while (found := self.page.evaluate(script, *values)) is None:
             if time.monotonic() > until:
@@ -200,7 +200,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def slowdown() -> float:
-    """How many times its processor time a busy loop took."""
+    """Returns the time that a busy loop took, over its processor time."""
     began, used = time.perf_counter(), time.process_time()
     while time.process_time() - used < 0.3:
         sum(range(1000))

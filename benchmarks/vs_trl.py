@@ -56,7 +56,7 @@ LAST = 10  # steps of learning that count as its end
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What both sides are told, and TRL's own choices: `micro` episodes in a training batch, `generation`."""
+    """Holds the settings of both sides, and TRL's own: `micro` episodes in a training batch, `generation`."""
 
     model: str  # a folder
     turns: int
@@ -132,7 +132,7 @@ def trl_command(work: Work, clock: Path) -> list[str]:
 
 
 def rates(lines: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    """By name, one number for each step but the first ones."""
+    """Returns the numbers by name, one for each step but the first ones."""
     found = [
         {
             "seconds": line["at"] - before["at"],
@@ -301,7 +301,7 @@ Timed = Callable[[], tuple[Work, int]]  # what is done, made when its turn comes
 
 
 def cases(folder: Path, quick: bool) -> dict[str, Timed]:
-    """What is timed, and in how many rounds: more where a step is over in less than the machine's moods."""
+    """Says what is timed, and in how many rounds: more where a step is shorter than the machine's noise lasts."""
     tiny = Work(model=export(TINY, folder / "tiny"), turns=8, max_tokens=8, groups=4, steps=8, lr=1e-6, micro=32)
     rounds = 1 if quick else 4
     found: dict[str, Timed] = {

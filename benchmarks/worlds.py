@@ -1,4 +1,4 @@
-"""What each world is like here: what its expert and a random policy earn, its speed, and what a fork costs.
+"""Measures each world: the rewards of its expert and of a random policy, its speed, and the cost of a fork.
 
     python benchmarks/worlds.py [world ...]
 

@@ -129,7 +129,7 @@ def look(page: Page, address: str, run: Path) -> None:
 
 
 def _spread(store: EpisodeStore, step: int, place: int) -> int:
-    """How much there is to see where the episodes of a group part: turns, if some were won and some lost."""
+    """Returns how much the episodes of a group show where they part: their turns, if some were won and some lost."""
     entries = [entry for entry in store.query(stage="rl", step=step) if entry.place == place]
     longest = max(entry.turns for entry in entries)
     return longest if len({entry.success for entry in entries}) > 1 and longest <= 9 else 0

@@ -279,7 +279,8 @@ class Identifies(Protocol):
     """A backend that says exactly which weights it opens."""
 
     def identities(self, model: Any, critic: Any) -> Mapping[str, str]:
-        """By the role of each model ("policy", "critic"): its commit, version or digest; empty while it is not here."""
+        """Returns the commit, version or digest of each model by its role ("policy", "critic"); empty while it is
+        not here."""
         ...
 
 

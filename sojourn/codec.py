@@ -60,7 +60,9 @@ def message_to_plain(message: Message) -> dict[str, Any]:
     return {key: value for key, value in to_plain(message).items() if key not in LEFT_OUT or value != LEFT_OUT[key]}
 
 
-class PlainTurn(msgspec.Struct, kw_only=True, rename={"message": "said", "observed": "shown"}):
+class PlainTurn(
+    msgspec.Struct, kw_only=True, rename={"message": "said", "observed": "shown", "context_messages": "recalled"}
+):
     """Everything that a recorded turn says beside its arrays; each format stores these in its own way."""
 
     parent: int
@@ -73,7 +75,7 @@ class PlainTurn(msgspec.Struct, kw_only=True, rename={"message": "said", "observ
     images: tuple[str, ...]
     state: str | None
     observed: tuple[Message, ...]
-    recalled: tuple[Message, ...] = ()
+    context_messages: tuple[Message, ...] = ()
     tools: tuple[Tool, ...] = ()
 
     def with_arrays(
@@ -93,7 +95,7 @@ class PlainTurn(msgspec.Struct, kw_only=True, rename={"message": "said", "observ
             images=self.images,
             state=self.state,
             observed=self.observed,
-            context_messages=self.recalled,
+            context_messages=self.context_messages,
             tools=self.tools,
         )
 

@@ -12,7 +12,7 @@ from sojourn.config.registry import Range
 
 @dataclass(frozen=True, kw_only=True)
 class Constant:
-    """`lr` throughout, after `warmup` steps."""
+    """Keeps `lr` throughout, after `warmup` steps."""
 
     warmup: Annotated[int, Range(0)] = 0
 
@@ -22,7 +22,7 @@ class Constant:
 
 @dataclass(frozen=True, kw_only=True)
 class Linear:
-    """From `lr` down to `lr * final` in a straight line over the stage."""
+    """Falls from `lr` to `lr * final` in a straight line over the stage."""
 
     warmup: Annotated[int, Range(0)] = 0
     final: Annotated[float, Range(0, 1)] = 0.0
@@ -33,7 +33,7 @@ class Linear:
 
 @dataclass(frozen=True, kw_only=True)
 class Cosine:
-    """From `lr` down to `lr * final` along half a cosine over the stage."""
+    """Falls from `lr` to `lr * final` along half a cosine over the stage."""
 
     warmup: Annotated[int, Range(0)] = 0
     final: Annotated[float, Range(0, 1)] = 0.0

@@ -97,7 +97,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the seat whose turn it is observes.
+    """Holds what the seat observes whose turn it is.
 
     `system` holds the messages (instructions, goal) that every context of the seat begins with; they come with its
     first observation. `messages` are new since its last turn. `choices`, where not empty, are all possible actions, as
@@ -165,7 +165,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Sample:
-    """What the sampler returned, exactly.
+    """Holds exactly what the sampler returned.
 
     `logprobs` are in nats, of the distribution that was sampled from (temperature and choices included). `allowed` is
     None or, for each token, the token ids that a constraint left possible (None: all of them).

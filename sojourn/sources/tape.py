@@ -1,4 +1,4 @@
-"""What was sampled for a slot that is not trained yet, so that a resumed run takes up its episodes where they were.
+"""Keeps the samples of slots that are not trained yet, so that a resumed run continues their episodes where they were.
 
 An episode is its samples: a world that is replayed with the same actions shows the same again (a law), and the samples
 are not drawn twice. Where a world answers differently after all, its prompts differ, and sampling goes on from there.

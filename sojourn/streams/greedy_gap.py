@@ -1,4 +1,4 @@
-"""How much less likely the reference policy's greedy token is under the present policy than its own."""
+"""Computes how much less likely the reference policy's greedy token is under the present policy than its own."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def _each(sums: Values, good: Any, sizes: Sequence[int]) -> Judged:
 
 
 def _pairs(sums: Values, good: Any, sizes: Sequence[int]) -> Judged:
-    """Over the pairs of a good and a bad trajectory of a group."""
+    """Computes the loss over the pairs of a good and a bad trajectory of a group."""
     slopes, errors, right = np.zeros(len(sums)), [], []
     for end, size in zip(np.cumsum(sizes), sizes, strict=True):
         places = np.arange(end - size, end)

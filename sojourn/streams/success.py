@@ -1,4 +1,4 @@
-"""Which tokens are of successful trajectories."""
+"""Marks the tokens of successful trajectories."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class TrainerPasses:
         self._states: list[list[TurnStates]] | None = None
 
     async def read(self, column: Callable[[Forward], FloatArray], *, reference: bool = False) -> PerTurn:
-        """What `column` takes from the pass, for every sampled token: of the present weights, or of those that the
+        """Returns what `column` takes from a pass for every sampled token, of the present weights or of those that the
         stage began with."""
         batch, places = self.flat
         if reference not in self._made:

@@ -1,4 +1,4 @@
-"""Whether the parts of a recipe fit together: what is missing or cannot work is refused before anything runs."""
+"""Checks whether the parts of a recipe fit together: what is missing or cannot work is refused before anything runs."""
 
 from __future__ import annotations
 

@@ -262,8 +262,8 @@ class Run:
             writing.result()
 
     def _checkpoint(self, number: int, step: int) -> None:
-        """At the end of a stage, when the next begins a new optimiser, weights are enough, and those before go; what
-        streams learnt is kept for the next, where there is one."""
+        """Writes a checkpoint. At the end of a stage it has the weights without the optimiser, and earlier ones of the
+        stage are deleted; the state of streams is left out after the last stage."""
         stages = self.recipe.stages
         ended = step == stages[number].steps
         done = sum(stage.steps for stage in stages[:number])

@@ -91,7 +91,7 @@ class EpisodeStore:
         with self._lock, self._write() as database:
             index.remove(database, stage, step)
         for path in self.tokens.iterdir():
-            match = re.fullmatch(rf"{re.escape(_quoted(stage))}-(\d+)-\d+\.npz", path.name)
+            match = re.fullmatch(rf"{re.escape(quote(stage, safe=''))}-(\d+)-\d+\.npz", path.name)
             if match and int(match[1]) >= step:
                 with writing(path):
                     path.unlink()
@@ -288,7 +288,7 @@ class EpisodeStore:
 
     def step_path(self, stage: str, step: int, part: int) -> Path:
         """Returns the path of the full records of one part of a step."""
-        return self.tokens / f"{_quoted(stage)}-{step:06d}-{part}.npz"
+        return self.tokens / f"{quote(stage, safe='')}-{step:06d}-{part}.npz"
 
     @contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
@@ -396,7 +396,3 @@ def require_storable(values: Sequence[Any]) -> None:
 
 def _position(row: EpisodeRow) -> tuple[str, int, int, int]:
     return row.stage, row.step, row.part, row.number
-
-
-def _quoted(stage: str) -> str:
-    return quote(stage, safe="")

@@ -116,7 +116,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Failed:
-    """Whether an infrastructure failure ended the episode."""
+    """Matches episodes by whether an infrastructure failure ended them."""
 
     value: bool
     negated: bool = False

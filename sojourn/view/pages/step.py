@@ -26,7 +26,7 @@ class GroupRow(NamedTuple):
 
     @property
     def all_rewards_equal(self) -> bool:
-        """Whether all rewards are equal, so that group-relative advantages are zero."""
+        """Returns whether all rewards are equal, so that group-relative advantages are zero."""
         return len(self.rewards) > 1 and len(set(self.rewards)) == 1
 
 

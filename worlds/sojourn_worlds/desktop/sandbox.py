@@ -29,7 +29,7 @@ LONGEST_ANSWER = 16 * 2**20  # bytes
 
 
 def check(kinds: tuple[str, ...]) -> None:
-    """Whether all that is needed is installed; one sentence with the remedy where it is not."""
+    """Raises one sentence with the remedy where something that is needed is not installed."""
     require_module("Xlib", "sojourn-worlds[desktop]", "desktop")
     for program, package in PROGRAMS.items():
         if program != "mousepad" or "edit" in kinds:
@@ -74,7 +74,7 @@ def command() -> list[str]:
 
 
 def python(script: str) -> list[str]:
-    """How a script of this folder is run in the sandbox: without the packages of the environment."""
+    """Returns the command that runs a script of this folder in the sandbox, without the packages of the environment."""
     return [str(Path(sys.executable).resolve()), "-s", "-S", "-B", str(HERE / script)]
 
 
@@ -110,7 +110,7 @@ class Sandbox:
             raise
 
     async def ask(self, do: str, *, picture: bool, **given: Any) -> Mapping[str, Any]:
-        """What the screen shows after that was done; after a failure or a cancelled request it can do no more."""
+        """Returns what the screen shows after a request; after a failed or cancelled one the sandbox can do no more."""
         process = self._process
         if process is None or self._broken or process.stdin is None or process.stdout is None:
             raise InfrastructureError("this desktop is closed: make a new one")

@@ -187,7 +187,7 @@ class Choices:
 
     @property
     def complete(self) -> bool:
-        """Whether the tokens so far are a choice, and not a prefix of a longer one."""
+        """Returns whether the tokens so far are a choice, and not a prefix of a longer one."""
         return self._ends and self._first == self._last
 
     def allowed(self) -> IntArray:

@@ -37,7 +37,7 @@ def _paint(element: Element) -> str:
 
 
 def _fits(element: Element, wanted: str) -> bool:
-    """Whether a shape is what a goal calls "small red letter", "large item", "blue 7" ..."""
+    """Returns whether a shape is what a goal calls "small red letter", "large item", "blue 7" ..."""
     *words, kind = wanted.split()
     letter = element.name.split()[0] if element.role == "text" else ""
     kinds = {

@@ -199,7 +199,7 @@ def _slide(page: Page, slider: Element, value: int, wanted: int, page_of: int = 
 
 
 def _on(page: Page, slider: Element, keys: Sequence[str]) -> bool:
-    """Whether nothing but keys was said since the slider was clicked."""
+    """Returns whether only keys were pressed since the slider was clicked."""
     for said in reversed(page.actions_taken):
         if said not in keys:
             return said == click(slider)

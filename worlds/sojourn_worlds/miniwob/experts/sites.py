@@ -122,7 +122,7 @@ def _since(page: Page, said: str) -> tuple[str, ...]:
 
 
 def _leaf(page: Page) -> int:
-    """Which page of results is shown, from the clicks since the last search."""
+    """Returns which page of results is shown, from the clicks since the last search."""
     shown = 1
     for said in _since(page, click(named(page, "Search", "button"))):
         words = said.removeprefix("click ")
