@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from functools import cache
 
@@ -95,6 +96,7 @@ def _installed() -> tuple[str, ...]:
 
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = {os.path.dirname(os.path.abspath(__file__)), *(sysconfig.get_path(kind) for kind in kinds)}
+    folders.update(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))  # of other installs
     return tuple(f"{folder}{os.sep}" for folder in folders)
 
 

@@ -207,3 +207,18 @@ def test_a_huge_number_where_a_word_is_expected_is_short():
     with pytest.raises(ConfigError) as refused:
         build("env", {"name": "bandit", "kind": int("f" * 5000, 16)})
     assert len(str(refused.value)) < 200
+
+
+def test_packages_of_another_site_packages_folder_are_not_the_users(tmp_path):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "library.py").write_text("import sys\ndef leave():\n    sys.exit(0)\n")
+    program = "import library; from sojourn import cli; cli.app = library.leave; cli.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{Path(__file__).parent.parent}"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
