@@ -7,7 +7,7 @@ below say what holds where one offers nothing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from sojourn.protocols import Env, EnvFamily, Output, Seat, Selected, StepContext, Trainer
 from sojourn.types import Batch, FloatArray, IntArray, Task
@@ -71,6 +71,11 @@ class HasCapacity(Protocol):
     def capacity(self) -> int: ...
 
 
+def capacity(world: object, default: int) -> int:
+    """Returns how many plays a world can hold at once; `default` where it does not say."""
+    return world.capacity if isinstance(world, HasCapacity) else default
+
+
 @runtime_checkable
 class HasSeats(Protocol):
     """A world for several: the names of those who play. The policy sits in each, and learns from each."""
@@ -109,7 +114,8 @@ class Unverified(Protocol):
     """A component whose source nobody has read. `unverified` says what could be read instead, for the menu of methods
     and for whoever trains with it."""
 
-    unverified: ClassVar[str]
+    @property
+    def unverified(self) -> str: ...
 
 
 @runtime_checkable
@@ -140,7 +146,8 @@ class ForkableSeat(Protocol):
 class ReadsCritic(Protocol):
     """A stream that says whether it reads the critic's values."""
 
-    critic: ClassVar[bool]
+    @property
+    def critic(self) -> bool: ...
 
 
 @runtime_checkable
@@ -165,7 +172,8 @@ class Ends(Protocol):
 class ReadsTaskData(Protocol):
     """A stream that reads keys of `Task.data`, which the first task of each world must have."""
 
-    task_data: ClassVar[frozenset[str]]
+    @property
+    def task_data(self) -> frozenset[str]: ...
 
 
 def reads_critic(stream: object) -> bool:
@@ -200,6 +208,15 @@ class HasMinGroupSize(Protocol):
 
     @property
     def min_group_size(self) -> int: ...
+
+
+@runtime_checkable
+class HasGroupRelative(Protocol):
+    """An estimator that says whether adding a constant to all rewards of a group leaves its credit unchanged, which
+    `sojourn check` then tests."""
+
+    @property
+    def group_relative(self) -> bool: ...
 
 
 def env_needs(estimator: object) -> frozenset[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from sojourn.types import (
     Batch,
@@ -81,7 +81,8 @@ class Renderer(Protocol):
     people and worlds; it raises `ActionError` when they cannot be read (an unfinished tool call).
     """
 
-    stops: tuple[int, ...]  # token ids that end the assistant's turn
+    @property
+    def stops(self) -> tuple[int, ...]: ...  # token ids that end the assistant's turn
 
     def open(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Prompt: ...
     def extend(self, last: Sample, messages: Sequence[Message]) -> Prompt | None: ...
@@ -206,8 +207,10 @@ class Stream(Protocol):
     `ReadsCritic`, `Learns`, `Ends`, `ReadsTaskData`.
     """
 
-    provides: ClassVar[str]
-    reference: ClassVar[bool]
+    @property
+    def provides(self) -> str: ...
+    @property
+    def reference(self) -> bool: ...
 
     async def __call__(self, context: StepContext) -> PerTurn: ...
 
@@ -310,7 +313,8 @@ class Trainer(Stateful, Protocol):
 class CurriculumConfig(Protocol):
     """The config of a curriculum, which is bound to the tasks of its split."""
 
-    split: str
+    @property
+    def split(self) -> str: ...
 
     def bind(self, tasks: Sequence[Task], seed: int) -> Curriculum: ...
 
@@ -329,8 +333,10 @@ class SourceConfig(Protocol):
     tasks of the curriculum so many steps take: the next stage begins after them.
     """
 
-    width: int  # groups of a step
-    live: ClassVar[bool]
+    @property
+    def width(self) -> int: ...  # groups of a step
+    @property
+    def live(self) -> bool: ...
 
     def tasks(self, steps: int) -> int: ...
     def bind(self, context: Any, stage: str, steps: int, first: int = 0) -> Source: ...

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,3 +102,21 @@ def test_what_does_not_fit_a_role_is_found() -> None:
         def __call__(self, group: Any) -> Any: ...
 
     assert faults(Late, protocols.Reward) == ["__call__ differs in being a coroutine"]
+
+
+def test_the_type_checker_accepts_every_component_in_its_role(tmp_path: Path) -> None:
+    lines = ["from sojourn import protocols"]
+    for number, (kind, name) in enumerate(COMPONENT_NAMES):
+        component = find(kind, name)
+        lines.append(f"from {component.__module__} import {component.__qualname__} as c{number}")
+        lines.append(f"r{number}: type[protocols.{ROLES[kind].__name__}] = c{number}")
+    lines += ["class Unfit:", "    needs = frozenset[str]()", "unfit: type[protocols.Estimator] = Unfit"]
+    (tmp_path / "roles.py").write_text("\n".join(lines) + "\n")
+    repository = Path(__file__).parents[1]
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [f"{repository}", f"{repository}/worlds"]}))
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    errors = [d for d in json.loads(done.stdout)["generalDiagnostics"] if d["severity"] == "error"]
+    assert [error["message"].splitlines()[0] for error in errors] == [
+        'Type "type[Unfit]" is not assignable to declared type "type[Estimator]"'
+    ]

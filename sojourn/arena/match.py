@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
-from sojourn.abilities import HasCapacity, HasLowestReward, HasSeats, HasWorlds
+from sojourn.abilities import HasCapacity, HasLowestReward, HasSeats, HasWorlds, capacity
 from sojourn.arena.lockstep import LockStep, LockStepSeat, Watcher
 from sojourn.arena.operators import Operator
 from sojourn.errors import ConfigError
@@ -53,7 +53,7 @@ class Match:
         """Raises ConfigError for a seat that is unknown or left empty, and for too many environments at once."""
         for task in tasks:
             self._seat(task)
-            room = getattr(world_of(self.family, task), "capacity", len(self.operators))
+            room = capacity(world_of(self.family, task), len(self.operators))
             if room < len(self.operators):
                 raise ConfigError(
                     f"{len(self.operators)} operators need as many environments at once, but this one allows {room}: "

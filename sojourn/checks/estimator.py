@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sojourn.abilities import provided
+from sojourn.abilities import HasGroupRelative, provided
 from sojourn.checks import synthetic
 from sojourn.checks.promise import BrokenError, DoubtfulError, NotOfferedError, Promise, judge_all, require_declared
 from sojourn.checks.report import Report
@@ -155,7 +155,7 @@ def _relative(case: Case) -> str:
     for constant in CONSTANTS:
         if difference := _difference(plain, case.credit(step.with_constant(constant))):
             detail = f"with {constant:+g} on every return, {difference}"
-            if getattr(case.estimator, "group_relative", False):
+            if isinstance(case.estimator, HasGroupRelative) and case.estimator.group_relative:
                 raise BrokenError(detail)
             raise NotOfferedError(f"not group-relative: {detail}")
     return f"{', '.join(f'{c:+g}' for c in CONSTANTS)} on every return"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -31,8 +31,8 @@ class AEM(Wrapped):
     sharpness: Annotated[float, Range(0)] = 1.0
     min_entropy_range: Annotated[float, Range(0)] = 0.1
 
-    extra_streams: ClassVar[frozenset[str]] = frozenset({"entropy"})
-    unverified: ClassVar[str] = "the paper's abstract and an account of its rule were read, not its text"
+    extra_streams = frozenset({"entropy"})
+    unverified = "the paper's abstract and an account of its rule were read, not its text"
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class AEPO(Wrapped):
     base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
     entropy_coef: Annotated[float, Range(0)] = 0.2
 
-    extra_streams: ClassVar[frozenset[str]] = frozenset({"entropy"})
+    extra_streams = frozenset({"entropy"})
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sojourn.types import Credit, Group, Score, Streams
 
@@ -20,7 +19,7 @@ class Constant:
     value: float = 1.0
     threshold: float | None = None
 
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs = frozenset[str]()
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class CoSearch(GroupEstimator):
     info_key: Annotated[str, SOME] = "answerable"
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    min_group_size: ClassVar[int] = 1
+    min_group_size = 1
 
     def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
         texts = [turn.message.text if turn.message else "" for t in group.trajectories for turn in t.turns]

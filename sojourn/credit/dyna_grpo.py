@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,8 @@ class DynaGRPO(GroupEstimator):
     info_key: Annotated[str, SOME] = "refined"
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    group_relative: ClassVar[bool] = True
-    unverified: ClassVar[str] = "an account of the paper that quotes both advantages was read, not its text"
+    group_relative = True
+    unverified = "an account of the paper that quotes both advantages was read, not its text"
 
     def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
         names, returns = np.array(seats(group), dtype=object), trajectory_returns(scores)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from sojourn.config.registry import Range
 from sojourn.credit.by_turn import concatenated, credit_turns, returns_to_go, seats_of_turns
@@ -26,7 +26,7 @@ class EAPO(GroupEstimator):
     discount: Annotated[float, Range(0, 1)] = 0.995
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    min_group_size: ClassVar[int] = 1
+    min_group_size = 1
 
     def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
         returns = concatenated(returns_to_go(score, self.discount) for score in scores)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class EMPG(Wrapped):
     sharpness_next: Annotated[float, Range(0)] = 1.0
     clarity_coef: float = 0.05
 
-    extra_streams: ClassVar[frozenset[str]] = frozenset({"entropy"})
+    extra_streams = frozenset({"entropy"})
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 
@@ -36,8 +36,8 @@ class Foresight(GroupEstimator):
     execution_coef: float = 1.0
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    env_needs: ClassVar[frozenset[str]] = frozenset({"state_key"})
-    unverified: ClassVar[str] = "the paper's abstract and reviews were read, not its reward nor its weights"
+    env_needs = frozenset({"state_key"})
+    unverified = "the paper's abstract and reviews were read, not its reward nor its weights"
 
     def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
         states = [turn.state for trajectory in group.trajectories for turn in trajectory.turns]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from sojourn.config.registry import Range
 from sojourn.credit.relative import (
@@ -34,7 +34,7 @@ class GRPO(GroupEstimator):
     scale_by_std: bool = True
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    group_relative: ClassVar[bool] = True
+    group_relative = True
 
     def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
         normalise = partial(standardised, epsilon=self.epsilon) if self.scale_by_std else centred

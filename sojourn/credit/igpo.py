@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,7 @@ class IGPO:
     malformed_penalty: Annotated[float, Range(0)] | None = None
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    needs: ClassVar[frozenset[str]] = frozenset({"information_gain"})
+    needs = frozenset({"information_gain"})
 
     @property
     def group_relative(self) -> bool:

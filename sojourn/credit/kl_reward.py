@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class KLReward(Wrapped):
     coef: float = 0.01
     kl_estimator: Literal["k1", "k2", "k3"] = "k1"
 
-    extra_streams: ClassVar[frozenset[str]] = frozenset({"ref_logprobs"})
+    extra_streams = frozenset({"ref_logprobs"})
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class MARS:
     baseline: Literal["step", "group"] = "step"
     discount: Annotated[float, Range(0, 1)] = 1.0
 
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs = frozenset[str]()
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -22,7 +21,7 @@ class OPO(GroupEstimator):
     division by a standard deviation.
     """
 
-    group_relative: ClassVar[bool] = True
+    group_relative = True
 
     def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
         lengths = np.array([sum(len(turn.sample.tokens) for turn in t.turns) for t in group.trajectories])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class OPRL(Wrapped):
     step_weight: float = 1.0
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    extra_streams: ClassVar[frozenset[str]] = frozenset({"implicit_reward"})
+    extra_streams = frozenset({"implicit_reward"})
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class RAE:
     decay: Annotated[float, Range(0, below=1)] = 0.95
     _average: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs = frozenset[str]()
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class Reinforce:
     discount: Annotated[float, Range(0, 1)] = 1.0
     baseline: Literal["step", "group", "none"] = "step"
 
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs = frozenset[str]()
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams

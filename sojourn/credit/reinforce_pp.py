@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class ReinforcePP:
     kl_coef: Annotated[float, Range(0)] = 0.0
     epsilon: Annotated[float, Range(above=0)] = 1e-8
 
-    group_relative: ClassVar[bool] = True
+    group_relative = True
 
     @property
     def min_group_size(self) -> int:

@@ -6,7 +6,6 @@ Axis letters: G trajectories of a group, N values of any kind.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,8 @@ Normalise = Callable[[Values], Values]  # gives comparable values (N,) their adv
 class GroupEstimator:
     """Base of estimators that compute the credit of each group independently of the other groups of the step."""
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    min_group_size: ClassVar[int] = 2  # episodes: a group of one gets zero credit
+    needs = frozenset[str]()
+    min_group_size = 2  # episodes: a group of one gets zero credit
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sojourn.credit.relative import (
     GroupEstimator,
@@ -26,7 +25,7 @@ class RLOO(GroupEstimator):
     group are exchangeable; where several seats are trained, each trajectory is compared with those of its own seat.
     """
 
-    group_relative: ClassVar[bool] = True
+    group_relative = True
 
     def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
         return credit_trajectories(group, per_label(seats(group), trajectory_returns(scores), _less_mean_of_others))

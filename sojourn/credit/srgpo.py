@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated
 from zlib import crc32
 
 import numpy as np
@@ -32,7 +32,7 @@ class SRGPO:
     step_weight: float = 0.5
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs = frozenset[str]()
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from sojourn.config.registry import Range
 from sojourn.credit.relative import (
@@ -36,8 +36,8 @@ class Stratified(GroupEstimator):
     blend: Annotated[float, Range(0, 1)] = 0.8
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    group_relative: ClassVar[bool] = True
-    unverified: ClassVar[str] = "the paper's abstract and accounts of it were read, not how it blends"
+    group_relative = True
+    unverified = "the paper's abstract and accounts of it were read, not how it blends"
 
     def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
         normalise = partial(standardised, epsilon=self.epsilon)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ class CriticEstimator:
     those that `extra_streams` names.
     """
 
-    provides: ClassVar[frozenset[str]] = frozenset({"targets"})
+    provides = frozenset({"targets"})
 
     @property
     def extra_streams(self) -> tuple[str, ...]:

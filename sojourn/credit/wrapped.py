@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -20,7 +19,7 @@ class Wrapped(HasBases):
     """Base of estimators that have another estimator as their `base`: what the base needs, provides and remembers is
     passed on, and `extra_streams` are needed besides."""
 
-    extra_streams: ClassVar[frozenset[str]] = frozenset()
+    extra_streams = frozenset[str]()
 
     @property
     def needs(self) -> frozenset[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 
@@ -29,9 +29,9 @@ class BCoder:
     likelihood: Annotated[float, Range(0)] = 0.5
     coef: Annotated[float, Range(0)] = 1.0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"critic", "top_logprob", "targets"})
-    zero_at_zero_advantage: ClassVar[bool] = False
-    valid_for: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
+    needs = frozenset({"critic", "top_logprob", "targets"})
+    zero_at_zero_advantage = False
+    valid_for = frozenset({"lag", "updates", "unsampled"})
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         gain = out.logprobs - out.columns["top_logprob"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 from zlib import crc32
 
 import numpy as np
@@ -36,9 +36,9 @@ class ClipCov:
     clip_high: Annotated[float, Range(0)] = 0.2
     coef: float = 1.0
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    zero_at_zero_advantage: ClassVar[bool] = True
-    chooses: ClassVar[bool] = True
+    needs = frozenset[str]()
+    zero_at_zero_advantage = True
+    chooses = True
 
     def __post_init__(self) -> None:
         if self.min_covariance > self.max_covariance:

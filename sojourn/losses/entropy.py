@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -17,9 +16,9 @@ class Entropy:
 
     coef: float = 0.01
 
-    needs: ClassVar[frozenset[str]] = frozenset({"entropy"})
-    zero_at_zero_advantage: ClassVar[bool] = False
-    valid_for: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
+    needs = frozenset({"entropy"})
+    zero_at_zero_advantage = False
+    valid_for = frozenset({"lag", "updates", "unsampled"})
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         return -self.coef * out.entropy, {}

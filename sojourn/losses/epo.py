@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -38,8 +38,8 @@ class EPO:
     steps: Annotated[int, Range(1)] = 150
     _past: list[list[float]] = field(default_factory=list, init=False, repr=False, compare=False)
 
-    needs: ClassVar[frozenset[str]] = frozenset({"entropy"})
-    zero_at_zero_advantage: ClassVar[bool] = False
+    needs = frozenset({"entropy"})
+    zero_at_zero_advantage = False
 
     def __post_init__(self) -> None:
         if self.min_ratio > self.max_ratio:

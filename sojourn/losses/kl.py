@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 
@@ -24,9 +24,9 @@ class KL:
     coef: float = 0.01
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
 
-    needs: ClassVar[frozenset[str]] = frozenset({"ref_logprobs"})
-    zero_at_zero_advantage: ClassVar[bool] = False
-    valid_for: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
+    needs = frozenset({"ref_logprobs"})
+    zero_at_zero_advantage = False
+    valid_for = frozenset({"lag", "updates", "unsampled"})
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         estimate = kl_estimate(out.logprobs - batch.streams["ref_logprobs"], self.kl_estimator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -32,9 +32,9 @@ class KLCov:
     kl_coef: Annotated[float, Range(0)] = 1.0
     coef: float = 1.0
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    zero_at_zero_advantage: ClassVar[bool] = False
-    chooses: ClassVar[bool] = True
+    needs = frozenset[str]()
+    zero_at_zero_advantage = False
+    chooses = True
 
     def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]:
         places, values = covariances(batch, logprobs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -30,9 +30,9 @@ class M2PO:
     max_second_moment: Annotated[float, Range(above=0)] = 0.04
     coef: float = 1.0
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    zero_at_zero_advantage: ClassVar[bool] = True
-    chooses: ClassVar[bool] = True
+    needs = frozenset[str]()
+    zero_at_zero_advantage = True
+    chooses = True
 
     def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]:
         places = np.flatnonzero(batch.weight)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -26,10 +26,10 @@ class PositiveNLL:
 
     coef: Annotated[float, Range(0)] = 0.1
 
-    unverified: ClassVar[str] = "accounts of the paper that give the formula were read, not its text"
-    needs: ClassVar[frozenset[str]] = frozenset({"success"})
-    zero_at_zero_advantage: ClassVar[bool] = False
-    valid_for: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
+    unverified = "accounts of the paper that give the formula were read, not its text"
+    needs = frozenset({"success"})
+    zero_at_zero_advantage = False
+    valid_for = frozenset({"lag", "updates", "unsampled"})
 
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
         """Returns the factor that turns the mean over all tokens into the mean over those of successes."""

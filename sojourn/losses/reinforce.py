@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -19,9 +18,9 @@ class Reinforce:
 
     coef: float = 1.0
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    zero_at_zero_advantage: ClassVar[bool] = True
-    valid_for: ClassVar[frozenset[str]] = frozenset()
+    needs = frozenset[str]()
+    zero_at_zero_advantage = True
+    valid_for = frozenset[str]()
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         return -self.coef * batch.advantages * out.logprobs, {"kl": sampler_kl(log_ratio(out, batch))}

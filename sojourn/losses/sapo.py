@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 
@@ -25,8 +25,8 @@ class SAPO:
     temperature_negative: Annotated[float, Range(above=0)] = 1.05
     coef: float = 1.0
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    zero_at_zero_advantage: ClassVar[bool] = True
+    needs = frozenset[str]()
+    zero_at_zero_advantage = True
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         log_r = log_ratio(out, batch)

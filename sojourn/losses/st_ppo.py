@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 
@@ -31,9 +31,9 @@ class STPPO:
     floor: Annotated[float, Range(above=0)] | None = 1.0
     coef: float = 1.0
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    zero_at_zero_advantage: ClassVar[bool] = True
-    unverified: ClassVar[str] = "the paper's abstract and notes on it were read, not its equations"
+    needs = frozenset[str]()
+    zero_at_zero_advantage = True
+    unverified = "the paper's abstract and notes on it were read, not its equations"
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         gap = log_ratio(out, batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -31,9 +31,9 @@ class Value:
     clip: Annotated[float, Range(above=0)] | None = None
     huber_delta: Annotated[float, Range(above=0)] | None = None
 
-    needs: ClassVar[frozenset[str]] = frozenset({"critic", "targets", "values"})
-    zero_at_zero_advantage: ClassVar[bool] = False
-    valid_for: ClassVar[frozenset[str]] = frozenset({"lag", "updates", "unsampled"})
+    needs = frozenset({"critic", "targets", "values"})
+    zero_at_zero_advantage = False
+    valid_for = frozenset({"lag", "updates", "unsampled"})
 
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
         """Returns the fraction of the targets' variance that the critic explained at the step's beginning.

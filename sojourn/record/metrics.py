@@ -123,12 +123,12 @@ class TensorBoard:
         if Path(self.folder).is_absolute() or ".." in Path(self.folder).parts:
             raise ValueError(f"folder = {self.folder!r}: expected a folder inside the run folder, such as 'events'")
 
-    def bind(self, run: Path, config: Mapping[str, Any]) -> Sink:
+    def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise MissingExtraError(f"sink 'tensorboard' needs tensorboard and torch ({error}): {TRACKING}") from error
-        return _TensorBoard(SummaryWriter(str(run / self.folder)))
+        return _TensorBoard(SummaryWriter(str(folder / self.folder)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ class Wandb:
     project: Annotated[str, SOME] = "sojourn"
     mode: Literal["auto", "online", "offline"] = "auto"
 
-    def bind(self, run: Path, config: Mapping[str, Any]) -> Sink:
+    def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink:
         try:
             import wandb
         except ImportError as error:
@@ -149,9 +149,9 @@ class Wandb:
         return _Wandb(
             wandb.init(
                 project=self.project,
-                name=run.name,
-                id=_stable_id(run),
-                dir=str(run),
+                name=folder.name,
+                id=_stable_id(folder),
+                dir=str(folder),
                 mode=mode,
                 config=dict(config),
                 resume="allow" if mode == "online" else None,
@@ -166,14 +166,14 @@ class Trackio:
     project: Annotated[str, SOME] = "sojourn"
     space: str = ""
 
-    def bind(self, run: Path, config: Mapping[str, Any]) -> Sink:
+    def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink:
         try:
             import trackio
         except ImportError as error:
             raise MissingExtraError(f"sink 'trackio' needs trackio, which is not installed: {TRACKING}") from error
         opened = trackio.init(
             project=self.project,
-            name=run.name,
+            name=folder.name,
             space_id=self.space or None,
             config=dict(config),
             resume="allow",
@@ -280,5 +280,5 @@ def _to_change(path: Path) -> BinaryIO:
     return os.fdopen(descriptor(path, os.O_RDWR), "rb+")
 
 
-def _stable_id(run: Path) -> str:
-    return hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:12]
+def _stable_id(folder: Path) -> str:
+    return hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]

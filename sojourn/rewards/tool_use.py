@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class ToolUse(HasBases):
     penalise_repeats: bool = True
     ignored_tools: tuple[Annotated[str, SOME], ...] = ()
 
-    unverified: ClassVar[str] = "the paper's abstract and accounts of its reward were read, not its text nor weights"
+    unverified = "the paper's abstract and accounts of its reward were read, not its text nor weights"
 
     async def __call__(self, group: Group) -> list[Score]:
         scores = await self.base(group)

@@ -36,7 +36,7 @@ class Verified(HasBases):
     info_key: Annotated[str, SOME] = "verified"
 
     bases: ClassVar[tuple[str, ...]] = ("base", "turns")
-    unverified: ClassVar[str] = "the paper's abstract and accounts of it were read, not how its verifiers score"
+    unverified = "the paper's abstract and accounts of it were read, not how its verifiers score"
 
     async def __call__(self, group: Group) -> list[Score]:
         scores = await self.base(group)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from sojourn.abilities import HasBlobs, HasCapacity, HasLowestReward
+from sojourn.abilities import HasBlobs, HasLowestReward, capacity
 from sojourn.config.registry import Range
 from sojourn.errors import ConfigError, InfrastructureError, WorldError
 from sojourn.event_loop import contained
@@ -130,9 +130,7 @@ class Runner:
     def _room(self, task: Task) -> asyncio.Semaphore:
         world = world_of(self.family, task)
         if id(world) not in self._rooms:
-            self._rooms[id(world)] = asyncio.Semaphore(
-                world.capacity if isinstance(world, HasCapacity) else self.config.concurrency
-            )
+            self._rooms[id(world)] = asyncio.Semaphore(capacity(world, self.config.concurrency))
         return self._rooms[id(world)]
 
     def _blame(self, task: Task) -> Blame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -56,8 +56,8 @@ class Curiosity(LearnedStream):
     lr: Annotated[float, Range(above=0)] = 1e-3
     seed: Annotated[int, Range(0)] = 0
 
-    provides: ClassVar[str] = "curiosity"
-    reference: ClassVar[bool] = False
+    provides = "curiosity"
+    reference = False
 
     def build(self, size: int) -> torch.nn.Module:
         return CuriosityModel(size, self.hidden_size, self.action_classes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sojourn.protocols import PerTurn, StepContext
 
@@ -17,8 +16,8 @@ class Entropy:
     `policy_logprobs` comes from the same forward pass.
     """
 
-    provides: ClassVar[str] = "entropy"
-    reference: ClassVar[bool] = False
+    provides = "entropy"
+    reference = False
 
     async def __call__(self, context: StepContext) -> PerTurn:
         return await context.read(lambda forward: forward.entropy)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -60,8 +60,8 @@ class Feedback(LearnedStream):
     _waiting: dict[str, None] = field(default_factory=dict, init=False, repr=False, compare=False)  # oldest first
     _known: dict[str, None] = field(default_factory=dict, init=False, repr=False, compare=False)  # asked about already
 
-    provides: ClassVar[str] = "feedback"
-    reference: ClassVar[bool] = False
+    provides = "feedback"
+    reference = False
 
     def __post_init__(self) -> None:
         if self.question:

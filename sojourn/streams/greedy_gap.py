@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sojourn.batch.flatten import scatter
 from sojourn.protocols import PerTurn, StepContext
@@ -17,8 +16,8 @@ class GreedyGap:
     It is 0 where both policies have the same greedy token, and negative elsewhere.
     """
 
-    provides: ClassVar[str] = "greedy_gap"
-    reference: ClassVar[bool] = True
+    provides = "greedy_gap"
+    reference = True
 
     async def __call__(self, context: StepContext) -> PerTurn:
         batch, places = context.flat

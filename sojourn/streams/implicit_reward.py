@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -29,8 +29,8 @@ def _gentle() -> Optim:
 class Gradient:
     """The loss whose gradient with respect to a token's log-probability is minus its advantage."""
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    zero_at_zero_advantage: ClassVar[bool] = True
+    needs = frozenset[str]()
+    zero_at_zero_advantage = True
 
     def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         return -batch.advantages * out.logprobs, {}
@@ -56,8 +56,8 @@ class ImplicitReward:
     optim: Optim = field(default_factory=_gentle)
     _held: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    provides: ClassVar[str] = "implicit_reward"
-    reference: ClassVar[bool] = False
+    provides = "implicit_reward"
+    reference = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.optim.schedule, Constant):

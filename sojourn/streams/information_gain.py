@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
@@ -44,8 +44,8 @@ class InformationGain:
     answer_suffix: str = "\n</answer>"
     belief: Literal["prob", "logprob"] = "prob"
 
-    provides: ClassVar[str] = "information_gain"
-    reference: ClassVar[bool] = False
+    provides = "information_gain"
+    reference = False
 
     @property
     def task_data(self) -> frozenset[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -36,9 +36,9 @@ class Milestones(LearnedStream):
     epochs: Annotated[int, Range(1)] = 4
     seed: Annotated[int, Range(0)] = 0
 
-    provides: ClassVar[str] = "milestones"
-    unverified: ClassVar[str] = "the paper's abstract and accounts of it were read, not its equations nor coefficients"
-    reference: ClassVar[bool] = False
+    provides = "milestones"
+    unverified = "the paper's abstract and accounts of it were read, not its equations nor coefficients"
+    reference = False
 
     def build(self, size: int) -> torch.nn.Module:
         return layers(size, self.hidden_size, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sojourn.protocols import PerTurn, StepContext
 
@@ -13,9 +12,9 @@ class NextValues:
     """Value of the state after each sampled token, under the critic's weights at the beginning of the step: within a
     turn it is the next token's value, and at the last token that of the finished action, before the world answers."""
 
-    provides: ClassVar[str] = "next_values"
-    reference: ClassVar[bool] = False
-    critic: ClassVar[bool] = True
+    provides = "next_values"
+    reference = False
+    critic = True
 
     async def __call__(self, context: StepContext) -> PerTurn:
         return await context.read(lambda forward: forward.next_values)

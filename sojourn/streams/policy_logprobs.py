@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sojourn.protocols import PerTurn, StepContext
 
@@ -16,8 +15,8 @@ class PolicyLogprobs:
     policy of decoupled PPO (Hilton et al. 2022, arXiv:2110.00641, section 3).
     """
 
-    provides: ClassVar[str] = "policy_logprobs"
-    reference: ClassVar[bool] = False
+    provides = "policy_logprobs"
+    reference = False
 
     async def __call__(self, context: StepContext) -> PerTurn:
         return await context.read(lambda forward: forward.logprobs)

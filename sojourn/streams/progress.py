@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 
@@ -31,8 +31,8 @@ class Progress(LearnedStream):
     epochs: Annotated[int, Range(1)] = 4
     seed: Annotated[int, Range(0)] = 0
 
-    provides: ClassVar[str] = "progress"
-    reference: ClassVar[bool] = False
+    provides = "progress"
+    reference = False
 
     def build(self, size: int) -> torch.nn.Module:
         return layers(size, self.hidden_size, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sojourn.protocols import PerTurn, StepContext
 
@@ -12,8 +11,8 @@ from sojourn.protocols import PerTurn, StepContext
 class RefLogprobs:
     """Log-probability of every sampled token under the reference policy: the weights at the beginning of the stage."""
 
-    provides: ClassVar[str] = "ref_logprobs"
-    reference: ClassVar[bool] = True
+    provides = "ref_logprobs"
+    reference = True
 
     async def __call__(self, context: StepContext) -> PerTurn:
         return await context.read(lambda forward: forward.logprobs, reference=True)

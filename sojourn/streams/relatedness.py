@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from operator import add
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -39,8 +39,8 @@ class Relatedness(LearnedStream):
     seed: Annotated[int, Range(0)] = 0
     _held: dict[str, int] = field(default_factory=lambda: {"steps": 0}, init=False, repr=False, compare=False)
 
-    provides: ClassVar[str] = "relatedness"
-    reference: ClassVar[bool] = False
+    provides = "relatedness"
+    reference = False
 
     def build(self, size: int) -> torch.nn.Module:
         return layers(size, self.hidden_size, self.hidden_size, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -17,8 +16,8 @@ class Success:
     Where the world does not say whether a trajectory succeeded, a reward above 0 counts as success.
     """
 
-    provides: ClassVar[str] = "success"
-    reference: ClassVar[bool] = False
+    provides = "success"
+    reference = False
 
     async def __call__(self, context: StepContext) -> PerTurn:
         return [

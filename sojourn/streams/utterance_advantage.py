@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -74,8 +74,8 @@ class UtteranceAdvantage(LearnedStream):
     seed: Annotated[int, Range(0)] = 0
     _held: dict[str, Any] = field(default_factory=lambda: {"steps": 0}, init=False, repr=False, compare=False)
 
-    provides: ClassVar[str] = "utterance_advantage"
-    reference: ClassVar[bool] = False
+    provides = "utterance_advantage"
+    reference = False
 
     def build(self, size: int) -> torch.nn.Module:
         return Critics(size, self.hidden_size)

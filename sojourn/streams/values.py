@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sojourn.protocols import PerTurn, StepContext
 
@@ -13,9 +12,9 @@ class Values:
     """Value of the state before each sampled token, the return that the critic expects from there on, under the
     critic's weights at the beginning of the step."""
 
-    provides: ClassVar[str] = "values"
-    reference: ClassVar[bool] = False
-    critic: ClassVar[bool] = True
+    provides = "values"
+    reference = False
+    critic = True
 
     async def __call__(self, context: StepContext) -> PerTurn:
         return await context.read(lambda forward: forward.values)

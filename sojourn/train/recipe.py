@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 from sojourn.agents.plain import Plain
 from sojourn.batch.weigh import Aggregate
@@ -12,6 +12,20 @@ from sojourn.credit.grpo import GRPO
 from sojourn.curricula.cycle import Cycle
 from sojourn.models.spec import Critic, Model, Sampling
 from sojourn.optim import Optim
+from sojourn.protocols import (
+    Agent,
+    Backend,
+    CurriculumConfig,
+    EnvFamily,
+    Estimator,
+    Filter,
+    Loss,
+    RendererConfig,
+    Reward,
+    SinkConfig,
+    SourceConfig,
+    Stream,
+)
 from sojourn.render.auto import Auto
 from sojourn.rewards.native import Native
 from sojourn.rollout.runner import Rollout
@@ -59,8 +73,8 @@ class Record:
     keep: Annotated[int, Range(1)] = 2
     drift_groups: Annotated[int, Range(0)] = 0
     tags: tuple[Annotated[str, SOME], ...] = ()
-    streams: Annotated[tuple[Any, ...], Kind("stream")] = ()
-    sinks: Annotated[tuple[Any, ...], Kind("sink")] = ()
+    streams: Annotated[tuple[Stream, ...], Kind("stream")] = ()
+    sinks: Annotated[tuple[SinkConfig, ...], Kind("sink")] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +83,11 @@ class Stage:
 
     name: Annotated[str, STAGE] = "train"
     steps: Annotated[int, Range(0)] = 10
-    groups: Annotated[Any, Kind("groups")] = field(default_factory=Slots)
-    filters: Annotated[tuple[Any, ...], Kind("filter")] = ()
-    estimator: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
-    losses: Annotated[tuple[Any, ...], Kind("loss")] = ()
-    streams: Annotated[tuple[Any, ...], Kind("stream")] = ()
+    groups: Annotated[SourceConfig, Kind("groups")] = field(default_factory=Slots)
+    filters: Annotated[tuple[Filter, ...], Kind("filter")] = ()
+    estimator: Annotated[Estimator, Kind("estimator")] = field(default_factory=GRPO)
+    losses: Annotated[tuple[Loss, ...], Kind("loss")] = ()
+    streams: Annotated[tuple[Stream, ...], Kind("stream")] = ()
     aggregate: Aggregate = field(default_factory=Aggregate)
     minibatches: Annotated[int, Range(1, 1024)] = 1
     optim: Optim = field(default_factory=Optim)
@@ -88,27 +102,27 @@ class Recipe:
     """Configures a run: everything that a config can set."""
 
     name: Annotated[str, NAME]
-    env: Annotated[Any, Kind("env")]
+    env: Annotated[EnvFamily, Kind("env")]
     stages: tuple[Stage, ...]
     seed: Annotated[int, Range(0, below=2**63)] = 0
     model: Model = field(default_factory=Model)
     critic: Critic | None = None
-    backend: Annotated[Any, Kind("backend")] = field(default_factory=lambda: _default_backend())
-    renderer: Annotated[Any, Kind("renderer")] = field(default_factory=Auto)
-    agent: Annotated[Any, Kind("agent")] = field(default_factory=Plain)
+    backend: Annotated[Backend, Kind("backend")] = field(default_factory=lambda: _default_backend())
+    renderer: Annotated[RendererConfig, Kind("renderer")] = field(default_factory=Auto)
+    agent: Annotated[Agent, Kind("agent")] = field(default_factory=Plain)
     sampling: Sampling = field(default_factory=Sampling)
     rollout: Rollout = field(default_factory=Rollout)
-    reward: Annotated[Any, Kind("reward")] = field(default_factory=Native)
-    curriculum: Annotated[Any, Kind("curriculum")] = field(default_factory=Cycle)
+    reward: Annotated[Reward, Kind("reward")] = field(default_factory=Native)
+    curriculum: Annotated[CurriculumConfig, Kind("curriculum")] = field(default_factory=Cycle)
     evaluation: Evaluation = field(default_factory=Evaluation)
     record: Record = field(default_factory=Record)
     unverified: str = ""  # of a preset whose paper nobody has read: the text that was read instead
 
 
-def _default_backend() -> Any:
+def _default_backend() -> Backend:
     return build("backend", {"name": "torch"}).value
 
 
-def recorded_streams(record: Record, stage: Stage) -> list[Any]:
+def recorded_streams(record: Record, stage: Stage) -> list[Stream]:
     """Returns the streams that are recorded, but not needed to train."""
     return [stream for stream in record.streams if stream.provides not in {own.provides for own in stage.streams}]

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from sojourn.abilities import Checks, Ends, Measured, env_needs, task_data
+from sojourn.abilities import Checks, Ends, Measured, env_needs, group_size, task_data
 from sojourn.batch.flatten import flatten
 from sojourn.batch.weigh import weigh
 from sojourn.display import Display
@@ -92,7 +92,7 @@ class Run:
             await trainer.publish()
         self._forget(number, stage, start)
         live = stage.groups.live
-        expected = stage.groups.width * stage.groups.size if live else 0
+        expected = stage.groups.width * (group_size(stage.groups) or 0) if live else 0
         self.display.stage(stage.name, stage.steps, start=start, episodes=expected)
         run = StageLoop(
             stage.steps,

@@ -14,8 +14,8 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class Mean:
-    needs: ClassVar[frozenset] = frozenset()
-    zero_at_zero_advantage: ClassVar[bool] = True
+    needs = frozenset[str]()
+    zero_at_zero_advantage = True
 
     def __call__(self, out, batch):
         return -(batch.advantages * out.logprobs).mean(), {}

@@ -1,7 +1,6 @@
 """Every estimator of ours keeps its promises; every broken one here breaks one, and that one is reported."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -38,7 +37,7 @@ def test_group_relative_is_a_property():
 class Sound:
     """Return minus the group's mean, by hand; the broken ones change one thing."""
 
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs = frozenset[str]()
 
     def __call__(self, groups, scores, streams):
         return [
@@ -244,7 +243,7 @@ def test_what_cannot_be_compared_is_not_judged():
 
 def test_an_unfrozen_one_is_a_warning():
     class Plain:
-        needs = frozenset()
+        needs = frozenset[str]()
 
         def __call__(self, groups, scores, streams):
             return Sound()(groups, scores, streams)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -54,7 +53,7 @@ optim = { lr = 3e-4 }
 class Shuffled:
     """The advantages of GRPO, each given to some other episode of the step."""
 
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs = frozenset[str]()
 
     def __call__(self, groups, scores, streams) -> list[list[Credit]]:
         honest = GRPO(scale_by_std=False)(groups, scores, streams)

@@ -79,7 +79,7 @@ class ALFWorld:
     test: Count = 1_000
     _players: Players = field(default_factory=lambda: Players(), init=False, repr=False, compare=False)
 
-    lowest_reward: ClassVar[float] = 0.0
+    lowest_reward = 0.0
     about: ClassVar[About] = About(
         source="ALFWorld (Shridhar et al. 2021, arXiv:2010.03768), games made here, or the official ones",
         licence="MIT AND GPL-2.0-or-later AND GPL-3.0-or-later",

@@ -61,7 +61,7 @@ class TextWorld:
     train: Count = 100_000
     test: Count = 1_000
 
-    lowest_reward: ClassVar[float] = 0.0
+    lowest_reward = 0.0
     about: ClassVar[About] = About(
         source="TextWorld (Côté et al. 2018, arXiv:1806.11532), games generated and compiled here",
         licence="MIT AND GPL-2.0-or-later",

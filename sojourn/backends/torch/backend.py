@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from sojourn.config.registry import Range
 from sojourn.errors import ModelError
@@ -39,7 +39,7 @@ class Torch:
     kernel: bool = True
     compile: bool = False
 
-    pass_columns: ClassVar[frozenset[str]] = frozenset({"top_token", "top_logprob"})
+    pass_columns = frozenset({"top_token", "top_logprob"})
 
     def check(self, model: Model, critic: Critic | None = None) -> None:
         """Raises where a model cannot be found or the device is missing, without loading anything (for --dry)."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from sojourn.abilities import capacity
 from sojourn.checks.attack.canary import Canary
 from sojourn.checks.attack.watch import Watch
 from sojourn.checks.env.play import Play, ask_expert, choose
@@ -89,7 +90,7 @@ class Case:
     @property
     def room(self) -> int:
         """Returns how many plays the world holds at once, where it says so."""
-        return min(getattr(world_of(self.family, honest.task), "capacity", 2) for honest in self.honest)
+        return min(capacity(world_of(self.family, honest.task), 2) for honest in self.honest)
 
     def about(self, honest: HonestPlay) -> Any:
         """Returns the `About` of a task's world; None where it has none."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from sojourn.abilities import capacity
 from sojourn.checks.env.resources import Held, leak
 from sojourn.checks.promise import BrokenError
 from sojourn.errors import ActionError
@@ -124,7 +125,7 @@ class Case:
     @property
     def room(self) -> int:
         """Returns how many plays the family can hold at once; 2 where it does not say."""
-        return min(getattr(world_of(self.family, task), "capacity", 2) for task in self.tasks)
+        return min(capacity(world_of(self.family, task), 2) for task in self.tasks)
 
     def task_of(self, play: int) -> Task:
         return self.tasks[max(play - 1, 0)]

@@ -66,7 +66,7 @@ class Desktop:
     has. `displays` bounds the concurrent episodes: each has a screen of its own, of about 150 MB.
     """
 
-    lowest_reward: ClassVar[float] = 0.0
+    lowest_reward = 0.0
     about: ClassVar[About] = About(
         source="ours, after OSWorld (Xie et al. 2024, arXiv:2404.07972); with Mousepad, Openbox and Xvfb",
         licence="Apache-2.0; the programs it runs are GPL-2.0-or-later and MIT, python-xlib is LGPL-2.1-or-later",

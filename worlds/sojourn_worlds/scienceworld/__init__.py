@@ -95,7 +95,7 @@ class ScienceWorld:
     capacity: Annotated[int, Range(1, 64)] = 2
     _machine: list[Pool] = field(default_factory=list, init=False, repr=False, compare=False)
 
-    lowest_reward: ClassVar[float] = 0.0
+    lowest_reward = 0.0
     about: ClassVar[About] = About(
         source="ScienceWorld (Wang et al. 2022, arXiv:2203.07540)",
         licence="Apache-2.0",

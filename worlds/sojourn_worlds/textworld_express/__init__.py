@@ -48,7 +48,7 @@ class TextWorldExpress:
     choices: bool = False
     _machine: list[Shared] = field(default_factory=list, init=False, repr=False, compare=False)
 
-    lowest_reward: ClassVar[float] = 0.0
+    lowest_reward = 0.0
     about: ClassVar[About] = About(
         source="TextWorldExpress (Jansen & Côté 2023, arXiv:2208.01174)",
         licence="Apache-2.0",
