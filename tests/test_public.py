@@ -105,7 +105,7 @@ def test_what_is_frozen_covers_every_kind_of_thing():
         "types.Stop.END = 'end'",
         "types.Trajectory.prompt(self, turn: int) -> IntArray",
         "types.Group.trajectories -> tuple[Trajectory, ...] (property)",
-        "protocols.Renderer.stops: tuple[int, ...]",
+        "protocols.Renderer.stops -> tuple[int, ...] (property)",
         "protocols.Env.async step(self, agent: str, action: Message) -> Step",
         "loss ppo",
         "groups slots.max_lag: Annotated[int, Range(0)] = 0",
