@@ -249,3 +249,14 @@ def test_drift_starts_at_zero_and_minibatches_share_a_schedule(tmp_path):
     assert rl[-1]["drift"] > 1e-5
     assert all(values["lr"] > 0 for values in rl)
     assert all(values["trained_tokens"] >= values["computed_tokens"] > 0 for values in rl)
+
+
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_a_step_with_nothing_to_train_goes_on_in_the_schedule(tmp_path, minibatches):
+    """However many minibatches there are: each update of a stage has its place in the schedule, also an empty one."""
+    overrides = ["stages.rl.groups.zero_signal='drop'", "stages.rl.optim.schedule={name='linear'}", "stages.rl.steps=2"]
+    path = run(recipe(tmp_path, *overrides, f"stages.rl.minibatches={minibatches}"), tmp_path / "a")
+    rl = [line.values for line in metrics.read(path / "metrics.jsonl") if line.stage == "rl"]
+    assert [values["trained_tokens"] for values in rl] == [0, 0]
+    of_updates = np.linspace(1e-3, 0, 2 * minibatches, endpoint=False).reshape(2, minibatches)
+    assert [values["lr"] for values in rl] == pytest.approx(of_updates.mean(1).tolist())

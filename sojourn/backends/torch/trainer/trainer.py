@@ -101,8 +101,9 @@ class TorchTrainer:
         return await self._run(lambda: self._accumulate(batch, losses))
 
     async def optim_step(self) -> Mapping[str, float]:
-        """Takes one AdamW step on the gradient so far, clipped, the critic's by itself; without any gradient nothing
-        changes. Raises `ModelError`, with the weights as they were, where the gradient is not finite."""
+        """Takes one AdamW step on the gradient so far, clipped, the critic's by itself; without any gradient no weight
+        changes, but the update counts in the schedule. Raises `ModelError`, with the weights as they were, where the
+        gradient is not finite."""
         return await self._run(self._update)
 
     async def publish(self) -> int:
