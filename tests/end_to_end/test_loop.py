@@ -20,6 +20,7 @@ from sojourn.errors import ConfigError, RecordError
 from sojourn.record import checkpoint, metrics
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
+from sojourn.record.run_status import read_status
 from sojourn.sources.slots import Slots
 from sojourn.train.assemble import assemble
 from sojourn.train.resolve import Resolved, resolve
@@ -260,3 +261,23 @@ def test_a_step_with_nothing_to_train_goes_on_in_the_schedule(tmp_path, minibatc
     assert [values["trained_tokens"] for values in rl] == [0, 0]
     of_updates = np.linspace(1e-3, 0, 2 * minibatches, endpoint=False).reshape(2, minibatches)
     assert [values["lr"] for values in rl] == pytest.approx(of_updates.mean(1).tolist())
+
+
+def test_the_metrics_of_two_seats_count_episodes_and_compare_within_seats(tmp_path):
+    overrides = ["env={name='matrix', opponent='self', rounds=2, choices=true}", "agent={name='plain', choices=true}"]
+    resolved = recipe(tmp_path, *overrides, "stages.warmup.groups={name='slots', width=1, size=2}")
+    path = run(resolved, tmp_path / "a")
+    line = [line for line in metrics.read(path / "metrics.jsonl") if line.stage == "rl"][-1]
+    with EpisodeStore(path) as store:
+        records = list(store.records("rl", [line.step]))
+    alike = []
+    for record in records:
+        assert {len(episode.trajectories) for episode in record.group.episodes} == {2}
+        of_seats = {(t.agent, score.total) for t, score in zip(record.group.trajectories, record.scores, strict=True)}
+        alike.append(len(of_seats) == 2)
+    assert line.values["episodes"] == 2 * 3
+    assert line.values["episodes_per_s"] == pytest.approx(2 * 3 / line.values["seconds_step"])
+    assert line.values["zero_signal"] == pytest.approx(np.mean(alike))
+    success = read_status(path).success
+    assert success is not None
+    assert success.n == 2 * 3
