@@ -260,7 +260,7 @@ class Loss(Protocol):
     """A per-token loss, never a mean, and per-token metrics (averaged by the trainer under the same weights).
 
     `zero_at_zero_advantage` says that the loss and its gradient are 0 where the advantage is 0, so that such sequences
-    may be skipped. Optional: `HasColumns`, `Chooses`, `HasValidFor`, `DividesGradient`.
+    may be skipped, in metrics too. Optional: `HasColumns`, `Chooses`, `HasValidFor`, `DividesGradient`.
     """
 
     @property

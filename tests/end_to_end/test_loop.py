@@ -148,9 +148,10 @@ def test_what_a_filter_leaves_out_is_recorded_and_counted_but_not_trained(tmp_pa
     turns = {n: [t for g in groups if len(g.episodes) == n for tr in g.trajectories for t in tr.turns] for n in (2, 3)}
     kept, left = (sum(len(t.context) + len(t.sample.tokens) for t in turns[n]) for n in (3, 2))
     assert left > 0
-    assert sum(values["trained_tokens"] for values in steps) == kept
-    sampled = sum(len(t.sample.tokens) for some in turns.values() for t in some)
-    assert sum(values["sampled_tokens"] for values in steps) == sampled
+    assert sum(values["sequence_tokens"] for values in steps) == kept
+    sampled = {n: sum(len(t.sample.tokens) for t in some) for n, some in turns.items()}
+    assert sum(values["trained_tokens"] for values in steps) == sampled[3]
+    assert sum(values["sampled_tokens"] for values in steps) == sum(sampled.values())
 
 
 def test_a_step_that_cannot_be_recorded_stops_the_run_which_then_goes_on(tmp_path):
@@ -249,7 +250,7 @@ def test_drift_starts_at_zero_and_minibatches_share_a_schedule(tmp_path):
     assert rl[0]["drift"] == pytest.approx(0.0, abs=1e-6)
     assert rl[-1]["drift"] > 1e-5
     assert all(values["lr"] > 0 for values in rl)
-    assert all(values["trained_tokens"] >= values["computed_tokens"] > 0 for values in rl)
+    assert all(values["sequence_tokens"] >= values["computed_tokens"] > values["trained_tokens"] > 0 for values in rl)
 
 
 @pytest.mark.parametrize("minibatches", [1, 2])
