@@ -366,7 +366,7 @@ class Opened(NamedTuple):
 
 
 class Backend(Protocol):
-    """The config of what computes. Optional: `Identifies`, `HasMaxContext`, `HasPassColumns`.
+    """The config of what computes. Optional: `Identifies`, `HasMaxContext`, `HasPassColumns`, `HasSlowdowns`.
 
     `check` raises `ModelError` where a model cannot be found or the device is not there, without loading anything.
     """
