@@ -138,7 +138,7 @@ def rates(lines: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
             "seconds": line["at"] - before["at"],
             "processor_seconds": line["cpu"] - before["cpu"],
             "rollout_seconds": line["seconds_sample"],
-            "tokens": line.get("tokens", line.get("trained_tokens", 0.0)) / line["episodes"],
+            "tokens": line.get("tokens", line.get("sequence_tokens", 0.0)) / line["episodes"],
             "sampled_tokens": line["sampled_tokens"] / line["episodes"],
             "episodes": line["episodes"],
         }

@@ -366,6 +366,14 @@ class HasMaxContext(Protocol):
 
 
 @runtime_checkable
+class HasSlowdowns(Protocol):
+    """A backend that knows what this machine makes it compute more slowly than it could, in whole sentences; none where
+    nothing does. Commands print them before they open a model."""
+
+    def slowdowns(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
 class HasPassColumns(Protocol):
     """A backend that names what its trainer's passes can give for each token beside log-probabilities and entropy."""
 

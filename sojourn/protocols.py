@@ -263,7 +263,7 @@ class Loss(Protocol):
     """A per-token loss, never a mean, and per-token metrics (averaged by the trainer under the same weights).
 
     `zero_at_zero_advantage` says that the loss and its gradient are 0 where the advantage is 0, so that such sequences
-    may be skipped. Optional: `HasColumns`, `Chooses`, `HasValidFor`, `DividesGradient`.
+    may be skipped, in metrics too. Optional: `HasColumns`, `Chooses`, `HasValidFor`, `DividesGradient`.
     """
 
     @property
@@ -372,7 +372,7 @@ class Opened(NamedTuple):
 
 
 class Backend(Protocol):
-    """The config of what computes. Optional: `Identifies`, `HasMaxContext`, `HasPassColumns`.
+    """The config of what computes. Optional: `Identifies`, `HasMaxContext`, `HasPassColumns`, `HasSlowdowns`.
 
     `check` raises `ModelError` where a model cannot be found or the device is not there, without loading anything.
     """

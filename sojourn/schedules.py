@@ -1,5 +1,9 @@
-"""Learning-rate schedules. Each returns the factor on `lr` at an update of a stage, after a linear warm-up; `step`,
-`steps` and `warmup` count updates."""
+"""Learning-rate schedules. Each returns the factor on `lr` at an update of a stage, after a linear warm-up.
+
+`step`, `steps` and `warmup` count updates: every step of a stage makes as many as it has minibatches, also where it has
+nothing to train. As with the schedules of torch and transformers, the first update has number 0 and the last has number
+`steps` - 1, so that `final` would be reached one update after the last.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,8 @@ class Constant:
 
 @dataclass(frozen=True, kw_only=True)
 class Linear:
-    """Falls from `lr` to `lr * final` in a straight line over the stage."""
+    """Falls from `lr` towards `lr * final` in a straight line, which it would reach one update after the stage's
+    last."""
 
     warmup: Annotated[int, Range(0)] = 0
     final: Annotated[float, Range(0, 1)] = 0.0
@@ -33,7 +38,8 @@ class Linear:
 
 @dataclass(frozen=True, kw_only=True)
 class Cosine:
-    """Falls from `lr` to `lr * final` along half a cosine over the stage."""
+    """Falls from `lr` towards `lr * final` along half a cosine, which it would reach one update after the stage's
+    last."""
 
     warmup: Annotated[int, Range(0)] = 0
     final: Annotated[float, Range(0, 1)] = 0.0

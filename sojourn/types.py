@@ -372,19 +372,19 @@ class Batch:
             allowed={where[i]: ids for i, ids in self.allowed.items() if i in where},
         )
 
-    def minibatches(self, count: int) -> Iterator[Batch]:
-        """Divides the batch into `count` minibatches of about as many trajectories, each with the batch's total
-        weight."""
+    def minibatches(self, count: int, *, constant: bool = False) -> Iterator[Batch]:
+        """Divides the batch into `count` minibatches of about as many trajectories, or of none, each with the batch's
+        total weight. Where weights are `constant`, each is scaled by its number of trajectories alone, not by lengths.
+        """
         if count == 1:
             yield self
             return
         owner = self.trajectory[self.starts[:-1]]  # (S,)
-        whole = float(self.weight.sum())
-        for part in np.array_split(np.unique(owner), count):
+        whole, every = float(self.weight.sum()), np.unique(owner)
+        for part in np.array_split(every, count):
             batch = self.take(np.flatnonzero(np.isin(owner, part)))
-            total = float(batch.weight.sum())
-            if total > 0:
-                yield batch.scaled(whole / total)
+            total = whole * len(part) / max(len(every), 1) if constant else float(batch.weight.sum())
+            yield batch.scaled(whole / total) if total > 0 else batch
 
     def scaled(self, factor: float) -> Batch:
         return replace(self, weight=(self.weight * factor).astype(np.float32))

@@ -74,6 +74,14 @@ def test_dry_shows_every_value_and_its_origin(folder):
     assert any("seed = 0" in line and "default" in line for line in lines)
 
 
+def test_a_missing_compiler_is_told_once(folder, monkeypatch):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    for words in (["--dry"], ["steps=1", "evaluation.tasks=1", "model.name=tiny:layers=1,hidden=64"]):
+        done = sojourn(folder, "train", "r.toml", "backend.device=cpu", *words)
+        assert done.stderr.count("note: the kernels of backend 'torch' are not used") == 1, done.stderr
+        assert "there is no C compiler 'no-such-compiler': install gcc or clang" in done.stderr
+
+
 @pytest.mark.parametrize(("words", "told"), [([], "needs the run folders"), (["runs"], "there is no folder")])
 def test_a_curve_that_cannot_be_drawn_is_one_sentence(folder, words, told):
     done = sojourn(folder, "runs", *words, "--curve", "nowhere/curve.png")

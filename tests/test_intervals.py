@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -167,6 +168,17 @@ def test_summary_counts():
     assert overall.pass_at[4].n == 5
     assert overall.pass_at[4].mean == pytest.approx(3 / 5)
     assert overall.success.low < overall.success.mean < overall.success.high
+
+
+def test_an_episode_of_two_seats_is_one_episode():
+    groups, _ = panel()
+    groups = [
+        replace(g, episodes=tuple(replace(e, trajectories=e.trajectories * 2) for e in g.episodes)) for g in groups
+    ]
+    found = summarise(groups, [[Score(np.zeros(3, np.float32)) for _ in group.trajectories] for group in groups])
+    assert (found.overall.episodes, found.errors) == (23, 1)
+    assert found.envs["maze"].episodes == 11
+    assert found.overall.success.mean == summarise(*panel()).overall.success.mean
 
 
 def test_summaries_survive_json():

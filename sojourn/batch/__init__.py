@@ -28,8 +28,9 @@ def to_batch(
     """
     batch, places = flatten(groups)
     advantages = gather([[c.tokens for c in of_group] for of_group in credit], places, len(batch))
-    targets = [[c.targets for c in of_group if c.targets is not None] for of_group in credit]
-    if any(targets) or not len(batch):  # an empty batch has the column, too
+    if not len(batch) or any(c.targets is not None for of_group in credit for c in of_group):  # empty: the column, too
+        missing = float("nan")  # the target of every token of a trajectory that has none
+        targets = [[c.targets or tuple(a * missing for a in c.tokens) for c in of_group] for of_group in credit]
         streams = {**streams, "targets": targets}
     weights = weigh(groups, aggregate)
     batch = replace(

@@ -12,7 +12,7 @@ from sojourn import threads
 from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sojourn.protocols import EnvFamily
+    from sojourn.protocols import Backend, EnvFamily
     from sojourn.train.recipe import Recipe
     from sojourn.train.resolve import Resolved
 
@@ -82,6 +82,14 @@ def print_risks(family: EnvFamily) -> None:
     found = [risk for world in worlds_of(family) if isinstance(world, HasRisks) for risk in world.risks()]
     for risk in dict.fromkeys(found):
         print(f"note: {risk}", file=sys.stderr)
+
+
+def print_slowdowns(backend: Backend) -> None:
+    """Prints a line for each thing that a backend computes more slowly on this machine than it could."""
+    from sojourn.abilities import HasSlowdowns
+
+    for sentence in backend.slowdowns() if isinstance(backend, HasSlowdowns) else ():
+        print(f"note: {sentence}", file=sys.stderr)
 
 
 def print_unverified(recipe: Recipe) -> None:

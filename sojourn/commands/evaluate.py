@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sojourn import event_loop
-from sojourn.commands.arguments import Overrides, load, print_risks
+from sojourn.commands.arguments import Overrides, load, print_risks, print_slowdowns
 
 if TYPE_CHECKING:
     from sojourn.record.checkpoint import Checkpoint
@@ -31,6 +31,7 @@ def evaluate(
     extra = [f"evaluation.split={split}"] * bool(split) + ["evaluation.temperature=0.0"] * greedy
     resolved = load(run, [*extra, *(overrides or [])])
     print_risks(resolved.recipe.env)
+    print_slowdowns(resolved.recipe.backend)
     event_loop.run(_evaluate(resolved, run if run.is_dir() else None, expert))
 
 

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from sojourn import event_loop
-from sojourn.commands.arguments import Overrides, load, print_risks, print_unverified
+from sojourn.commands.arguments import Overrides, load, print_risks, print_slowdowns, print_unverified
 from sojourn.errors import ConfigError
 from sojourn.secrets import masked_value
 from sojourn.terminal.output import CleanConsole
@@ -79,6 +79,7 @@ async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
 
     recipe, console = resolved.recipe, CleanConsole()
     (folder.path / FAILURE).unlink(missing_ok=True)
+    print_slowdowns(recipe.backend)
     console.print(f"run folder: {folder.path}", soft_wrap=True)
     if resume and {stage.name for stage in recipe.stages} <= {e["name"] for e in folder.evaluations()}:
         console.print("it is finished: nothing is left to train")
@@ -106,6 +107,7 @@ def _dry(resolved: Resolved) -> None:
         origin = Text(resolved.origins.get(path, "default"), "dim")
         console.print(f"{path} = {masked_value(path, value)!r}", origin, soft_wrap=True)
     check_buildable(resolved.recipe)
+    print_slowdowns(resolved.recipe.backend)
     event_loop.run(_enter(resolved.recipe))
     console.print(f"{resolved.recipe.name}: everything can be built")
 

@@ -60,6 +60,7 @@ class Summary:
 
 
 class _Play(NamedTuple):
+    episode: tuple[int, int]  # the numbers of its group and of its episode in that
     task: str
     env: str
     tags: tuple[str, ...]
@@ -71,9 +72,9 @@ class _Play(NamedTuple):
 def summarise(groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> Summary:
     """Summarises judged groups; every trainable trajectory of an episode without error counts as one play."""
     plays = [
-        _Play(group.task.id, group.task.env, group.task.tags, trajectory.success, score.total, trajectory)
-        for group, judged in zip(groups, scores, strict=True)
-        for trajectory, score in zip(group.trajectories, judged, strict=True)
+        _Play((at, owner), group.task.id, group.task.env, group.task.tags, trajectory.success, score.total, trajectory)
+        for at, (group, judged) in enumerate(zip(groups, scores, strict=True))
+        for owner, trajectory, score in zip(group.owners, group.trajectories, judged, strict=True)
     ]
     errors = sum(episode.error is not None for group in groups for episode in group.episodes)
     envs: dict[str, list[_Play]] = defaultdict(list)
@@ -98,7 +99,7 @@ def _part(plays: Sequence[_Play]) -> Part:
     by_task = [(count[task], wins[task]) for task in count]
     return Part(
         tasks=len(count),
-        episodes=len(plays),
+        episodes=len({play.episode for play in plays}),
         success=proportion([play.success for play in plays], tasks),
         reward=mean([play.reward for play in plays], tasks),
         turns=mean([len(play.trajectory.turns) for play in plays], tasks),

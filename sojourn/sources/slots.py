@@ -29,9 +29,10 @@ class Slots:
     arXiv:2503.14476, section 3.2, eq. 11), so that a step trains `width` groups that have one. Which tasks a slot plays
     follows from its own groups alone, never from timing.
 
-    A group has a signal if its trajectories differ by `signal`. "success" is the paper's rule, by which some of them
-    succeed and some do not; where the world never reports success, their outcomes are compared. "outcome" compares the
-    reward for the result, without penalties and shaping; "score" compares the whole reward.
+    A group has a signal if trajectories of the same seat differ by `signal`: those of different seats are not compared,
+    as group-relative estimators do not either. "success" is the paper's rule, by which some of them succeed and some do
+    not; where the world never reports success, their outcomes are compared. "outcome" compares the reward for the
+    result, without penalties and shaping; "score" compares the whole reward.
 
     `max_redraws` bounds how often a slot plays another task, as some worlds never give a signal. The default, 29,
     allows 30 groups for each that is trained, as in the authors' script. `exhausted` says what becomes of the last:
@@ -74,12 +75,14 @@ class Slots:
 
 
 def has_zero_signal(group: Group, scores: Sequence[Score], signal: str = "score") -> bool:
-    """Returns whether a group's trajectories are all equal by `Slots.signal`, so that it has no signal."""
+    """Returns whether no two trajectories of the same seat differ by `Slots.signal`, so that a group has no signal."""
     reports_success = any("success" in turn.info for trajectory in group.trajectories for turn in trajectory.turns)
     if signal == "success" and reports_success:
-        return len({trajectory.success for trajectory in group.trajectories}) <= 1
-    values = [score.total if signal == "score" else score.result for score in scores]
-    return len({float(np.float32(value)) for value in values}) <= 1
+        values = [float(trajectory.success) for trajectory in group.trajectories]
+    else:
+        values = [score.total if signal == "score" else score.result for score in scores]
+    seats = [trajectory.agent for trajectory in group.trajectories]
+    return len({(seat, float(np.float32(value))) for seat, value in zip(seats, values, strict=True)}) <= len(set(seats))
 
 
 @dataclass

@@ -235,6 +235,8 @@ def _end(seat: SeatRecord, several: bool, limit: int | None) -> Iterator[Rendera
     if seat.score is not None:
         parts = ", ".join(f"{one_line(name, 40)} {number(value)}" for name, value in seat.score.parts.items())
         summary.append(f", reward {number(seat.score.total)}").append(f" ({parts})" if parts else "")
+        if seat.score.result != seat.score.total:
+            summary.append(f", of the outcome alone {number(seat.score.result)}")
     if not trajectory.trainable:
         summary.append(", not trained on", "dim")
     yield summary

@@ -68,7 +68,7 @@ async def train(run: StageLoop) -> None:
         streams, learnt = await run.streams(kept, judged)
         credit = run.estimator(kept, judged, streams)
         batch = to_batch(kept, credit, streams, aggregate=run.aggregate, losses=run.losses)
-        for part in batch.minibatches(run.minibatches):
+        for part in batch.minibatches(run.minibatches, constant=run.aggregate.by == "constant"):
             chosen = await choose(part, run.losses, run.trainer)
             observed = await run.trainer.forward_backward(chosen, run.losses)
             updates.append({**observed, **await run.trainer.optim_step()})

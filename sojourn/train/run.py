@@ -31,6 +31,7 @@ from sojourn.rewards.reward_cache import ScoredGroup
 from sojourn.rollout.world import worlds_of
 from sojourn.sources.context import StageContext
 from sojourn.sources.play_abilities import offers
+from sojourn.sources.slots import has_zero_signal
 from sojourn.train.assemble import Components, assemble
 from sojourn.train.evaluate import evaluate, panel
 from sojourn.train.loop import StageLoop, StepResult, train
@@ -186,7 +187,10 @@ class Run:
         return float(np.mean(np.expm1(gap) - gap)) if len(gap) else math.nan
 
     def _values(self, stage: Stage, result: StepResult, judged: Sequence[ScoredGroup]) -> dict[str, float]:
-        """The step's metrics: over everything played for it, what was redrawn, dropped or left out included."""
+        """The step's metrics: over everything played for it, what was redrawn, dropped or left out included.
+
+        Rates and means are over trajectories, one for each trained seat; `episodes` are those without a failure.
+        """
         groups = [j.group for j in judged]
         scores = [score for j in judged for score in j.scores]
         trajectories = [t for group in groups for t in group.trajectories]
@@ -196,7 +200,7 @@ class Run:
             for group in result.groups for t in group.trajectories for turn in t.turns
             if turn.sample.versions.oldest >= 0
         ]  # fmt: skip
-        totals = [[score.total for score in j.scores] for j in judged]
+        episodes = sum(len(set(group.owners)) for group in groups)
         spent = self.rig.timeline.take()
         seconds = sum(spent.values())
         policy = {
@@ -205,19 +209,19 @@ class Run:
             "malformed": _mean([turn.info.get("malformed", 0.0) for turn in turns]),
             "cut_off": _mean([float(turn.sample.stop is Stop.LENGTH) for turn in turns]),
             "lag_mean": _mean(lags), "lag_max": float(max(lags, default=0)),
-            "zero_signal": _mean([float(np.ptp(t) == 0) for t in totals if t]),
+            "zero_signal": _mean([float(has_zero_signal(j.group, j.scores)) for j in judged if j.scores]),
             **_by_world(groups),
         }  # fmt: skip
         return {
             **result.metrics,
             **(policy if stage.groups.live else {}),  # policy metrics make sense only for groups that the policy played
-            "groups": len(groups), "episodes": len(trajectories), "turns": len(turns) / max(1, len(trajectories)),
+            "groups": len(groups), "episodes": episodes, "turns": len(turns) / max(1, len(trajectories)),
             "sampled_tokens": sum(len(turn.sample.tokens) for turn in turns), "errors": self.rig.runner.errors,
             **(self._sampled() if stage.groups.live else {}),
             **(self._source.metrics() if isinstance(self._source, Measured) else {}),
             **{f"seconds_{activity}": part for activity, part in spent.items()},
             "seconds_step": seconds,
-            "episodes_per_s": len(trajectories) / max(seconds, 1e-9),
+            "episodes_per_s": episodes / max(seconds, 1e-9),
         }  # fmt: skip
 
     def _forget_spent(self) -> None:

@@ -16,6 +16,7 @@ from sojourn.types import FloatArray
 COLOURINGS = {
     "logprob": "Log-probability under the sampling policy: the less likely a token, the stronger its colour.",
     "advantage": "Advantage: green above 0, red below 0.",
+    "target": "Target of the critic's value before the token, relative to the largest of the episode.",
     "lag": "Number of weight versions between the one that sampled the token and the one that it trained.",
     "entropy": "Entropy in nats of the distribution that the token was sampled from.",
     "weight": "Weight of the token in the loss, relative to the largest of the episode.",
@@ -45,7 +46,8 @@ class Tokens(NamedTuple):
 def colourings(record: Record) -> dict[str, str]:
     """Returns the numbers that the tokens of an episode can be coloured by, recorded streams included, with a
     description of each."""
-    names = ["logprob", *(["advantage"] if record.credits else []), "lag", *record.streams]
+    targets = any(credit.targets is not None for credit in record.credits)
+    names = ["logprob", *["advantage"] * bool(record.credits), *["target"] * targets, "lag", *record.streams]
     return {name: COLOURINGS.get(name, f"The stream {name}, relative to its largest in the episode.") for name in names}
 
 
@@ -59,9 +61,9 @@ def colour_maximum(record: Record, colouring: str) -> float:
 
 
 def _token_values(seat: SeatRecord, name: str) -> Sequence[FloatArray]:
-    """Returns the advantages or the values of a stream, one array per turn."""
-    if name == "advantage":
-        return seat.credit.tokens if seat.credit is not None else ()
+    """Returns the advantages, the critic's targets or the values of a stream, one array per turn."""
+    if name in ("advantage", "target") and seat.credit is not None:
+        return seat.credit.tokens if name == "advantage" else seat.credit.targets or ()
     return seat.streams.get(name, ())
 
 
@@ -88,6 +90,8 @@ def _values_by_name(played: TurnRecord, lag: int | None) -> Iterator[tuple[str, 
     yield "logprob", sample.logprobs
     if played.seat.credit is not None:
         yield "advantage", played.seat.credit.tokens[played.turn_index]
+        if played.seat.credit.targets is not None:
+            yield "target", played.seat.credit.targets[played.turn_index]
     if lag is not None:
         yield "lag", [float(lag)] * len(sample.tokens)
     for name, arrays in played.seat.streams.items():

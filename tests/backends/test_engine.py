@@ -1,6 +1,7 @@
 """The engine says what the model says: continued, forked, shared and mixed contexts, on several families of models."""
 
 import asyncio
+import shutil
 import threading
 import time
 
@@ -17,6 +18,7 @@ from transformers import (
     MambaForCausalLM,
 )
 
+from sojourn.backends.torch.backend import Torch
 from sojourn.backends.torch.kernels import compiler
 from sojourn.backends.torch.kernels import kernel as kernels
 from sojourn.backends.torch.kernels.cache import PAGE, Shape
@@ -563,6 +565,30 @@ async def test_without_a_compiler_torch_does_what_the_kernel_would(tmp_path, mon
         assert_exact(model, await play(engine, tokens_of(3, 50), 2, 1))
         await engine.close()
     compiler.compiled.cache_clear()
+
+
+def test_a_sentence_says_why_no_kernel_can_be_compiled(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOJOURN_CACHE", str(tmp_path))
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\necho 'kernel.c:1: fatal error: math.h: No such file' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    said = "the kernels of backend 'torch' are not used, and torch computes the same more slowly: "
+    for name, why in (
+        ("no-such-compiler", "there is no C compiler 'no-such-compiler': install gcc"),
+        (str(broken), f"the C compiler '{broken}' fails (kernel.c:1: fatal error: math.h: No such file): mend it"),
+    ):
+        monkeypatch.setenv("CC", name)
+        (sentence,) = Torch(device="cpu").slowdowns()
+        assert sentence.startswith(said + why)
+        assert Torch(device="cpu", kernel=False).slowdowns() == ()
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_nothing_is_said_where_kernels_can_be_compiled(tmp_path, monkeypatch):
+    assert Torch(device="cpu").slowdowns() == ()
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SOJOURN_CACHE", str(tmp_path / "file"))
+    assert "SOJOURN_CACHE" in Torch(device="cpu").slowdowns()[0]
 
 
 def test_the_kernel_is_compiled_once_and_works_without_shared_threads(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from sojourn.errors import ConfigError, RecordError
 from sojourn.record import checkpoint, metrics
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
+from sojourn.record.run_status import read_status
 from sojourn.sources.slots import Slots
 from sojourn.train.assemble import assemble
 from sojourn.train.resolve import Resolved, resolve
@@ -147,9 +148,10 @@ def test_what_a_filter_leaves_out_is_recorded_and_counted_but_not_trained(tmp_pa
     turns = {n: [t for g in groups if len(g.episodes) == n for tr in g.trajectories for t in tr.turns] for n in (2, 3)}
     kept, left = (sum(len(t.context) + len(t.sample.tokens) for t in turns[n]) for n in (3, 2))
     assert left > 0
-    assert sum(values["trained_tokens"] for values in steps) == kept
-    sampled = sum(len(t.sample.tokens) for some in turns.values() for t in some)
-    assert sum(values["sampled_tokens"] for values in steps) == sampled
+    assert sum(values["sequence_tokens"] for values in steps) == kept
+    sampled = {n: sum(len(t.sample.tokens) for t in some) for n, some in turns.items()}
+    assert sum(values["trained_tokens"] for values in steps) == sampled[3]
+    assert sum(values["sampled_tokens"] for values in steps) == sum(sampled.values())
 
 
 def test_a_step_that_cannot_be_recorded_stops_the_run_which_then_goes_on(tmp_path):
@@ -248,4 +250,35 @@ def test_drift_starts_at_zero_and_minibatches_share_a_schedule(tmp_path):
     assert rl[0]["drift"] == pytest.approx(0.0, abs=1e-6)
     assert rl[-1]["drift"] > 1e-5
     assert all(values["lr"] > 0 for values in rl)
-    assert all(values["trained_tokens"] >= values["computed_tokens"] > 0 for values in rl)
+    assert all(values["sequence_tokens"] >= values["computed_tokens"] > values["trained_tokens"] > 0 for values in rl)
+
+
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_a_step_with_nothing_to_train_goes_on_in_the_schedule(tmp_path, minibatches):
+    """However many minibatches there are: each update of a stage has its place in the schedule, also an empty one."""
+    overrides = ["stages.rl.groups.zero_signal='drop'", "stages.rl.optim.schedule={name='linear'}", "stages.rl.steps=2"]
+    path = run(recipe(tmp_path, *overrides, f"stages.rl.minibatches={minibatches}"), tmp_path / "a")
+    rl = [line.values for line in metrics.read(path / "metrics.jsonl") if line.stage == "rl"]
+    assert [values["trained_tokens"] for values in rl] == [0, 0]
+    of_updates = np.linspace(1e-3, 0, 2 * minibatches, endpoint=False).reshape(2, minibatches)
+    assert [values["lr"] for values in rl] == pytest.approx(of_updates.mean(1).tolist())
+
+
+def test_the_metrics_of_two_seats_count_episodes_and_compare_within_seats(tmp_path):
+    overrides = ["env={name='matrix', opponent='self', rounds=2, choices=true}", "agent={name='plain', choices=true}"]
+    resolved = recipe(tmp_path, *overrides, "stages.warmup.groups={name='slots', width=1, size=2}")
+    path = run(resolved, tmp_path / "a")
+    line = [line for line in metrics.read(path / "metrics.jsonl") if line.stage == "rl"][-1]
+    with EpisodeStore(path) as store:
+        records = list(store.records("rl", [line.step]))
+    alike = []
+    for record in records:
+        assert {len(episode.trajectories) for episode in record.group.episodes} == {2}
+        of_seats = {(t.agent, score.total) for t, score in zip(record.group.trajectories, record.scores, strict=True)}
+        alike.append(len(of_seats) == 2)
+    assert line.values["episodes"] == 2 * 3
+    assert line.values["episodes_per_s"] == pytest.approx(2 * 3 / line.values["seconds_step"])
+    assert line.values["zero_signal"] == pytest.approx(np.mean(alike))
+    success = read_status(path).success
+    assert success is not None
+    assert success.n == 2 * 3

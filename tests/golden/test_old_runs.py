@@ -2,6 +2,7 @@
 
 `run_2026_11` is the run of a recipe of every kind of memory (adapters, a reference, an optimiser, streams that learn),
 killed after the second of its three RL steps; the file beside it has the digests of the same run when nothing ended it.
+Only its metrics are of two kinds: lines of before count the tokens of contexts in `trained_tokens`, later ones do not.
 """
 
 import json

@@ -72,7 +72,43 @@ def test_minibatches_hold_every_token_once_at_the_same_total_weight(made, count)
     parts = list(batch.minibatches(count))
     assert sorted(np.concatenate([p.tokens[p.weight > 0] for p in parts])) == sorted(batch.tokens[batch.weight > 0])
     for part in parts:
-        assert part.weight.sum() == pytest.approx(batch.weight.sum(), rel=1e-4)
+        assert not len(part) or part.weight.sum() == pytest.approx(batch.weight.sum(), rel=1e-4)
+
+
+@given(made=st.lists(forests(), min_size=2, max_size=5), count=st.integers(2, 7))
+def test_a_constant_weighs_the_tokens_of_a_minibatch_by_no_sampled_length(made, count):
+    """The weight of a token is 1 / `length` of a trajectory of its minibatch, as in Dr. GRPO."""
+    credit = [[Credit.uniform(t, 1.0) for t in made]]
+    batch = to_batch([group(made)], credit, {}, aggregate=Aggregate(by="constant", length=64))
+    parts = list(batch.minibatches(count, constant=True))
+    for part in parts:
+        trajectories = len(np.unique(part.trajectory))
+        np.testing.assert_allclose(part.weight[part.weight > 0], 1 / (64 * max(trajectories, 1)), rtol=1e-5)
+    assert sum((part.weight > 0).sum() for part in parts) == (batch.weight > 0).sum()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_there_are_as_many_minibatches_as_are_asked_for(count):
+    """So that a step makes as many updates, and the learning rate's schedule goes on alike, with little or nothing."""
+    one = trajectory(np.random.default_rng(0))
+    for made in ([], [group([one])]):
+        batch = to_batch(
+            made, [[Credit.uniform(t, 1.0) for t in g.trajectories] for g in made], {}, aggregate=Aggregate()
+        )
+        for constant in (False, True):
+            assert sum(len(part) for part in batch.minibatches(count, constant=constant)) == len(batch)
+            assert len(list(batch.minibatches(count, constant=constant))) == count
+
+
+def test_a_trajectory_without_targets_leaves_those_of_the_others_where_they_are():
+    rng = np.random.default_rng(0)
+    made = [trajectory(rng), trajectory(rng)]
+    targets = tuple(np.full(len(turn.sample.tokens), 2.0, dtype=np.float32) for turn in made[1].turns)
+    credit = [[Credit.uniform(made[0], 1.0), Credit(Credit.uniform(made[1], 1.0).tokens, targets)]]
+    batch = to_batch([group(made)], credit, {}, aggregate=Aggregate())
+    trained, first = batch.weight > 0, batch.trajectory == 0
+    assert np.isnan(batch.streams["targets"][trained & first]).all()
+    assert (batch.streams["targets"][trained & ~first] == 2).all()
 
 
 def test_gather_and_scatter_are_inverse():

@@ -100,7 +100,8 @@ async def test_sharing_a_prefix_changes_nothing(name, token_budget):
     metrics = await shared.forward_backward(batch, losses)
     for key, p in alone.trainable.items():
         torch.testing.assert_close(shared.trainable[key].grad, p.grad, atol=1e-5, rtol=1e-4)
-    assert metrics["computed_tokens"] < metrics["trained_tokens"]
+    assert metrics["computed_tokens"] < metrics["sequence_tokens"] == len(batch)
+    assert metrics["trained_tokens"] == np.count_nonzero(batch.weight)
 
 
 def adapted(name: str):
@@ -240,7 +241,20 @@ async def test_sequences_without_advantage_are_skipped_exactly():
         zero_at_zero_advantage = False
 
     torch.testing.assert_close(await gradient(batch, [NLL()]), await gradient(batch, [Whole()]), atol=1e-6, rtol=1e-4)
-    assert (await trainer().forward_backward(batch, [NLL()]))["trained_tokens"] < len(batch)
+    metrics = await trainer().forward_backward(batch, [NLL()])
+    assert metrics["sequence_tokens"] == (~idle).sum()
+    assert metrics["trained_tokens"] == np.count_nonzero(batch.weight[~idle])
+
+
+async def test_metrics_are_over_the_sequences_that_the_losses_learn_from():
+    batch = made_batch(np.random.default_rng(3))
+    idle = np.isin(batch.sequence, [1, 3])
+    batch = replace(batch, advantages=np.where(idle, 0, batch.advantages).astype(np.float32))
+    entropy = (await trainer().forward(batch)).entropy
+    for losses, kept in (([PPO()], ~idle), ([PPO(), Entropy()], ~idle | idle)):
+        metrics = await trainer().forward_backward(batch, losses)
+        assert metrics["entropy"] == pytest.approx(np.average(entropy[kept], weights=batch.weight[kept]), rel=1e-4)
+        assert metrics["trained_tokens"] == np.count_nonzero(batch.weight[kept])
 
 
 async def test_temperature_and_constraints_are_those_of_the_sampler():

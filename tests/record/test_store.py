@@ -99,6 +99,11 @@ def make_group(seed: int, slot: int = 0, *, plays: int = 3) -> tuple[Group, list
         Credit(tuple(rng.random(len(turn.sample.tokens)).astype(np.float32) for turn in trajectory.turns))
         for trajectory in group.trajectories
     ]
+    if scores:  # one with an outcome, and another with targets of a critic
+        scores[0] = dataclasses.replace(scores[0], outcome=float(rng.random()))
+        targets = tuple(rng.random(len(tokens)).astype(np.float32) for tokens in credits[-1].tokens)
+        targets[-1][1:] = np.nan
+        credits[-1] = dataclasses.replace(credits[-1], targets=targets)
     return group, scores, credits
 
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import pytest
+from made import TASK, score, trajectory
 from made_world import Odd, Says, rig, seeds, stage_of
 
+from sojourn.credit.grpo import GRPO
 from sojourn.errors import ConfigError
 from sojourn.rewards.overlong import Overlong
-from sojourn.sources.slots import Slots
+from sojourn.sources.slots import Slots, has_zero_signal
 from sojourn.tasks import Generated
-from sojourn.types import Message, Observation, Prompt, Role, Sample, SamplingParams, Step, Task
+from sojourn.types import Episode, Group, Message, Observation, Prompt, Role, Sample, SamplingParams, Step, Task
 
 
 async def steps(slots: Slots, world: Odd, count: int, first: int = 0, **options):
@@ -179,6 +183,27 @@ async def test_what_a_signal_is_can_be_chosen():
     for signal, expected in (("success", [0, 1]), ("outcome", []), ("score", [0, 1])):
         taken, _ = await played(Slots(width=2, size=2, zero_signal="drop", signal=signal), replace(graded))
         assert taken == [expected], signal
+
+
+@pytest.mark.parametrize(
+    ("returns", "zero_signal"),
+    [
+        ([(1.0, -1.0), (1.0, -1.0)], True),  # one seat always wins
+        ([(1.0, -1.0), (-1.0, 1.0)], False),
+        ([(1.0, 0.0), (1.0, 0.5)], False),  # one seat has a signal
+        ([(1.0, -1.0)], True),
+        ([], True),
+    ],
+)
+def test_a_group_has_a_signal_where_the_plays_of_a_seat_differ(returns: list[tuple[float, float]], zero_signal: bool):
+    """Just where an estimator that compares within seats gives any credit."""
+    rng = np.random.default_rng(0)
+    plays = [[replace(trajectory(rng), agent=agent) for agent in ("row", "column")] for _ in returns]
+    made = Group(0, TASK, tuple(Episode(str(n), TASK, tuple(seats)) for n, seats in enumerate(plays)))
+    scores = [score(t, total) for t, total in zip(made.trajectories, chain(*returns), strict=True)]
+    assert [has_zero_signal(made, scores, signal) for signal in ("success", "outcome", "score")] == [zero_signal] * 3
+    credit = GRPO()([made], [scores], {})[0]
+    assert any(tokens.any() for of in credit for tokens in of.tokens) != zero_signal
 
 
 async def test_a_slot_plays_on_until_a_group_has_a_signal():

@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import json
 
+import numpy as np
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
 from sojourn.cli import app
 from sojourn.errors import ConfigError, RecordError
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.terminal import episode, find, step, tokens
 from sojourn.terminal import run as runs
+from sojourn.types import Score
 from tests.terminal.conftest import printed
 
 
@@ -73,6 +76,14 @@ def test_what_is_known_of_a_turn(run):
     assert "I saw 1 of it" in text
     assert "rewards of the other episodes of its group: 0" in text
     assert "address rl/1/0/1" in text
+
+
+def test_the_reward_of_the_outcome_is_told_apart_from_penalties(run):
+    with EpisodeStore(run, write=True) as store:
+        group = next(iter(store.groups("rl", [1])))
+        scores = [Score(np.array([0, 0.5], dtype=np.float32), {"native": 1.0}, outcome=1.0) for _ in group.trajectories]
+        store.append("rl", 1, [group], [scores])
+    assert "reward 0.5 (native 1), of the outcome alone 1" in " ".join(told(run, "rl/1/1/1").split())
 
 
 def test_seats_speak_in_the_order_of_play(run):

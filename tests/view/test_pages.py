@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from made import TASK, trajectory
 from starlette.testclient import TestClient
 
+from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
+from sojourn.terminal.episode import turns_in_order
+from sojourn.types import Credit, Episode
 from sojourn.view.server import application
+from sojourn.view.tokens import colour_maximum, colourings, sampled_tokens
 
 
 @pytest.fixture
@@ -53,6 +60,18 @@ def test_an_episode_shows_what_was_said_and_paid(client: TestClient, runs: Path,
 def test_every_sampled_token_is_there_at_a_toggle(client, runs: Path, some_episode, colouring: str) -> None:
     page = client.get(f"/runs/seed0/episodes/{some_episode.id}?tokens={colouring}").text
     assert len(re.findall(r'<span class="tok ', page)) == some_episode.sampled
+
+
+def test_the_targets_of_a_critic_are_shown_with_the_tokens() -> None:
+    played = trajectory(np.random.default_rng(0))
+    targets = tuple(np.full(len(turn.sample.tokens), 2.5, dtype=np.float32) for turn in played.turns)
+    episode, credit = Episode("0", TASK, (played,)), Credit.uniform(played, 1.0)
+    record = Record(episode, credits=(replace(credit, targets=targets),))
+    assert "target" in colourings(record)
+    assert "target" not in colourings(Record(episode, credits=(credit,)))
+    shown, _ = sampled_tokens(turns_in_order(record)[0], "target", colour_maximum(record, "target"), None, None)
+    assert all("target 2.5" in token.tooltip for token in shown)
+    assert {token.colour for token in shown} == {"p5"}
 
 
 def test_a_run_tells_of_its_tasks(client: TestClient, runs: Path) -> None:

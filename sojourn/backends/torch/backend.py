@@ -51,6 +51,17 @@ class Torch:
         if self.device == "cuda":
             device_of(self.device)
 
+    def slowdowns(self) -> tuple[str, ...]:
+        """Returns a sentence where kernels are wanted and cannot be compiled, as torch then does the same."""
+        from sojourn.backends.torch.kernels import compiler
+
+        if not self.kernel or device_of(self.device).type != "cpu" or not (failure := compiler.failure()):
+            return ()
+        return (
+            f"the kernels of backend 'torch' are not used, and torch computes the same more slowly: {failure}; or set "
+            "backend.kernel = false to do without them",
+        )
+
     def identities(self, model: Model, critic: Critic | None) -> dict[str, str]:
         """Returns what identifies the weights that `open` loads, by the role of each model; empty for a model that is
         not on this machine yet."""

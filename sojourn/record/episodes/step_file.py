@@ -129,6 +129,7 @@ def _encode(record: Record) -> bytes:
         "logprobs": _join([turn.sample.logprobs for turn in turns]),
         "scores": _join([score.turns for score in record.scores]),
         "credits": _join([part for credit in record.credits for part in credit.tokens]),
+        "targets": _join([part for credit in record.credits for part in credit.targets or ()]),
         **{f"stream {n}": _join([part for turns in values for part in turns]) for n, values in record.streams.items()},
         "allowed": _narrow([ids for ids in allowed if ids is not None]),
         "allowed_sizes": np.array([-1 if ids is None else len(ids) for ids in allowed], dtype=np.int32),
@@ -154,6 +155,8 @@ def _check(record: Record) -> None:
     for trajectory, credit in zip(judged, record.credits, strict=False):
         sampled = tuple(len(turn.sample.tokens) for turn in trajectory.turns)
         _require_shape(record, "a credit", sampled, tuple(len(part) for part in credit.tokens))
+        if credit.targets is not None:
+            _require_shape(record, "the targets of a critic", sampled, tuple(len(part) for part in credit.targets))
     for name, values in streams:
         for trajectory, numbers in zip(judged, values, strict=False):
             sampled = tuple(len(turn.sample.tokens) for turn in trajectory.turns)
@@ -175,7 +178,8 @@ def _decode(member: bytes) -> Record:
         arrays[name] = np.frombuffer(rest, dtype, count, at)
         at += arrays[name].nbytes
     take = {
-        name: _Reader(arrays.get(name, np.zeros(0, dtype=np.float32))) for name in ("logprobs", "scores", "credits")
+        name: _Reader(arrays.get(name, np.zeros(0, dtype=np.float32)))
+        for name in ("logprobs", "scores", "credits", "targets")
     }
     take |= {
         name: _Reader(arrays.get(name, np.zeros(0)).astype(np.int64)) for name in ("context", "sampled", "allowed")
@@ -183,10 +187,14 @@ def _decode(member: bytes) -> Record:
     sizes = iter(arrays.get("allowed_sizes", np.zeros(0, dtype=np.int32)).tolist())
     episode = data.episode(lambda turn: _turn(turn, take, sizes))
     judged = [t for t in episode.trajectories if t.trainable]
-    written = data.words or [{} for _ in data.scores]
-    scored = zip(judged, data.scores, written, strict=False)
-    scores = tuple(Score(take["scores"](len(t.turns)), parts, words) for t, parts, words in scored)
-    credits = tuple(Credit(by_turn(take["credits"], t)) for t in judged if data.credited)
+    written, outcomes = data.words or [{} for _ in data.scores], data.outcomes or [None for _ in data.scores]
+    scored = zip(judged, data.scores, written, outcomes, strict=False)
+    scores = tuple(Score(take["scores"](len(t.turns)), parts, words, outcome) for t, parts, words, outcome in scored)
+    targeted = zip(judged, data.targeted or [False for _ in judged], strict=False) if data.credited else ()
+    credits = tuple(
+        Credit(by_turn(take["credits"], t), by_turn(take["targets"], t) if has_targets else None)
+        for t, has_targets in targeted
+    )
     streams = {}
     for name in data.streams:
         reader = _Reader(arrays.get(f"stream {name}", np.zeros(0, dtype=np.float32)))
@@ -226,6 +234,8 @@ class _PlainRecord(msgspec.Struct):
     credited: bool
     arrays: list[tuple[str, str, int]]
     words: list[dict[str, str]] = []
+    outcomes: list[float | None] = []  # of scores that have one besides their total
+    targeted: list[bool] = []  # whether each credit has targets of a critic
     streams: list[str] = []
     version: int = 1
 
@@ -289,9 +299,16 @@ def _record_to_plain(record: Record) -> dict[str, Any]:
         ],
         "scores": [dict(score.parts) for score in record.scores],
         "words": [dict(score.words) for score in record.scores] if any(s.words for s in record.scores) else [],
+        "outcomes": _unless([score.outcome for score in record.scores], None),
         "credited": bool(record.credits),
+        "targeted": _unless([credit.targets is not None for credit in record.credits], False),
         "streams": list(record.streams),
     }
+
+
+def _unless(values: list[Any], default: Any) -> list[Any]:
+    """Returns the values, or none where all are the default."""
+    return values if any(value is not default for value in values) else []
 
 
 def _turn_to_plain(turn: Turn) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,14 +34,31 @@ def head_sizes(key: int, value: int, repeats: int) -> list[str]:
     return [f"-D{name}={size}" for name, size in sizes.items()]
 
 
+class Attempt(NamedTuple):
+    """The library of a source, or None and a clause that says why there is none and what to do."""
+
+    library: Any
+    failure: str = ""
+
+
 @cache
 def compiled(source: str, *defines: str) -> Any:
     """Returns the library of `source`.c, from the cache or compiled now, or None where that cannot be done here."""
+    return _attempt(source, *defines).library
+
+
+def failure() -> str:
+    """Returns why no kernel can be compiled here and what to do; nothing where one can."""
+    return _attempt("product").failure
+
+
+def _attempt(source: str, *defines: str) -> Attempt:
     from sojourn.backends.torch.models.gguf import cache as cache_folder
 
-    compiler = shutil.which(os.environ.get("CC", "cc"))
+    name = os.environ.get("CC", "cc")
+    compiler = shutil.which(name)
     if compiler is None:
-        return None
+        return Attempt(None, f"there is no C compiler '{name}': install gcc or clang, or name one in CC")
     unit = f'#include "{SOURCES / source}.c"\n{header.layout_source()}'
     inputs = [
         unit,
@@ -56,14 +73,26 @@ def compiled(source: str, *defines: str) -> Any:
     digest = hashlib.sha256("\n".join(inputs).encode()).hexdigest()[:16]
     path = cache_folder() / "kernels" / f"{digest}.so"
     openmp()
+    failed = ""
     for threads in (["-fopenmp"], []):
         try:
             if not path.exists():
                 build(compiler, unit, [*FLAGS, *defines, *threads], path)
-            return header.open_library(path)
-        except (OSError, subprocess.SubprocessError):  # no OpenMP here, or no compiler that works
-            path = path.with_name(f"{digest}-serial.so")
-    return None
+            return Attempt(header.open_library(path))
+        except subprocess.SubprocessError as error:  # no OpenMP here, or no compiler that works
+            failed = f"the C compiler '{compiler}' fails ({_said(error)}): mend it, or name another one in CC"
+        except OSError as error:
+            failed = f"{error}: let libraries be written to and run from {path.parent}, or name another folder in "
+            failed += "SOJOURN_CACHE"
+        path = path.with_name(f"{digest}-serial.so")
+    return Attempt(None, failed)
+
+
+def _said(error: subprocess.SubprocessError) -> str:
+    """Returns what a compiler that failed said first of an error, on one line."""
+    lines = (getattr(error, "stderr", None) or b"").decode(errors="replace").splitlines()
+    errors = [line for line in lines if "error" in line.lower()] or lines or [str(error)]
+    return errors[0].strip()[:200]
 
 
 def build(compiler: str, unit: str, options: Sequence[str], path: Path) -> None:

@@ -97,12 +97,19 @@ class TorchTrainer:
         return await self._run(lambda: self.passes.hidden_states(batch, places))
 
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
-        """Adds the gradient of `(loss * weight).sum()`; returns metrics, which are means under the same weights."""
+        """Adds the gradient of `(loss * weight).sum()`; returns metrics, which are means under the same weights.
+
+        Where all losses are 0 at advantage 0, sequences without any advantage are not computed, and so are in none of
+        the metrics: entropy, KL and clip fraction are then those of the other sequences. `trained_tokens` counts the
+        tokens that carried loss, `sequence_tokens` those of their sequences, contexts included, and `computed_tokens`
+        the same with every shared prefix counted once.
+        """
         return await self._run(lambda: self._accumulate(batch, losses))
 
     async def optim_step(self) -> Mapping[str, float]:
-        """Takes one AdamW step on the gradient so far, clipped, the critic's by itself; without any gradient nothing
-        changes. Raises `ModelError`, with the weights as they were, where the gradient is not finite."""
+        """Takes one AdamW step on the gradient so far, clipped, the critic's by itself; without any gradient no weight
+        changes, but the update counts in the schedule. Raises `ModelError`, with the weights as they were, where the
+        gradient is not finite."""
         return await self._run(self._update)
 
     async def publish(self) -> int:
@@ -181,18 +188,20 @@ class TorchTrainer:
         if all(loss.zero_at_zero_advantage for loss in losses):
             batch = _without_zero_advantages(batch)
         sums: dict[str, float] = {}
-        objective = weight = trained = computed = 0.0
+        objective = weight = trained = laid_out = computed = 0.0
         rounds = list(self.passes.rounds(batch))
         at_once = max((sum(len(part.tree.tokens) for part in parts) for parts in rounds), default=0)
         with activations.checkpointed(self.passes.recomputed(at_once, needs)):
             for part, result in self.passes.run(rounds, lambda part: self._differentiate(part, losses, needs)):
                 self._add(result.gradients)
-                trained, computed = trained + len(part.batch), computed + len(part.tree.tokens)
+                trained, laid_out = trained + np.count_nonzero(part.batch.weight), laid_out + len(part.batch)
+                computed += len(part.tree.tokens)
                 objective, weight = objective + result.objective, weight + result.weight
                 for name, value in result.sums.items():
                     sums[name] = sums.get(name, 0.0) + value
         means = {name: value / weight for name, value in sums.items()}
-        return {"loss": objective, "trained_tokens": trained, "computed_tokens": computed, **means}
+        counts = {"trained_tokens": trained, "sequence_tokens": laid_out, "computed_tokens": computed}
+        return {"loss": objective, **counts, **means}
 
     def _differentiate(self, part: Part, losses: Sequence[Loss], needs: frozenset[str]) -> PartResult:
         """Passes a part through the model and the losses, and returns its gradients."""
@@ -233,8 +242,8 @@ class TorchTrainer:
 
 
 def _without_zero_advantages(batch: Batch) -> Batch:
-    """Leaves out the sequences whose every advantage is 0, where losses in proportion to the advantage learn
-    nothing."""
+    """Leaves out the sequences whose every advantage is 0, from which losses in proportion to the advantage learn
+    nothing; their metrics are not computed either."""
     spans = list(zip(batch.starts, batch.starts[1:], strict=False))
     kept = [s for s, (start, stop) in enumerate(spans) if np.any(batch.advantages[start:stop])]
     return batch.take(np.array(kept, dtype=np.int64)) if len(kept) < len(spans) else batch
