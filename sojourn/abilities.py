@@ -1,7 +1,7 @@
 """What a part of a run may offer besides its role: small protocols, which `isinstance` asks for.
 
-A world, a play, an agent's seat, a sampler, a component: each offers whichever of these it can, and the helpers
-below say what holds where one offers nothing.
+An environment, a seat, a sampler, a component may offer any of these. The functions of this module (`max_lag`,
+`group_size`, ...) return the default where it offers none.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def capacity(world: object, default: int) -> int:
 
 @runtime_checkable
 class HasSeats(Protocol):
-    """A world for several: the names of those who play. The policy sits in each, and learns from each."""
+    """A world with several seats, by name. The policy plays in each of them, and is trained on what each does."""
 
     @property
     def seats(self) -> Sequence[str]: ...
@@ -86,7 +86,7 @@ class HasSeats(Protocol):
 
 @runtime_checkable
 class HasLowestReward(Protocol):
-    """A world that says what a play pays that its agent broke; -1 in others."""
+    """A world that says which reward an episode ends with that the agent's own action broke; -1 in others."""
 
     @property
     def lowest_reward(self) -> float: ...
@@ -94,7 +94,7 @@ class HasLowestReward(Protocol):
 
 @runtime_checkable
 class HasWorlds(Protocol):
-    """A world that is made of several: `world_of` returns the one that a task is of."""
+    """A world that is made of several; `world_of` returns the one that a task belongs to."""
 
     @property
     def worlds(self) -> tuple[EnvFamily, ...]: ...
@@ -103,7 +103,7 @@ class HasWorlds(Protocol):
 
 @runtime_checkable
 class HasRisks(Protocol):
-    """A world that knows which of its protections this machine does not give, in whole sentences; none where all hold.
+    """A world that knows which of its protections are missing on this machine: `risks` returns a sentence for each.
     Commands print them before they play."""
 
     def risks(self) -> Sequence[str]: ...
@@ -130,7 +130,7 @@ class Forgets(Protocol):
 
 @runtime_checkable
 class Measured(Protocol):
-    """A part with figures of its own: `metrics` returns them by name, of what was done since it was last called."""
+    """A part that has metrics of its own: `metrics` returns them by name, for the time since it was last called."""
 
     def metrics(self) -> Mapping[str, float]: ...
 
@@ -152,10 +152,9 @@ class ReadsCritic(Protocol):
 
 @runtime_checkable
 class Learns(Protocol):
-    """A stream that learns from each step, after every stream has said what it has to say of it.
+    """A stream with a model of its own, which `learn` trains on each step, after the step's streams were computed.
 
-    `learn` returns how well it learns, for the metrics. What it learnt goes on in the next stage, in a stream that is
-    set up alike.
+    `learn` returns metrics. The model's state is copied into the stream of the next stage that has the same config.
     """
 
     async def learn(self, context: StepContext) -> Mapping[str, float]: ...
@@ -170,7 +169,8 @@ class Ends(Protocol):
 
 @runtime_checkable
 class ReadsTaskData(Protocol):
-    """A stream that reads keys of `Task.data`, which the first task of each world must have."""
+    """A stream that reads keys of `Task.data`. The first task of each world is looked at before a run; the others are
+    assumed to have the same keys."""
 
     @property
     def task_data(self) -> frozenset[str]: ...
@@ -196,7 +196,7 @@ class NeedsOfEnv(Protocol):
 
 @runtime_checkable
 class ProvidesTargets(Protocol):
-    """An estimator that names what its credit holds besides: "targets" where it says what a critic should have said."""
+    """An estimator whose credit holds more than advantages: "targets", where it has those of a critic."""
 
     @property
     def provides(self) -> frozenset[str]: ...
@@ -204,7 +204,7 @@ class ProvidesTargets(Protocol):
 
 @runtime_checkable
 class HasMinGroupSize(Protocol):
-    """An estimator that says how many episodes a group must have for its credit not to be zero."""
+    """An estimator that learns nothing from groups of fewer episodes: their credit is zero."""
 
     @property
     def min_group_size(self) -> int: ...
@@ -236,20 +236,18 @@ def min_group_size(estimator: object) -> int:
 
 @runtime_checkable
 class HasColumns(Protocol):
-    """A loss with per-token columns that follow from the step as a whole, such as its extreme tokens.
-
-    They come back as streams.
-    """
+    """A loss that computes per-token values (N,) from the step's whole batch, before it is cut into minibatches, such
+    as a mask of extreme tokens. It finds them among the streams, under the same names."""
 
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]: ...
 
 
 @runtime_checkable
 class Chooses(Protocol):
-    """A loss that chooses among the tokens of each minibatch, by the weights that are about to be updated.
+    """A loss that selects among the tokens of each minibatch, by the present model's log-probabilities (N,).
 
-    `choose` returns per-token columns, which come back as streams; `logprobs` (N,) are those of the present weights.
-    It is asked where `chooses` says so, as it costs a pass without gradients for each minibatch.
+    `choose` returns per-token values, which the loss finds among the streams. It is called only where `chooses` says
+    so, as it costs a pass without gradients for each minibatch.
     """
 
     @property
@@ -257,14 +255,14 @@ class Chooses(Protocol):
     def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]: ...
 
 
-VALID_FOR = frozenset({"lag", "updates"})
+VALID_FOR = frozenset({"lag", "updates"})  # what a loss is valid for that does not say
 
 
 @runtime_checkable
 class HasValidFor(Protocol):
-    """A loss that says what it stays right for; one that does not is right for `VALID_FOR`.
+    """A loss that names the off-policy data that it handles correctly; the default is `VALID_FOR`.
 
-    That may be "lag" (tokens of older weights), "updates" (several of them on one step's tokens) and "unsampled"
+    These may be "lag" (tokens of older weights), "updates" (several of them on one step's tokens) and "unsampled"
     (tokens that no weights sampled, so without log-probabilities).
     """
 
@@ -273,7 +271,7 @@ class HasValidFor(Protocol):
 
 
 def valid_for(loss: object) -> frozenset[str]:
-    """Returns what a loss stays right for: what it says, or `VALID_FOR`."""
+    """Returns the off-policy data that a loss handles correctly."""
     return loss.valid_for if isinstance(loss, HasValidFor) else VALID_FOR
 
 
@@ -331,7 +329,7 @@ class Sized(Protocol):
 
 @runtime_checkable
 class Lags(Protocol):
-    """A group source whose groups may be sampled by weights that are up to `max_lag` steps old."""
+    """A group source whose groups were sampled by weights of at most `max_lag` steps before."""
 
     @property
     def max_lag(self) -> int: ...
@@ -343,7 +341,7 @@ def group_size(source: object) -> int | None:
 
 
 def max_lag(source: object) -> int:
-    """Returns how many steps old the weights may be that sampled a source's groups; mostly none."""
+    """Returns the `max_lag` of a source; 0 where it has none."""
     return source.max_lag if isinstance(source, Lags) else 0
 
 

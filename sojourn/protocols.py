@@ -1,9 +1,9 @@
-"""The roles of a run: what each part must offer. Nothing here is inherited from; a class that fits, fits.
+"""The roles of a run, as structural types: a class needs the methods of its role, and no base class.
 
-Each role names every method that is called of it. What a class may offer besides is a small protocol of its own
-(`Forkable`, `HasExpert`, `Learns`, ...), which `isinstance` asks for. Every component of a config table is a frozen
-dataclass whose fields are its config; one that needs the run's parts before it can work has a method `bind` that gives
-the part at work. What has memory is `Stateful` (JSON, or arrays), and a checkpoint walks them all.
+Each protocol lists every method that Sojourn calls on the object. What a class may offer besides is a small protocol
+of its own in `sojourn/abilities.py`, which `isinstance` asks for. A component of a config table is a frozen dataclass
+whose fields are its config. If it also needs objects of the run, its `bind` takes them and returns the object that does
+the work (`Slots.bind` returns `LiveSlots`). What changes during a run is `Stateful`, and is part of each checkpoint.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 
 class Env(Protocol):
-    """One play of one task, used once: `start`, `step` until done, then `close` (always called, also after errors).
+    """The world of one episode, used once: `start`, `step` until done, then `close` (also after errors).
 
     `step` raises `ActionError` when the action is malformed or impossible, with the world unchanged, and anything else
-    only for failures that are not the agent's fault. What an agent can bring about (it ruins what it works in, breaks
-    or stalls the engine) ends the play with the worst reward and the info `lost`; where a world cannot know, it is
-    played again to find out (`sojourn/rollout/blame.py`).
+    only for failures that are not the agent's fault. Where the agent itself broke or stalled the world, `step` ends the
+    episode with the worst reward and the info `lost`. A world that cannot know this raises; then the actions are
+    replayed to find the cause (`sojourn/rollout/blame.py`).
 
     Optional: `Forkable`, `HasStateKey`, `HasExpert`, `HasBlobs`.
     """
@@ -75,10 +75,10 @@ class EnvFamily(Protocol):
 class Renderer(Protocol):
     """The only code that knows a chat format.
 
-    `open` renders a whole context that ends where the assistant is to speak. `extend` renders only what follows the
-    last sample: the tokens that come between the sample and the assistant's next turn (closing what the sample left
-    open), or None where the format rewrites what came before. `parse` reads sampled tokens back into a message, for
-    people and worlds; it raises `ActionError` when they cannot be read (an unfinished tool call).
+    `open` renders a whole context that ends where the assistant is to speak. `extend` renders only what comes between
+    the last sample and the assistant's next turn, the end of an unfinished sample's turn included; it returns None
+    where the format rewrites what came before. `parse` reads sampled tokens back into a message, for people and worlds;
+    it raises `ActionError` when they cannot be read (an unfinished tool call).
     """
 
     @property
@@ -88,18 +88,18 @@ class Renderer(Protocol):
     def extend(self, last: Sample, messages: Sequence[Message]) -> Prompt | None: ...
     def parse(self, tokens: Sequence[int]) -> Message: ...
     def encode_reply(self, message: Message) -> Sequence[int]:
-        """The tokens that the assistant would sample to say this, the end-of-turn token included (demonstrations)."""
+        """Returns the tokens that a model would sample to say this, with its end-of-turn token (for demonstrations)."""
         ...
 
 
 class RendererConfig(Protocol):
-    """The config of a renderer, which is bound to a model's tokenizer; `template` is the name of the model's format."""
+    """The config of a renderer, bound to a tokenizer; `template` names the one that fits its chat template."""
 
     def bind(self, tokenizer: Any, template: str) -> Renderer: ...
 
 
 class Sampler(Protocol):
-    """Draws from the published weights. Optional: `Forgets`, `Measured`."""
+    """Samples from the model as it was published last. Optional: `Forgets`, `Measured`."""
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample: ...
     async def score(self, prompt: Prompt) -> FloatArray:
@@ -122,18 +122,18 @@ class AgentContext:
 
 
 class Agent(Protocol):
-    """The config of an agent, which takes a seat in each episode."""
+    """The config of an agent, which takes one or more seats in each episode."""
 
     def seat(self, context: AgentContext) -> Seat: ...
 
 
 class Seat(Protocol):
-    """One seat in one episode.
+    """One participant of one episode, who turns observations into actions and keeps the turns.
 
     `act` returns the next action; `state` is the world's state key, to be recorded. It raises `BudgetError` where the
     context can take no further turn and `ActionError` where what was sampled cannot be read. `add_reward` adds to the
-    last turn, or to the first where there is none yet. `refuse` returns what the seat is shown after its action was
-    refused. `ends_when_malformed` says whether a malformed action ends the episode.
+    last turn; before the first turn, the reward is kept for it. `refuse` returns what the seat is shown after its
+    action was refused. `ends_when_malformed` says whether a malformed action ends the episode.
     """
 
     @property
@@ -145,11 +145,13 @@ class Seat(Protocol):
 
 
 class Reward(Protocol):
+    """Scores the trajectories of a group (`group.trajectories`): one score for each, with a reward for each turn."""
+
     async def __call__(self, group: Group) -> list[Score]: ...
 
 
 class Filter(Protocol):
-    """Says which of a group's episodes are trained, by their numbers; the rest is recorded, and counts in metrics."""
+    """Returns which of a group's episodes are trained, by their numbers; all are recorded and count in metrics."""
 
     def __call__(self, group: Group, scores: Sequence[Score]) -> Sequence[int]: ...
 
@@ -166,7 +168,7 @@ class TurnStates(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the sampled tokens of a turn lie in a flat batch: from `start` to `stop`."""
+    """The span of a turn's sampled tokens in a flat batch: from `start` to `stop`."""
 
     group: int
     trajectory: int
@@ -178,7 +180,7 @@ class Place(NamedTuple):
 class StepContext(Protocol):
     """What a stream may read of a step: its groups and scores, and passes of the model over them.
 
-    The renderer is for prompts and replies that were not sampled.
+    `renderer` renders texts that a stream adds itself, such as a question to the model.
     """
 
     groups: Sequence[Group]
@@ -187,7 +189,7 @@ class StepContext(Protocol):
     renderer: Renderer | None
 
     async def read(self, column: Callable[[Forward], FloatArray], *, reference: bool = False) -> PerTurn:
-        """Returns what `column` takes from a pass of the present weights, or of those that the stage began with."""
+        """Returns the array that `column` takes from a pass of the present weights, or of the reference model."""
         ...
 
     async def states(self) -> list[list[TurnStates]]:
@@ -203,8 +205,8 @@ class StepContext(Protocol):
 class Stream(Protocol):
     """Side information for every sampled token, under the name that it provides.
 
-    `reference` says whether it reads passes of the weights that the stage began with, which are kept then. Optional:
-    `ReadsCritic`, `Learns`, `Ends`, `ReadsTaskData`.
+    `reference` says whether it reads the reference model, which is the policy as the stage began; the trainer keeps it
+    then. Optional: `ReadsCritic`, `Learns`, `Ends`, `ReadsTaskData`.
     """
 
     @property
@@ -216,8 +218,9 @@ class Stream(Protocol):
 
 
 class Estimator(Protocol):
-    """Turns scores into advantages; pure numpy; sees the whole step. One list of credits per group.
+    """Computes the advantages of a step's tokens from its scores, in numpy: one list of credits per group.
 
+    `needs` names the streams that it reads. It gets all groups of the step, as a baseline may take in several.
     Optional: `NeedsOfEnv`, `ProvidesTargets`, `HasMinGroupSize`.
     """
 
@@ -239,7 +242,7 @@ class Output(Protocol):
     @property
     def values(self) -> torch.Tensor: ...  # (n,) of the critic, with gradient, where a loss needs "critic"; else (0,)
     @property
-    def columns(self) -> Mapping[str, torch.Tensor]: ...  # (n,) by name: those of `HasPassColumns` that losses need
+    def columns(self) -> Mapping[str, torch.Tensor]: ...  # (n,) by name: the backend's pass columns that losses need
 
 
 class Selected(Protocol):
@@ -252,9 +255,9 @@ class Selected(Protocol):
     @property
     def advantages(self) -> torch.Tensor: ...  # (n,)
     @property
-    def turn(self) -> torch.Tensor: ...  # (n,) numbers from 0 on: which tokens are of one turn
+    def turn(self) -> torch.Tensor: ...  # (n,) the turn of each token, numbered 0, 1, ... in this part
     @property
-    def sequence(self) -> torch.Tensor: ...  # (n,) numbers from 0 on: which tokens are of one path of turns
+    def sequence(self) -> torch.Tensor: ...  # (n,) the sequence of each token, numbered alike
     @property
     def streams(self) -> Mapping[str, torch.Tensor]: ...  # name -> (n,)
 
@@ -262,6 +265,7 @@ class Selected(Protocol):
 class Loss(Protocol):
     """A per-token loss, never a mean, and per-token metrics (averaged by the trainer under the same weights).
 
+    `needs` names the streams that it reads; and "entropy", "critic" and "targets", or columns of the backend's passes.
     `zero_at_zero_advantage` says that the loss and its gradient are 0 where the advantage is 0, so that such sequences
     may be skipped, in metrics too. Optional: `HasColumns`, `Chooses`, `HasValidFor`, `DividesGradient`.
     """
@@ -281,10 +285,10 @@ class Stateful(Protocol):
 
 
 class Trainer(Stateful, Protocol):
-    """The four verbs, and persistence. Only `publish` changes what samplers draw from. Optional: `Copies`,
-    `HasHiddenStates`.
+    """Computes gradients and updates the model; only `publish` changes what samplers draw from.
 
     `begin` starts a stage of `steps` updates: a new optimiser, and the present weights as the reference if asked for.
+    Optional: `Copies`, `HasHiddenStates`.
     """
 
     version: int
@@ -299,7 +303,7 @@ class Trainer(Stateful, Protocol):
         columns: Sequence[str] = (),
         tokens: IntArray | None = None,
     ) -> Forward:
-        """Scores the tokens that carry weight, or other `tokens` (N,) in their places; `columns` are asked for too."""
+        """Runs a pass over the tokens that carry weight, or over `tokens` (N,) in their places, for these `columns` too."""
         ...
 
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]: ...
@@ -320,7 +324,10 @@ class CurriculumConfig(Protocol):
 
 
 class Curriculum(Protocol):
-    """Decides which task each group plays, and observes everything that was played."""
+    """Decides which task each group plays, and observes everything that was played.
+
+    `redraw` counts how often the slot was played before, with groups from which nothing could be learned.
+    """
 
     def draw(self, slot: int, redraw: int = 0) -> Task: ...
     def observe(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> None: ...
@@ -329,12 +336,12 @@ class Curriculum(Protocol):
 class SourceConfig(Protocol):
     """The config of a group source, bound to each stage that it serves. Optional: `Sized`, `Lags`, `Checks`.
 
-    `live` says whether its groups are played by the policy, not recorded or demonstrated; `tasks` returns how many
-    tasks of the curriculum so many steps take: the next stage begins after them.
+    `live` says whether the policy plays its groups, `width` how many a step has. `tasks` returns how many tasks such a
+    stage takes from the curriculum, and `first` is how many those before it took.
     """
 
     @property
-    def width(self) -> int: ...  # groups of a step
+    def width(self) -> int: ...
     @property
     def live(self) -> bool: ...
 
@@ -363,7 +370,7 @@ class SinkConfig(Protocol):
 
 
 class Opened(NamedTuple):
-    """A backend at work: its trainer and sampler over the same weights, the model's format, and its longest context."""
+    """An open backend: trainer and sampler of one model, the model's renderer, and its longest context in tokens."""
 
     trainer: Trainer
     sampler: Sampler
@@ -372,7 +379,7 @@ class Opened(NamedTuple):
 
 
 class Backend(Protocol):
-    """The config of what computes. Optional: `Identifies`, `HasMaxContext`, `HasPassColumns`, `HasSlowdowns`.
+    """The config of a backend, which trains and samples. Optional: `Identifies`, `HasMaxContext`, `HasPassColumns`, `HasSlowdowns`.
 
     `check` raises `ModelError` where a model cannot be found or the device is not there, without loading anything.
     """

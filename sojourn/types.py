@@ -1,7 +1,8 @@
-"""The facts of a run, all frozen: tasks, messages, samples, trajectories, rewards and credit.
+"""The data classes of a run, all immutable: tasks, messages, samples, trajectories, rewards and credit.
 
-A fact never changes; what is computed from it later (`Score`, `Credit`) is a new value beside it.
-Axis letters: N tokens of a batch, S sequences, T turns of a trajectory, A tokens of an action.
+None of them ever changes; what is computed from one later (`Score`, `Credit`) is a new value beside it. Axis letters,
+here and elsewhere: N tokens of a batch, n of them with weight, S sequences, T turns of a trajectory, A tokens of an
+action, P of a prompt, G trajectories of a group, M nodes of a tree, H hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ class Ending(StrEnum):
     """Why a trajectory ended. After a truncated ending the environment would have gone on."""
 
     DONE = "done"
-    MALFORMED = "malformed"
-    TURNS = "turns"
-    TOKENS = "tokens"
-    TIME = "time"
+    MALFORMED = "malformed"  # where a malformed action ends the episode
+    TURNS = "turns"  # `limits.turns` were taken
+    TOKENS = "tokens"  # the context had no room for another action
+    TIME = "time"  # `limits.seconds` were over
 
     @property
     def truncated(self) -> bool:
@@ -85,7 +86,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class Message:
-    """A message, for people, judges and environments. Sampled tokens are never made from it."""
+    """A message, for people, judges and environments. Sampled tokens are kept, and never made from it again."""
 
     role: Role
     text: str = ""
@@ -97,7 +98,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Observation:
-    """Holds what the seat observes whose turn it is.
+    """Shows the participant that acts next, whose seat is called `agent`, what it observes.
 
     `system` holds the messages (instructions, goal) that every context of the seat begins with; they come with its
     first observation. `messages` are new since its last turn. `choices`, where not empty, are all possible actions, as
@@ -115,7 +116,8 @@ class Observation:
 class Step:
     """The environment's answer to an action: the next observation (None when done), rewards by seat, and named numbers.
 
-    `success` is None until it is known. Evaluation counts the last one that is not None, or else `return > 0`.
+    `success` is None until it is known, and holds for all seats that get a reward. Where it is never known, a
+    trajectory with a return above 0 counts as a success.
     """
 
     observation: Observation | None
@@ -127,9 +129,9 @@ class Step:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How to sample. `temperature=0` is greedy. `choices` restricts the text to one of the given strings. Besides the
-    model's own stop tokens, any of `stop_tokens` ends the sample, and so does the token that completes any of
-    `stop_strings`; it is part of the sample.
+    """How to sample. `temperature=0` is greedy. `choices` restricts the sample to one of the given token sequences.
+    Besides the model's own stop tokens, any of `stop_tokens` ends the sample, and so does the token that completes any
+    of `stop_strings`; that token is part of the sample.
 
     `seed` decides the sample together with the prompt and the weights, whatever else is sampled beside it.
     """
@@ -146,12 +148,12 @@ class SamplingParams:
 
     @property
     def truncates(self) -> bool:
-        """Whether the sampled distribution differs from the model's softmax at `temperature`."""
+        """Returns whether tokens are cut from the softmax at `temperature`, which a trainer cannot compute again."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
 
 class Versions(NamedTuple):
-    """The oldest and newest weights that any token of a sample was drawn with."""
+    """The oldest and newest weights that any token of a sample was drawn with; -1 where no model sampled it."""
 
     oldest: int
     newest: int
@@ -175,7 +177,7 @@ class Sample:
     logprobs: FloatArray  # (A,)
     versions: Versions
     stop: Stop
-    temperature: float = 1.0
+    temperature: float = 1.0  # also 1 where it was drawn greedily
     allowed: tuple[IntArray | None, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -188,10 +190,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Turn:
-    """One action. `context` holds the tokens that are new since the sample of turn `parent`; -1 opens a new window.
+    """One action. `context` holds the tokens that are new since the sample of turn `parent`; with -1, a new context.
 
-    `observed` and, in a window opened later than the first, `context_messages` before it are the messages that the
-    context was made from, for readers. `tools` are those declared in it.
+    `observed` are the messages that are new since the seat's last turn. Where a new context begins later than the
+    first, `context_messages` are the messages before them: the system messages and past exchanges that it was rendered
+    from. Both are for display. `tools` are those declared in a new context.
     """
 
     parent: int
@@ -202,8 +205,8 @@ class Turn:
     info: Mapping[str, float] = field(default_factory=dict[str, float])
     images: tuple[str, ...] = ()
     state: str | None = None  # `Env.state_key()` before the action, where the world has one
-    observed: tuple[Message, ...] = ()  # new since the seat's last turn
-    context_messages: tuple[Message, ...] = ()  # the system messages and past exchanges that a later window begins with
+    observed: tuple[Message, ...] = ()
+    context_messages: tuple[Message, ...] = ()
     tools: tuple[Tool, ...] = ()
 
 
@@ -237,8 +240,7 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Episode:
-    """One play of a task, with a trajectory for each seat. One with an `error` (of the infrastructure) is never
-    trained."""
+    """One play of a task, with a trajectory for each seat; never trained where it has an `error` of infrastructure."""
 
     id: str
     task: Task
@@ -249,7 +251,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Group:
-    """Episodes of one task, whose returns may be compared. `slot` is the group's number within its stage."""
+    """Episodes of one task, whose returns may be compared; `slot` is what they were played for (`sources/slots.py`)."""
 
     slot: int
     task: Task
@@ -257,15 +259,14 @@ class Group:
 
     @property
     def trajectories(self) -> tuple[Trajectory, ...]:
-        """The trainable trajectories of the episodes without error, in order. Scores and credits are given for
-        these."""
+        """Returns the trainable trajectories of episodes without error, in order; scores and credits are for these."""
         return tuple(
             t for episode in self.episodes if episode.error is None for t in episode.trajectories if t.trainable
         )
 
     @property
     def owners(self) -> tuple[int, ...]:
-        """For each of `trajectories`, the number of its episode."""
+        """Returns the number of its episode for each of `trajectories`."""
         numbered = [(number, e) for number, e in enumerate(self.episodes) if e.error is None]
         return tuple(number for number, episode in numbered for t in episode.trajectories if t.trainable)
 
@@ -286,14 +287,14 @@ class Score:
 
     @property
     def result(self) -> float:
-        """The reward of the outcome, without penalties and shaping."""
+        """Returns the reward of the outcome, without penalties and shaping."""
         return self.total if self.outcome is None else self.outcome
 
 
 @dataclass(frozen=True)
 class Credit:
     """The advantage of every sampled token of a trajectory, one array (A,) per turn. Estimators that train a critic
-    also give the target of its value before each token, NaN where it has none."""
+    also say in `targets` what it should predict before each token; NaN: nothing is asked of it there."""
 
     tokens: tuple[FloatArray, ...]
     targets: tuple[FloatArray, ...] | None = None
@@ -315,7 +316,7 @@ class Credit:
 
 
 Streams = Mapping[str, list[list[tuple[FloatArray, ...]]]]
-"""Side information for each sampled token, by name: one array (A,) per group, trajectory and turn."""
+"""Side information for the sampled tokens: `streams[name][group][trajectory][turn]` is an array (A,)."""
 
 
 @dataclass(frozen=True)
@@ -344,7 +345,7 @@ class Batch:
 
     @cached_property
     def starts(self) -> IntArray:
-        """The start of each sequence, and the end of the last: (S + 1,)."""
+        """Returns the start of each sequence, and the end of the last: (S + 1,)."""
         if not len(self.sequence):
             return np.zeros(1, dtype=np.int64)
         edges = np.flatnonzero(np.diff(self.sequence)) + 1
@@ -355,7 +356,7 @@ class Batch:
         return self.pick([np.arange(int(self.starts[s]), int(self.starts[s + 1])) for s in sequences])
 
     def pick(self, spans: Sequence[IntArray]) -> Batch:
-        """Returns a batch of the given runs of token indices as sequences; each run lies within one of ours."""
+        """Returns a batch whose sequences are these ranges of token indices, each within one sequence of this batch."""
         index = np.concatenate([*spans, np.zeros(0, dtype=np.int64)]).astype(np.int64)
         where = {int(old): new for new, old in enumerate(index)} if self.allowed else {}
         return Batch(

@@ -22,13 +22,7 @@ from sojourn.rollout.world import seats_of, world_of
 from sojourn.secrets import masked
 from sojourn.tasks.listed import check_task
 from sojourn.timeline import Timeline
-from sojourn.types import (
-    Episode,
-    Group,
-    SamplingParams,
-    Task,
-    Trajectory,
-)
+from sojourn.types import Episode, Group, SamplingParams, Task, Trajectory
 
 SamplerFor = Callable[[Env, str], Sampler]  # returns the sampler for a play, from its `Env` and label
 LONGEST_FAILURE = 4_000  # characters
