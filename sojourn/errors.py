@@ -8,6 +8,8 @@ from functools import cache
 
 from sojourn.secrets import masked
 
+LONGEST_FAILURE = 4_000  # characters
+
 
 class SojournError(Exception):
     """Anything that Sojourn reports to its user in one sentence, without keys; the command exits with code 2."""
@@ -75,6 +77,15 @@ def cause(error: BaseException) -> str:
     """Why something failed, in one sentence where the error is one of ours, else with the error's kind."""
     found = leaf(error)
     return str(found) if isinstance(found, SojournError) else masked(f"{type(found).__name__}: {found}")
+
+
+def recorded(error: BaseException) -> str:
+    """Returns the text of a failure for the record, without secrets, and without the middle of a long one."""
+    said = masked(f"{type(error).__name__}: {error}")
+    if len(said) <= LONGEST_FAILURE:
+        return said
+    half = LONGEST_FAILURE // 2
+    return f"{said[:half]} [... {len(said) - 2 * half} characters left out ...] {said[-half:]}"
 
 
 def raised_at(error: BaseException) -> str:

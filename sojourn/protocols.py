@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 
 class Env(Protocol):
-    """One play of one task, used once: `start`, `step` until done, then `close` (always called, also after errors).
+    """One play of one task, used once: `start`, `step` until done, then `close` (always called, also after errors; what
+    fails in it does not undo a complete episode, but is counted as a failure).
 
     `step` raises `ActionError` when the action is malformed or impossible, with the world unchanged, and anything else
     only for failures that are not the agent's fault. What an agent can bring about (it ruins what it works in, breaks
@@ -131,7 +132,7 @@ class Seat(Protocol):
 
     `act` returns the next action; `state` is the world's state key, to be recorded. It raises `BudgetError` where the
     context can take no further turn and `ActionError` where what was sampled cannot be read. `add_reward` adds to the
-    last turn, or to the first where there is none yet. `refuse` returns what the seat is shown after its action was
+    last turn, to the first where there is none yet, or to the trajectory of a seat that never acts. `refuse` returns what the seat is shown after its action was
     refused. `ends_when_malformed` says whether a malformed action ends the episode.
     """
 

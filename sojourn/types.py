@@ -209,20 +209,26 @@ class Turn:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The turns of one seat in an episode. They are a forest by `Turn.parent`: a rewritten context is a new root."""
+    """The turns of one seat in an episode. They are a forest by `Turn.parent`: a rewritten context is a new root.
+
+    `unacted_reward` and `unacted_info` are what a seat that never acted was given, as it has no turn to hold them.
+    """
 
     agent: str
     turns: tuple[Turn, ...]
     ending: Ending
     trainable: bool = True
+    unacted_reward: float = 0.0
+    unacted_info: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def reward(self) -> float:
-        return float(sum(turn.reward for turn in self.turns))
+        return float(sum((turn.reward for turn in self.turns), self.unacted_reward))
 
     @property
     def success(self) -> bool:
-        known = [turn.info["success"] for turn in self.turns if "success" in turn.info]
+        infos = [turn.info for turn in self.turns] or [self.unacted_info]
+        known = [info["success"] for info in infos if "success" in info]
         return bool(known[-1]) if known else self.reward > 0
 
     def prompt(self, turn: int) -> IntArray:
@@ -238,13 +244,14 @@ class Trajectory:
 @dataclass(frozen=True)
 class Episode:
     """One play of a task, with a trajectory for each seat. One with an `error` (of the infrastructure) is never
-    trained."""
+    trained; one with a `close_error` was complete before its environment failed to close, and is."""
 
     id: str
     task: Task
     trajectories: tuple[Trajectory, ...]
     error: str | None = None
     seconds: float = 0.0
+    close_error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -273,7 +280,8 @@ class Group:
 @dataclass(frozen=True)
 class Score:
     """The reward of one trajectory, by turn. `parts` names what it is made of, for metrics, and `words` is what a judge
-    wrote. Where `turns` include penalties or shaping, `outcome` is the total without them."""
+    wrote. Where `turns` include penalties or shaping, `outcome` is the total without them; where a seat never acted, it
+    is the total."""
 
     turns: FloatArray  # (T,)
     parts: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -282,7 +290,7 @@ class Score:
 
     @property
     def total(self) -> float:
-        return float(self.turns.sum())
+        return float(self.turns.sum()) if len(self.turns) else self.outcome or 0.0
 
     @property
     def result(self) -> float:

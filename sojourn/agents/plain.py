@@ -68,6 +68,7 @@ class PlainSeat:
     turns: list[Turn] = field(default_factory=list[Turn])
     tokens: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # the last context and sample
     pending_reward: float = 0.0
+    pending_info: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def ends_when_malformed(self) -> bool:
@@ -89,9 +90,11 @@ class PlainSeat:
         images = tuple(image for observed in observation.messages for image in observed.images)
         observed = (observation.system if parent < 0 else ()) + observation.messages
         tools = self.tools if parent < 0 else ()
-        turn = Turn(parent, context, sample, message, self.pending_reward, {}, images, state, tools=tools)
+        turn = Turn(
+            parent, context, sample, message, self.pending_reward, self.pending_info, images, state, tools=tools
+        )
         self.turns.append(replace(turn, observed=observed, context_messages=context_messages))
-        self.pending_reward = 0.0
+        self.pending_reward, self.pending_info = 0.0, {}
         self.past.append(Exchange(observation.messages, sample, message))
         if failure is not None:
             raise failure
@@ -99,9 +102,9 @@ class PlainSeat:
         return message
 
     def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
-        """Adds to the reward and info of the last turn; a reward before the first turn is kept for it."""
+        """Adds to the reward and info of the last turn; what comes before the first turn is kept for it."""
         if not self.turns:
-            self.pending_reward += reward
+            self.pending_reward, self.pending_info = self.pending_reward + reward, {**self.pending_info, **info}
             return
         if not (reward or info):
             return
@@ -120,7 +123,8 @@ class PlainSeat:
         return replace(self, past=list(self.past), turns=list(self.turns))
 
     def finish(self, ending: Ending) -> Trajectory:
-        return Trajectory(self.context.name, tuple(self.turns), ending, self.context.trainable)
+        pending = self.pending_reward, self.pending_info  # of a seat that never acted, else nothing
+        return Trajectory(self.context.name, tuple(self.turns), ending, self.context.trainable, *pending)
 
     def _params(self, observation: Observation, room: int) -> SamplingParams:
         params = replace(

@@ -37,6 +37,7 @@ class TextSeat:
     trainable: bool = True
     turns: list[Turn] = field(default_factory=list)
     pending_reward: float = 0.0
+    pending_info: Mapping[str, float] = field(default_factory=dict)
 
     ends_when_malformed = False
 
@@ -49,22 +50,22 @@ class TextSeat:
             sample=NO_SAMPLE,
             message=reply.message,
             reward=self.pending_reward,
-            info={"tokens": float(reply.tokens)} if reply.tokens else {},
+            info={**self.pending_info, **({"tokens": float(reply.tokens)} if reply.tokens else {})},
             images=images,
             state=state,
             observed=(*observation.system, *observation.messages),
             tools=observation.tools if observation.system else (),
         )
         self.turns.append(turn)
-        self.pending_reward = 0.0
+        self.pending_reward, self.pending_info = 0.0, {}
         if reply.message is None:
             raise ActionError(reply.fault)
         return reply.message
 
     def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
-        """Adds a reward to the last turn; a reward before the first turn is added to that turn."""
+        """Adds to the reward and info of the last turn; what comes before the first turn is added to that turn."""
         if not self.turns:
-            self.pending_reward += reward
+            self.pending_reward, self.pending_info = self.pending_reward + reward, {**self.pending_info, **info}
             return
         last = self.turns[-1]
         self.turns[-1] = replace(last, reward=last.reward + reward, info={**last.info, **info})
@@ -73,4 +74,5 @@ class TextSeat:
         return replace(observation, system=(), messages=(Message(Role.USER, str(error)),))
 
     def finish(self, ending: Ending) -> Trajectory:
-        return Trajectory(self.name, tuple(self.turns), ending, self.trainable)
+        pending = self.pending_reward, self.pending_info  # of a seat that never acted, else nothing
+        return Trajectory(self.name, tuple(self.turns), ending, self.trainable, *pending)

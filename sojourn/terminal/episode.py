@@ -90,6 +90,9 @@ def turns_in_order(record: Record) -> list[TurnRecord]:
 def transcript(record: Record, context: EpisodeContext) -> Group:
     """Returns the whole episode, ready to be printed."""
     lines: list[RenderableType] = [_head(record, context)]
+    if record.episode.close_error is not None:
+        failure = clean(record.episode.close_error)
+        lines.append(Text(f"This episode was complete before its world failed to close: {failure}", "yellow"))
     if record.episode.error is not None:
         lines.append(Text(f"This episode failed and was not trained on: {clean(record.episode.error)}", "red"))
     several = len(record.episode.trajectories) > 1

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.codec import VERSION, PlainTurn, from_plain, to_json, to_plain, turn_to_plain
+from sojourn.codec import VERSION, PlainTurn, from_plain, to_json, to_plain, turn_to_plain, unacted_to_plain
 from sojourn.errors import RecordError
 from sojourn.files import open_regular
 from sojourn.record.atomic import write_file
@@ -184,8 +184,9 @@ def _decode(member: bytes) -> Record:
     episode = data.episode(lambda turn: _turn(turn, take, sizes))
     judged = [t for t in episode.trajectories if t.trainable]
     written = data.words or [{} for _ in data.scores]
-    scored = zip(judged, data.scores, written, strict=False)
-    scores = tuple(Score(take["scores"](len(t.turns)), parts, words) for t, parts, words in scored)
+    outcomes = data.unacted or [None for _ in data.scores]
+    scored = zip(judged, data.scores, written, outcomes, strict=False)
+    scores = tuple(Score(take["scores"](len(t.turns)), *rest) for t, *rest in scored)
     credits = tuple(Credit(by_turn(take["credits"], t)) for t in judged if data.credited)
     streams = {}
     for name in data.streams:
@@ -212,6 +213,8 @@ class _PlainTrajectory(msgspec.Struct):
     ending: Ending
     trainable: bool
     turns: list[_PlainTurn]
+    unacted_reward: float = 0.0
+    unacted_info: dict[str, float] = {}
 
 
 class _PlainRecord(msgspec.Struct):
@@ -228,12 +231,15 @@ class _PlainRecord(msgspec.Struct):
     words: list[dict[str, str]] = []
     streams: list[str] = []
     version: int = 1
+    unacted: list[float | None] = []  # outcomes of the scores, where a seat never acted
+    close_error: str | None = None
 
     def episode(self, turn: Callable[[_PlainTurn], Turn]) -> Episode:
         trajectories = (
-            Trajectory(t.agent, tuple(map(turn, t.turns)), t.ending, t.trainable) for t in self.trajectories
+            Trajectory(t.agent, tuple(map(turn, t.turns)), t.ending, t.trainable, t.unacted_reward, t.unacted_info)
+            for t in self.trajectories
         )
-        return Episode(self.id, self.task, tuple(trajectories), self.error, self.seconds)
+        return Episode(self.id, self.task, tuple(trajectories), self.error, self.seconds, self.close_error)
 
 
 def _read(line: bytes) -> _PlainRecord:
@@ -272,6 +278,7 @@ def _without_arrays(data: _PlainTurn) -> Turn:
 
 def _record_to_plain(record: Record) -> dict[str, Any]:
     episode = record.episode
+    outcomes = [None if len(score.turns) else score.outcome for score in record.scores]
     return {
         "version": VERSION,
         "id": episode.id,
@@ -284,6 +291,7 @@ def _record_to_plain(record: Record) -> dict[str, Any]:
                 "ending": t.ending,
                 "trainable": t.trainable,
                 "turns": [_turn_to_plain(turn) for turn in t.turns],
+                **unacted_to_plain(t),
             }
             for t in episode.trajectories
         ],
@@ -291,6 +299,8 @@ def _record_to_plain(record: Record) -> dict[str, Any]:
         "words": [dict(score.words) for score in record.scores] if any(s.words for s in record.scores) else [],
         "credited": bool(record.credits),
         "streams": list(record.streams),
+        **({"unacted": outcomes} if any(outcomes) else {}),
+        **({"close_error": episode.close_error} if episode.close_error else {}),
     }
 
 

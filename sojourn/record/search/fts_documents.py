@@ -19,7 +19,7 @@ class Passage(NamedTuple):
     """One text with its place: `part` is one of `PARTS`; seat and turn are -1 for the error of an episode.
 
     "said" are the texts, thoughts and tool calls of the agents, "shown" the observations, "brief" the system messages,
-    and "error" is the infrastructure failure of an episode.
+    and "error" is the infrastructure failure of an episode, or of closing its world.
     """
 
     seat: int
@@ -57,8 +57,8 @@ def _repeated_passages(episode: Episode) -> Iterator[Passage]:
                 yield Passage(seat, number, "brief" if message.role is Role.SYSTEM else "shown", _text(message))
             if turn.message is not None:
                 yield Passage(seat, number, "said", _text(turn.message))
-    if episode.error is not None:
-        yield Passage(-1, -1, "error", episode.error)
+    for failure in filter(None, (episode.error, episode.close_error)):
+        yield Passage(-1, -1, "error", failure)
 
 
 def _text(message: Message) -> str:
