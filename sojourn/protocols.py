@@ -132,8 +132,9 @@ class Seat(Protocol):
 
     `act` returns the next action; `state` is the world's state key, to be recorded. It raises `BudgetError` where the
     context can take no further turn and `ActionError` where what was sampled cannot be read. `add_reward` adds to the
-    last turn, to the first where there is none yet, or to the trajectory of a seat that never acts. `refuse` returns what the seat is shown after its action was
-    refused. `ends_when_malformed` says whether a malformed action ends the episode.
+    last turn, to the first where there is none yet, or to the trajectory of a seat that never acts. `refuse` returns
+    what the seat is shown after its action was refused. `ends_when_malformed` says whether a malformed action ends the
+    episode.
     """
 
     @property

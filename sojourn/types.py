@@ -100,8 +100,8 @@ class Observation:
     """Holds what the seat observes whose turn it is.
 
     `system` holds the messages (instructions, goal) that every context of the seat begins with; they come with its
-    first observation. `messages` are new since its last turn. `choices`, where not empty, are all possible actions, as
-    the agent would write them.
+    first observation, as do `tools`, and stay until an observation has others. `messages` are new since its last turn.
+    `choices`, where not empty, are all possible actions, as the agent would write them.
     """
 
     messages: tuple[Message, ...]

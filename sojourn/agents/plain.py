@@ -32,7 +32,8 @@ from sojourn.types import (
 class Plain:
     """Gives the model its history as the context and takes its reply as the action.
 
-    `history`: "full" extends one context; "window" opens a new one each turn that holds the system messages and the
+    `history`: "full" extends one context, and opens a new window with all of it where the system messages or the tools
+    change; "window" opens a new one each turn that holds the system messages and the
     last `turns` exchanges; "page" shows the system messages and the current observation only. `malformed`: "tell"
     sends the error to the model as its next observation (a turn is used up), "end" ends the episode. `choices`
     restricts what is sampled to the observation's choices, where it has any.
@@ -76,9 +77,10 @@ class PlainSeat:
 
     async def act(self, observation: Observation, state: str | None = None) -> Message:
         """Samples an action. Raises `BudgetError` when the context is full, `ActionError` when it cannot be read."""
-        self.system = observation.system or self.system
-        self.tools = observation.tools or self.tools
-        parent, context, prompt = self._context(observation)
+        opening, self.system = self.system, observation.system or self.system
+        declared, self.tools = self.tools, observation.tools or self.tools
+        changed = (opening, declared) != (self.system, self.tools)
+        parent, context, prompt = self._context(observation, changed)
         context_messages = self._context_messages(observation) if parent < 0 and self.turns else ()
         room = self.context.max_context - len(prompt)
         if room < 1:
@@ -142,9 +144,12 @@ class PlainSeat:
         except ActionError as error:
             return None, error
 
-    def _context(self, observation: Observation) -> tuple[int, IntArray, IntArray]:
-        """Returns the parent turn, the tokens that are new since its sample, and the whole prompt."""
-        if self.config.history == "full" and self.past:
+    def _context(self, observation: Observation, changed: bool) -> tuple[int, IntArray, IntArray]:
+        """Returns the parent turn, the tokens that are new since its sample, and the whole prompt.
+
+        A context begins with the system messages and the tools, so that others (`changed`) open a new window.
+        """
+        if self.config.history == "full" and self.past and not changed:
             more = self.context.renderer.extend(self.past[-1].sample, observation.messages)
             if more is not None:
                 return len(self.turns) - 1, more.tokens, np.concatenate([self.tokens, more.tokens])

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from sojourn.errors import ActionError
-from sojourn.types import Ending, Message, Observation, Role, Sample, Stop, Trajectory, Turn, Versions
+from sojourn.types import Ending, Message, Observation, Role, Sample, Stop, Tool, Trajectory, Turn, Versions
 
 NO_SAMPLE = Sample(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32), Versions(-1, -1), Stop.END)
 
@@ -35,6 +35,7 @@ class TextSeat:
     name: str
     speaker: Speaker
     trainable: bool = True
+    tools: tuple[Tool, ...] = ()  # as they were declared last
     turns: list[Turn] = field(default_factory=list)
     pending_reward: float = 0.0
     pending_info: Mapping[str, float] = field(default_factory=dict)
@@ -43,6 +44,7 @@ class TextSeat:
 
     async def act(self, observation: Observation, state: str | None = None) -> Message:
         reply = await self.speaker.reply(observation)
+        declared, self.tools = self.tools, observation.tools or self.tools
         images = tuple(image for message in observation.messages for image in message.images)
         turn = Turn(
             parent=len(self.turns) - 1,
@@ -54,7 +56,7 @@ class TextSeat:
             images=images,
             state=state,
             observed=(*observation.system, *observation.messages),
-            tools=observation.tools if observation.system else (),
+            tools=self.tools if observation.system or self.tools != declared else (),
         )
         self.turns.append(turn)
         self.pending_reward, self.pending_info = 0.0, {}
