@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from functools import cache
 
@@ -106,6 +107,7 @@ def _installed() -> tuple[str, ...]:
 
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = {os.path.dirname(os.path.abspath(__file__)), *(sysconfig.get_path(kind) for kind in kinds)}
+    folders |= {path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")}
     return tuple(f"{folder}{os.sep}" for folder in folders)
 
 
