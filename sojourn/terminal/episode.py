@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
+from sojourn.call_text import call_text
 from sojourn.errors import RecordError
 from sojourn.files import open_regular
 from sojourn.record.blobs import Blobs
@@ -23,7 +24,7 @@ from sojourn.terminal.clean import LIMIT, clean, one_line
 from sojourn.terminal.indented import Indented
 from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.numbers import number, signed, size
-from sojourn.types import Credit, FloatArray, Message, Role, Score, Stop, ToolCall, Trajectory, Turn
+from sojourn.types import Credit, FloatArray, Message, Role, Score, Stop, Trajectory, Turn
 
 STYLES = {Role.SYSTEM: "dim", Role.USER: "", Role.TOOL: "cyan", Role.ASSISTANT: "green"}
 
@@ -175,15 +176,10 @@ def render_message(message: Message, context: EpisodeContext) -> Iterator[Render
         body.append(Text(f"(reasoning) {clean(message.thought, context.limit)}", "dim italic"))
     if message.text:
         body.append(Text(clean(message.text, context.limit), style))
-    body += [Text(f"calls {_call(call, context.limit)}", f"bold {style}".strip()) for call in message.calls]
+    body += [Text(f"calls {clean(call_text(call), context.limit)}", f"bold {style}".strip()) for call in message.calls]
     body += [Text(f"[image {_image(context.folder, digest)}]", "magenta") for digest in message.images]
     for text in body:
         yield Indented(text)
-
-
-def _call(call: ToolCall, limit: int | None) -> str:
-    arguments = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in call.arguments.items())
-    return clean(f"{call.name}({arguments})", limit)
 
 
 def _image(folder: Path, digest: str) -> str:

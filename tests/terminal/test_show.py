@@ -61,7 +61,7 @@ def test_an_episode_with_branches(run, width):
         "a new context",
     ):
         assert said in " ".join(text.split())
-    assert 'calls look(at="door", n=2)' in text
+    assert "calls look(at='door', n=2)" in text
     assert text.endswith("turn 1\n  └ turn 2, 3\n  └ turn 4\nturn 5\n")
 
 

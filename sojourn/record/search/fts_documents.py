@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from sojourn.call_text import call_text
 from sojourn.types import Episode, Message, Role
 
 PARTS = ("said", "shown", "brief", "error")
@@ -62,7 +63,5 @@ def _repeated_passages(episode: Episode) -> Iterator[Passage]:
 
 
 def _text(message: Message) -> str:
-    calls = (
-        f"{call.name}({', '.join(f'{key}={value}' for key, value in call.arguments.items())})" for call in message.calls
-    )
+    calls = (call_text(call, str) for call in message.calls)  # repr would join an escape to the word after it
     return "\n".join(text for text in (message.thought, message.text, *calls) if text)
