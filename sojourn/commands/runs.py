@@ -40,8 +40,7 @@ def runs(
         console.print(lists.table(listed, console.width))
     else:
         where = ", ".join(map(str, folders or ["runs"]))
-        remedy = "with this name or tag" if name or tag else "yet: start one with sojourn train recipes/toy/train.toml"
-        console.print(f"there are no runs in '{where}' {remedy}", soft_wrap=True, markup=False)
+        console.print(lists.none_found(where, folders or [Path("runs")], name, tag), soft_wrap=True, markup=False)
 
 
 def _differ(folders: list[Path], json: bool, console: CleanConsole) -> None:

@@ -23,6 +23,7 @@ from sojourn.record.export.selection import PlayedEpisode, SelectedEpisodes
 from sojourn.types import Group, Trajectory
 
 UNIT = "row"
+SUFFIX = ".parquet"  # of the names of its files
 ROWS = 2000  # of a row group, which is in memory at once
 JSON = ("said", "shown", "recalled", "tools", "info", "state")  # of a turn
 
