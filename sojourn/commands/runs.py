@@ -23,7 +23,7 @@ def runs(
     curve: Annotated[
         Path | None, typer.Option(help="Draw the curves of the runs (seeds of one recipe) to this PNG.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """List runs with their state, their step, their success rate, and the results of their evaluations."""
     from sojourn.terminal import runs as lists

@@ -30,9 +30,11 @@ def show(
         typer.Option("--tokens", help="Show each sampled token of the episode with log-probability and advantage."),
     ] = False,
     prompt: Annotated[int | None, typer.Option(help="Show the exact prompt of this turn (counted from 1).")] = None,
-    seat: Annotated[str, typer.Option(help="With --prompt: the seat. (default: the first one)")] = "",
+    seat: Annotated[
+        str, typer.Option(help="With --prompt: the seat whose prompt is shown. (default: the first one)")
+    ] = "",
     full: Annotated[bool, typer.Option("--full", help="Do not shorten long texts.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Print a run, the groups of a step, an episode, or the episodes that match a query."""
     from sojourn.record.run import RunFolder

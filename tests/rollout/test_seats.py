@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,9 +11,12 @@ from sojourn.agents.plain import Plain
 from sojourn.arena.text_seat import TextSeat
 from sojourn.protocols import AgentContext
 from sojourn.record.episodes.store import EpisodeStore
+from sojourn.replay import RecordedSeat
 from sojourn.rewards.native import Native
+from sojourn.rollout.play import Limits, play
 from sojourn.rollout.runner import Rollout, Runner
 from sojourn.rollout.world import seats_of
+from sojourn.timeline import Timeline
 from sojourn.types import Ending, Message, Observation, Role, Sample, SamplingParams, Step, Stop, Task, Versions
 
 
@@ -149,6 +154,16 @@ def stored(folder, group, scores):
         return list(store.query())
 
 
+async def test_a_failure_to_close_is_recorded(tmp_path) -> None:
+    group, scores = await played(ForfeitPlay)
+    episodes = (replace(group.episodes[0], close_error="it does not go away"), group.episodes[1])
+    [first, second] = stored(tmp_path, replace(group, episodes=episodes), scores)
+    with EpisodeStore(tmp_path) as store:
+        assert store.read(first).episode.close_error == "it does not go away"
+        assert store.read(second).episode.close_error is None
+    assert first.error is None
+
+
 async def test_a_seat_that_never_acts_keeps_whether_it_succeeded() -> None:
     group, _ = await played(ForfeitPlay)
     assert [t.success for t in group.trajectories] == [True, True] * 2
@@ -161,6 +176,11 @@ async def test_what_comes_before_the_first_turn_is_part_of_it() -> None:
     assert [turn.reward for turn in black.turns] == [0.25, -1.0]
     assert black.turns[0].info["success"] == 1.0
     assert scores[1].total == -0.75
+    seats = {t.agent: RecordedSeat(t, ends=False) for t in group.episodes[0].trajectories}
+    await play(Bonus(), seats, Limits(turns=4), Timeline())
+    for seat in seats.values():
+        seat.compare_rewards()  # a replay gives the first turn the same
+        assert seat.at == 2
 
 
 def text_seat():

@@ -186,7 +186,7 @@ def _decode(member: bytes) -> Record:
     written = data.words or [{} for _ in data.scores]
     outcomes = data.unacted or [None for _ in data.scores]
     scored = zip(judged, data.scores, written, outcomes, strict=False)
-    scores = tuple(Score(take["scores"](len(t.turns)), *rest) for t, *rest in scored)
+    scores = tuple(Score(take["scores"](len(t.turns)), parts, words, outcome) for t, parts, words, outcome in scored)
     credits = tuple(Credit(by_turn(take["credits"], t)) for t in judged if data.credited)
     streams = {}
     for name in data.streams:
