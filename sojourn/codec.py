@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from sojourn.errors import RecordError
-from sojourn.types import FloatArray, IntArray, Message, Sample, Stop, Tool, Turn, Versions
+from sojourn.types import FloatArray, IntArray, Message, Sample, Stop, Tool, Trajectory, Turn, Versions
 
 Fact = TypeVar("Fact")
 VERSION = 1  # of the layout of records; raise it when an older Sojourn would misread a newer record
@@ -98,6 +98,12 @@ class PlainTurn(
             context_messages=self.context_messages,
             tools=self.tools,
         )
+
+
+def unacted_to_plain(trajectory: Trajectory) -> dict[str, Any]:
+    """Returns what a seat that never acted was given, and nothing for any other."""
+    reward, info = trajectory.unacted_reward, dict(trajectory.unacted_info)
+    return {"unacted_reward": reward, "unacted_info": info} if reward or info else {}
 
 
 def turn_to_plain(turn: Turn, allowed: Any) -> dict[str, Any]:

@@ -75,11 +75,12 @@ class Display:
     def episode(self, episode: Episode) -> None:
         """Counts a finished episode of the current evaluation or step. A cause of failure is printed once, and
         counted."""
-        if episode.error is not None:
-            cause = one_line(episode.error, 300)
+        if failure := episode.error or episode.close_error:
+            cause = one_line(failure, 300)
             self._causes[cause] += 1
             if self._causes[cause] == 1 and len(self._causes) <= MAX_CAUSES:
-                self._print(f"an episode failed: {cause}")
+                what = "an episode failed" if episode.error else "an episode is complete, but its world failed to close"
+                self._print(f"{what}: {cause}")
         now = self._evaluating if self._evaluating.name else self._stage
         now.playing += [trajectory.success for trajectory in episode.trajectories if trajectory.trainable]
 

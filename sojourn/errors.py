@@ -9,6 +9,8 @@ from functools import cache
 
 from sojourn.secrets import masked
 
+LONGEST_FAILURE = 4_000  # characters
+
 
 class SojournError(Exception):
     """Anything that Sojourn reports to its user in one sentence, without keys; the command exits with code 2."""
@@ -78,6 +80,15 @@ def cause(error: BaseException) -> str:
     return str(found) if isinstance(found, SojournError) else masked(f"{type(found).__name__}: {found}")
 
 
+def recorded(error: BaseException) -> str:
+    """Returns the text of a failure for the record, without secrets, and without the middle of a long one."""
+    said = masked(f"{type(error).__name__}: {error}")
+    if len(said) <= LONGEST_FAILURE:
+        return said
+    half = LONGEST_FAILURE // 2
+    return f"{said[:half]} [... {len(said) - 2 * half} characters left out ...] {said[-half:]}"
+
+
 def raised_at(error: BaseException) -> str:
     """Where the user's own code raised an error: the last function, file and line of theirs, empty where none is."""
     known = ("<", *_installed())
@@ -96,7 +107,7 @@ def _installed() -> tuple[str, ...]:
 
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = {os.path.dirname(os.path.abspath(__file__)), *(sysconfig.get_path(kind) for kind in kinds)}
-    folders.update(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))  # of other installs
+    folders |= {path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")}
     return tuple(f"{folder}{os.sep}" for folder in folders)
 
 

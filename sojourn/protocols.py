@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 
 class Env(Protocol):
-    """The world of one episode, used once: `start`, `step` until done, then `close` (also after errors).
+    """The world of one episode, used once: `start`, `step` until done, then `close` (also after errors; what fails in it
+    does not undo a complete episode, but is counted as a failure).
 
     `step` raises `ActionError` when the action is malformed or impossible, with the world unchanged, and anything else
     only for failures that are not the agent's fault. Where the agent itself broke or stalled the world, `step` ends the
@@ -132,8 +133,9 @@ class Seat(Protocol):
 
     `act` returns the next action; `state` is the world's state key, to be recorded. It raises `BudgetError` where the
     context can take no further turn and `ActionError` where what was sampled cannot be read. `add_reward` adds to the
-    last turn; before the first turn, the reward is kept for it. `refuse` returns what the seat is shown after its
-    action was refused. `ends_when_malformed` says whether a malformed action ends the episode.
+    last turn, to the first where there is none yet, or to the trajectory of a seat that never acts. `refuse` returns
+    what the seat is shown after its action was refused. `ends_when_malformed` says whether a malformed action ends the
+    episode.
     """
 
     @property
@@ -303,7 +305,7 @@ class Trainer(Stateful, Protocol):
         columns: Sequence[str] = (),
         tokens: IntArray | None = None,
     ) -> Forward:
-        """Runs a pass over the tokens that carry weight, or over `tokens` (N,) in their places, for these `columns` too."""
+        """Scores the tokens that carry weight, or `tokens` (N,) in their places, and reads these `columns` besides."""
         ...
 
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]: ...

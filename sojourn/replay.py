@@ -159,6 +159,7 @@ class RecordedSeat:
     at: int = 0
     replayed: list[Turn] = field(default_factory=list)  # the turns so far, with the rewards of this play
     pending_reward: float = 0.0
+    pending_info: Mapping[str, float] = field(default_factory=dict)
     refusal: str | None = None  # why the last action was refused; empty if it could not be parsed
 
     @property
@@ -173,8 +174,8 @@ class RecordedSeat:
         self._compare_shown(observation, turn)
         if None not in (turn.state, state) and turn.state != state:
             raise DiffersError(f"{self._where}: {difference('the state', turn.state, state)}")
-        self.replayed.append(replace(turn, reward=self.pending_reward, info={}))
-        self.pending_reward, self.refusal = 0.0, None
+        self.replayed.append(replace(turn, reward=self.pending_reward, info=self.pending_info))
+        self.pending_reward, self.pending_info, self.refusal = 0.0, {}, None
         self.at += 1
         if turn.message is None:
             self.refusal = ""
@@ -183,7 +184,7 @@ class RecordedSeat:
 
     def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
         if not self.replayed:
-            self.pending_reward += reward
+            self.pending_reward, self.pending_info = self.pending_reward + reward, {**self.pending_info, **info}
             return
         last = self.replayed[-1]
         self.replayed[-1] = replace(last, reward=last.reward + reward, info={**last.info, **info})

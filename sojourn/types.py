@@ -101,8 +101,8 @@ class Observation:
     """Shows the participant that acts next, whose seat is called `agent`, what it observes.
 
     `system` holds the messages (instructions, goal) that every context of the seat begins with; they come with its
-    first observation. `messages` are new since its last turn. `choices`, where not empty, are all possible actions, as
-    the agent would write them.
+    first observation, as do `tools`, and stay until an observation has others. `messages` are new since its last turn.
+    `choices`, where not empty, are all possible actions, as the agent would write them.
     """
 
     messages: tuple[Message, ...]
@@ -212,20 +212,26 @@ class Turn:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The turns of one seat in an episode. They are a forest by `Turn.parent`: a rewritten context is a new root."""
+    """The turns of one seat in an episode. They are a forest by `Turn.parent`: a rewritten context is a new root.
+
+    `unacted_reward` and `unacted_info` are what a seat that never acted was given, as it has no turn to hold them.
+    """
 
     agent: str
     turns: tuple[Turn, ...]
     ending: Ending
     trainable: bool = True
+    unacted_reward: float = 0.0
+    unacted_info: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def reward(self) -> float:
-        return float(sum(turn.reward for turn in self.turns))
+        return float(sum((turn.reward for turn in self.turns), self.unacted_reward))
 
     @property
     def success(self) -> bool:
-        known = [turn.info["success"] for turn in self.turns if "success" in turn.info]
+        infos = [turn.info for turn in self.turns] or [self.unacted_info]
+        known = [info["success"] for info in infos if "success" in info]
         return bool(known[-1]) if known else self.reward > 0
 
     def prompt(self, turn: int) -> IntArray:
@@ -240,13 +246,15 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Episode:
-    """One play of a task, with a trajectory for each seat; never trained where it has an `error` of infrastructure."""
+    """One play of a task, with a trajectory for each seat; never trained where it has an `error` of infrastructure. One
+    with a `close_error` was complete before its environment failed to close, and is trained."""
 
     id: str
     task: Task
     trajectories: tuple[Trajectory, ...]
     error: str | None = None
     seconds: float = 0.0
+    close_error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -274,7 +282,8 @@ class Group:
 @dataclass(frozen=True)
 class Score:
     """The reward of one trajectory, by turn. `parts` names what it is made of, for metrics, and `words` is what a judge
-    wrote. Where `turns` include penalties or shaping, `outcome` is the total without them."""
+    wrote. Where `turns` include penalties or shaping, `outcome` is the total without them; where a seat never acted, it
+    is the total."""
 
     turns: FloatArray  # (T,)
     parts: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -283,7 +292,7 @@ class Score:
 
     @property
     def total(self) -> float:
-        return float(self.turns.sum())
+        return float(self.turns.sum()) if len(self.turns) else self.outcome or 0.0
 
     @property
     def result(self) -> float:

@@ -201,6 +201,17 @@ def test_a_key_that_every_stage_overrides_is_refused_on_the_command_line(tmp_pat
         load(write(tmp_path, TOY + STAGES), [override])
 
 
+def test_a_stage_named_as_the_evaluation_of_another_is_refused(tmp_path):
+    """Its own evaluation would be taken for done, and the episodes of one would replace those of the other."""
+    stages = "[[stages]]\nname = 'rl'\nsteps = 8\n[[stages]]\nname = 'rl-5'\nsteps = 8\n"
+    path = write(tmp_path, TOY + stages)
+    told = "a stage is called 'rl-5', as is the evaluation of the stage 'rl' after step 5: .* such as 'rl_5'"
+    with pytest.raises(ConfigError, match=told):
+        load(path, ["evaluation.every=5"])
+    for harmless in ("evaluation.every=0", "evaluation.every=3", "evaluation.every=8"):
+        load(path, [harmless])
+
+
 @pytest.mark.parametrize(
     ("override", "stage"),
     [

@@ -209,16 +209,13 @@ def test_a_huge_number_where_a_word_is_expected_is_short():
     assert len(str(refused.value)) < 200
 
 
-def test_packages_of_another_site_packages_folder_are_not_the_users(tmp_path):
-    folder = tmp_path / "site-packages"
-    folder.mkdir()
-    (folder / "library.py").write_text("import sys\ndef leave():\n    sys.exit(0)\n")
-    program = "import library; from sojourn import cli; cli.app = library.leave; cli.main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{Path(__file__).parent.parent}"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+def test_a_package_that_is_installed_elsewhere_is_not_the_users_code(tmp_path):
+    """As with `pip install --target`, or a .pth file: where its command ends well, `SystemExit: 0` is no failure."""
+    (folder := tmp_path / "lib" / "site-packages").mkdir(parents=True)
+    (folder / "theirs.py").write_text("def end():\n    raise SystemExit(0)\n")
+    code = "import theirs\nfrom sojourn.errors import raised_at\n"
+    code += "try:\n    theirs.end()\nexcept SystemExit as error:\n    print(repr(raised_at(error)))"
+    root = str(Path(__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, str(folder)])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "''\n"

@@ -15,7 +15,7 @@ from rich.text import Text
 from sojourn.errors import ActionError, ConfigError
 from sojourn.protocols import EnvFamily
 from sojourn.terminal.clean import clean
-from sojourn.types import Message, Observation, Role, Step, Task
+from sojourn.types import Message, Observation, Role, Step, Task, Tool
 
 HELP = "say an action, or the number of a choice; :hint for the expert's, :quit to leave"
 SHOWN = 20_000  # characters of one message
@@ -38,11 +38,13 @@ class Terminal:
     env: Any
     console: Console
     stream: TextIO | None
+    tools: tuple[Tool, ...] = ()  # as they were shown last
 
     def show(self, observation: Observation) -> None:
         for message in observation.system:
             self.say(message.text, "dim")
-        for tool in observation.tools if observation.system else ():
+        shown, self.tools = self.tools, observation.tools or self.tools
+        for tool in self.tools if observation.system or self.tools != shown else ():
             self.say(f"  {tool.name}({', '.join(tool.parameters.get('properties', {}))})  {tool.description}", "dim")
         if observation.agent != "agent":
             self.say(f"[{observation.agent}]", "bold")

@@ -32,7 +32,8 @@ from sojourn.types import (
 class Plain:
     """Gives the model its history as the context and takes its reply as the action.
 
-    `history`: "full" extends one context; "window" opens a new one each turn that holds the system messages and the
+    `history`: "full" extends one context, and opens a new window with all of it where the system messages or the tools
+    change; "window" opens a new one each turn that holds the system messages and the
     last `turns` exchanges; "page" shows the system messages and the current observation only. `malformed`: "tell"
     sends the error to the model as its next observation (a turn is used up), "end" ends the episode. `choices`
     restricts what is sampled to the observation's choices, where it has any.
@@ -68,6 +69,7 @@ class PlainSeat:
     turns: list[Turn] = field(default_factory=list[Turn])
     tokens: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # the last context and sample
     pending_reward: float = 0.0
+    pending_info: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def ends_when_malformed(self) -> bool:
@@ -75,9 +77,10 @@ class PlainSeat:
 
     async def act(self, observation: Observation, state: str | None = None) -> Message:
         """Samples an action. Raises `BudgetError` when the context is full, `ActionError` when it cannot be read."""
-        self.system = observation.system or self.system
-        self.tools = observation.tools or self.tools
-        parent, context, prompt = self._context(observation)
+        opening, self.system = self.system, observation.system or self.system
+        declared, self.tools = self.tools, observation.tools or self.tools
+        changed = (opening, declared) != (self.system, self.tools)
+        parent, context, prompt = self._context(observation, changed)
         context_messages = self._context_messages(observation) if parent < 0 and self.turns else ()
         room = self.context.max_context - len(prompt)
         if room < 1:
@@ -89,9 +92,11 @@ class PlainSeat:
         images = tuple(image for observed in observation.messages for image in observed.images)
         observed = (observation.system if parent < 0 else ()) + observation.messages
         tools = self.tools if parent < 0 else ()
-        turn = Turn(parent, context, sample, message, self.pending_reward, {}, images, state, tools=tools)
+        turn = Turn(
+            parent, context, sample, message, self.pending_reward, self.pending_info, images, state, tools=tools
+        )
         self.turns.append(replace(turn, observed=observed, context_messages=context_messages))
-        self.pending_reward = 0.0
+        self.pending_reward, self.pending_info = 0.0, {}
         self.past.append(Exchange(observation.messages, sample, message))
         if failure is not None:
             raise failure
@@ -99,9 +104,9 @@ class PlainSeat:
         return message
 
     def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
-        """Adds to the reward and info of the last turn; a reward before the first turn is kept for it."""
+        """Adds to the reward and info of the last turn; what comes before the first turn is kept for it."""
         if not self.turns:
-            self.pending_reward += reward
+            self.pending_reward, self.pending_info = self.pending_reward + reward, {**self.pending_info, **info}
             return
         if not (reward or info):
             return
@@ -120,7 +125,8 @@ class PlainSeat:
         return replace(self, past=list(self.past), turns=list(self.turns))
 
     def finish(self, ending: Ending) -> Trajectory:
-        return Trajectory(self.context.name, tuple(self.turns), ending, self.context.trainable)
+        pending = self.pending_reward, self.pending_info  # of a seat that never acted, else nothing
+        return Trajectory(self.context.name, tuple(self.turns), ending, self.context.trainable, *pending)
 
     def _params(self, observation: Observation, room: int) -> SamplingParams:
         params = replace(
@@ -138,9 +144,12 @@ class PlainSeat:
         except ActionError as error:
             return None, error
 
-    def _context(self, observation: Observation) -> tuple[int, IntArray, IntArray]:
-        """Returns the parent turn, the tokens that are new since its sample, and the whole prompt."""
-        if self.config.history == "full" and self.past:
+    def _context(self, observation: Observation, changed: bool) -> tuple[int, IntArray, IntArray]:
+        """Returns the parent turn, the tokens that are new since its sample, and the whole prompt.
+
+        A context begins with the system messages and the tools, so that others (`changed`) open a new window.
+        """
+        if self.config.history == "full" and self.past and not changed:
             more = self.context.renderer.extend(self.past[-1].sample, observation.messages)
             if more is not None:
                 return len(self.turns) - 1, more.tokens, np.concatenate([self.tokens, more.tokens])

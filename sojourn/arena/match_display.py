@@ -12,6 +12,7 @@ from rich.text import Text
 
 from sojourn.arena.lockstep import OperatorTurn
 from sojourn.arena.match import TaskResult
+from sojourn.call_text import call_text
 from sojourn.terminal.clean import clean, one_line
 from sojourn.terminal.numbers import number, signed
 from sojourn.types import Group, Message, Role, Score, Task
@@ -125,7 +126,6 @@ def _cell(group: Group, scores: Sequence[Score]) -> str | Text:
 
 def message_line(message: Message) -> str:
     """Returns the text of a message and its tool calls as they would be written in Python."""
-    calls = [f"{c.name}({', '.join(f'{key}={value!r}' for key, value in c.arguments.items())})" for c in message.calls]
-    return "\n".join(filter(None, [message.text, *calls])) or (
+    return "\n".join(filter(None, [message.text, *map(call_text, message.calls)])) or (
         f"(reasoning) {message.thought}" if message.thought else ""
     )

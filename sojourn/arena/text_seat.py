@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from sojourn.errors import ActionError
-from sojourn.types import Ending, Message, Observation, Role, Sample, Stop, Trajectory, Turn, Versions
+from sojourn.types import Ending, Message, Observation, Role, Sample, Stop, Tool, Trajectory, Turn, Versions
 
 NO_SAMPLE = Sample(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32), Versions(-1, -1), Stop.END)
 
@@ -35,13 +35,16 @@ class TextSeat:
     name: str
     speaker: Speaker
     trainable: bool = True
+    tools: tuple[Tool, ...] = ()  # as they were declared last
     turns: list[Turn] = field(default_factory=list)
     pending_reward: float = 0.0
+    pending_info: Mapping[str, float] = field(default_factory=dict)
 
     ends_when_malformed = False
 
     async def act(self, observation: Observation, state: str | None = None) -> Message:
         reply = await self.speaker.reply(observation)
+        declared, self.tools = self.tools, observation.tools or self.tools
         images = tuple(image for message in observation.messages for image in message.images)
         turn = Turn(
             parent=len(self.turns) - 1,
@@ -49,22 +52,22 @@ class TextSeat:
             sample=NO_SAMPLE,
             message=reply.message,
             reward=self.pending_reward,
-            info={"tokens": float(reply.tokens)} if reply.tokens else {},
+            info={**self.pending_info, **({"tokens": float(reply.tokens)} if reply.tokens else {})},
             images=images,
             state=state,
             observed=(*observation.system, *observation.messages),
-            tools=observation.tools if observation.system else (),
+            tools=self.tools if observation.system or self.tools != declared else (),
         )
         self.turns.append(turn)
-        self.pending_reward = 0.0
+        self.pending_reward, self.pending_info = 0.0, {}
         if reply.message is None:
             raise ActionError(reply.fault)
         return reply.message
 
     def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
-        """Adds a reward to the last turn; a reward before the first turn is added to that turn."""
+        """Adds to the reward and info of the last turn; what comes before the first turn is added to that turn."""
         if not self.turns:
-            self.pending_reward += reward
+            self.pending_reward, self.pending_info = self.pending_reward + reward, {**self.pending_info, **info}
             return
         last = self.turns[-1]
         self.turns[-1] = replace(last, reward=last.reward + reward, info={**last.info, **info})
@@ -73,4 +76,5 @@ class TextSeat:
         return replace(observation, system=(), messages=(Message(Role.USER, str(error)),))
 
     def finish(self, ending: Ending) -> Trajectory:
-        return Trajectory(self.name, tuple(self.turns), ending, self.trainable)
+        pending = self.pending_reward, self.pending_info  # of a seat that never acted, else nothing
+        return Trajectory(self.name, tuple(self.turns), ending, self.trainable, *pending)

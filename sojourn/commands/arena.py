@@ -41,7 +41,9 @@ def arena(
     ] = 0,
     greedy: Annotated[bool, typer.Option("--greedy", help="Sample from runs at temperature 0.")] = False,
     seat: Annotated[str, typer.Option(help="The seat that the operators play, if there are several.")] = "",
-    others: Annotated[str, typer.Option(help="The operator that plays the other seats.")] = "",
+    others: Annotated[
+        str, typer.Option(help="The operator that plays the other seats, if there are several seats.")
+    ] = "",
     key: Annotated[str, typer.Option(help="The environment variable that holds the endpoint's API key.")] = "",
     brief: Annotated[bool, typer.Option("--brief", help="Print one line per task, without its turns.")] = False,
     out: Annotated[

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from sojourn.train.recipe import Recipe
     from sojourn.train.resolve import Resolved
 
-Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted overrides, such as stages.rl.optim.lr=3e-6.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Values that replace those of a recipe, by their dotted keys, such as stages.rl.optim.lr=3e-6; those of a "
+        "component that is named have its own keys, such as rooms=4."
+    ),
+]
 
 
 def load(path: Path, overrides: list[str] | None) -> Resolved:

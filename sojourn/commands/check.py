@@ -17,19 +17,30 @@ if TYPE_CHECKING:
 
 
 def check(
-    name: Annotated[str, typer.Argument(help="a registered name, 'module:Class', or a recipe (its world)")],
+    name: Annotated[
+        str,
+        typer.Argument(help="The component: a registered name, 'module:Class', or a recipe, whose world is checked."),
+    ],
     overrides: Overrides = None,
     kind: Annotated[
-        str, typer.Option(help="env, estimator, loss or backend; by default the kind that the name has")
+        str,
+        typer.Option(
+            help="The kind of the component: env, estimator, loss or backend. (default: the kind of the name)"
+        ),
     ] = "",
     episodes: Annotated[
-        int | None, typer.Option(min=1, help="the number of tasks on which each check of a world is tried [default: 4]")
+        int | None,
+        typer.Option(min=1, help="The number of tasks on which each check of a world is tried. (default: 4)"),
     ] = None,
     attack: Annotated[
-        bool, typer.Option("--attack", help="attack a world instead: can an agent change its reward, or void its play?")
+        bool,
+        typer.Option(
+            "--attack",
+            help="Attack a world instead: try whether an agent can change its reward, or make its episode fail.",
+        ),
     ] = False,
 ) -> None:
-    """Check that a component keeps its promises: a world, an estimator, a loss or a backend."""
+    """Run the conformance suite of a world, an estimator, a loss or a backend. The exit code is 1 if a check fails."""
     found = kind or _kind_of(name)
     report = _attacked(found, name, overrides, episodes) if attack else _report(found, name, overrides, episodes)
     report.print(CleanConsole())

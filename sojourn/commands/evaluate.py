@@ -18,16 +18,21 @@ if TYPE_CHECKING:
 
 def evaluate(
     run: Annotated[
-        Path, typer.Argument(help="a run folder (its newest checkpoint), or a recipe (its untrained model)")
+        Path,
+        typer.Argument(
+            help="A run folder, whose newest checkpoint is evaluated, or a recipe, whose model is evaluated untrained."
+        ),
     ],
     overrides: Overrides = None,
-    split: Annotated[str, typer.Option(help="train or test; by default the split of the recipe's evaluations")] = "",
-    greedy: Annotated[bool, typer.Option("--greedy", help="decode greedily, at temperature 0")] = False,
+    split: Annotated[
+        str, typer.Option(help="The split of the tasks: train or test. (default: that of the recipe's evaluations)")
+    ] = "",
+    greedy: Annotated[bool, typer.Option("--greedy", help="Sample at temperature 0.")] = False,
     expert: Annotated[
-        bool, typer.Option("--expert", help="evaluate the world's scripted expert instead of the model")
+        bool, typer.Option("--expert", help="Evaluate the world's scripted expert instead of the model.")
     ] = False,
 ) -> None:
-    """Evaluate a run's newest checkpoint on a fixed panel of tasks."""
+    """Evaluate a checkpoint, an untrained model or an expert on the tasks that every evaluation of the recipe plays."""
     extra = [f"evaluation.split={split}"] * bool(split) + ["evaluation.temperature=0.0"] * greedy
     resolved = load(run, [*extra, *(overrides or [])])
     print_risks(resolved.recipe.env)

@@ -19,9 +19,20 @@ if TYPE_CHECKING:
 
 
 def envs(
-    name: Annotated[str, typer.Argument(help="one world, or your own 'module:Class'; by default all worlds")] = "",
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="The world to describe: a name, or your own 'module:Class'. (default: a list of all worlds)"
+        ),
+    ] = "",
     overrides: Overrides = None,
-    measure: Annotated[bool, typer.Option("--measure", help="measure it now, by playing it on this machine")] = False,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Play the named world on this machine, and show what that measures: its speed and its rewards.",
+        ),
+    ] = False,
 ) -> None:
     """List the installed worlds: what each one is, what it needs, and what was measured of it."""
     from sojourn import env_catalog
@@ -41,8 +52,15 @@ def envs(
 
 
 def methods(
-    which: Annotated[str, typer.Argument(help="a method, or a kind of methods: estimator, loss, stream, ...")] = "",
-    markdown: Annotated[bool, typer.Option("--markdown", help="print the page of the documentation")] = False,
+    which: Annotated[
+        str,
+        typer.Argument(
+            help="A method, or a kind of methods, such as estimator, loss or stream. (default: all of them)"
+        ),
+    ] = "",
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print all methods as a page of the documentation, in Markdown.")
+    ] = False,
 ) -> None:
     """List the methods: their sources, what they need, and what they can be combined with."""
     from sojourn import method_docs

@@ -41,15 +41,16 @@ def export(
     from sojourn.record.export import export as write
     from sojourn.record.export import format_of
 
-    format_of(format)
+    suffix = format_of(format).SUFFIX
     if out is None:
-        raise ConfigError(f"--out is missing: name the file to write, such as --out episodes.{format}")
+        raise ConfigError(f"--out is missing: name the file to write, such as --out episodes{suffix}")
     if tokens and format != "chat":
         raise ConfigError(
             f"--tokens needs --format chat: {format} {'has digests only' if format == 'prov' else 'always has tokens'}"
         )
     written = write(run, out, format, _choice(run, episodes, where, tokens))
-    print(f"{out}: {_counted(written.episodes, 'episode')}, {_counted(written.records, written.unit)}")
+    records = _counted(written.records, written.unit)
+    print(f"written: {out}, {_counted(written.episodes, 'episode')} as {records} of the format {format}")
     for sentence in written.left_out[:MAX_LEFT_OUT]:
         print(f"left out: {one_line(sentence, 500)}", file=sys.stderr)
     if len(written.left_out) > MAX_LEFT_OUT:
@@ -85,8 +86,11 @@ def replay(
     from sojourn.record.export.selection import SelectedEpisodes
     from sojourn.record.run import RunFolder
 
-    if bool(episodes) + all + bool(sample) != 1:
-        raise ConfigError("choose the episodes to replay by exactly one of: their ids, --sample 20, or --all")
+    ways = bool(episodes) + all + bool(sample)
+    if ways > 1 or not (ways or where):
+        raise ConfigError(
+            "choose the episodes to replay in one way: name them, or give --sample 20, --all, or --where with a query"
+        )
     with SelectedEpisodes.of(RunFolder.read(run), _choice(run, episodes, where)) as chosen:
         if not event_loop.run(_replay(chosen, sample)):
             raise typer.Exit(1)

@@ -23,7 +23,7 @@ def runs(
     curve: Annotated[
         Path | None, typer.Option(help="Draw the curves of the runs (seeds of one recipe) to this PNG.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """List runs with their state, their step, their success rate, and the results of their evaluations."""
     from sojourn.terminal import runs as lists
@@ -40,8 +40,7 @@ def runs(
         console.print(lists.table(listed, console.width))
     else:
         where = ", ".join(map(str, folders or ["runs"]))
-        remedy = "with this name or tag" if name or tag else "yet: start one with sojourn train recipes/toy/train.toml"
-        console.print(f"there are no runs in '{where}' {remedy}", soft_wrap=True, markup=False)
+        console.print(lists.none_found(where, folders or [Path("runs")], name, tag), soft_wrap=True, markup=False)
 
 
 def _differ(folders: list[Path], json: bool, console: CleanConsole) -> None:

@@ -22,15 +22,19 @@ def show(
     stage: Annotated[str, typer.Option(help="The stage to show. (default: the last one that was trained)")] = "",
     step: Annotated[int | None, typer.Option(help="Show the groups of this step (counted from 0).")] = None,
     find: Annotated[str, typer.Option(help="Show the episodes that match a query, such as 'refund reward:>0.5'.")] = "",
-    limit: Annotated[int, typer.Option(min=1, help="With --find: the maximum number of episodes.")] = 20,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="With --find: the maximum number of episodes. (default: 20)")
+    ] = None,
     tokens: Annotated[
         bool,
         typer.Option("--tokens", help="Show each sampled token of the episode with log-probability and advantage."),
     ] = False,
     prompt: Annotated[int | None, typer.Option(help="Show the exact prompt of this turn (counted from 1).")] = None,
-    seat: Annotated[str, typer.Option(help="With --prompt: the seat. (default: the first one)")] = "",
+    seat: Annotated[
+        str, typer.Option(help="With --prompt: the seat whose prompt is shown. (default: the first one)")
+    ] = "",
     full: Annotated[bool, typer.Option("--full", help="Do not shorten long texts.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Print a run, the groups of a step, an episode, or the episodes that match a query."""
     from sojourn.record.run import RunFolder
@@ -46,14 +50,22 @@ def show(
         raise ConfigError(
             "--step and --stage cannot be combined with --find: put them into the query, such as 'stage:rl step:3'"
         )
+    if seat and prompt is None:
+        raise ConfigError(f"--seat {seat} says whose prompt is shown: add --prompt 1, or leave out --seat")
+    if (prompt is not None) + tokens + json > 1:
+        raise ConfigError("--prompt, --tokens and --json show an episode in three ways: choose one of them")
+    if limit is not None and not find:
+        raise ConfigError(f"--limit {limit} limits what --find shows: add --find with a query, or leave out --limit")
+    if stage:
+        runs.require_stage(run, stage)
     if episode:
         _episode(run, episode, console, tokens, prompt, seat, full, json)
     elif find:
-        _find(run, find, limit, json, console)
+        _find(run, find, limit or 20, json, console)
     elif step is not None:
         _step(run, stage, step, json, console)
     elif json:
-        print(runs.as_json(run))
+        print(runs.as_json(run, stage))
     else:
         console.print(runs.overview(run, console.width, stage))
 

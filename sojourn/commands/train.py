@@ -22,22 +22,26 @@ if TYPE_CHECKING:
     from sojourn.train.resolve import Resolved
 
 Dry = Annotated[
-    bool, typer.Option("--dry", help="build and check everything, print each value with its origin, and stop")
+    bool,
+    typer.Option(
+        "--dry", help="Build and check everything, print every value of the config with its origin, and train nothing."
+    ),
 ]
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="a recipe (a TOML file), or a run folder, whose config is used")],
+    recipe: Annotated[Path, typer.Argument(help="A recipe (a TOML file), or a run folder, whose config is used.")],
     overrides: Overrides = None,
     dry: Dry = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="continue the run in this folder from its last checkpoint")
+        bool, typer.Option("--resume", help="Continue the run of this run folder from its last checkpoint.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="the run folder to create; by default a new one in record.folder")
+        Path | None,
+        typer.Option(help="The run folder to create. (default: a new one in the folder that record.folder names)"),
     ] = None,
 ) -> None:
-    """Train by a recipe, and evaluate before, between and after its stages."""
+    """Train a model as a recipe says, and evaluate it before, between and after the stages of training."""
     resolved = load(recipe, overrides)
     if dry and (resume or out):
         raise ConfigError("--dry builds and checks a recipe and makes nothing: it takes no --resume and no --out")

@@ -19,6 +19,12 @@ from sojourn.errors import ConfigError, MissingExtraError, SojournError, raised_
 MORE_FROM = {"env": "sojourn-worlds"}  # the distribution that more components of a kind come from
 
 
+def likely(word: str, words: Iterable[str]) -> str:
+    """Returns ": did you mean 'x'?" for the closest of the words, to end a sentence with; empty where none is close."""
+    close = difflib.get_close_matches(word, list(words), n=1)
+    return f": did you mean '{close[0]}'?" if close else ""
+
+
 def nearest(word: str, words: Iterable[str]) -> str:
     """Returns "did you mean 'x'?" for the closest of the words; where none is close, it lists all of them."""
     words = sorted(words)

@@ -13,7 +13,8 @@ import re
 import shutil
 import warnings
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from sojourn.record.episodes.step_file import UNREADABLE
 ARRAY = "__array__"
 MAX_STATE_BYTES = 1 << 30  # of a state without its arrays
 MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a manifest may raise
+MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # of another form
 State = Mapping[str, Any]
 
 
@@ -151,6 +153,20 @@ def latest(folder: str | Path, tell: Callable[[str], None] = warn) -> Checkpoint
     if damaged:
         raise damaged[0][1]
     return None
+
+
+@contextmanager
+def restoring(part: str, stage: str = "its stage") -> Iterator[None]:
+    """Turns what a state raises that was saved in another form into a RecordError that says how to go on."""
+    try:
+        yield
+    except MISFITS as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise RecordError(
+            f"the saved state of {part} does not fit this version of Sojourn ({why}): resume the run with the version "
+            "that wrote it (versions.json in the run folder names it), or delete the checkpoints from the middle of "
+            f"{stage}, which then begins anew"
+        ) from error
 
 
 def truncate(folder: str | Path, step: int) -> None:

@@ -24,6 +24,8 @@ class Native:
     def _score(self, trajectory: Trajectory) -> Score:
         turns = np.array([self.scale * turn.reward for turn in trajectory.turns], dtype=np.float32)
         outcome = float(turns.sum()) if self.malformed or self.truncated else None
+        if not len(turns):
+            outcome = self.scale * trajectory.reward
         malformed = np.array([turn.info.get("malformed", 0.0) for turn in trajectory.turns], dtype=np.float32)
         turns = (turns + self.malformed * malformed).astype(np.float32)
         if len(turns) and trajectory.ending.truncated:

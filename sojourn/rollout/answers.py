@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from numbers import Real
 from typing import Any, cast
-
-import numpy as np
 
 from sojourn.config.registry import shown
 from sojourn.errors import WorldError
+from sojourn.finite import LARGEST, as_finite, is_success
 from sojourn.types import Observation, Step
-
-LARGEST = float(np.finfo(np.float32).max)  # scores are kept in 32 bits
-NUMBERS = (float, int, Real, np.bool_)  # the first two are Real, and found sooner
 
 
 def checked_observation(value: Any, seats: Collection[str], world: str) -> Observation:
@@ -57,27 +51,6 @@ def checked_step(value: Any, seats: Collection[str], world: str) -> Step:
 def _plain(numbers: Mapping[str, Any]) -> bool:
     """Returns whether all are finite Python floats already, as most are."""
     return all(type(number) is float and abs(number) <= LARGEST for number in numbers.values())
-
-
-def is_number(value: Any) -> bool:
-    """Returns whether the value is a real number of Python or numpy, finite or not."""
-    return isinstance(value, NUMBERS)
-
-
-def is_success(value: Any) -> bool:
-    """Returns whether the value is true, false, or None (not known yet)."""
-    return value is None or (is_number(value) and value in (0, 1))
-
-
-def as_finite(value: Any) -> float | None:
-    """Returns the number as a float, or None for what is no number or does not fit into 32 bits."""
-    if type(value) is float:
-        return value if abs(value) <= LARGEST else None
-    try:
-        number = float(value) if is_number(value) else math.nan
-    except OverflowError:
-        return None
-    return number if abs(number) <= LARGEST else None
 
 
 def _table(value: Any, what: str, world: str) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sojourn.errors import ActionError
+from sojourn.errors import ActionError, ConfigError, WorldError
 from sojourn.protocols import Env
 from sojourn.rollout.limits import Limits, ask, cancelled
 from sojourn.timeline import Timeline
@@ -53,7 +53,7 @@ class Blame:
         if self.ends.broken >= self.ends.sound:
             return False
         self.closed = True
-        await _abandon(env, limits, timeline)
+        await close(env, limits, timeline)
         repeats = await self._repeats(taken, last, limits, timeline)
         self.ends.broken += repeats
         return repeats
@@ -72,7 +72,9 @@ class Blame:
             except ActionError:  # the replay refused an action that the first play accepted
                 reached = False
             finally:
-                await _abandon(replay, limits, timeline)
+                await close(replay, limits, timeline)
+        except (ConfigError, WorldError):
+            raise
         except (Exception, SystemExit, asyncio.CancelledError) as error:  # only the place of the failure matters
             if isinstance(error, asyncio.CancelledError) and cancelled():
                 raise
@@ -80,10 +82,12 @@ class Blame:
         return False
 
 
-async def _abandon(env: Env, limits: Limits, timeline: Timeline) -> None:
-    """Closes a broken play; errors of closing it are ignored."""
+async def close(env: Env, limits: Limits, timeline: Timeline) -> BaseException | None:
+    """Closes a play, and returns the error of closing it, if there is one."""
     try:
         await ask(env.close, limits, timeline)
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         if isinstance(error, asyncio.CancelledError) and cancelled():
             raise
+        return error
+    return None

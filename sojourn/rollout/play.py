@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sojourn.abilities import HasStateKey
-from sojourn.errors import ActionError, BudgetError, ConfigError
+from sojourn.errors import ActionError, BudgetError, ConfigError, WorldError
 from sojourn.protocols import Env, Seat
 from sojourn.rollout.answers import checked_observation, checked_step
 from sojourn.rollout.blame import Action, Blame
@@ -81,7 +81,7 @@ class _Actions:
         action = Action(agent, message)
         try:
             step = await ask(self.env.step, self.limits, self.timeline, agent, message)
-        except (ActionError, BudgetError, ConfigError):
+        except (ActionError, BudgetError, ConfigError, WorldError):
             raise
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             blame = self.blame

@@ -12,20 +12,18 @@ from typing import Annotated
 
 from sojourn.abilities import HasBlobs, HasLowestReward, capacity
 from sojourn.config.registry import Range
-from sojourn.errors import ConfigError, InfrastructureError, WorldError
+from sojourn.errors import ConfigError, InfrastructureError, WorldError, recorded
 from sojourn.event_loop import contained
 from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Renderer, Sampler
-from sojourn.rollout.blame import LOWEST, Blame, Ends
+from sojourn.rollout.blame import LOWEST, Blame, Ends, close
 from sojourn.rollout.limits import Limits, ask, cancelled
 from sojourn.rollout.play import play
 from sojourn.rollout.world import seats_of, world_of
-from sojourn.secrets import masked
 from sojourn.tasks.listed import check_task
 from sojourn.timeline import Timeline
 from sojourn.types import Episode, Group, SamplingParams, Task, Trajectory
 
 SamplerFor = Callable[[Env, str], Sampler]  # returns the sampler for a play, from its `Env` and label
-LONGEST_FAILURE = 4_000  # characters
 
 
 def seed_of(*parts: object) -> int:
@@ -65,10 +63,9 @@ class Runner:
     errors: int = 0
     timeline: Timeline = field(default_factory=Timeline)
     _recent: deque[str | None] = field(default_factory=lambda: deque(maxlen=100))
-    _rooms: dict[int, asyncio.Semaphore] = field(
-        default_factory=dict[int, asyncio.Semaphore]
-    )  # by environment, with its capacity
-    _ends: dict[int, Ends] = field(default_factory=dict[int, Ends])  # by environment
+    # by environment: how many plays it has room for, and how they end
+    _rooms: dict[int, asyncio.Semaphore] = field(default_factory=dict[int, asyncio.Semaphore])
+    _ends: dict[int, Ends] = field(default_factory=dict[int, Ends])
 
     def __post_init__(self) -> None:
         self._places = asyncio.Semaphore(self.config.concurrency)
@@ -105,18 +102,20 @@ class Runner:
         """Plays a task once. Only here does an exception of an environment become data (`Episode.error`)."""
         async with self._room(task), self._places:
             for attempt in range(self.config.retries + 1):
-                began = time.monotonic()
-                failure = None
+                began, failure = time.monotonic(), None
+                complete: list[tuple[Trajectory, ...]] = []
                 try:
-                    trajectories = await contained(self._play(task, params, label, sampler_for, blame))
+                    await contained(self._play(task, params, label, sampler_for, blame, complete.append))
                 except (ConfigError, WorldError):
                     raise
                 except (Exception, SystemExit, asyncio.CancelledError) as error:  # a world that exits ends its own play
                     if isinstance(error, asyncio.CancelledError) and cancelled():
                         raise
-                    trajectories, failure = (), _failure(error)
-                episode = Episode(f"{label}-{task.id}", task, trajectories, failure, time.monotonic() - began)
-                if failure is None or attempt == self.config.retries:
+                    failure = recorded(error)
+                played, seconds = complete[0] if complete else (), time.monotonic() - began
+                causes = {"close_error" if complete else "error": failure}
+                episode = Episode(f"{label}-{task.id}", task, played, seconds=seconds, **causes)
+                if episode.error is None or attempt == self.config.retries:
                     self._count(episode)
                     return episode
         raise AssertionError("unreachable: the last attempt returns")
@@ -134,8 +133,19 @@ class Runner:
         return Blame(lambda: self.family.make(task), lowest, ends)
 
     async def _play(
-        self, task: Task, params: SamplingParams, label: str, sampler_for: SamplerFor | None, blames: bool
-    ) -> tuple[Trajectory, ...]:
+        self,
+        task: Task,
+        params: SamplingParams,
+        label: str,
+        sampler_for: SamplerFor | None,
+        blames: bool,
+        complete: Callable[[tuple[Trajectory, ...]], None],
+    ) -> None:
+        """Plays a task, calls `complete` with its trajectories, and closes its environment.
+
+        What fails while it is closed leaves the episode as it is, since its rewards are known by then; an agent that
+        can make it fail would otherwise choose which of its episodes count.
+        """
         env = self.family.make(task)
         sampler = self.sampler if sampler_for is None else sampler_for(env, label)
         blame = self._blame(task)
@@ -147,10 +157,13 @@ class Runner:
             played = await play(env, seats, self.config.limits, self.timeline, task.env, blame if blames else None)
             if isinstance(env, HasBlobs) and env.blobs:
                 self.on_blobs(env.blobs)
-            return played
-        finally:
+        except BaseException:
             if not blame.closed:
-                await ask(env.close, self.config.limits, self.timeline)
+                await close(env, self.config.limits, self.timeline)  # its error would hide this one
+            raise
+        complete(played)
+        if not blame.closed:
+            await ask(env.close, self.config.limits, self.timeline)
 
     def _agent_context(self, name: str, sampler: Sampler, params: SamplingParams) -> AgentContext:
         """Returns what a seat is given. Each samples with a seed of its own, so that seats do not sample alike."""
@@ -160,21 +173,12 @@ class Runner:
         )
 
     def _count(self, episode: Episode) -> None:
-        self._recent.append(episode.error)
+        self._recent.append(failure := episode.error or episode.close_error)
         failed = [error for error in self._recent if error is not None]
-        self.errors += episode.error is not None
+        self.errors += failure is not None
         if len(failed) > max(3, self.config.max_error_rate * len(self._recent)):
             raise InfrastructureError(
                 f"{len(failed)} of the last {len(self._recent)} episodes failed, more than rollout.max_error_rate = "
                 f"{self.config.max_error_rate:g} allows; the last cause: {failed[-1]}"
             )
         self.on_episode(episode)
-
-
-def _failure(error: BaseException) -> str:
-    """Returns the text of a failure for the record, without secrets, and without the middle of a long one."""
-    said = masked(f"{type(error).__name__}: {error}")
-    if len(said) <= LONGEST_FAILURE:
-        return said
-    half = LONGEST_FAILURE // 2
-    return f"{said[:half]} [... {len(said) - 2 * half} characters left out ...] {said[-half:]}"

@@ -12,6 +12,7 @@ from zlib import crc32
 import numpy as np
 import torch
 
+from sojourn.record import checkpoint
 from sojourn.types import FloatArray
 
 Build = Callable[[int], torch.nn.Module]
@@ -69,11 +70,14 @@ class Learner:
         """Loads the restored state into the network, if there is one."""
         if not self._restored or self._net is None:
             return
-        self._net.load_state_dict({name: torch.as_tensor(value) for name, value in self._restored["weights"].items()})
-        named = dict(self._net.named_parameters())
-        for path, value in self._restored["moments"].items():
-            name, _, key = path.rpartition("/")
-            self._adam.state[named[name]][key] = torch.as_tensor(value)
+        with checkpoint.restoring("a stream's network"):
+            self._net.load_state_dict(
+                {name: torch.as_tensor(value) for name, value in self._restored["weights"].items()}
+            )
+            named = dict(self._net.named_parameters())
+            for path, value in self._restored["moments"].items():
+                name, _, key = path.rpartition("/")
+                self._adam.state[named[name]][key] = torch.as_tensor(value)
 
 
 class LearnedStream:

@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
+from sojourn.call_text import call_text
 from sojourn.errors import RecordError
 from sojourn.files import open_regular
 from sojourn.record.blobs import Blobs
@@ -23,7 +24,7 @@ from sojourn.terminal.clean import LIMIT, clean, one_line
 from sojourn.terminal.indented import Indented
 from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.numbers import number, signed, size
-from sojourn.types import Credit, FloatArray, Message, Role, Score, Stop, ToolCall, Trajectory, Turn
+from sojourn.types import Credit, FloatArray, Message, Role, Score, Stop, Trajectory, Turn
 
 STYLES = {Role.SYSTEM: "dim", Role.USER: "", Role.TOOL: "cyan", Role.ASSISTANT: "green"}
 
@@ -90,6 +91,9 @@ def turns_in_order(record: Record) -> list[TurnRecord]:
 def transcript(record: Record, context: EpisodeContext) -> Group:
     """Returns the whole episode, ready to be printed."""
     lines: list[RenderableType] = [_head(record, context)]
+    if record.episode.close_error is not None:
+        failure = clean(record.episode.close_error)
+        lines.append(Text(f"This episode was complete before its world failed to close: {failure}", "yellow"))
     if record.episode.error is not None:
         lines.append(Text(f"This episode failed and was not trained on: {clean(record.episode.error)}", "red"))
     several = len(record.episode.trajectories) > 1
@@ -172,15 +176,10 @@ def render_message(message: Message, context: EpisodeContext) -> Iterator[Render
         body.append(Text(f"(reasoning) {clean(message.thought, context.limit)}", "dim italic"))
     if message.text:
         body.append(Text(clean(message.text, context.limit), style))
-    body += [Text(f"calls {_call(call, context.limit)}", f"bold {style}".strip()) for call in message.calls]
+    body += [Text(f"calls {clean(call_text(call), context.limit)}", f"bold {style}".strip()) for call in message.calls]
     body += [Text(f"[image {_image(context.folder, digest)}]", "magenta") for digest in message.images]
     for text in body:
         yield Indented(text)
-
-
-def _call(call: ToolCall, limit: int | None) -> str:
-    arguments = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in call.arguments.items())
-    return clean(f"{call.name}({arguments})", limit)
 
 
 def _image(folder: Path, digest: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from sojourn.config.lookup import likely
 from sojourn.errors import RecordError
 from sojourn.record import metrics
 from sojourn.record.episodes import vocabulary
@@ -40,9 +41,13 @@ def search_table(run: Path, query: str, limit: int, width: int) -> Group:
     missing: list[str] = []
     with collect_warnings(missing), EpisodeStore(run) as store:
         page = store.search(query, limit)
+        stages = dict.fromkeys(count.stage for count in store.steps()) if not page.rows else {}
     entries = [row.entry for row in page.rows]
     lines: list[RenderableType] = [Text(f"{page.total_text} episode{'s' * (page.total != 1)}", "dim")]
-    if entries:
+    if not entries:
+        names = ", ".join(one_line(name, 40) for name in stages) or "empty"
+        lines = [Text(f"no episode of {one_line(str(run))} matches '{one_line(query, 200)}'; its stages are {names}")]
+    else:
         lines += rows(episode_columns(entries), width, [_excerpt(row.excerpt) for row in page.rows])
     if page.next is not None:
         lines.append(Text(f"the first {len(entries)}: --limit {5 * limit} shows more", "dim"))
@@ -77,6 +82,7 @@ def find_episode(store: EpisodeStore, name: str) -> EpisodeRow:
         members = group_episodes(store, stage, step, place)
         if number < len(members):
             return members[number]
+        raise RecordError(f"there is no episode '{one_line(name)}' in {store.folder}: {_nearest_address(store, name)}")
     begun = store.ids_starting_with(name, MAX_NAMED + 1)
     if len(begun) == 1:
         return list(store.query(id=begun[0]))[-1]
@@ -87,6 +93,21 @@ def find_episode(store: EpisodeStore, name: str) -> EpisodeRow:
         f"there is no episode '{one_line(name)}' in {store.folder}: give an id, the beginning of one, or "
         f"stage/step/group/place (sojourn show {store.folder} lists some)"
     )
+
+
+def _nearest_address(store: EpisodeStore, name: str) -> str:
+    """Says which part of an address stage/step/group/place names nothing, and what it could be."""
+    stage, step, place, _ = name.rsplit("/", 3)
+    steps = [count.step for count in store.steps() if count.stage == stage]
+    if not steps:
+        stages = dict.fromkeys(count.stage for count in store.steps())
+        return f"its stages are {', '.join(map(one_line, stages)) or 'empty'}{likely(stage, stages)}"
+    if int(step) not in steps:
+        return f"the stage '{one_line(stage)}' has the steps {min(steps)} to {max(steps)}"
+    members = len(group_episodes(store, stage, int(step), int(place)))
+    if members:
+        return f"the group {one_line(f'{stage}/{step}/{place}')} has the episodes 0 to {members - 1}"
+    return f"`sojourn show {store.folder} --stage {one_line(stage)} --step {step}` lists the groups of this step"
 
 
 def group_episodes(store: EpisodeStore, stage: str, step: int, place: int) -> list[EpisodeRow]:

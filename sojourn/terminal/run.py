@@ -15,7 +15,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sojourn.errors import RecordError
+from sojourn.config.lookup import likely
+from sojourn.errors import ConfigError, RecordError
 from sojourn.record import metrics
 from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.store import EpisodeStore
@@ -92,13 +93,26 @@ def overview(path: Path, width: int, stage: str = "") -> Group:
     return Group(*lines)
 
 
-def as_json(path: Path) -> str:
-    """Returns the status of a run as JSON, with its last step's metrics and the number of episodes of each step."""
+def require_stage(path: Path, stage: str) -> None:
+    """Raises ConfigError for a stage that a run neither trains nor has episodes of."""
+    with EpisodeStore(path) as store:
+        held = [count.stage for count in store.steps()]
+    listed = RunFolder.read(path).config.get("stages", ())
+    trained = [str(one.get("name", "")) for one in listed if isinstance(one, Mapping)]
+    known = dict.fromkeys([*trained, *held])
+    if stage not in known:
+        names = ", ".join(one_line(name, 40) for name in known) or "no stages yet"
+        raise ConfigError(f"--stage {stage}: {path} has the stages {names}{likely(stage, known)}")
+
+
+def as_json(path: Path, stage: str = "") -> str:
+    """Returns the status of a run as JSON, with the last step's metrics and the number of episodes of each step, of all
+    stages or of one."""
     run = read_status(path)
     missing = list(run.missing)
     with collect_problems(missing), EpisodeStore(path) as store:
-        counts = [jsonable(count) for count in store.steps()]
-    last = _lines(path, missing)[-1:]
+        counts = [jsonable(count) for count in store.steps() if stage in ("", count.stage)]
+    last = [at for at in _lines(path, missing) if stage in ("", at.stage)][-1:]
     data = {"name": run.name, **jsonable(run), "last": jsonable(last[0]) if last else None, "episodes": counts}
     return json.dumps(data | {"missing": missing}, indent=1)
 
@@ -218,12 +232,11 @@ def _failures(store: EpisodeStore) -> list[RenderableType]:
 def _newest(store: EpisodeStore, path: Path, stage: str, trained: Sequence[str], width: int) -> list[RenderableType]:
     """Returns a table of the newest episodes of a stage, by default the last one that was trained."""
     held = list(dict.fromkeys(count.stage for count in store.steps()))
-    if stage and stage not in held:
-        raise RecordError(f"--stage {stage}: {path} has the stages {', '.join(held) or '(none yet)'}")
     chosen = stage or next(iter([name for name in reversed(trained) if name in held] or held[-1:]), "")
     entries = list(store.query(stage=chosen, newest=True, limit=NEWEST_EPISODES)) if chosen else []
     if not entries:
-        return [Text(), Text(f"{one_line(str(path))} has no episodes yet", "dim")]
+        of_stage = f" of the stage {one_line(stage, 40)}" if stage else ""
+        return [Text(), Text(f"{one_line(str(path))} has no episodes{of_stage} yet", "dim")]
     lines: list[RenderableType] = [Text(), Text(f"newest episodes of {one_line(chosen, 40)}", "dim")]
     lines += rows(episode_columns(entries), width)
     others = [name for name in held if name != chosen]

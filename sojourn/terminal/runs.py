@@ -24,10 +24,25 @@ ARROW = " -> "
 MAX_DIFFERENCES = 500
 
 
+MAX_NAMED = 5  # runs that a message names
+
+
 def find_runs(folders: Sequence[Path], name: str = "", tag: str = "") -> list[RunStatus]:
     """Returns the runs under some folders whose name contains `name` and that have the tag, the newest last."""
     runs = [read_status(path) for path in run_folders(folders) if name.lower() in path.absolute().name.lower()]
     return [run for run in runs if not tag or tag in run.tags]
+
+
+def none_found(where: str, folders: Sequence[Path], name: str, tag: str) -> str:
+    """Says that no run was found, and which names or tags there are."""
+    held = find_runs(folders)
+    if not held:
+        return f"there are no runs in '{where}' yet: start one with sojourn train recipes/toy/train.toml"
+    wanted = [f"a name that contains '{name}'"] * bool(name) + [f"the tag '{tag}'"] * bool(tag)
+    tags = sorted({tag for run in held for tag in run.tags})
+    names = [run.name for run in held][-MAX_NAMED:]
+    known = f"the tags there are {', '.join(tags) or 'none'}" if tag else f"the newest are {', '.join(names)}"
+    return f"none of {len(held)} runs in '{where}' has {' and '.join(wanted)}: {known}"
 
 
 def table(runs: Sequence[RunStatus], width: int) -> Group:

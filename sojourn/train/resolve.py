@@ -49,8 +49,21 @@ def resolve(tables: toml.Tables) -> Resolved:
         **{f.name: getattr(built.value, f.name) for f in fields(Recipe) if f.name != "stages"},
         stages=tuple(stage.value for stage in stages),
     )
+    _check_evaluation_names(recipe)
     check_needs(recipe)
     return Resolved(recipe, {**built.table, "stages": [stage.table for stage in stages]}, _origins(tables, merged))
+
+
+def _check_evaluation_names(recipe: Recipe) -> None:
+    """Refuses a stage that has the name of another stage's evaluation, whose results it would replace."""
+    every, names = recipe.evaluation.every, {stage.name for stage in recipe.stages}
+    for stage in recipe.stages if every else ():
+        for step in range(every, stage.steps, every):
+            if (taken := f"{stage.name}-{step}") in names:
+                raise ConfigError(
+                    f"a stage is called '{taken}', as is the evaluation of the stage '{stage.name}' after step {step}: "
+                    f"give the stage another name, such as '{stage.name}_{step}'"
+                )
 
 
 def _check_keys(data: Mapping[str, Any]) -> None:

@@ -88,7 +88,9 @@ class Run:
             trainer.load(resumed.weights, weights_only=start == stage.steps)
             for name, part in self._stateful(stage).items():
                 if start < stage.steps or name in position["parts"]:
-                    part.restore(position["parts"][name])
+                    what = f"'{name}' ({type(part).__name__}) in {resumed.path}"
+                    with checkpoint.restoring(what, f"the stage '{stage.name}'"):
+                        part.restore(position["parts"][name])
             trainer.version -= 1  # published again below, under the number it had
             await trainer.publish()
         self._forget(number, stage, start)

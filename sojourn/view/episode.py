@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
+from sojourn.call_text import call_text
 from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
@@ -16,7 +17,6 @@ from sojourn.terminal.episode import SeatRecord, TurnRecord, seats, turn_facts, 
 from sojourn.types import Message
 from sojourn.view.branches import branch_svg
 from sojourn.view.images import Image, click_position
-from sojourn.view.message_text import call_text
 from sojourn.view.tokens import Token, Tokens, prompt_tokens, sampled_tokens
 
 MAX_CHARACTERS = 6_000  # of a text that are shown on the page itself

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from sojourn.types import Message, ToolCall, Turn
-
-
-def call_text(call: ToolCall) -> str:
-    """Returns a tool call as it would be written in Python."""
-    return f"{call.name}({', '.join(f'{key}={value!r}' for key, value in call.arguments.items())})"
+from sojourn.call_text import call_text
+from sojourn.types import Message, Turn
 
 
 def action_summary(turn: Turn, limit: int) -> str:

@@ -13,6 +13,7 @@ from sojourn.agents.plain import Plain, PlainSeat
 from sojourn.batch.flatten import flatten
 from sojourn.errors import ActionError, BudgetError
 from sojourn.protocols import AgentContext
+from sojourn.record.export.conversations import utterances
 from sojourn.rewards.native import Native
 from sojourn.rollout.play import Limits, play
 from sojourn.timeline import Timeline
@@ -29,6 +30,7 @@ from sojourn.types import (
     Step,
     Stop,
     Task,
+    Tool,
     Trajectory,
     Versions,
 )
@@ -217,6 +219,44 @@ async def test_a_format_that_rewrites_history_opens_a_new_root_from_what_was_sai
     assert [turn.parent for turn in played.turns] == [-1] * 3
     past = ["".join(user(f"page {n}") + reply("go north") for n in range(oldest[now - 1], now)) for now in range(1, 4)]
     assert script.seen == [BRIEF + past[now - 1] + user(f"page {now}") + reply() for now in range(1, 4)]
+
+
+def tool(name: str) -> Tool:
+    return Tool(name, f"Does {name}.", {"type": "object", "properties": {}})
+
+
+@dataclass
+class Changing(Counting):
+    """Declares another tool from page 2 on and another system message on page 3; page 4 repeats both."""
+
+    async def start(self) -> Observation:
+        return replace(await super().start(), tools=(tool("walk"),))
+
+    def _observe(self) -> Observation:
+        seen = super()._observe()
+        if self.page == 2:
+            return replace(seen, tools=(tool("walk"), tool("swim")))
+        if self.page > 2:
+            return replace(seen, system=(Message(Role.SYSTEM, "Now hurry."),), tools=(tool("walk"), tool("swim")))
+        return seen
+
+
+async def test_tools_and_system_messages_that_change_reach_the_model_in_a_new_window():
+    script = Script(["go north"])
+    played = await episode(script, world=Changing(), turns=4)  # its record is exact: nothing is encoded again
+    assert [turn.parent for turn in played.turns] == [-1, -1, -1, 2]
+    assert ["swim" in seen for seen in script.seen] == [False, True, True, True]
+    assert ["Play." in seen for seen in script.seen] == [True, True, False, False]
+    assert ["Now hurry." in seen for seen in script.seen] == [False, False, True, True]
+    past = "".join(user(f"page {n}") + reply("go north") for n in (1, 2))
+    assert script.seen[2].endswith(past + user("page 3") + reply())
+    said = script.given[0]
+    starts = [n for n in range(len(script.prompts[2])) if script.prompts[2][n : n + len(said)] == said]
+    assert len(starts) == 2  # the past has the tokens that were sampled
+    assert [[tool.name for tool in turn.tools] for turn in played.turns] == [["walk"], *[["walk", "swim"]] * 2, []]
+    [first, *_] = [m.message for m in utterances(played, [2, 3])]
+    assert first.text == "Now hurry."
+    assert [m.message.text for m in utterances(played, [1])][:3] == ["Play.", "page 1", "go north"]
 
 
 # malformed actions

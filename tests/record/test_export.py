@@ -360,11 +360,18 @@ def test_the_command_says_what_it_wrote(runs: dict[str, Path], tmp_path: Path):
         return done.exit_code, done.output + (str(done.exception) if done.exception else "")
 
     out = tmp_path / "out.jsonl"
-    assert command(runs["pages"], "--out", out) == (0, f"{out}: 4 episodes, 16 lines\n")
+    assert command(runs["pages"], "--out", out) == (0, f"written: {out}, 4 episodes as 16 lines of the format chat\n")
     code, said = command(runs["hostile"], "--out", tmp_path / "h", "--format", "prov")
     assert code == 0
-    assert re.fullmatch(r".*/h: 6 episodes, \d+ statements\n", said)
-    assert "--out is missing" in command(runs["pages"])[1]
+    assert re.fullmatch(r"written: .*/h, 6 episodes as \d+ statements of the format prov\n", said)
+    for format, name in {
+        "chat": "episodes.chat.jsonl",
+        "adp": "episodes.adp.jsonl",
+        "prov": "episodes.prov.json",
+        "parquet": "episodes.parquet",
+    }.items():
+        said = command(runs["pages"], "--format", format)[1]
+        assert said == f"--out is missing: name the file to write, such as --out {name}"
     assert "leave one of them out" in command(runs["pages"], "x", "--where", "stage:rl", "--out", tmp_path / "x")[1]
     assert "--tokens needs --format chat" in command(runs["pages"], "--format", "adp", "--tokens", "--out", "x")[1]
     assert "there is no episode 'x' in" in command(runs["pages"], "x", "--out", tmp_path / "x")[1]

@@ -12,7 +12,7 @@ from made_world import Says, renderer
 
 from sojourn import event_loop
 from sojourn.agents.plain import Plain
-from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.errors import ActionError, ConfigError, InfrastructureError, WorldError
 from sojourn.rewards.native import Native
 from sojourn.rollout.play import Limits
 from sojourn.rollout.runner import Rollout, Runner
@@ -157,7 +157,6 @@ FAILURES = {
     LosesItsChild: "IncompleteReadError: 0 bytes read on a total of 1 expected bytes",
     Interrupted: "CalledProcessError: Command '['false']' returned non-zero exit status 1.",
     NoStart: "RuntimeError: no such server",
-    NoClose: "RuntimeError: it does not go away",
 }
 
 
@@ -246,7 +245,9 @@ async def test_a_world_that_ignores_its_cancellation_is_given_up(method) -> None
     asyncio.get_running_loop().call_later(20, let_go.set)  # where it is not given up, this test is to end
     playing = runner(World(Deaf), retries=0)
     episode = await playing.episode(TASK, SamplingParams(8), "x")
-    assert "Deaf.stay() does not end and ignores its cancellation" in str(episode.error)
+    failure = episode.close_error if method == "close" else episode.error
+    assert "Deaf.stay() does not end and ignores its cancellation" in str(failure)
+    assert bool(episode.trajectories) == (method == "close")
     assert playing.errors == 1
     [left] = event_loop._abandoned
     assert left not in asyncio.all_tasks()  # so that no end of an event loop waits for it
@@ -326,11 +327,72 @@ async def test_what_does_not_break_again_is_the_infrastructures() -> None:
     assert [env.closed for env in world.made] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("broken", [NoStart, NoClose])
-async def test_a_world_that_breaks_without_an_action_is_the_infrastructures(broken) -> None:
-    playing = runner(Spoilt(broken), retries=0)
+async def test_a_world_that_breaks_without_an_action_is_the_infrastructures() -> None:
+    playing = runner(Spoilt(NoStart), retries=0)
     await playing.episode(TASK, SamplingParams(8), "sound")
-    assert (await playing.episode(ODD, SamplingParams(8), "broken")).error == FAILURES[broken]
+    assert (await playing.episode(ODD, SamplingParams(8), "broken")).error == FAILURES[NoStart]
+
+
+class NeverCloses(Sound):
+    async def close(self) -> None:
+        await super().close()
+        await asyncio.sleep(3600)
+
+
+@pytest.mark.parametrize(
+    ("broken", "cause"),
+    [(NoClose, "RuntimeError: it does not go away"), (NeverCloses, "InfrastructureError: the world")],
+)
+async def test_an_episode_that_was_complete_outlives_a_world_that_fails_to_close(broken, cause) -> None:
+    """Its rewards are known, and no retry mends what was left behind; the failure counts as one of the world."""
+    world = World(broken)
+    playing = runner(world, retries=2)
+    episode = await playing.episode(TASK, SamplingParams(8), "x")
+    assert episode.error is None
+    assert str(episode.close_error).startswith(cause)
+    assert [turn.reward for turn in episode.trajectories[0].turns] == [0.5, 0.5, 0.0]
+    assert [env.closed for env in world.made] == [1]  # and it is not played again
+    assert playing.errors == 1
+
+
+async def test_worlds_that_fail_to_close_stop_the_run_too() -> None:
+    playing = runner(World(NoClose), retries=0)
+    for number in range(3):
+        await playing.episode(TASK, SamplingParams(8), str(number))
+    with pytest.raises(InfrastructureError, match=r"4 of the last 4 episodes failed.*it does not go away"):
+        await playing.episode(TASK, SamplingParams(8), "3")
+
+
+async def test_a_failure_to_close_does_not_hide_why_the_play_failed() -> None:
+    class Both(Raises, NoClose):
+        pass
+
+    episode = await runner(World(Both), retries=0).episode(TASK, SamplingParams(8), "x")
+    assert (episode.error, episode.close_error) == (FAILURES[Raises], None)
+
+
+class SaysItIsBroken(Raises):
+    async def fail(self) -> Step:
+        raise WorldError("the world 'made' has no rule for this")
+
+
+async def test_a_world_that_says_it_is_at_fault_stops_the_run_and_blames_no_action() -> None:
+    playing = runner(Spoilt(SaysItIsBroken), retries=1)
+    await playing.episode(TASK, SamplingParams(8), "sound")
+    with pytest.raises(WorldError, match="has no rule for this"):
+        await playing.episode(ODD, SamplingParams(8), "broken")
+
+
+@pytest.mark.parametrize("error", [WorldError, ConfigError])
+async def test_a_second_play_in_which_the_world_is_at_fault_blames_no_action(error) -> None:
+    class Later(Raises):
+        async def fail(self) -> Step:
+            raise ZeroDivisionError if self.number == 1 else error("the world cannot be played again")
+
+    playing = runner(Spoilt(Later), retries=0)
+    await playing.episode(TASK, SamplingParams(8), "sound")
+    with pytest.raises(error, match="cannot be played again"):
+        await playing.episode(ODD, SamplingParams(8), "broken")
 
 
 async def test_a_world_of_which_no_more_ends_than_breaks_is_the_infrastructures() -> None:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from sojourn.agents.plain import Plain
+from sojourn.arena.text_seat import TextSeat
+from sojourn.protocols import AgentContext
+from sojourn.record.episodes.store import EpisodeStore
+from sojourn.replay import RecordedSeat
+from sojourn.rewards.native import Native
+from sojourn.rollout.play import Limits, play
 from sojourn.rollout.runner import Rollout, Runner
 from sojourn.rollout.world import seats_of
-from sojourn.types import Message, Observation, Role, Sample, SamplingParams, Step, Stop, Task, Versions
+from sojourn.timeline import Timeline
+from sojourn.types import Ending, Message, Observation, Role, Sample, SamplingParams, Step, Stop, Task, Versions
 
 
 class Duel:
@@ -87,3 +97,107 @@ def test_a_world_that_names_no_seats_has_one() -> None:
     task = Duel().tasks("train")[0]
     assert seats_of(object(), task) == ("agent",)  # type: ignore[arg-type]
     assert seats_of(Duel(), task) == ("white", "black")
+
+
+class Forfeit(Duel):
+    """White gives up at once: black never acts, and both are paid, black also before."""
+
+    def make(self, task):
+        return ForfeitPlay()
+
+
+class ForfeitPlay(DuelPlay):
+    async def step(self, agent, action):
+        self.said.append((agent, action.text))
+        return Step(None, {"white": -1.0, "black": 0.0}, done=True, success=agent == "white")
+
+
+class Bonus(DuelPlay):
+    """Pays and tells black before its first turn."""
+
+    async def step(self, agent, action):
+        step = await super().step(agent, action)
+        return Step(step.observation, {"black": 0.25}, success=True) if len(self.said) == 1 else step
+
+
+async def played(play, make=Forfeit):
+    world = make()
+    world.make = lambda task: play()
+    runner = Runner(Rollout(), world, Plain(), Digits(), Seeds(), 1_000, 0)
+    group = await runner.group(world.tasks("train")[0], 0, 2, SamplingParams(8), "x")
+    return group, await Native()(group)
+
+
+async def test_a_seat_that_never_acts_keeps_what_it_is_given(tmp_path) -> None:
+    class Wins(ForfeitPlay):
+        async def step(self, agent, action):
+            return Step(None, {"white": -1.0, "black": 1.0}, done=True)
+
+    group, scores = await played(Wins)
+    for episode, (white, black) in zip(group.episodes, zip(scores[::2], scores[1::2], strict=True), strict=True):
+        assert [len(t.turns) for t in episode.trajectories] == [1, 0]
+        assert [t.reward for t in episode.trajectories] == [-1.0, 1.0]
+        assert [t.success for t in episode.trajectories] == [False, True]
+        assert (white.total, black.total, black.result) == (-1.0, 1.0, 1.0)
+    [entry] = {recorded.reward for recorded in stored(tmp_path, group, scores)}
+    assert entry == 0.0  # the mean of both seats
+    with EpisodeStore(tmp_path) as store:
+        for row in store.query():
+            record = store.read(row)
+            assert record.episode.trajectories[1].reward == 1.0
+            assert [score.total for score in record.scores] == [-1.0, 1.0]
+
+
+def stored(folder, group, scores):
+    with EpisodeStore(folder, write=True) as store:
+        store.append("train", 0, [group], [scores])
+        return list(store.query())
+
+
+async def test_a_failure_to_close_is_recorded(tmp_path) -> None:
+    group, scores = await played(ForfeitPlay)
+    episodes = (replace(group.episodes[0], close_error="it does not go away"), group.episodes[1])
+    [first, second] = stored(tmp_path, replace(group, episodes=episodes), scores)
+    with EpisodeStore(tmp_path) as store:
+        assert store.read(first).episode.close_error == "it does not go away"
+        assert store.read(second).episode.close_error is None
+    assert first.error is None
+
+
+async def test_a_seat_that_never_acts_keeps_whether_it_succeeded() -> None:
+    group, _ = await played(ForfeitPlay)
+    assert [t.success for t in group.trajectories] == [True, True] * 2
+
+
+async def test_what_comes_before_the_first_turn_is_part_of_it() -> None:
+    group, scores = await played(Bonus)
+    black = group.trajectories[1]
+    assert black.unacted_reward == 0.0
+    assert [turn.reward for turn in black.turns] == [0.25, -1.0]
+    assert black.turns[0].info["success"] == 1.0
+    assert scores[1].total == -0.75
+    seats = {t.agent: RecordedSeat(t, ends=False) for t in group.episodes[0].trajectories}
+    await play(Bonus(), seats, Limits(turns=4), Timeline())
+    for seat in seats.values():
+        seat.compare_rewards()  # a replay gives the first turn the same
+        assert seat.at == 2
+
+
+def text_seat():
+    return TextSeat("black", speaker=None)
+
+
+def plain_seat():
+    context = AgentContext(
+        name="black", renderer=Digits(), sampler=Seeds(), params=SamplingParams(8), max_context=1_000
+    )
+    return Plain().seat(context)
+
+
+@pytest.mark.parametrize("seat", [text_seat, plain_seat])
+def test_every_seat_keeps_them(seat) -> None:
+    never = seat()
+    never.add_reward(1.0, {})
+    never.add_reward(0.5, {"success": 1.0})
+    trajectory = never.finish(Ending.DONE)
+    assert (trajectory.reward, trajectory.success, trajectory.turns) == (1.5, True, ())

@@ -60,6 +60,14 @@ def test_looking_at_a_lock_keeps_nobody_from_it(run):
         released.join()
 
 
+def test_filters_that_leave_nothing_say_what_there_is(run):
+    def told(*words):
+        return " ".join(CliRunner().invoke(app, ["runs", str(run.parent), *words]).output.split())
+
+    assert told("--tag", "smal").endswith("has the tag 'smal': the tags there are baseline, small")
+    assert told("--name", "other").endswith("has a name that contains 'other': the newest are made-1")
+
+
 def test_filters_by_name_and_tag(run):
     make(run.parent / "other-2", CONFIG.replace('"small"', '"large"'))
     assert [r.name for r in runs.find_runs([run.parent], name="OTHER")] == ["other-2"]

@@ -64,7 +64,7 @@ def test_an_episode_with_branches(run, width):
         "a new context",
     ):
         assert said in " ".join(text.split())
-    assert 'calls look(at="door", n=2)' in text
+    assert "calls look(at='door', n=2)" in text
     assert text.endswith("turn 1\n  └ turn 2, 3\n  └ turn 4\nturn 5\n")
 
 
@@ -174,7 +174,15 @@ def test_of_a_damaged_run_what_is_there_is_shown(run, name):
     [
         (["--tokens"], "need an episode"),
         (["rl/2/1/0", "--step", "1"], "leave out the episode"),
-        (["--step", "1", "--stage", "nothing"], "has no episodes"),
+        (["--step", "1", "--stage", "nothing"], "--stage nothing: "),
+        (["--step", "9"], "the stage 'rl' in "),
+        (["rl/2/1/0", "--seat", "agent"], "add --prompt 1"),
+        (["rl/2/1/0", "--tokens", "--json"], "choose one of them"),
+        (["--limit", "3"], "add --find"),
+        (["rll/2/1/0"], "its stages are rl: did you mean 'rl'?"),
+        (["rl/9/1/0"], "the stage 'rl' has the steps 0 to 3"),
+        (["rl/2/0/7"], "the group rl/2/0 has the episodes 0 to 1"),
+        (["rl/2/7/0"], "--stage rl --step 2` lists the groups"),
         (["--step", "1", "--find", "x"], "cannot be combined with --find"),
     ],
 )
@@ -182,6 +190,27 @@ def test_what_does_not_go_together_is_refused(run, words, sentence):
     done = CliRunner().invoke(app, ["show", str(run), *words])
     assert isinstance(done.exception, ConfigError | RecordError)
     assert sentence in str(done.exception)
+
+
+@pytest.mark.parametrize("more", [[], ["--json"], ["--step", "1"]])
+def test_an_unknown_stage_is_one_sentence_and_an_error(run, more):
+    done = CliRunner().invoke(app, ["show", str(run), "--stage", "warmpu", *more])
+    assert done.exit_code != 0
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception) == f"--stage warmpu: {run} has the stages warmup, rl: did you mean 'warmup'?"
+    assert done.output == ""
+
+
+def test_a_stage_without_episodes_is_known(run):
+    done = CliRunner().invoke(app, ["show", str(run), "--stage", "warmup"])
+    assert done.exit_code == 0
+    assert "has no episodes of the stage warmup yet" in " ".join(done.output.split())
+    assert json.loads(CliRunner().invoke(app, ["show", str(run), "--stage", "warmup", "--json"]).output)["last"] is None
+
+
+def test_a_query_that_finds_nothing_says_so(run):
+    done = CliRunner().invoke(app, ["show", str(run), "--find", "stage:nothing"])
+    assert "matches 'stage:nothing'; its stages are rl" in " ".join(done.output.split())
 
 
 def test_the_command_without_a_vocabulary(run):

@@ -20,7 +20,7 @@ from sojourn.checks.env.play import (
     short,
 )
 from sojourn.checks.promise import BrokenError, DoubtfulError, NotOfferedError
-from sojourn.rollout.answers import as_finite
+from sojourn.finite import as_finite
 from sojourn.types import Message
 
 LONGEST_REFUSAL = 2_000  # characters

@@ -15,7 +15,7 @@ from sojourn.abilities import capacity
 from sojourn.checks.env.resources import Held, leak
 from sojourn.checks.promise import BrokenError
 from sojourn.errors import ActionError
-from sojourn.rollout.answers import as_finite, is_number, is_success
+from sojourn.finite import as_finite, is_number, is_success
 from sojourn.rollout.world import seats_of, world_of
 from sojourn.types import Message, Observation, Role, Step, Task, ToolCall
 

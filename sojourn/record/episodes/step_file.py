@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.codec import VERSION, PlainTurn, from_plain, to_json, to_plain, turn_to_plain
+from sojourn.codec import VERSION, PlainTurn, from_plain, to_json, to_plain, turn_to_plain, unacted_to_plain
 from sojourn.errors import RecordError
 from sojourn.files import open_regular
 from sojourn.record.atomic import write_file
@@ -220,6 +220,8 @@ class _PlainTrajectory(msgspec.Struct):
     ending: Ending
     trainable: bool
     turns: list[_PlainTurn]
+    unacted_reward: float = 0.0
+    unacted_info: dict[str, float] = {}
 
 
 class _PlainRecord(msgspec.Struct):
@@ -238,12 +240,14 @@ class _PlainRecord(msgspec.Struct):
     targeted: list[bool] = []  # whether each credit has targets of a critic
     streams: list[str] = []
     version: int = 1
+    close_error: str | None = None
 
     def episode(self, turn: Callable[[_PlainTurn], Turn]) -> Episode:
         trajectories = (
-            Trajectory(t.agent, tuple(map(turn, t.turns)), t.ending, t.trainable) for t in self.trajectories
+            Trajectory(t.agent, tuple(map(turn, t.turns)), t.ending, t.trainable, t.unacted_reward, t.unacted_info)
+            for t in self.trajectories
         )
-        return Episode(self.id, self.task, tuple(trajectories), self.error, self.seconds)
+        return Episode(self.id, self.task, tuple(trajectories), self.error, self.seconds, self.close_error)
 
 
 def _read(line: bytes) -> _PlainRecord:
@@ -294,6 +298,7 @@ def _record_to_plain(record: Record) -> dict[str, Any]:
                 "ending": t.ending,
                 "trainable": t.trainable,
                 "turns": [_turn_to_plain(turn) for turn in t.turns],
+                **unacted_to_plain(t),
             }
             for t in episode.trajectories
         ],
@@ -303,6 +308,7 @@ def _record_to_plain(record: Record) -> dict[str, Any]:
         "credited": bool(record.credits),
         "targeted": _unless([credit.targets is not None for credit in record.credits], False),
         "streams": list(record.streams),
+        **({"close_error": episode.close_error} if episode.close_error else {}),
     }
 
 

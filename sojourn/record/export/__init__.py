@@ -1,7 +1,8 @@
 """Writes and reads recorded episodes in the formats of others: a module and a line in `FORMATS` for each.
 
-A format is a module with `write(path, selected)`, which returns how many records it wrote; those that can be read back
-have `read(path)`, which yields groups or conversations (`sojourn.record.export.conversations`).
+A format is a module with `write(path, selected)`, which returns how many records it wrote, what one is called (`UNIT`),
+and how the names of its files end (`SUFFIX`); those that can be read back have `read(path)`, which yields groups or
+conversations (`sojourn.record.export.conversations`).
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from sojourn.record.export.selection import PlayedEpisode, SelectedEpisodes, pat
 from sojourn.types import Group, Message, Role, Task, ToolCall, Trajectory, Turn
 
 UNIT = "line"
+SUFFIX = ".adp.jsonl"  # of the names of its files
 SCHEMA = "1.2.0"
 EXPECTED = 'a trajectory of the Agent Data Protocol: {"id": "...", "content": [{"class_": "text_observation", ...}]}'
 ACTIONS = ("message_action", "api_action", "code_action")

@@ -30,6 +30,7 @@ from sojourn.record.export.selection import PlayedEpisode, SelectedEpisodes, win
 from sojourn.types import Group, Message, Role, Task, Tool, ToolCall
 
 UNIT = "line"
+SUFFIX = ".chat.jsonl"  # of the names of its files
 EXPECTED = 'messages in the chat format, such as {"messages": [{"role": "user", "content": "..."}, ...]}'
 
 

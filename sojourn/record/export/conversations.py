@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, NamedTuple, TypeGuard
 
 from sojourn.errors import RecordError
@@ -41,7 +42,9 @@ def utterances(trajectory: Trajectory, path: Sequence[int]) -> list[Utterance]:
     for place, number in enumerate(path):
         turn = trajectory.turns[number]
         before = turn.context_messages if not place else ()
-        messages += [Utterance(message, None) for message in (*before, *turn.observed)]
+        system = [*takewhile(lambda message: message.role is Role.SYSTEM, turn.observed)] if before else []
+        shown = (*system, *before, *turn.observed[len(system) :])  # a window begins with its system messages
+        messages += [Utterance(message, None) for message in shown]
         messages.append(Utterance(turn.message or Message(Role.ASSISTANT), number))
     return messages
 

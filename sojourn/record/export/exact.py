@@ -93,6 +93,8 @@ class Piece(msgspec.Struct):
     trainable: bool | None
     turns: list[_PlainTurn]
     error: str | None = None
+    unacted_reward: float = 0.0
+    unacted_info: dict[str, float] = {}
 
 
 @dataclass
@@ -100,6 +102,8 @@ class _Seat:
     agent: str
     ending: Ending
     trainable: bool
+    unacted_reward: float
+    unacted_info: Mapping[str, float]
     turns: dict[int, Turn] = field(default_factory=dict)
 
     def trajectory(self, episode: str) -> Trajectory:
@@ -111,7 +115,8 @@ class _Seat:
             if turn.parent not in numbers:
                 raise ValueError(f"turn {number} of episode {episode} follows turn {turn.parent}, which is not there")
             turns.append(replace(turn, parent=numbers[turn.parent]))
-        return Trajectory(self.agent, tuple(turns), self.ending, self.trainable)
+        unacted = self.unacted_reward, self.unacted_info
+        return Trajectory(self.agent, tuple(turns), self.ending, self.trainable, *unacted)
 
 
 @dataclass
@@ -138,7 +143,9 @@ class Groups:
             episodes[piece.episode] = _Episode(facts)
         if piece.seat is not None:
             seats = episodes[piece.episode].seats
-            seat = seats.setdefault(piece.seat, _Seat(piece.agent or "", Ending(piece.ending), bool(piece.trainable)))
+            unacted = piece.unacted_reward, piece.unacted_info
+            new = _Seat(piece.agent or "", Ending(piece.ending), bool(piece.trainable), *unacted)
+            seat = seats.setdefault(piece.seat, new)
             seat.turns |= {turn.number: turn.turn() for turn in piece.turns}
 
     def __iter__(self) -> Iterator[Group]:

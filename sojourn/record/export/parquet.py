@@ -2,7 +2,8 @@
 
 Tokens, logprobs and advantages are lists of numbers; values that may have any text (a world's messages, its state) are
 JSON, in columns whose names end in `_json`. An episode without trajectories, such as one whose world failed, and a
-trajectory without turns have a row of their own, with nulls. Advantages and scores are those of the training step.
+trajectory without turns have a row of their own, with nulls; that of a trajectory has the reward and info that the seat
+was given. Advantages and scores are those of the training step.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from sojourn.record.export.selection import PlayedEpisode, SelectedEpisodes
 from sojourn.types import Group, Trajectory
 
 UNIT = "row"
+SUFFIX = ".parquet"  # of the names of its files
 ROWS = 2000  # of a row group, which is in memory at once
 JSON = ("said", "shown", "recalled", "tools", "info", "state")  # of a turn
 
@@ -84,7 +86,8 @@ def _rows(run: str, played: PlayedEpisode) -> Iterator[dict[str, Any]]:
             "trainable": trajectory.trainable, "success": trajectory.success,
         }  # fmt: skip
         if not trajectory.turns:
-            yield of_seat
+            info = _json(dict(trajectory.unacted_info))
+            yield {**of_seat, "reward": trajectory.unacted_reward, "info_json": info}
         for turn in range(len(trajectory.turns)):
             yield {**of_seat, **_turn(trajectory, turn), **_judged(played, number, turn)}
 
@@ -154,6 +157,8 @@ def _piece(row: Mapping[str, Any]) -> dict[str, Any]:
     names = ("stage", "step", "place", "slot", "episode", "seconds", "seat", "agent", "ending", "trainable")
     piece = {name: row[name] for name in names}
     piece |= {"task": json.loads(row["task_json"]), "error": json.loads(row["error_json"]), "turns": []}
+    if row["turn"] is None and row["reward"] is not None:
+        piece |= {"unacted_reward": row["reward"], "unacted_info": json.loads(row["info_json"])}
     if row["turn"] is not None:
         texts = {name: json.loads(row[f"{name}_json"]) for name in JSON}
         versions = [row["oldest_version"], row["newest_version"]]

@@ -31,6 +31,7 @@ from sojourn.record.source import digest_of
 from sojourn.types import IntArray, Trajectory
 
 UNIT = "statement"
+SUFFIX = ".prov.json"  # of the names of its files
 VOCABULARY = "urn:sojourn:provenance#"
 SECTIONS = (
     "entity", "activity", "agent", "used", "wasGeneratedBy", "wasAssociatedWith", "wasAttributedTo", "wasDerivedFrom",

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from sojourn.call_text import call_text
 from sojourn.types import Episode, Message, Role
 
 PARTS = ("said", "shown", "brief", "error")
@@ -19,7 +20,7 @@ class Passage(NamedTuple):
     """One text with its place: `part` is one of `PARTS`; seat and turn are -1 for the error of an episode.
 
     "said" are the texts, thoughts and tool calls of the agents, "shown" the observations, "brief" the system messages,
-    and "error" is the infrastructure failure of an episode.
+    and "error" is the infrastructure failure of an episode, or of closing its world.
     """
 
     seat: int
@@ -57,12 +58,10 @@ def _repeated_passages(episode: Episode) -> Iterator[Passage]:
                 yield Passage(seat, number, "brief" if message.role is Role.SYSTEM else "shown", _text(message))
             if turn.message is not None:
                 yield Passage(seat, number, "said", _text(turn.message))
-    if episode.error is not None:
-        yield Passage(-1, -1, "error", episode.error)
+    for failure in filter(None, (episode.error, episode.close_error)):
+        yield Passage(-1, -1, "error", failure)
 
 
 def _text(message: Message) -> str:
-    calls = (
-        f"{call.name}({', '.join(f'{key}={value}' for key, value in call.arguments.items())})" for call in message.calls
-    )
+    calls = (call_text(call, str) for call in message.calls)  # repr would join an escape to the word after it
     return "\n".join(text for text in (message.thought, message.text, *calls) if text)

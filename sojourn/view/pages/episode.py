@@ -46,6 +46,7 @@ def index(request: Request) -> Page:
         request, "episode.html", run=key, episode=entry, data=dict(record.episode.task.data) if record else None,
         turns=list(view.turns(record)) if record else [], seat_ends=seat_ends(record, linked=True) if record else [],
         problems=problems, colouring=colouring, colourings=known, siblings=siblings,
+        close_error=record.episode.close_error if record else None,
         no_vocabulary=bool(colouring or prompt_of) and view.vocabulary is None,
         before=siblings[at - 1] if at else None, after=siblings[at + 1] if at + 1 < len(siblings) else None,
     )  # fmt: skip

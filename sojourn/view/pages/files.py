@@ -14,15 +14,13 @@ from starlette.responses import PlainTextResponse, Response
 from sojourn.errors import RecordError
 from sojourn.record.blobs import Blobs
 from sojourn.record.episodes.store import EpisodeStore
-from sojourn.record.export import export
+from sojourn.record.export import export, format_of
 from sojourn.record.export.selection import Selection
 from sojourn.terminal.episode import seats
 from sojourn.terminal.jsonable import jsonable
 from sojourn.view.images import image_format
 from sojourn.view.message_text import message_text
 from sojourn.view.page import run_cache
-
-SUFFIXES = {"prov": "prov.json", "adp": "jsonl", "chat": "jsonl"}
 
 
 def as_json(request: Request) -> Response:
@@ -40,7 +38,7 @@ def export_episode(request: Request) -> Response:
         out = Path(folder) / "episode"
         export(run_cache(request).path(run), out, format, Selection(episodes=(episode,)))
         data = out.read_bytes()
-    name = f"{re.sub('[^A-Za-z0-9.-]', '-', episode)}.{SUFFIXES.get(format, format)}"
+    name = f"{re.sub('[^A-Za-z0-9.-]', '-', episode)}{format_of(format).SUFFIX}"
     disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(data, media_type="application/octet-stream", headers=disposition)
 

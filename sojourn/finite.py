@@ -1,0 +1,33 @@
+"""Tells which values of a world are numbers that a run can use: real, finite, and small enough for 32 bits."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+LARGEST = float(np.finfo(np.float32).max)  # scores are kept in 32 bits
+NUMBERS = (float, int, Real, np.bool_)  # the first two are Real, and found sooner
+
+
+def is_number(value: Any) -> bool:
+    """Returns whether the value is a real number of Python or numpy, finite or not."""
+    return isinstance(value, NUMBERS)
+
+
+def is_success(value: Any) -> bool:
+    """Returns whether the value is true, false, or None (not known yet)."""
+    return value is None or (is_number(value) and value in (0, 1))
+
+
+def as_finite(value: Any) -> float | None:
+    """Returns the number as a float, or None for what is no number or does not fit into 32 bits."""
+    if type(value) is float:
+        return value if abs(value) <= LARGEST else None
+    try:
+        number = float(value) if is_number(value) else math.nan
+    except OverflowError:
+        return None
+    return number if abs(number) <= LARGEST else None
