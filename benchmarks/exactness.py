@@ -25,11 +25,11 @@ OVERRIDES = ["agent.malformed=tell", "rollout.limits.turns=3"]
 
 async def measure(dtype: str, episodes: int) -> dict[str, Any]:
     recipe = load(Path("recipes/shop/train.toml"), [*OVERRIDES, f"model.dtype={dtype}"]).recipe
-    async with assemble(recipe) as rig:
-        rig.trainer.begin(recipe.stages[-1].optim, 1, reference=False)
-        groups = await Slots(width=2, size=episodes // 2).bind(rig, "rl", 1).take(0)
+    async with assemble(recipe) as components:
+        components.trainer.begin(recipe.stages[-1].optim, 1, reference=False)
+        groups = await Slots(width=2, size=episodes // 2).bind(components, "rl", 1).take(0)
         batch, _ = flatten(groups)
-        gap = np.abs((await rig.trainer.forward(batch)).logprobs - batch.logprobs)[batch.weight > 0]
+        gap = np.abs((await components.trainer.forward(batch)).logprobs - batch.logprobs)[batch.weight > 0]
     return {
         "tokens": len(gap),
         "largest": float(gap.max()),

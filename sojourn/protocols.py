@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 
 class Env(Protocol):
-    """The world of one episode, used once: `start`, `step` until done, then `close` (also after errors; what fails in it
-    does not undo a complete episode, but is counted as a failure).
+    """The world of one episode, used once: `start`, `step` until done, then `close`, also after errors. What fails in
+    `close` does not undo a complete episode, but is counted as a failure.
 
     `step` raises `ActionError` when the action is malformed or impossible, with the world unchanged, and anything else
     only for failures that are not the agent's fault. Where the agent itself broke or stalled the world, `step` ends the
@@ -372,7 +372,7 @@ class SinkConfig(Protocol):
 
 
 class Opened(NamedTuple):
-    """An open backend: trainer and sampler of one model, the model's renderer, and its longest context in tokens."""
+    """An open backend: the trainer and sampler of a model, its renderer, and its longest context in tokens."""
 
     trainer: Trainer
     sampler: Sampler
@@ -381,7 +381,8 @@ class Opened(NamedTuple):
 
 
 class Backend(Protocol):
-    """The config of a backend, which trains and samples. Optional: `Identifies`, `HasMaxContext`, `HasPassColumns`, `HasSlowdowns`.
+    """The config of a backend, which trains and samples. Optional: `Identifies`, `HasMaxContext`, `HasPassColumns`,
+    `HasSlowdowns`.
 
     `check` raises `ModelError` where a model cannot be found or the device is not there, without loading anything.
     """

@@ -95,7 +95,7 @@ class Says:
         raise NotImplementedError
 
 
-def rig(world: Any, sampler: Any = None) -> Components:
+def components(world: Any, sampler: Any = None) -> Components:
     """Everything but a trainer."""
     recipe = Recipe(name="made", env=world, stages=(), sampling=Sampling(max_tokens=8))
     said = sampler or Says()
@@ -103,14 +103,26 @@ def rig(world: Any, sampler: Any = None) -> Components:
     runner = Runner(Rollout(), world, recipe.agent, renderer(), said, 256, 0, timeline=timeline)
     curriculum = Cycle().bind(world.tasks("train"), 0)
     return Components(
-        recipe, world, renderer(), cast(Any, None), said, runner, RewardCache(Native()), curriculum, timeline
+        recipe=recipe,
+        renderer=renderer(),
+        trainer=cast(Any, None),
+        sampler=said,
+        runner=runner,
+        rewards=RewardCache(Native()),
+        curriculum=curriculum,
+        timeline=timeline,
     )
 
 
-def stage_of(rig: Components, name: str) -> StageContext:
-    limits = rig.recipe.rollout.limits
+def stage_of(components: Components, name: str) -> StageContext:
+    limits = components.recipe.rollout.limits
     return StageContext(
-        name=name, env=rig.family, limits=limits, params=rig.params, estimator=cast(Any, None), losses=()
+        name=name,
+        env=components.recipe.env,
+        limits=limits,
+        params=components.params,
+        estimator=cast(Any, None),
+        losses=(),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from sojourn.protocols import Curriculum, EnvFamily, Renderer, Sampler, Trainer
+from sojourn.protocols import Curriculum, Renderer, Sampler, Trainer
 from sojourn.rewards.reward_cache import RewardCache
 from sojourn.rollout.runner import Runner
 from sojourn.rollout.world import opened
@@ -16,10 +16,11 @@ from sojourn.train.recipe import Recipe
 from sojourn.types import SamplingParams
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Components:
+    """The objects of a run that work together: what a recipe describes, open and bound."""
+
     recipe: Recipe
-    family: EnvFamily
     renderer: Renderer
     trainer: Trainer
     sampler: Sampler
@@ -30,7 +31,7 @@ class Components:
 
     @property
     def params(self) -> SamplingParams:
-        """How the stages of the recipe sample."""
+        """Returns the sampling parameters of the recipe's stages."""
         return self.recipe.sampling.params()
 
 
@@ -42,26 +43,25 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
     try:
         async with opened(recipe.env, recipe.rollout.limits):
             runner = Runner(
-                recipe.rollout,
-                recipe.env,
-                recipe.agent,
-                backend.renderer,
-                backend.sampler,
-                backend.max_context,
-                recipe.seed,
+                config=recipe.rollout,
+                family=recipe.env,
+                agent=recipe.agent,
+                renderer=backend.renderer,
+                sampler=backend.sampler,
+                max_context=backend.max_context,
+                seed=recipe.seed,
                 timeline=timeline,
             )
             curriculum = recipe.curriculum.bind(listed(recipe.env, recipe.curriculum.split), recipe.seed)
             yield Components(
-                recipe,
-                recipe.env,
-                backend.renderer,
-                backend.trainer,
-                backend.sampler,
-                runner,
-                RewardCache(recipe.reward),
-                curriculum,
-                timeline,
+                recipe=recipe,
+                renderer=backend.renderer,
+                trainer=backend.trainer,
+                sampler=backend.sampler,
+                runner=runner,
+                rewards=RewardCache(recipe.reward),
+                curriculum=curriculum,
+                timeline=timeline,
             )
     finally:
         await backend.sampler.close()

@@ -24,26 +24,28 @@ class Evaluated:
     scores: list[list[Score]]
 
 
-def panel(rig: Components) -> Sequence[Task]:
+def panel(components: Components) -> Sequence[Task]:
     """The tasks that every evaluation of the recipe plays."""
-    config = rig.recipe.evaluation
-    return listed(rig.family, config.split)[: config.tasks]
+    config = components.recipe.evaluation
+    return listed(components.recipe.env, config.split)[: config.tasks]
 
 
-async def evaluate(rig: Components, label: str, expert: bool = False) -> Evaluated:
+async def evaluate(components: Components, label: str, expert: bool = False) -> Evaluated:
     """Plays the recipe's panel; `label` begins the ids of its episodes, and seeds their sampling."""
-    config = rig.recipe.evaluation
-    params = replace(rig.params, temperature=config.temperature, top_p=config.top_p)
-    acting: dict[str, Any] = {"sampler_for": expert_sampler(rig.renderer), "blame": False} if expert else {}
+    config = components.recipe.evaluation
+    params = replace(components.params, temperature=config.temperature, top_p=config.top_p)
+    acting: dict[str, Any] = {"sampler_for": expert_sampler(components.renderer), "blame": False} if expert else {}
     plays = [
-        rig.runner.group(task, slot, config.samples, params, f"{label}/{slot}", **acting)
-        for slot, task in enumerate(panel(rig))
+        components.runner.group(task, slot, config.samples, params, f"{label}/{slot}", **acting)
+        for slot, task in enumerate(panel(components))
     ]
     groups = await asyncio.gather(*plays)
-    if isinstance(rig.sampler, Forgets):
-        await rig.sampler.forget()  # training goes on as if nothing had been played, and as it would after a restart
+    if isinstance(components.sampler, Forgets):
+        await (
+            components.sampler.forget()
+        )  # training goes on as if nothing had been played, and as it would after a restart
     require_plays(groups)
-    scores = await asyncio.gather(*(score_group(rig.rewards.reward, group) for group in groups))
+    scores = await asyncio.gather(*(score_group(components.rewards.reward, group) for group in groups))
     return Evaluated(list(groups), list(scores))
 
 

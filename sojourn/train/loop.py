@@ -13,7 +13,7 @@ from sojourn.rewards.reward_cache import RewardCache, ScoredGroup
 from sojourn.streams.trainer_passes import TrainerPasses
 from sojourn.types import Credit, Group, Score, Streams
 
-Learnt = Mapping[str, float]
+EVERY_SLOT = 2**62  # greater than the number of any slot
 
 
 @dataclass(frozen=True)
@@ -28,58 +28,60 @@ class StepResult:
     played: Sequence[ScoredGroup]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class StageLoop:
     """The parts that train one stage of a run."""
 
     steps: int
-    groups: Source
+    source: Source
     rewards: RewardCache
-    providers: Sequence[Stream]
+    streams: Sequence[Stream]
     estimator: Estimator
     losses: Sequence[Loss]
     aggregate: Aggregate
     trainer: Trainer
     curriculum: Curriculum
-    after: Callable[[int, StepResult], Awaitable[None]]  # records, evaluates and checkpoints when due
+    on_step_end: Callable[[int, StepResult], Awaitable[None]]  # records, evaluates and checkpoints when due
     minibatches: int = 1
     start: int = 0
     filters: Sequence[Filter] = ()
     renderer: Renderer | None = None  # for streams that render what was not sampled
-    slots: Callable[[int], int] = lambda step: 2**62  # the first slot that is of a later step
+    first_slot_after: Callable[[int], int] = lambda step: EVERY_SLOT  # what was scored for those before it is taken
 
-    async def streams(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> tuple[Streams, Learnt]:
-        """Only what the estimator and the losses declared they need; the recipe was refused otherwise. Those that learn
-        do so when all have been read, and say how well under `<stream>_<name>`."""
-        critic = any(reads_critic(stream) for stream in self.providers)
+    async def read_streams(
+        self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]
+    ) -> tuple[Streams, dict[str, float]]:
+        """Returns the step's streams by name, and metrics (`<stream>_<name>`) of those that learn when all are read."""
+        critic = any(reads_critic(stream) for stream in self.streams)
         passes = TrainerPasses(groups, scores, self.trainer, self.renderer, critic=critic)
-        found = {stream.provides: await stream(passes) for stream in self.providers}
-        learnt = {s.provides: await s.learn(passes) for s in self.providers if isinstance(s, Learns)}
-        return found, {f"{name}_{key}": value for name, said in learnt.items() for key, value in said.items()}
+        values = {stream.provides: await stream(passes) for stream in self.streams}
+        learned = {s.provides: await s.learn(passes) for s in self.streams if isinstance(s, Learns)}
+        return values, {f"{name}_{key}": value for name, of in learned.items() for key, value in of.items()}
 
 
-async def train(run: StageLoop) -> None:
-    """Trains steps `run.start` to `run.steps`. Each step: take, judge, credit, batch, update, publish, record."""
-    for step in range(run.start, run.steps):
+async def train(stage: StageLoop) -> None:
+    """Trains steps `stage.start` to `stage.steps`. Each step takes groups, scores and filters them, reads streams,
+    computes credit, makes a batch, updates the model, publishes it, and records what happened."""
+    for step in range(stage.start, stage.steps):
         updates: list[Mapping[str, float]] = []
-        groups = await run.groups.take(step)
-        scores = await run.rewards(groups)
-        kept, judged = apply_filters(run.filters, groups, scores)
-        streams, learnt = await run.streams(kept, judged)
-        credit = run.estimator(kept, judged, streams)
-        batch = to_batch(kept, credit, streams, aggregate=run.aggregate, losses=run.losses)
-        for part in batch.minibatches(run.minibatches, constant=run.aggregate.by == "constant"):
-            chosen = await choose(part, run.losses, run.trainer)
-            observed = await run.trainer.forward_backward(chosen, run.losses)
-            updates.append({**observed, **await run.trainer.optim_step()})
-        metrics = {**_together(updates), **learnt, "version": await run.trainer.publish()}
-        played = run.rewards.pop_before(run.slots(step))
-        run.curriculum.observe([of.group for of in played], [of.scores for of in played])
-        await run.after(step, StepResult(kept, judged, credit, streams, metrics, played))
+        groups = await stage.source.take(step)
+        scores = await stage.rewards(groups)
+        kept, judged = apply_filters(stage.filters, groups, scores)
+        streams, learned = await stage.read_streams(kept, judged)
+        credit = stage.estimator(kept, judged, streams)
+        batch = to_batch(kept, credit, streams, aggregate=stage.aggregate, losses=stage.losses)
+        for part in batch.minibatches(stage.minibatches, constant=stage.aggregate.by == "constant"):
+            chosen = await choose(part, stage.losses, stage.trainer)
+            observed = await stage.trainer.forward_backward(chosen, stage.losses)
+            updates.append({**observed, **await stage.trainer.optim_step()})
+        metrics = {**_together(updates), **learned, "version": await stage.trainer.publish()}
+        played = stage.rewards.pop_before(stage.first_slot_after(step))
+        stage.curriculum.observe([scored.group for scored in played], [scored.scores for scored in played])
+        await stage.on_step_end(step, StepResult(kept, judged, credit, streams, metrics, played))
 
 
 def _together(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The metrics of a step's updates as one: counts of tokens added up, the rest averaged."""
+    """Adds up the updates' metrics whose names end in `_tokens`, and averages the others."""
     names = dict.fromkeys(name for update in updates for name in update)
-    found = {name: [update[name] for update in updates if name in update] for name in names}
-    return {n: sum(values) / (1 if n.endswith("_tokens") else len(values)) for n, values in found.items()}
+    values = {name: [update[name] for update in updates if name in update] for name in names}
+    return {name: sum(v) / (1 if name.endswith("_tokens") else len(v)) for name, v in values.items()}

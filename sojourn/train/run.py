@@ -34,7 +34,7 @@ from sojourn.sources.play_abilities import offers
 from sojourn.sources.slots import has_zero_signal
 from sojourn.train.assemble import Components, assemble
 from sojourn.train.evaluate import evaluate, panel
-from sojourn.train.loop import StageLoop, StepResult, train
+from sojourn.train.loop import EVERY_SLOT, StageLoop, StepResult, train
 from sojourn.train.recipe import Recipe, Stage, recorded_streams
 from sojourn.train.weights import check_models, identities, initial_weights
 from sojourn.types import Group, Stop
@@ -49,7 +49,7 @@ class Run:
     recipe: Recipe
     folder: RunFolder
     display: Display
-    rig: Components
+    components: Components
     store: EpisodeStore
     sinks: metrics.Sinks
     recorded: set[str] = field(default_factory=set)  # ids of demonstration episodes that the store holds
@@ -63,7 +63,7 @@ class Run:
         position = resumed.state() if resumed is not None else None
         if position is None:
             await check_groups(self.recipe)
-            await initial_weights(self.rig)
+            await initial_weights(self.components)
             await self._evaluate(BEFORE, BEFORE, 0)
         for earlier in self.folder.evaluations() if position is not None else ():
             self.display.recall(earlier["name"], Summary.from_json(earlier["summary"]))
@@ -76,11 +76,11 @@ class Run:
         return {e["name"]: Summary.from_json(e["summary"]) for e in self.folder.evaluations()}
 
     async def _stage(self, number: int, stage: Stage, resumed: Checkpoint | None, position: Any) -> None:
-        trainer = self.rig.trainer
+        trainer = self.components.trainer
         wants_reference = any(stream.reference for stream in stage.streams) or self._watches(stage)
         trainer.begin(stage.optim, stage.steps * stage.minibatches, reference=wants_reference)
         seen = sum(earlier.groups.tasks(earlier.steps) for earlier in self.recipe.stages[:number])
-        self._source = stage.groups.bind(self.rig, stage.name, stage.steps, seen)
+        self._source = stage.groups.bind(self.components, stage.name, stage.steps, seen)
         self._carry(stage.streams)
         start = 0
         if resumed is not None:
@@ -97,26 +97,26 @@ class Run:
         live = stage.groups.live
         expected = stage.groups.width * (group_size(stage.groups) or 0) if live else 0
         self.display.stage(stage.name, stage.steps, start=start, episodes=expected)
-        run = StageLoop(
-            stage.steps,
-            self._source,
-            self.rig.rewards,
-            [*stage.streams, *recorded_streams(self.recipe.record, stage)],
-            stage.estimator,
-            stage.losses,
-            stage.aggregate,
-            trainer,
-            self.rig.curriculum,
-            lambda step, result: self._after(number, stage, step, result),
-            stage.minibatches,
-            start,
-            stage.filters,
-            self.rig.renderer,
-            *([lambda step: (step + 1) * stage.groups.width] if live else []),
+        loop = StageLoop(
+            steps=stage.steps,
+            start=start,
+            source=self._source,
+            rewards=self.components.rewards,
+            filters=stage.filters,
+            streams=[*stage.streams, *recorded_streams(self.recipe.record, stage)],
+            estimator=stage.estimator,
+            losses=stage.losses,
+            aggregate=stage.aggregate,
+            minibatches=stage.minibatches,
+            trainer=trainer,
+            renderer=self.components.renderer,
+            curriculum=self.components.curriculum,
+            on_step_end=lambda step, result: self._after(number, stage, step, result),
+            first_slot_after=lambda step: (step + 1) * stage.groups.width if live else EVERY_SLOT,
         )
         self._forget_spent()
         try:
-            await train(run)
+            await train(loop)
         finally:
             await self._source.close()
             await self._written()
@@ -137,8 +137,12 @@ class Run:
 
     def _stateful(self, stage: Stage) -> dict[str, Stateful]:
         """Returns all stateful parts, by the names under which a checkpoint stores them."""
-        rig = self.rig
-        parts = {"trainer": rig.trainer, "curriculum": rig.curriculum, "reward": rig.rewards.reward}
+        components = self.components
+        parts = {
+            "trainer": components.trainer,
+            "curriculum": components.curriculum,
+            "reward": components.rewards.reward,
+        }
         parts |= {"groups": self._source, "estimator": stage.estimator}
         parts |= {f"streams.{stream.provides}": stream for stream in stage.streams}
         parts |= {f"losses.{number}": loss for number, loss in enumerate(stage.losses)}
@@ -185,7 +189,9 @@ class Run:
         (Schulman 2020, "Approximating KL divergence")."""
         count = min(self.recipe.record.drift_groups, len(groups))
         batch, _ = flatten([groups[(step * count + n) % len(groups)] for n in range(count)])
-        gap = ((await self.rig.trainer.forward(batch, reference=True)).logprobs - batch.logprobs)[batch.weight > 0]
+        gap = ((await self.components.trainer.forward(batch, reference=True)).logprobs - batch.logprobs)[
+            batch.weight > 0
+        ]
         return float(np.mean(np.expm1(gap) - gap)) if len(gap) else math.nan
 
     def _values(self, stage: Stage, result: StepResult, judged: Sequence[ScoredGroup]) -> dict[str, float]:
@@ -203,7 +209,7 @@ class Run:
             if turn.sample.versions.oldest >= 0
         ]  # fmt: skip
         episodes = sum(len(set(group.owners)) for group in groups)
-        spent = self.rig.timeline.take()
+        spent = self.components.timeline.take()
         seconds = sum(spent.values())
         policy = {
             "success": _mean([float(t.success) for t in trajectories]),
@@ -218,7 +224,7 @@ class Run:
             **result.metrics,
             **(policy if stage.groups.live else {}),  # policy metrics make sense only for groups that the policy played
             "groups": len(groups), "episodes": episodes, "turns": len(turns) / max(1, len(trajectories)),
-            "sampled_tokens": sum(len(turn.sample.tokens) for turn in turns), "errors": self.rig.runner.errors,
+            "sampled_tokens": sum(len(turn.sample.tokens) for turn in turns), "errors": self.components.runner.errors,
             **(self._sampled() if stage.groups.live else {}),
             **(self._source.metrics() if isinstance(self._source, Measured) else {}),
             **{f"seconds_{activity}": part for activity, part in spent.items()},
@@ -228,17 +234,17 @@ class Run:
 
     def _forget_spent(self) -> None:
         """Resets the timers, so that the time of evaluations and checkpoints is counted in no step."""
-        self.rig.timeline.take()
+        self.components.timeline.take()
         self._sampled()
 
     def _sampled(self) -> Mapping[str, float]:
         """The sampler's own figures since they were last asked for, where it has any."""
-        return self.rig.sampler.metrics() if isinstance(self.rig.sampler, Measured) else {}
+        return self.components.sampler.metrics() if isinstance(self.components.sampler, Measured) else {}
 
     async def _evaluate(self, name: str, stage: str, step: int) -> None:
         """Plays the evaluation tasks. With `max_lag` above 0, rollouts of later steps use the engine meanwhile."""
-        self.display.evaluating(name, len(panel(self.rig)) * self.recipe.evaluation.samples)
-        done = await evaluate(self.rig, f"evaluation-{name}")
+        self.display.evaluating(name, len(panel(self.components)) * self.recipe.evaluation.samples)
+        done = await evaluate(self.components, f"evaluation-{name}")
         await self._written()
         self.store.truncate(f"evaluation-{name}", 0)
         await self._write(f"evaluation-{name}", step, [done.groups, done.scores])
@@ -277,7 +283,7 @@ class Run:
         kept = {n: p for n, p in self._stateful(stages[number]).items() if not (over and n.startswith("streams."))}
         parts = {name: part.state() for name, part in kept.items()}
         state = {"stage": number, "step": step, "parts": parts, "models": self.folder.models}
-        write = functools.partial(self.rig.trainer.save, weights_only=ended)
+        write = functools.partial(self.components.trainer.save, weights_only=ended)
         keep = 0 if ended else self.recipe.record.keep
         checkpoint.save(self.folder.checkpoints, done + step, write, state, keep=keep, mark=ended)
 
@@ -346,14 +352,14 @@ async def run_recipe(
     opened = [sink.bind(folder.path, folder.config) for sink in recipe.record.sinks]
     sinks = metrics.Sinks([jsonl, *opened])
     try:
-        async with assemble(recipe) as rig:
+        async with assemble(recipe) as components:
             folder.write_json("models.json", identities(recipe))
-            if (words := pieces.of(rig.renderer)) is not None:
+            if (words := pieces.of(components.renderer)) is not None:
                 vocabulary.write(folder.path, words)
             with EpisodeStore(folder.path, write=True) as store:
-                session = Run(recipe, folder, display, rig, store, sinks)
-                rig.runner.on_episode = display.episode
-                rig.runner.on_blobs = lambda blobs: session.blobs.update(blobs)
+                session = Run(recipe, folder, display, components, store, sinks)
+                components.runner.on_episode = display.episode
+                components.runner.on_blobs = lambda blobs: session.blobs.update(blobs)
                 return await session.run(found)
     finally:
         sinks.close()

@@ -26,14 +26,14 @@ def found_weights(recipe: Recipe) -> Checkpoint | None:
     return found
 
 
-async def initial_weights(rig: Components) -> None:
+async def initial_weights(components: Components) -> None:
     """Gives trainer and sampler the weights that the recipe starts from."""
-    found = found_weights(rig.recipe)
+    found = found_weights(components.recipe)
     if found is not None:
-        _check_critic(rig.recipe, found)
-        rig.trainer.load(found.weights, weights_only=True)
-    if found is not None or rig.recipe.model.lora:
-        await rig.trainer.publish()
+        _check_critic(components.recipe, found)
+        components.trainer.load(found.weights, weights_only=True)
+    if found is not None or components.recipe.model.lora:
+        await components.trainer.publish()
 
 
 def _check_critic(recipe: Recipe, found: Checkpoint) -> None:

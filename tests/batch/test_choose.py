@@ -54,17 +54,17 @@ async def updates(loss, seed=0):
     curriculum = SimpleNamespace(observe=lambda groups, scores: None)
     rewards = RewardCache(lambda group: answer(scores[0]))
     run = StageLoop(
-        *(
-            1,
-            source,
-            rewards,
-            [PolicyLogprobs()],
-            Reinforce(),
-            [loss],
-            Aggregate(),
-            made,
-        ),
-        *(curriculum, lambda step, result: answer(None), COUNT),
+        steps=1,
+        source=source,
+        rewards=rewards,
+        streams=[PolicyLogprobs()],
+        estimator=Reinforce(),
+        losses=[loss],
+        aggregate=Aggregate(),
+        minibatches=COUNT,
+        trainer=made,
+        curriculum=curriculum,
+        on_step_end=lambda step, result: answer(None),
     )
     await train(run)
     assert len(made.seen) == COUNT

@@ -182,11 +182,11 @@ def test_a_step_that_cannot_be_recorded_stops_the_run_which_then_goes_on(tmp_pat
 
 async def test_trainer_logprobs_equal_sampler_logprobs_on_policy(tmp_path):
     resolved = recipe(tmp_path, "model.name='tiny'")
-    async with assemble(resolved.recipe) as rig:
-        rig.trainer.begin(resolved.recipe.stages[1].optim, 1, reference=False)
-        source = Slots(width=3, size=4).bind(rig, "rl", 1)
+    async with assemble(resolved.recipe) as components:
+        components.trainer.begin(resolved.recipe.stages[1].optim, 1, reference=False)
+        source = Slots(width=3, size=4).bind(components, "rl", 1)
         batch, _ = flatten(await source.take(0))
-        scored = (await rig.trainer.forward(batch)).logprobs
+        scored = (await components.trainer.forward(batch)).logprobs
         where = batch.weight > 0
         assert where.sum() > 100
         assert np.abs(scored - batch.logprobs)[where].max() < 1e-3

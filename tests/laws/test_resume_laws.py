@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from made_world import Odd, rig, sampled
+from made_world import Odd, components, sampled
 
 from sojourn.agents.plain import Plain
 from sojourn.envs.toy import Toy
@@ -39,7 +39,7 @@ class Wanders:
 
 
 def source(sampler: Wanders, world=TOY, **options) -> LiveSlots:
-    made = rig(world, sampler)
+    made = components(world, sampler)
     made.runner.agent, made.runner.max_context = Plain(choices=True), 4096
     return Slots(width=2, size=3, max_lag=1, **options).bind(made, "rl", 2)
 
@@ -108,10 +108,10 @@ async def test_a_slot_keeps_the_tasks_it_was_given_redrawn_ones_included(tmp_pat
     """Whatever the curriculum would draw by now."""
     slots = Slots(width=2, size=2, max_lag=0, zero_signal="redraw", max_redraws=3, exhausted="keep")
     world = Odd(paying=False)
-    first = slots.bind(rig(world), "rl", 1)
+    first = slots.bind(components(world), "rl", 1)
     for slot in (0, 1):
         first._tapes[slot].tasks.append(world.tasks("train")[40 + slot])
-    second = slots.bind(rig(world), "rl", 1)
+    second = slots.bind(components(world), "rl", 1)
     second.restore(first.state())
     groups = await second.take(0)
     await second.close()

@@ -1,7 +1,7 @@
 """Demonstrations: how many distinct ones, which are kept, and what is said where there are none."""
 
 import pytest
-from made_world import Odd, renderer, rig, sampled, seeds, stage_of
+from made_world import Odd, components, renderer, sampled, seeds, stage_of
 
 from sojourn.errors import ConfigError
 from sojourn.sources.experts import Experts
@@ -11,7 +11,7 @@ from sojourn.types import Message, Role
 async def test_distinct_demonstrations_are_played_once_and_come_round_again():
     world = Odd()
     experts = Experts(width=2, distinct_tasks=3, success_only=False)
-    source = experts.bind(rig(world), "warmup", 3)
+    source = experts.bind(components(world), "warmup", 3)
     taken = [await source.take(step) for step in range(3)]
     assert [seeds(groups) for groups in taken] == [[0, 1], [2, 0], [1, 2]]
     assert taken[1][1] is taken[0][0]
@@ -20,24 +20,24 @@ async def test_distinct_demonstrations_are_played_once_and_come_round_again():
 
 
 async def test_a_step_wider_than_the_distinct_ones_has_each_once():
-    source = Experts(width=8, distinct_tasks=3, success_only=False).bind(rig(Odd()), "warmup", 1)
+    source = Experts(width=8, distinct_tasks=3, success_only=False).bind(components(Odd()), "warmup", 1)
     assert seeds(await source.take(0)) == [0, 1, 2]
 
 
 async def test_a_later_stage_has_other_tasks():
-    source = Experts(width=2, distinct_tasks=3, success_only=False).bind(rig(Odd()), "warmup", 2, first=40)
+    source = Experts(width=2, distinct_tasks=3, success_only=False).bind(components(Odd()), "warmup", 2, first=40)
     assert [seeds(await source.take(step)) for step in range(2)] == [[40, 41], [42, 40]]
 
 
 async def test_a_demonstration_is_what_the_model_would_have_sampled():
-    [group] = await Experts(width=1, success_only=False).bind(rig(Odd()), "warmup", 1).take(0)
+    [group] = await Experts(width=1, success_only=False).bind(components(Odd()), "warmup", 1).take(0)
     [trajectory] = group.trajectories
     assert sampled(trajectory) == [list(renderer().encode_reply(Message(Role.ASSISTANT, "yes")))]
     assert trajectory.turns[0].sample.versions == (-1, -1)
 
 
 async def test_only_successful_ones_are_kept_when_asked():
-    source = Experts(width=4, success_only=True).bind(rig(Odd()), "warmup", 1)
+    source = Experts(width=4, success_only=True).bind(components(Odd()), "warmup", 1)
     assert seeds(await source.take(0)) == [1, 3]
 
 
@@ -50,24 +50,24 @@ async def test_only_successful_ones_are_kept_when_asked():
 )
 async def test_where_none_can_be_used_the_cause_is_said(world: Odd, said: str):
     with pytest.raises(ConfigError, match=said):
-        await Experts(width=3).bind(rig(world), "warmup", 1).take(0)
+        await Experts(width=3).bind(components(world), "warmup", 1).take(0)
 
 
 async def test_a_demonstration_that_failed_is_left_out_even_when_all_are_wanted():
     with pytest.raises(ConfigError, match="the expert lost its way"):
-        await Experts(width=1, success_only=False).bind(rig(Odd(lost=True)), "warmup", 1).take(0)
+        await Experts(width=1, success_only=False).bind(components(Odd(lost=True)), "warmup", 1).take(0)
 
 
 async def test_a_world_without_an_expert_is_refused():
     with pytest.raises(ConfigError, match=r"stage 'warmup' clones demonstrations, but the world has no expert\(\)"):
-        await Experts(width=2).check(stage_of(rig(Odd(mute=True)), "warmup"))
+        await Experts(width=2).check(stage_of(components(Odd(mute=True)), "warmup"))
     with pytest.raises(BaseExceptionGroup) as caught:
-        await Experts(width=2).bind(rig(Odd(mute=True)), "warmup", 1).take(0)
+        await Experts(width=2).bind(components(Odd(mute=True)), "warmup", 1).take(0)
     assert caught.group_contains(ConfigError, match=r"the world has no expert\(\): demonstrations need one")
 
 
 async def test_a_demonstration_that_the_model_could_not_say_is_refused():
-    made = rig(Odd())
+    made = components(Odd())
     object.__setattr__(made.recipe.sampling, "max_tokens", 1)
     with pytest.raises(BaseExceptionGroup) as caught:
         await Experts(width=2).bind(made, "warmup", 1).take(0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_world import Odd, rig, sampled, seeds, stage_of
+from made_world import Odd, components, sampled, seeds, stage_of
 
 from sojourn.config import toml
 from sojourn.display import Display
@@ -105,7 +105,7 @@ def test_dropped_groups_are_recorded_without_credit(recorded: Path):
 async def test_a_folder_gives_the_recorded_groups_in_order_over_and_over(recorded: Path):
     with EpisodeStore(recorded) as store:
         groups = list(store.groups("rl"))
-    source = Folder(path=str(recorded), stage="rl", width=4).bind(rig(Odd()), "again", 3)
+    source = Folder(path=str(recorded), stage="rl", width=4).bind(components(Odd()), "again", 3)
     taken = [await source.take(step) for step in range(3)]
     order = [g.task.seed for g in groups]
     assert [seeds(step) for step in taken] == [order[:4], order[4:] + order[:2], order[2:]]
@@ -117,13 +117,13 @@ async def test_a_folder_gives_the_recorded_groups_in_order_over_and_over(recorde
 
 
 async def test_experts_of_a_folder_can_be_imitated(recorded: Path):
-    source = Folder(path=str(recorded), stage="warmup", width=100).bind(rig(Odd()), "again", 1)
+    source = Folder(path=str(recorded), stage="warmup", width=100).bind(components(Odd()), "again", 1)
     assert seeds(await source.take(0)) == seeds(await source.take(7)) == [1, 3, 5]
     assert Folder(path=str(recorded), stage="warmup").tasks(9) == 0
 
 
 async def test_groups_without_any_success_are_left_out_when_asked(recorded: Path):
-    source = Folder(path=str(recorded), stage="rl", width=9, success_only=True).bind(rig(Odd()), "again", 1)
+    source = Folder(path=str(recorded), stage="rl", width=9, success_only=True).bind(components(Odd()), "again", 1)
     groups = await source.take(0)
     assert sorted(seeds(groups)) == [7, 9, 11]
     assert all(sorted(t.success for t in group.trajectories) == [False, True] for group in groups)
@@ -132,12 +132,12 @@ async def test_groups_without_any_success_are_left_out_when_asked(recorded: Path
 async def test_what_is_not_there_is_said(recorded: Path, tmp_path: Path):
     folder = Folder(path=str(tmp_path / "nowhere"), stage="rl")
     with pytest.raises(ConfigError, match=r"groups\.path = '.*nowhere': no recorded episodes there; give a run folder"):
-        await folder.check(stage_of(rig(Odd()), "again"))
+        await folder.check(stage_of(components(Odd()), "again"))
     unknown = dataclasses.replace(folder, path=str(recorded), stage="warmpu")
     with pytest.raises(ConfigError, match=r"groups\.stage = 'warmpu': .* it holds .*evaluation-before.*, rl, warmup$"):
-        unknown.bind(rig(Odd()), "again", 1)
+        unknown.bind(components(Odd()), "again", 1)
     with pytest.raises(ConfigError, match=r"groups\.stage = 'evaluation-before': .* has no usable groups"):
-        dataclasses.replace(unknown, stage="evaluation-before", success_only=True).bind(rig(Odd()), "again", 1)
+        dataclasses.replace(unknown, stage="evaluation-before", success_only=True).bind(components(Odd()), "again", 1)
 
 
 def test_a_run_trains_from_a_folder_and_records_each_group_once(recorded: Path, tmp_path: Path):

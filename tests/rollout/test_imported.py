@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made import chatml as renderer
-from made_world import rig
+from made_world import components
 from played_run import SUMS, TOY, Made, Script
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
@@ -87,7 +87,7 @@ def groups_of(path: Path, stage: str = "rl") -> list[Group]:
 
 def taken(*files: Path, world: Any = None, room: int = 4096, **fields: Any) -> list[Group]:
     source = Imported(files=tuple(map(str, files)), **{"width": 99, **fields})
-    made = rig(build("env", world or TOY, "env").value)
+    made = components(build("env", world or TOY, "env").value)
     made.runner.max_context = room
     return asyncio.run(source.bind(made, "again", 1).take(0))
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made import TASK, score, trajectory
-from made_world import Odd, Says, rig, seeds, stage_of
+from made_world import Odd, Says, components, seeds, stage_of
 
 from sojourn.credit.grpo import GRPO
 from sojourn.errors import ConfigError
@@ -23,7 +23,7 @@ from sojourn.types import Episode, Group, Message, Observation, Prompt, Role, Sa
 
 async def steps(slots: Slots, world: Odd, count: int, first: int = 0, **options):
     """The groups of each step, and every group that was judged for them, in the order of recording."""
-    made = rig(world, **options)
+    made = components(world, **options)
     source = slots.bind(made, "rl", count, first)
     taken = []
     for step in range(count):
@@ -91,7 +91,7 @@ async def test_a_stage_goes_on_where_the_tasks_of_earlier_ones_end():
 
 async def test_lag_starts_slots_ahead_but_none_beyond_the_stage():
     world = Odd()
-    made = rig(world)
+    made = components(world)
     source = Slots(width=2, size=1, max_lag=2).bind(made, "rl", 4)
     started = []
     for step in range(4):
@@ -104,7 +104,7 @@ async def test_lag_starts_slots_ahead_but_none_beyond_the_stage():
 
 
 async def test_a_truncated_distribution_is_refused():
-    made = rig(Odd())
+    made = components(Odd())
     object.__setattr__(made.recipe.sampling, "top_p", 0.9)
     with pytest.raises(ConfigError, match="top_p = 1"):
         await Slots().check(stage_of(made, "rl"))
@@ -159,7 +159,7 @@ class Longer(Says):
 
 async def played(slots: Slots, world: Wins, count: int = 1, reward: Any = None):
     """The tasks of each step's groups, and the source's metrics."""
-    made = rig(world, Longer())
+    made = components(world, Longer())
     made.rewards.reward = reward or Overlong(max_tokens=200, buffer_tokens=200, penalty=0.5)
     source = slots.bind(made, "rl", count)
     taken = [seeds(await source.take(step)) for step in range(count)]

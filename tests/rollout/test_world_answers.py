@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_world import Says, renderer, rig
+from made_world import Says, components, renderer
 
 from sojourn.agents.plain import Plain
 from sojourn.errors import ConfigError, WorldError, leaf
@@ -83,7 +83,7 @@ async def test_nonsense_stops_training_and_evaluation_alike_and_is_not_tried_aga
     assert str(caught.value).startswith(f"the world 'odd' {told}")
     assert world.made == 1
     with pytest.raises(ExceptionGroup) as group:
-        await evaluate(rig(World(answer)), "before")
+        await evaluate(components(World(answer)), "before")
     assert isinstance(leaf(group.value), WorldError)
     assert str(leaf(group.value)).startswith(f"the world 'odd' {told}")
 
@@ -103,7 +103,7 @@ async def test_every_finite_number_is_a_reward(reward) -> None:
 
 
 async def test_scores_that_are_not_finite_stop_an_evaluation_as_they_stop_training() -> None:
-    made = rig(World(paid(1.0)))
+    made = components(World(paid(1.0)))
     made.rewards = RewardCache(Native(scale=math.nan))
     with pytest.raises(ConfigError, match=r"the reward of turn 0 of episode .* is nan"):
         await evaluate(made, "before")

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("miniwob", reason="Chromium shows its own pages beside those of the package miniwob")
 pytest.importorskip("playwright", reason="Chromium is driven by playwright")
 
-from made_world import Says, rig
+from made_world import Says, components
 
 from sojourn.envs.chromium import find_chromium
 from sojourn.errors import ConfigError
@@ -51,7 +51,7 @@ async def test_the_preset_scales_advantages_by_how_small_the_box_is(tmp_path: Pa
     world = recipe.env
     assert isinstance(world, Grounding)
     async with opened(world):
-        made = rig(world, Boxes())
+        made = components(world, Boxes())
         made.runner.max_context = 4096
         source = replace(stage.groups, width=3, size=2).bind(made, "rl", 1)
         groups = await source.take(0)
