@@ -247,8 +247,8 @@ VALID_FOR = frozenset({"lag", "updates"})
 class HasValidFor(Protocol):
     """A loss that says what it stays right for; one that does not is right for `VALID_FOR`.
 
-    That may be "lag" (tokens of older weights), "updates" (several of them on one step's tokens) and "unsampled"
-    (tokens that no weights sampled, so without log-probabilities).
+    That may be "lag" (tokens of older weights, or of other ones), "updates" (several of them on one step's tokens) and
+    "unsampled" (tokens that no weights sampled, so without log-probabilities).
     """
 
     @property
