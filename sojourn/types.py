@@ -188,7 +188,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Turn:
-    """One action. `context` holds the tokens that are new since the sample of turn `parent`; -1 opens a new window.
+    """One action. `context` and `images` are what is new since the sample of turn `parent`; -1 opens a new window.
 
     `observed` and, in a window opened later than the first, `context_messages` before it are the messages that the
     context was made from, for readers. `tools` are those declared in it.
