@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sojourn.abilities import Forgets
@@ -33,7 +33,7 @@ def panel(rig: Components) -> Sequence[Task]:
 async def evaluate(rig: Components, label: str, expert: bool = False) -> Evaluated:
     """Plays the recipe's panel; `label` begins the ids of its episodes, and seeds their sampling."""
     config = rig.recipe.evaluation
-    params = replace(rig.params, temperature=config.temperature, top_p=config.top_p)
+    params = config.params(rig.recipe.sampling)
     acting: dict[str, Any] = {"sampler_for": expert_sampler(rig.renderer), "blame": False} if expert else {}
     plays = [
         rig.runner.group(task, slot, config.samples, params, f"{label}/{slot}", **acting)
