@@ -110,7 +110,7 @@ def rig(world: Any, sampler: Any = None) -> Components:
 def stage_of(rig: Components, name: str) -> StageContext:
     limits = rig.recipe.rollout.limits
     return StageContext(
-        name=name, env=rig.family, limits=limits, params=rig.params, estimator=cast(Any, None), losses=()
+        name=name, env=rig.family, split="train", limits=limits, params=rig.params, estimator=cast(Any, None), losses=()
     )
 
 

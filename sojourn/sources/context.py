@@ -36,6 +36,7 @@ class StageContext:
 
     name: str
     env: EnvFamily
+    split: str  # of the tasks that the curriculum draws
     limits: Limits
     params: SamplingParams
     estimator: Estimator

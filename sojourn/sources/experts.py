@@ -39,7 +39,7 @@ class Experts:
         return min(self.distinct_tasks, self.width * steps)
 
     async def check(self, stage: StageContext) -> None:
-        if not await offers(stage.env, "expert", stage.limits):
+        if not await offers(stage.env, "expert", stage.limits, stage.split):
             raise ConfigError(
                 f"stage '{stage.name}' clones demonstrations, but the world has no expert(): define it, or drop "
                 "the stage"

@@ -280,6 +280,7 @@ def _context_of(recipe: Recipe, stage: Stage) -> StageContext:
     return StageContext(
         name=stage.name,
         env=recipe.env,
+        split=recipe.curriculum.split,
         limits=recipe.rollout.limits,
         params=recipe.sampling.params(),
         estimator=stage.estimator,
@@ -293,7 +294,7 @@ async def check_groups(recipe: Recipe) -> None:
         if isinstance(stage.groups, Checks):
             await stage.groups.check(_context_of(recipe, stage))
         for wanted in sorted(env_needs(stage.estimator)):
-            if not await offers(recipe.env, wanted, recipe.rollout.limits):
+            if not await offers(recipe.env, wanted, recipe.rollout.limits, recipe.curriculum.split):
                 raise ConfigError(
                     f"stage '{stage.name}': {type(stage.estimator).__name__} needs plays that offer {wanted}(), which "
                     "this world's do not: give the world one, or choose another estimator"
@@ -304,7 +305,7 @@ async def check_groups(recipe: Recipe) -> None:
 
 def _check_task_data(recipe: Recipe, stage: str, stream: Any) -> None:
     """Checks the first task of each environment; others are assumed to have the same keys."""
-    for task in [world.tasks("train")[0] for world in worlds_of(recipe.env)]:
+    for task in [world.tasks(recipe.curriculum.split)[0] for world in worlds_of(recipe.env)]:
         for key in sorted(task_data(stream) - set(task.data)):
             raise ConfigError(
                 f"stage '{stage}': {type(stream).__name__} reads '{key}' in the data of each task, but those of "
