@@ -51,7 +51,7 @@ class Run:
     rig: Components
     store: EpisodeStore
     sinks: metrics.Sinks
-    recorded: set[str] = field(default_factory=set)  # ids of demonstration episodes that the store holds
+    recorded: set[str] = field(default_factory=set)  # ids of the stage's episodes that the store holds, if not live
     blobs: dict[str, bytes] = field(default_factory=dict)  # images, by digest, not yet written to the run folder
     _learnt: dict[str, Any] = field(default_factory=dict)  # streams of earlier stages, by what they provide
     _source: Any = None
@@ -152,7 +152,8 @@ class Run:
         live = stage.groups.live
         judged = result.played
         trained = {episode.id for group in result.groups for episode in group.episodes}
-        rest = [j.select([n for n, e in enumerate(j.group.episodes) if e.id not in trained]) for j in judged]
+        known = trained if live else trained | self.recorded
+        rest = [j.select([n for n, e in enumerate(j.group.episodes) if e.id not in known]) for j in judged]
         others = [j for j in rest if j.group.episodes]
         new = [n for n, group in enumerate(result.groups) if live or group.episodes[0].id not in self.recorded]
         learned: list[Any] = [[of[n] for n in new] for of in (result.groups, result.scores, result.credit)]
@@ -160,7 +161,7 @@ class Run:
         told = {name: [found[n] for n in new] for name, found in streams.items()}
         await self._write(stage.name, step, [*learned, told], [[j.group for j in others], [j.scores for j in others]])
         if not live:
-            self.recorded |= {group.episodes[0].id for group in result.groups}
+            self.recorded |= {episode.id for j in judged for episode in j.group.episodes}
         drift = {"drift": await self._drift(step, result.groups)} if self._watches(stage) else {}
         values = {**self._values(stage, result, judged), **drift}
         self.sinks.write(step, stage.name, values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from sojourn.record.run import RunFolder
 from sojourn.sources.folder import Folder
 from sojourn.train.resolve import resolve
 from sojourn.train.run import check_groups, run_recipe
+from sojourn.types import Group, Score
 
 HEAD = """
 name = "recorded"
@@ -224,3 +226,19 @@ def test_recorded_samples_are_refused_where_the_loss_is_right_for_the_present_we
 def test_a_folder_without_groups_to_use_is_refused_before_the_run_begins(recorded: Path, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"groups\.stage = 'warmpu': .* it holds .*, rl, warmup$"):
         check(tmp_path, (AGAIN % recorded).replace('stage = "rl"', 'stage = "warmpu"'))
+
+
+@dataclasses.dataclass(frozen=True)
+class Half:
+    """Keeps the first episode of each group."""
+
+    def __call__(self, group: Group, scores: Sequence[Sequence[Score]]) -> list[int]:
+        return [0]
+
+
+def test_recorded_episodes_that_a_filter_leaves_out_are_recorded_once(recorded: Path, tmp_path: Path):
+    path = run(tmp_path, AGAIN % recorded + f'filters = [{{ name = "{__name__}:Half" }}]')
+    with EpisodeStore(path) as store:
+        assert len([row.id for row in store.query(stage="again")]) == 6
+        records = list(store.records("again"))
+    assert sorted(record.group.task.seed for record in records if record.credits) == [7, 9, 11]
