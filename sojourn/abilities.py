@@ -262,8 +262,8 @@ VALID_FOR = frozenset({"lag", "updates"})  # what a loss is valid for that does 
 class HasValidFor(Protocol):
     """A loss that names the off-policy data that it handles correctly; the default is `VALID_FOR`.
 
-    These may be "lag" (tokens of older weights), "updates" (several of them on one step's tokens) and "unsampled"
-    (tokens that no weights sampled, so without log-probabilities).
+    These may be "lag" (tokens of older weights, or of other ones), "updates" (several of them on one step's tokens) and
+    "unsampled" (tokens that no weights sampled, so without log-probabilities).
     """
 
     @property

@@ -190,7 +190,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Turn:
-    """One action. `context` holds the tokens that are new since the sample of turn `parent`; with -1, a new context.
+    """One action. `context` and `images` are new since the sample of turn `parent`; with -1 a new context begins.
 
     `observed` are the messages that are new since the seat's last turn. Where a new context begins later than the
     first, `context_messages` are the messages before them: the system messages and past exchanges that it was rendered

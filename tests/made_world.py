@@ -119,6 +119,7 @@ def stage_of(components: Components, name: str) -> StageContext:
     return StageContext(
         name=name,
         env=components.recipe.env,
+        split="train",
         limits=limits,
         params=components.params,
         estimator=cast(Any, None),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from sojourn.errors import ActionError, BudgetError
 from sojourn.protocols import AgentContext
 from sojourn.types import (
     Ending,
-    IntArray,
     Message,
     Observation,
     Prompt,
@@ -35,8 +34,9 @@ class Plain:
     `history`: "full" extends one context, and opens a new window with all of it where the system messages or the tools
     change; "window" opens a new one each turn that holds the system messages and the
     last `turns` exchanges; "page" shows the system messages and the current observation only. `malformed`: "tell"
-    sends the error to the model as its next observation (a turn is used up), "end" ends the episode. `choices`
-    restricts what is sampled to the observation's choices, where it has any.
+    sends the error to the model as its next observation (a turn is used up), followed by the present observation where
+    that has left the context; "end" ends the episode. `choices` restricts what is sampled to the observation's choices,
+    where it has any.
     """
 
     history: Literal["full", "window", "page"] = "full"
@@ -67,7 +67,7 @@ class PlainSeat:
     tools: tuple[Tool, ...] = ()
     past: list[Exchange] = field(default_factory=list[Exchange])
     turns: list[Turn] = field(default_factory=list[Turn])
-    tokens: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # the last context and sample
+    shown: Prompt = field(default_factory=lambda: Prompt(np.zeros(0, dtype=np.int64)))  # the last context and sample
     pending_reward: float = 0.0
     pending_info: Mapping[str, float] = field(default_factory=dict[str, float])
 
@@ -80,21 +80,20 @@ class PlainSeat:
         opening, self.system = self.system, observation.system or self.system
         declared, self.tools = self.tools, observation.tools or self.tools
         changed = (opening, declared) != (self.system, self.tools)
-        parent, context, prompt = self._context(observation, changed)
-        context_messages = self._context_messages(observation) if parent < 0 and self.turns else ()
-        room = self.context.max_context - len(prompt)
+        parent, new, prompt = self._prompt(observation, changed)
+        known = () if observation.system else self.system
+        context_messages = (*known, *self._past_messages()) if parent < 0 and self.turns else ()
+        room = self.context.max_context - (length := len(prompt.tokens))
         if room < 1:
-            raise BudgetError(f"the context holds {len(prompt)} of {self.context.max_context} tokens: no room to act")
+            raise BudgetError(f"the context holds {length} of {self.context.max_context} tokens: no room to act")
         params = self._params(observation, room)
-        sample = await self.context.sampler.sample(Prompt(prompt), params)
-        self.tokens = np.concatenate([prompt, sample.tokens])
+        sample = await self.context.sampler.sample(prompt, params)
+        self.shown = _joined(prompt, Prompt(sample.tokens))
         message, failure = self._read(sample)
-        images = tuple(image for observed in observation.messages for image in observed.images)
         observed = (observation.system if parent < 0 else ()) + observation.messages
         tools = self.tools if parent < 0 else ()
-        turn = Turn(
-            parent, context, sample, message, self.pending_reward, self.pending_info, images, state, tools=tools
-        )
+        given = self.pending_reward, self.pending_info
+        turn = Turn(parent, new.tokens, sample, message, *given, new.images, state, tools=tools)
         self.turns.append(replace(turn, observed=observed, context_messages=context_messages))
         self.pending_reward, self.pending_info = 0.0, {}
         self.past.append(Exchange(observation.messages, sample, message))
@@ -114,12 +113,13 @@ class PlainSeat:
         self.turns[-1] = replace(last, reward=last.reward + reward, info={**last.info, **info})
 
     def refuse(self, error: ActionError, observation: Observation) -> Observation:
-        """Returns the observation after a refused action: the reason, and the page again where pages are forgotten."""
+        """Returns the observation after a refused action: the reason, and again what has left the context."""
         sample = self.turns[-1].sample
         cut = f" (cut off after {len(sample.tokens)} tokens)" if sample.stop is Stop.LENGTH else ""
         reason = Message(Role.USER, f"{error}{cut}")
-        messages = (reason,) if self.config.history == "full" else (reason, *observation.messages)
-        return replace(observation, system=(), messages=messages)
+        kept = [message for exchange in self._kept() for message in exchange.messages]
+        again = [message for message in observation.messages if message not in kept]
+        return replace(observation, system=(), messages=(reason, *again))
 
     def fork(self) -> PlainSeat:
         return replace(self, past=list(self.past), turns=list(self.turns))
@@ -144,15 +144,15 @@ class PlainSeat:
         except ActionError as error:
             return None, error
 
-    def _context(self, observation: Observation, changed: bool) -> tuple[int, IntArray, IntArray]:
-        """Returns the parent turn, the tokens that are new since its sample, and the whole prompt.
+    def _prompt(self, observation: Observation, changed: bool) -> tuple[int, Prompt, Prompt]:
+        """Returns the parent turn, what is new since its sample, and the whole prompt.
 
-        A context begins with the system messages and the tools, so that others (`changed`) open a new window.
+        A context begins with the system messages and the tools, so that others (`changed`) begin a new one.
         """
         if self.config.history == "full" and self.past and not changed:
             more = self.context.renderer.extend(self.past[-1].sample, observation.messages)
             if more is not None:
-                return len(self.turns) - 1, more.tokens, np.concatenate([self.tokens, more.tokens])
+                return len(self.turns) - 1, more, _joined(self.shown, more)
         whole = self._window(self._kept(), observation.messages)
         return -1, whole, whole
 
@@ -161,28 +161,26 @@ class PlainSeat:
         keep = {"full": len(self.past), "window": self.config.turns, "page": 0}[self.config.history]
         return self.past[len(self.past) - min(keep, len(self.past)) :]
 
-    def _context_messages(self, observation: Observation) -> tuple[Message, ...]:
-        """Returns the messages that a new window begins with, before those of this turn."""
+    def _past_messages(self) -> list[Message]:
+        """Returns the messages of the past exchanges that a new window holds."""
         past = [(*e.messages, e.message or Message(Role.ASSISTANT)) for e in self._kept()]
-        system = () if observation.system else self.system
-        return (*system, *(message for exchange in past for message in exchange))
+        return [message for exchange in past for message in exchange]
 
-    def _window(self, past: Sequence[Exchange], messages: tuple[Message, ...]) -> IntArray:
-        """Renders the system messages, past exchanges and the new messages; samples keep their tokens where the format
-        allows it."""
+    def _window(self, past: Sequence[Exchange], messages: tuple[Message, ...]) -> Prompt:
+        """Renders the system messages, past exchanges and the new messages. Samples keep their tokens, except where the
+        format rewrites history, which is rendered from its messages then."""
         renderer = self.context.renderer
         steps = [exchange.messages for exchange in past] + [messages]
-        parts: list[Any] = [renderer.open((*self.system, *steps[0]), self.tools).tokens]
+        parts = [renderer.open((*self.system, *steps[0]), self.tools)]
         for exchange, following in zip(past, steps[1:], strict=True):
             more = renderer.extend(exchange.sample, following)
             if more is None:
-                return self._rerender(past, messages)
-            parts += [exchange.sample.tokens, more.tokens]
-        return np.concatenate(parts)
+                return renderer.open((*self.system, *self._past_messages(), *messages), self.tools)
+            parts += [Prompt(exchange.sample.tokens), more]
+        return _joined(*parts)
 
-    def _rerender(self, past: Sequence[Exchange], messages: tuple[Message, ...]) -> IntArray:
-        """Renders the past from its messages, where the format rewrites history."""
-        messages_before = list(self.system)
-        for exchange in past:
-            messages_before += [*exchange.messages, exchange.message or Message(Role.ASSISTANT)]
-        return self.context.renderer.open((*messages_before, *messages), self.tools).tokens
+
+def _joined(*parts: Prompt) -> Prompt:
+    """Returns the tokens and images of all parts, in order."""
+    images = tuple(image for part in parts for image in part.images)
+    return Prompt(np.concatenate([part.tokens for part in parts]), images)

@@ -75,11 +75,10 @@ class LoadedModel(NamedTuple):
     def context(self, context: AgentContext, greedy: bool = False, sampler: Any = None) -> AgentContext:
         """Returns an agent's context with this model, which samples as the run's evaluations do (or by `sampler`)."""
         evaluation = self.recipe.evaluation
-        temperature = 0.0 if greedy else evaluation.temperature
-        params = replace(self.recipe.sampling.params(), temperature=temperature, top_p=evaluation.top_p)
+        evaluation = replace(evaluation, temperature=0.0) if greedy else evaluation
         return replace(
             context, renderer=self.renderer, sampler=sampler or self.sampler, max_context=self.max_context,
-            params=replace(params, seed=context.params.seed),
+            params=replace(evaluation.params(self.recipe.sampling), seed=context.params.seed),
         )  # fmt: skip
 
 

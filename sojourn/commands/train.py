@@ -123,7 +123,7 @@ def check_buildable(recipe: Recipe) -> None:
 
     found_weights(recipe)
     recipe.backend.check(recipe.model, recipe.critic)
-    for split in dict.fromkeys(("train", recipe.curriculum.split, recipe.evaluation.split)):
+    for split in dict.fromkeys((recipe.curriculum.split, recipe.evaluation.split)):
         if not len(listed(recipe.env, split)):
             raise ConfigError(f"the split '{split}' of the world has no tasks: give it some")
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import numpy as np
 
 from sojourn.config.registry import SOME, Range
+from sojourn.curricula.cycle import redraw_offset
 from sojourn.types import Group, Score, Task
 
 
@@ -17,7 +18,7 @@ class Shuffle:
     """Slots play the first `max_tasks` tasks of the split (0: all), each once per pass, in an order that the seed and
     the pass decide.
 
-    A redraw in slot k plays the task of slot k + n / 2 + 1, where n is the number of tasks.
+    Redraws play tasks further on in the order of the slot's pass, spread over it as in `cycle`.
     """
 
     split: Annotated[str, SOME] = "train"
@@ -35,9 +36,9 @@ class BoundShuffle:
     seed: int
 
     def draw(self, slot: int, redraw: int = 0) -> Task:
-        pass_number, place = divmod(slot + redraw * (self.count // 2 + 1), self.count)
+        pass_number, place = divmod(slot, self.count)
         order = np.random.default_rng([self.seed, pass_number]).permutation(self.count)
-        return self.tasks[int(order[place])]
+        return self.tasks[int(order[(place + redraw_offset(redraw, self.count)) % self.count])]
 
     def observe(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> None:
         """Does nothing: the order does not depend on scores."""

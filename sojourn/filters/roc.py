@@ -26,7 +26,7 @@ class ROC:
     and erred if that is above 0. For format it is the fraction of malformed turns, and 1 where the episode ended
     without an answer (malformed or truncated). The authors find tool errors by the word "error" in what a tool returns,
     and their format is that of answer tags: 1 without a closed one, else the fraction of turns with one too many.
-    Worlds here have no answer tags, so malformed turns stand in for them.
+    Worlds here have no answer tags, so malformed turns stand in for them. Seats that took no turn do not count.
 
     As in the authors' code the episodes with the smallest penalties are taken, rather than drawn by them; ties, and the
     choice of failures, are decided by a hash of the episodes' ids. The authors' scripts keep at least two of each kind.
@@ -49,7 +49,7 @@ class ROC:
         return sorted(successes[:count] + failures[: total - count])
 
     def _penalty(self, episode: Episode) -> float:
-        trajectories = [t for t in episode.trajectories if t.trainable]
+        trajectories = [t for t in episode.trajectories if t.trainable and t.turns]
         turns = [turn for trajectory in trajectories for turn in trajectory.turns]
         errors = [turn.info[self.info_key] > 0 for turn in turns if self.info_key in turn.info]
         tool_penalty = float(np.mean(errors)) if errors else NO_TOOL

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from sojourn.abilities import valid_for
+from sojourn.errors import ConfigError
 from sojourn.protocols import Curriculum, EnvFamily, Estimator, Loss, Renderer
 from sojourn.rewards.reward_cache import RewardCache
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Runner
-from sojourn.types import SamplingParams
+from sojourn.types import Group, SamplingParams
 
 
 class SourceContext(Protocol):
@@ -34,7 +36,28 @@ class StageContext:
 
     name: str
     env: EnvFamily
+    split: str  # of the tasks that the curriculum draws
     limits: Limits
     params: SamplingParams
     estimator: Estimator
     losses: Sequence[Loss]
+
+
+def unsampled(group: Group) -> bool:
+    """Returns whether any turn that would be trained was sampled by no weights, as in a demonstration."""
+    turns = (turn for t in group.trajectories if t.trainable for turn in t.turns)
+    return any(turn.sample.versions.oldest < 0 for turn in turns)
+
+
+def require_imitation(stage: StageContext, samples: str) -> None:
+    """Raises `ConfigError` if the stage needs the sampler's log-probabilities, which `samples` do not have: a source
+    that gives turns that no weights sampled calls this in its `check`. A ratio to such a turn's log-probability of 0
+    would be the policy's probability itself."""
+    asking = [type(loss).__name__ for loss in stage.losses if "unsampled" not in valid_for(loss)]
+    asking += [type(stage.estimator).__name__] * ("ref_logprobs" in stage.estimator.needs)
+    if asking:
+        raise ConfigError(
+            f"stage '{stage.name}': {asking[0]} needs the sampler's log-probabilities, which {samples} does not have "
+            "for all its turns: imitate them instead, with losses = [{name = 'nll'}] and estimator = {name = "
+            "'constant'}"
+        )

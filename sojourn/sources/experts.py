@@ -14,7 +14,7 @@ from sojourn.config.registry import Range
 from sojourn.errors import ConfigError
 from sojourn.protocols import Env, Renderer
 from sojourn.rollout.runner import SamplerFor
-from sojourn.sources.context import SourceContext, StageContext
+from sojourn.sources.context import SourceContext, StageContext, require_imitation
 from sojourn.sources.play_abilities import offers
 from sojourn.types import FloatArray, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Versions
 
@@ -39,11 +39,12 @@ class Experts:
         return min(self.distinct_tasks, self.width * steps)
 
     async def check(self, stage: StageContext) -> None:
-        if not await offers(stage.env, "expert", stage.limits):
+        if not await offers(stage.env, "expert", stage.limits, stage.split):
             raise ConfigError(
                 f"stage '{stage.name}' clones demonstrations, but the world has no expert(): define it, or drop "
                 "the stage"
             )
+        require_imitation(stage, "a demonstration")
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> LiveExperts:
         return LiveExperts(self, context, stage, first)
@@ -73,14 +74,18 @@ class LiveExperts:
         pass
 
     async def _play(self, number: int) -> Group:
-        if number not in self.played:
-            task = self.context.curriculum.draw(self.first + number)
-            label = f"{self.stage}/{number}"
-            runner = self.context.runner
-            self.played[number] = await runner.group(
-                task, number, 1, self.context.params, label, sampler_for=expert_sampler(runner.renderer), blame=False
-            )
-        return self.played[number]
+        """Returns a demonstration, played once; one that the world failed is played again when it is next asked for."""
+        if number in self.played:
+            return self.played[number]
+        task = self.context.curriculum.draw(self.first + number)
+        label = f"{self.stage}/{number}"
+        runner = self.context.runner
+        group = await runner.group(
+            task, number, 1, self.context.params, label, sampler_for=expert_sampler(runner.renderer), blame=False
+        )
+        if group.trajectories:
+            self.played[number] = group
+        return group
 
 
 def expert_sampler(renderer: Renderer) -> SamplerFor:

@@ -9,7 +9,7 @@ from typing import Annotated
 from sojourn.config.registry import FOLDER, SOME, Range
 from sojourn.errors import ConfigError
 from sojourn.record.episodes.store import EpisodeStore
-from sojourn.sources.context import SourceContext, StageContext
+from sojourn.sources.context import SourceContext, StageContext, require_imitation, unsampled
 from sojourn.types import Group
 
 
@@ -17,7 +17,9 @@ from sojourn.types import Group
 class Folder:
     """`width` groups per step from one stage of a recorded run, cycling through them in their recorded order.
 
-    With `success_only`, groups without a successful episode are left out.
+    The weights that sampled them are not the present ones, so losses that are right for those alone are refused; for
+    recorded demonstrations, so is whatever needs the sampler's log-probabilities. With `success_only`, groups without a
+    successful episode are left out.
     """
 
     path: Annotated[str, FOLDER]
@@ -31,12 +33,19 @@ class Folder:
         return 0
 
     async def check(self, stage: StageContext) -> None:
+        """Reads the groups once, so that what cannot be used is refused before anything is trained."""
         if not (Path(self.path) / "episodes.sqlite").exists():
             raise ConfigError(
                 f"stage '{stage.name}': groups.path = '{self.path}': no recorded episodes there; give a run folder"
             )
+        if any(map(unsampled, self._groups())):
+            require_imitation(stage, f"groups.path = '{self.path}'")
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> RecordedGroups:
+        return RecordedGroups(self.width, self._groups())
+
+    def _groups(self) -> list[Group]:
+        """Returns the groups that can be used. Raises `ConfigError` where there are none."""
         with EpisodeStore(self.path) as store:
             groups = [g for g in store.groups(self.stage) if g.trajectories]
             stages = sorted({count.stage for count in store.steps()})
@@ -46,7 +55,7 @@ class Folder:
             raise ConfigError(
                 f"groups.stage = '{self.stage}': '{self.path}' has no usable groups of it; it holds {', '.join(stages)}"
             )
-        return RecordedGroups(self.width, groups)
+        return groups
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,12 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.abilities import valid_for
 from sojourn.config.registry import SOME, Range
 from sojourn.errors import ActionError, ConfigError, RecordError, RenderError
 from sojourn.protocols import Renderer
 from sojourn.record.export import read
 from sojourn.record.export.conversations import Conversation
-from sojourn.sources.context import SourceContext, StageContext
+from sojourn.sources.context import SourceContext, StageContext, require_imitation, unsampled
 from sojourn.sources.folder import RecordedGroups
 from sojourn.types import (
     Ending,
@@ -59,11 +58,11 @@ class Imported:
 
     async def check(self, stage: StageContext) -> None:
         """Reads every file once, so that what cannot be used is refused before anything is trained."""
-        count = Counter(_unsampled(found) for _, found in self._read(stage.name))
+        count = Counter(isinstance(found, Conversation) or unsampled(found) for _, found in self._read(stage.name))
         if not count:
             raise ConfigError(f"stage '{stage.name}': {self._files_setting} holds nothing to learn from")
         if count[True]:
-            _require_cloning(stage, self._files_setting)
+            require_imitation(stage, self._files_setting)
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> RecordedGroups:
         groups = _Groups(context.renderer, context.runner.max_context)
@@ -95,23 +94,6 @@ class Imported:
                         yield Path(name), found
             except RecordError as error:
                 raise ConfigError(f"stage '{stage}': groups.files: {error}") from error
-
-
-def _unsampled(found: Group | Conversation) -> bool:
-    if isinstance(found, Conversation):
-        return True
-    return any(turn.sample.versions.oldest < 0 for t in found.trajectories for turn in t.turns)
-
-
-def _require_cloning(stage: StageContext, files: str) -> None:
-    """Raises `ConfigError` if the stage needs log-probabilities of the sampler, which the files do not have."""
-    asks = [type(loss).__name__ for loss in stage.losses if "unsampled" not in valid_for(loss)]
-    asks += [type(stage.estimator).__name__] * ("ref_logprobs" in stage.estimator.needs)
-    if asks:
-        raise ConfigError(
-            f"stage '{stage.name}': {asks[0]} needs the sampler's log-probabilities, which {files} does not have for "
-            "all its turns: imitate them instead, with losses = [{name = 'nll'}] and estimator = {name = 'constant'}"
-        )
 
 
 @dataclass

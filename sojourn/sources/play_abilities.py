@@ -14,8 +14,8 @@ from sojourn.timeline import Timeline
 ABILITIES: dict[str, type] = {"expert": HasExpert, "fork": Forkable, "state_key": HasStateKey}
 
 
-async def offers(family: EnvFamily, name: str, limits: Limits) -> bool:
-    """Returns whether the plays of a family offer one of `ABILITIES`.
+async def offers(family: EnvFamily, name: str, limits: Limits, split: str = "train") -> bool:
+    """Returns whether the plays of a family offer one of `ABILITIES`, by the first task of a split of each world.
 
     Raises `InfrastructureError` where there cannot even be one play.
     """
@@ -24,7 +24,7 @@ async def offers(family: EnvFamily, name: str, limits: Limits) -> bool:
     offered = True
     for world in worlds_of(family):
         try:
-            env = world.make(world.tasks("train")[0])
+            env = world.make(world.tasks(split)[0])
             await contained(ask(env.close, limits, Timeline()))
         except SojournError:
             raise

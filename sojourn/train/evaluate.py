@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sojourn.abilities import Forgets
@@ -33,7 +33,7 @@ def panel(components: Components) -> Sequence[Task]:
 async def evaluate(components: Components, label: str, expert: bool = False) -> Evaluated:
     """Plays the recipe's panel; `label` begins the ids of its episodes, and seeds their sampling."""
     config = components.recipe.evaluation
-    params = replace(components.params, temperature=config.temperature, top_p=config.top_p)
+    params = config.params(components.recipe.sampling)
     acting: dict[str, Any] = {"sampler_for": expert_sampler(components.renderer), "blame": False} if expert else {}
     plays = [
         components.runner.group(task, slot, config.samples, params, f"{label}/{slot}", **acting)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from sojourn.agents.plain import Plain
@@ -30,6 +30,7 @@ from sojourn.render.auto import Auto
 from sojourn.rewards.native import Native
 from sojourn.rollout.runner import Rollout
 from sojourn.sources.slots import Slots
+from sojourn.types import SamplingParams
 
 NAME = Text(r"[A-Za-z0-9._-]{1,64}", "1 to 64 of the characters a-z, A-Z, 0-9, '-', '_' and '.'")
 STAGE = Text(
@@ -44,7 +45,8 @@ class Evaluation:
     them `samples` times, which is also the greatest k of pass@k.
 
     A run is evaluated before, between and after its stages, and inside a stage after each `every` steps (0: never).
-    `temperature = 0` decodes greedily.
+    `temperature = 0` decodes greedily. `temperature`, `top_p`, `top_k` and `min_p` take the place of those in
+    `[sampling]`, of which evaluations keep `max_tokens` and what ends a turn.
     """
 
     tasks: Annotated[int, Range(1)] = 64
@@ -52,7 +54,15 @@ class Evaluation:
     split: Annotated[str, SOME] = "test"
     temperature: Annotated[float, Range(0)] = 1.0
     top_p: Annotated[float, Range(above=0, max=1)] = 1.0
+    top_k: Annotated[int, Range(0)] = 0
+    min_p: Annotated[float, Range(0, 1)] = 0.0
     every: Annotated[int, Range(0)] = 0
+
+    def params(self, sampling: Sampling) -> SamplingParams:
+        """Returns how evaluations sample in a run that samples by `sampling`."""
+        return replace(
+            sampling.params(), temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, min_p=self.min_p
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -135,15 +135,18 @@ def _check_size(stage: Stage, env: Any) -> None:
 
 
 def _check_valid(stage: Stage) -> None:
-    """Refuses a loss that would be wrong for tokens of older weights, where a stage has such tokens."""
+    """Refuses a loss that would be wrong for tokens of other weights than the present ones, where a stage has such
+    tokens: those of a lag, of a source that is not live, and of every minibatch after the first."""
     lag = max_lag(stage.groups)
+    older = f"groups.max_lag = {lag} gives older ones" if lag else f"{type(stage.groups).__name__} gives others"
     for loss in stage.losses:
         right_for = valid_for(loss)
         name = type(loss).__name__
-        if lag and "lag" not in right_for:
+        if (lag or not stage.groups.live) and "lag" not in right_for:
+            remedy = "ppo, or losses = [{name = 'importance', base = {...}}]"
             raise ConfigError(
-                f"stage '{stage.name}': {name} is right for samples of the present weights alone, but groups.max_lag = "
-                f"{lag} gives older ones: use ppo, or losses = [{{name = 'importance', base = {{...}}}}]"
+                f"stage '{stage.name}': {name} is right for samples of the present weights alone, but {older}: use "
+                f"{remedy if stage.groups.live else remedy + ', or nll to imitate them'}"
             )
         if stage.minibatches > 1 and "updates" not in right_for:
             raise ConfigError(

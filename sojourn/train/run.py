@@ -52,7 +52,7 @@ class Run:
     components: Components
     store: EpisodeStore
     sinks: metrics.Sinks
-    recorded: set[str] = field(default_factory=set)  # ids of demonstration episodes that the store holds
+    recorded: set[str] = field(default_factory=set)  # ids of the stage's episodes that the store holds, if not live
     blobs: dict[str, bytes] = field(default_factory=dict)  # images, by digest, not yet written to the run folder
     _learnt: dict[str, Any] = field(default_factory=dict)  # streams of earlier stages, by what they provide
     _source: Any = None
@@ -159,7 +159,8 @@ class Run:
         live = stage.groups.live
         judged = result.played
         trained = {episode.id for group in result.groups for episode in group.episodes}
-        rest = [j.select([n for n, e in enumerate(j.group.episodes) if e.id not in trained]) for j in judged]
+        known = trained if live else trained | self.recorded
+        rest = [j.select([n for n, e in enumerate(j.group.episodes) if e.id not in known]) for j in judged]
         others = [j for j in rest if j.group.episodes]
         new = [n for n, group in enumerate(result.groups) if live or group.episodes[0].id not in self.recorded]
         learned: list[Any] = [[of[n] for n in new] for of in (result.groups, result.scores, result.credit)]
@@ -167,7 +168,7 @@ class Run:
         told = {name: [found[n] for n in new] for name, found in streams.items()}
         await self._write(stage.name, step, [*learned, told], [[j.group for j in others], [j.scores for j in others]])
         if not live:
-            self.recorded |= {group.episodes[0].id for group in result.groups}
+            self.recorded |= {episode.id for j in judged for episode in j.group.episodes}
         drift = {"drift": await self._drift(step, result.groups)} if self._watches(stage) else {}
         values = {**self._values(stage, result, judged), **drift}
         self.sinks.write(step, stage.name, values)
@@ -292,6 +293,7 @@ def _context_of(recipe: Recipe, stage: Stage) -> StageContext:
     return StageContext(
         name=stage.name,
         env=recipe.env,
+        split=recipe.curriculum.split,
         limits=recipe.rollout.limits,
         params=recipe.sampling.params(),
         estimator=stage.estimator,
@@ -305,7 +307,7 @@ async def check_groups(recipe: Recipe) -> None:
         if isinstance(stage.groups, Checks):
             await stage.groups.check(_context_of(recipe, stage))
         for wanted in sorted(env_needs(stage.estimator)):
-            if not await offers(recipe.env, wanted, recipe.rollout.limits):
+            if not await offers(recipe.env, wanted, recipe.rollout.limits, recipe.curriculum.split):
                 raise ConfigError(
                     f"stage '{stage.name}': {type(stage.estimator).__name__} needs plays that offer {wanted}(), which "
                     "this world's do not: give the world one, or choose another estimator"
@@ -316,7 +318,7 @@ async def check_groups(recipe: Recipe) -> None:
 
 def _check_task_data(recipe: Recipe, stage: str, stream: Any) -> None:
     """Checks the first task of each environment; others are assumed to have the same keys."""
-    for task in [world.tasks("train")[0] for world in worlds_of(recipe.env)]:
+    for task in [world.tasks(recipe.curriculum.split)[0] for world in worlds_of(recipe.env)]:
         for key in sorted(task_data(stream) - set(task.data)):
             raise ConfigError(
                 f"stage '{stage}': {type(stream).__name__} reads '{key}' in the data of each task, but those of "

@@ -64,12 +64,14 @@ class Script:
     prompts: list[list[int]] = field(default_factory=list)
     asked: list[SamplingParams] = field(default_factory=list)
     given: list[list[int]] = field(default_factory=list)
+    images: list[tuple[str, ...]] = field(default_factory=list)
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
         text = self.texts[len(self.asked) % len(self.texts)]
         whole = not text.endswith("...")
         tokens = by_byte(text.removesuffix("...")) + (list(renderer().stops[:1]) if whole else [])
         self.prompts.append(prompt.tokens.tolist())
+        self.images.append(prompt.images)
         self.asked.append(params)
         self.given.append(tokens)
         logprobs = -np.arange(1.0, 1 + len(tokens), dtype=np.float32)
@@ -285,6 +287,80 @@ async def test_tell_shows_the_page_again_where_pages_are_forgotten_and_only_the_
         BRIEF + user("Not go down.") + user("page 1") + reply(),
         BRIEF + user("page 2") + reply(),
     ]
+
+
+UP, DOWN = user("Not go up."), user("Not go down.")
+
+
+@pytest.mark.parametrize(
+    ("window", "fourth"),
+    [
+        (1, UP + reply("go down") + DOWN + user("page 2")),  # it has left the window, so it is shown again
+        (2, user("page 2") + reply("go up") + UP + reply("go down") + DOWN),
+        (3, user("page 1") + reply("go north") + user("page 2") + reply("go up") + UP + reply("go down") + DOWN),
+    ],
+)
+async def test_a_window_shows_the_present_page_once_however_often_actions_are_refused(window: int, fourth: str):
+    script = Script(["go north", "go up", "go down", "go left", "go north", "go up"])
+    played = await episode(script, turns=6, history="window", window=window)
+    assert [prompt.count("page 2") for prompt in script.seen[1:5]] == [1, 1, 1, 1]
+    assert script.seen[5].count("page 3") == 1
+    assert script.seen[3] == BRIEF + fourth + reply()
+    told = renderer().open((*played.turns[3].context_messages, *played.turns[3].observed)).tokens
+    assert renderer().decode(told) == script.seen[3]
+
+
+@dataclass(frozen=True)
+class Seeing(Rewriting):
+    """A format that shows images, one token for each message that has any; it keeps history unless it `rewrites` it."""
+
+    rewrites: bool = False
+
+    def open(self, messages, tools=()):
+        return Prompt(self.inner.open(self.blind(messages), tools).tokens, self.images(messages))
+
+    def extend(self, last, messages):
+        more = None if self.rewrites else self.inner.extend(last, self.blind(messages))
+        return more and Prompt(more.tokens, self.images(messages))
+
+    def images(self, messages):
+        return tuple(image for message in messages for image in message.images)
+
+    def blind(self, messages):
+        return tuple(replace(message, images=()) for message in messages)
+
+
+@dataclass
+class Pictures(Counting):
+    """Each page is shown as an image, too."""
+
+    def _observe(self) -> Observation:
+        return Observation((Message(Role.USER, f"page {self.page}", images=(f"image {self.page}",)),))
+
+
+@pytest.mark.parametrize("rewrites", [False, True])
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({"history": "full"}, [[1], [1, 2], [1, 2, 3]]),
+        ({"history": "window", "turns": 1}, [[1], [1, 2], [2, 3]]),
+        ({"history": "page"}, [[1], [2], [3]]),
+    ],
+)
+async def test_the_engine_is_given_the_images_of_its_whole_context_and_turns_record_those_that_are_new(
+    options: Any, shown: list[list[int]], rewrites: bool
+):
+    script = Script(["go north"])
+    seat = sit(script, **options)
+    seat.context = replace(seat.context, renderer=Seeing(renderer(), rewrites=rewrites))
+    [played] = await play(Pictures(), {"agent": seat}, Limits(turns=3), Timeline())
+    assert_exact(played, script)
+    expected = [tuple(f"image {number}" for number in numbers) for numbers in shown]
+    assert script.images == expected
+    extends = options["history"] == "full" and not rewrites
+    assert [turn.images for turn in played.turns] == [images[-1:] if extends else images for images in expected]
+    batch, _ = flatten([Group(0, TASK, (Episode("0", TASK, (played,)),))])
+    assert batch.images[-1] == expected[-1]
 
 
 async def test_end_ends_the_episode_with_the_turn_on_record():

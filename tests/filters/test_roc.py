@@ -86,3 +86,11 @@ def test_of_what_succeeded_the_smallest_penalty_stays(kept):
 def test_the_number_of_tool_errors_can_have_another_name():
     infos = [{"failed_calls": 1.0}, {"failed_calls": 0.0, "success": 1.0}]
     assert ROC(info_key="failed_calls")._penalty(group(trajectory([1, 1], infos=infos)).episodes[0]) == 0.5
+
+
+def test_a_seat_that_never_played_changes_no_penalty():
+    silent = replace(trajectory([]), agent="other", turns=())
+    for made, penalty in BY_PENALTY:
+        episode = group(made).episodes[0]
+        both = replace(episode, trajectories=(*episode.trajectories, silent))
+        assert ROC()._penalty(both) == pytest.approx(penalty, abs=1e-6)

@@ -143,7 +143,7 @@ def named(folder: RunFolder) -> set[str]:
             for turn in trajectory.turns
         ]
     shown = {image for turn in turns for message in turn.observed for image in message.images}
-    assert shown == {image for turn in turns for image in turn.images}
+    assert not any(turn.images for turn in turns)  # the format shows the model none of them
     return shown
 
 

@@ -1,11 +1,14 @@
 """Demonstrations: how many distinct ones, which are kept, and what is said where there are none."""
 
-import pytest
-from made_world import Odd, components, renderer, sampled, seeds, stage_of
+from dataclasses import dataclass
 
-from sojourn.errors import ConfigError
+import pytest
+from made_world import Odd, Play, components, renderer, sampled, seeds, stage_of
+
+from sojourn.errors import ConfigError, InfrastructureError
+from sojourn.rollout.runner import Rollout
 from sojourn.sources.experts import Experts
-from sojourn.types import Message, Role
+from sojourn.types import Message, Role, Task
 
 
 async def test_distinct_demonstrations_are_played_once_and_come_round_again():
@@ -72,3 +75,23 @@ async def test_a_demonstration_that_the_model_could_not_say_is_refused():
     with pytest.raises(BaseExceptionGroup) as caught:
         await Experts(width=2).bind(made, "warmup", 1).take(0)
     assert caught.group_contains(ConfigError, match=r"the expert says \d+ tokens, 'yes'.* allow 1:")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flaky(Odd):
+    """The first play of task 1 breaks, with its retries."""
+
+    broken: int = 1 + Rollout().retries
+
+    def make(self, task: Task) -> Play:
+        play = super().make(task)
+        if task.seed == 1 and self.plays[1] <= self.broken:
+            raise InfrastructureError("the browser died")
+        return play
+
+
+async def test_a_demonstration_that_the_world_broke_is_played_again_when_its_turn_comes_round():
+    world = Flaky()
+    source = Experts(width=2, distinct_tasks=2, success_only=False).bind(components(world), "warmup", 3)
+    assert [seeds(await source.take(step)) for step in range(3)] == [[0], [0, 1], [0, 1]]
+    assert world.plays == {0: 1, 1: world.broken + 1}

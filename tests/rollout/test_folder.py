@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,8 @@ from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.sources.folder import Folder
 from sojourn.train.resolve import resolve
-from sojourn.train.run import run_recipe
+from sojourn.train.run import check_groups, run_recipe
+from sojourn.types import Group, Score
 
 HEAD = """
 name = "recorded"
@@ -58,6 +60,20 @@ steps = 2
 groups = {{ name = "slots", width = 2, size = 2, zero_signal = "drop" }}
 losses = [{{ name = "ppo" }}]
 """
+
+
+STAGE = f"""{HEAD}
+[[stages]]
+name = "again"
+groups = %s
+"""
+EXPERTS = '{ name = "experts" }'
+
+
+def check(folder: Path, text: str) -> None:
+    """Checks a recipe as a run does before it begins."""
+    (folder / "recipe.toml").write_text(text)
+    asyncio.run(check_groups(resolve(toml.read(folder / "recipe.toml")).recipe))
 
 
 def run(folder: Path, text: str) -> Path:
@@ -156,3 +172,73 @@ def test_a_step_whose_groups_were_all_dropped_changes_nothing_and_the_run_goes_o
     with EpisodeStore(path) as store:
         assert len(list(store.groups("rl"))) == 4
     assert [line.values["zero_signal"] for line in metrics.read(path / "metrics.jsonl")] == [1, 1]
+
+
+UNSAMPLED = "needs the sampler's log-probabilities"
+
+
+@pytest.mark.parametrize("stage", ["experts", "warmup"])
+@pytest.mark.parametrize(
+    ("learning", "name"),
+    [
+        ('losses = [{ name = "ppo" }]', "PPO"),
+        ('losses = [{ name = "nll" }, { name = "gspo" }]', "GSPO"),
+        (
+            'losses = [{ name = "importance", base = { name = "nll" } }]\nstreams = [{ name = "policy_logprobs" }]',
+            "Importance",
+        ),
+        (
+            'losses = [{ name = "nll" }]\nstreams = [{ name = "ref_logprobs" }]\n'
+            'estimator = { name = "reinforce_pp", kl_coef = 0.1 }',
+            "ReinforcePP",
+        ),
+    ],
+)
+def test_demonstrations_are_refused_where_log_probabilities_are_needed(
+    recorded: Path, tmp_path: Path, stage: str, learning: str, name: str
+):
+    """Nothing sampled them, so a ratio to the sampler's probability would be the probability itself."""
+    groups = EXPERTS if stage == "experts" else f"{{ name = 'folder', path = '{recorded}', stage = '{stage}' }}"
+    credit = "" if "estimator" in learning else '\nestimator = { name = "constant" }'
+    with pytest.raises(ConfigError, match=f"stage 'again': {name} {UNSAMPLED}, which "):
+        check(tmp_path, STAGE % groups + learning + credit)
+
+
+def test_demonstrations_are_imitated_and_recorded_samples_trained_again_with_a_ratio(recorded: Path, tmp_path: Path):
+    nll = 'estimator = { name = "constant" }\nlosses = [{ name = "nll" }, { name = "entropy" }]\n'
+    ppo = 'losses = [{ name = "ppo" }]\n'
+    folder = f"{{ name = 'folder', path = '{recorded}', stage = '%s' }}"
+    for groups, learning in ((EXPERTS, nll), (folder % "warmup", nll), (folder % "rl", nll), (folder % "rl", ppo)):
+        check(tmp_path, STAGE % groups + learning)
+
+
+@pytest.mark.parametrize("name", ["folder", "imported"])
+def test_recorded_samples_are_refused_where_the_loss_is_right_for_the_present_weights_alone(
+    recorded: Path, tmp_path: Path, name: str
+):
+    groups = f"{{ name = 'folder', path = '{recorded}', stage = 'rl' }}"
+    groups = groups if name == "folder" else "{ name = 'imported', files = ['x.jsonl'] }"
+    said = rf"'again': Reinforce is right for samples of the present weights alone, but {name.capitalize()} gives "
+    with pytest.raises(ConfigError, match=said):
+        check(tmp_path, STAGE % groups + 'losses = [{ name = "reinforce" }]\n')
+
+
+def test_a_folder_without_groups_to_use_is_refused_before_the_run_begins(recorded: Path, tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"groups\.stage = 'warmpu': .* it holds .*, rl, warmup$"):
+        check(tmp_path, (AGAIN % recorded).replace('stage = "rl"', 'stage = "warmpu"'))
+
+
+@dataclasses.dataclass(frozen=True)
+class Half:
+    """Keeps the first episode of each group."""
+
+    def __call__(self, group: Group, scores: Sequence[Sequence[Score]]) -> list[int]:
+        return [0]
+
+
+def test_recorded_episodes_that_a_filter_leaves_out_are_recorded_once(recorded: Path, tmp_path: Path):
+    path = run(tmp_path, AGAIN % recorded + f'filters = [{{ name = "{__name__}:Half" }}]')
+    with EpisodeStore(path) as store:
+        assert len([row.id for row in store.query(stage="again")]) == 6
+        records = list(store.records("again"))
+    assert sorted(record.group.task.seed for record in records if record.credits) == [7, 9, 11]

@@ -252,7 +252,7 @@ def test_long_conversations_are_left_out_and_nothing_left_is_an_error(tmp_path: 
             'estimator = { name = "constant" }\nlosses = [{ name = "ppo" }]',
             "'rl': PPO needs the sampler's log-probabilities",
         ),
-        (CLONE.replace("[{", '[{ name = "reinforce" }, {'), "'rl': Reinforce needs the sampler's log-probabilities"),
+        (CLONE.replace("[{", '[{ name = "sapo" }, {'), "'rl': SAPO needs the sampler's log-probabilities"),
         (
             'losses = [{ name = "nll" }]\nstreams = [{ name = "ref_logprobs" }]\n'
             'estimator = { name = "kl_reward", base = { name = "grpo" } }',

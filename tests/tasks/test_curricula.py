@@ -35,6 +35,28 @@ def test_shuffle_draws_every_task_once_per_pass_in_an_order_of_the_seed():
     assert {Shuffle(max_tasks=3).bind(TASKS, seed=1).draw(s).seed for s in range(9)} == {0, 1, 2}
 
 
+@pytest.mark.parametrize("curriculum", [Cycle(), Shuffle()])
+@pytest.mark.parametrize(
+    ("count", "width", "redraws"), [(16, 4, 3), (17, 2, 7), (100, 3, 29), (101, 3, 29), (256, 8, 29)]
+)
+def test_no_slot_or_redraw_of_a_step_plays_the_task_of_another(curriculum, count, width, redraws):
+    """Steps that span two passes of a shuffle are left out: there an order begins that knows nothing of the last."""
+    bound = curriculum.bind(Generated(lambda index: Task("made", {}, index, "train"), count), seed=3)
+    for first in range(0, count - width + 1, width):
+        slots = range(first, first + width)
+        drawn = [bound.draw(slot, redraw).seed for slot in slots for redraw in range(redraws + 1)]
+        assert len(set(drawn)) == width * (redraws + 1)
+
+
+@pytest.mark.parametrize("curriculum", [Cycle(), Shuffle()])
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 31, 33, 100])
+def test_a_slot_plays_every_task_once_before_it_plays_one_again(curriculum, count):
+    bound = curriculum.bind(Generated(lambda index: Task("made", {}, index, "train"), count), seed=3)
+    drawn = [bound.draw(5, redraw).seed for redraw in range(2 * count)]
+    assert sorted(drawn[:count]) == list(range(count))
+    assert drawn[count:] == drawn[:count]
+
+
 def test_schedules():
     assert [Constant(warmup=3)(step, 10) for step in (0, 1, 3, 9)] == [0.25, 0.5, 1, 1]
     assert [Linear(final=0.5)(step, 10) for step in (0, 5, 10)] == pytest.approx([1, 0.75, 0.5])
