@@ -23,7 +23,7 @@ MAZE = """
     from typing import Annotated
 
     from sojourn.envs.about import About
-    from sojourn.config.registry import Range
+    from sojourn.config.fields import Range
 
     @dataclass(frozen=True, kw_only=True)
     class Maze:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from sojourn.config.registry import Kind, Range
+from sojourn.config.fields import Kind, Range
 from sojourn.credit.gae import GAE
 from sojourn.credit.relative import trajectory_returns
 from sojourn.credit.wrapped import Wrapped

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from sojourn.config.registry import SOME
+from sojourn.config.fields import NONBLANK
 from sojourn.types import Group, Score, Task
 
 
@@ -14,7 +14,7 @@ from sojourn.types import Group, Score, Task
 class Cycle:
     """Slot k plays task k of the split, cycling through it; a redraw plays a task half of the split further on."""
 
-    split: Annotated[str, SOME] = "train"
+    split: Annotated[str, NONBLANK] = "train"
 
     def bind(self, tasks: Sequence[Task], seed: int) -> BoundCycle:
         return BoundCycle(tasks)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.config.registry import SOME, Range
+from sojourn.config.fields import NONBLANK, Range
 from sojourn.types import Group, Score, Task
 
 
@@ -20,7 +20,7 @@ class Shuffle:
     A redraw in slot k plays the task of slot k + n / 2 + 1, where n is the number of tasks.
     """
 
-    split: Annotated[str, SOME] = "train"
+    split: Annotated[str, NONBLANK] = "train"
     max_tasks: Annotated[int, Range(0)] = 0
 
     def bind(self, tasks: Sequence[Task], seed: int) -> BoundShuffle:

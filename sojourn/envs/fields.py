@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, get_type_hints
 
-from sojourn.config.registry import Range, convert
+from sojourn.config.fields import Range
+from sojourn.config.registry import convert
 from sojourn.errors import ConfigError
 
 Count = Annotated[int, Range(1, 10**9)]

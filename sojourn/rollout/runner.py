@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from sojourn.abilities import HasBlobs, HasCapacity, HasLowestReward
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, InfrastructureError, WorldError
 from sojourn.event_loop import contained
 from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Renderer, Sampler
-from sojourn.rollout.blame import LOWEST, Blame, Ends
+from sojourn.rollout.blame import LOWEST, Blame, EpisodeCounts
 from sojourn.rollout.limits import Limits, ask, cancelled
 from sojourn.rollout.play import play
 from sojourn.rollout.world import seats_of, world_of
@@ -71,13 +71,13 @@ class Runner:
     errors: int = 0
     timeline: Timeline = field(default_factory=Timeline)
     _recent: deque[str | None] = field(default_factory=lambda: deque(maxlen=100))
-    _rooms: dict[int, asyncio.Semaphore] = field(
+    _world_limits: dict[int, asyncio.Semaphore] = field(
         default_factory=dict[int, asyncio.Semaphore]
     )  # by environment, with its capacity
-    _ends: dict[int, Ends] = field(default_factory=dict[int, Ends])  # by environment
+    _episode_counts: dict[int, EpisodeCounts] = field(default_factory=dict[int, EpisodeCounts])  # by environment
 
     def __post_init__(self) -> None:
-        self._places = asyncio.Semaphore(self.config.concurrency)
+        self._episode_limit = asyncio.Semaphore(self.config.concurrency)
 
     async def group(
         self,
@@ -109,7 +109,7 @@ class Runner:
         self, task: Task, params: SamplingParams, label: str, sampler_for: SamplerFor | None = None, blame: bool = True
     ) -> Episode:
         """Plays a task once. Only here does an exception of an environment become data (`Episode.error`)."""
-        async with self._room(task), self._places:
+        async with self._world_limit(task), self._episode_limit:
             for attempt in range(self.config.retries + 1):
                 began = time.monotonic()
                 failure = None
@@ -127,22 +127,22 @@ class Runner:
                     return episode
         raise AssertionError("unreachable: the last attempt returns")
 
-    def _room(self, task: Task) -> asyncio.Semaphore:
+    def _world_limit(self, task: Task) -> asyncio.Semaphore:
         world = world_of(self.family, task)
-        if id(world) not in self._rooms:
-            self._rooms[id(world)] = asyncio.Semaphore(
+        if id(world) not in self._world_limits:
+            self._world_limits[id(world)] = asyncio.Semaphore(
                 world.capacity if isinstance(world, HasCapacity) else self.config.concurrency
             )
-        return self._rooms[id(world)]
+        return self._world_limits[id(world)]
 
     def _blame(self, task: Task) -> Blame:
         world = world_of(self.family, task)
-        ends = self._ends.setdefault(id(world), Ends())
+        counts = self._episode_counts.setdefault(id(world), EpisodeCounts())
         lowest = world.lowest_reward if isinstance(world, HasLowestReward) else LOWEST
-        return Blame(lambda: self.family.make(task), lowest, ends)
+        return Blame(lambda: self.family.make(task), lowest, counts)
 
     async def _play(
-        self, task: Task, params: SamplingParams, label: str, sampler_for: SamplerFor | None, blames: bool
+        self, task: Task, params: SamplingParams, label: str, sampler_for: SamplerFor | None, find_cause: bool
     ) -> tuple[Trajectory, ...]:
         env = self.family.make(task)
         sampler = self.sampler if sampler_for is None else sampler_for(env, label)
@@ -152,7 +152,7 @@ class Runner:
                 name: self.agent.seat(self._agent_context(name, sampler, params))
                 for name in seats_of(self.family, task)
             }
-            played = await play(env, seats, self.config.limits, self.timeline, task.env, blame if blames else None)
+            played = await play(env, seats, self.config.limits, self.timeline, task.env, blame if find_cause else None)
             if isinstance(env, HasBlobs) and env.blobs:
                 self.on_blobs(env.blobs)
             return played

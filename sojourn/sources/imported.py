@@ -12,7 +12,7 @@ from typing import Annotated
 import numpy as np
 
 from sojourn.abilities import valid_for
-from sojourn.config.registry import SOME, Range
+from sojourn.config.fields import NONBLANK, Range
 from sojourn.errors import ActionError, ConfigError, RecordError, RenderError
 from sojourn.protocols import Renderer
 from sojourn.record.export import read
@@ -43,7 +43,7 @@ class Imported:
     successful episode are left out.
     """
 
-    files: tuple[Annotated[str, SOME], ...]
+    files: tuple[Annotated[str, NONBLANK], ...]
     width: Annotated[int, Range(1)] = 16
     success_only: bool = False
     render: bool = False

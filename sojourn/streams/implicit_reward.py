@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sojourn.abilities import Copies
 from sojourn.batch.flatten import gather, scatter
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.errors import ConfigError
 from sojourn.optim import Optim
 from sojourn.protocols import Output, PerTurn, Selected, StepContext
@@ -39,9 +39,9 @@ class Gradient:
 @dataclass(frozen=True, kw_only=True)
 class ImplicitReward:
     """`beta` times the log-ratio of each token between an implicit process reward model, a policy copy that
-    learns from which trajectories were rewarded, and a reference: the policy at the beginning of the step (`against` =
-    "policy", OPRL: Liu et al. 2025, arXiv:2509.19199, version 1, eq. 1) or the weights that the copy began with
-    ("start", PRIME: Cui et al. 2025, arXiv:2502.01456).
+    learns from which trajectories were rewarded, and a reference: the policy at the beginning of the step
+    (`reference_model` = "policy", OPRL: Liu et al. 2025, arXiv:2509.19199, version 1, eq. 1) or the weights that the
+    copy began with ("start", PRIME: Cui et al. 2025, arXiv:2502.01456).
 
     With Q the sum over a trajectory, the model learns by `loss`: "dpo", -log sigmoid(Q+ - Q-), over all pairs of a
     rewarded and an unrewarded trajectory of a group (OPRL's eq. 2), or "ce", the cross-entropy of sigmoid(Q) with
@@ -52,7 +52,7 @@ class ImplicitReward:
 
     beta: Annotated[float, Range(above=0)] = 0.05
     loss: Literal["dpo", "ce"] = "dpo"
-    against: Literal["policy", "start"] = "policy"
+    reference_model: Literal["policy", "start"] = "policy"
     optim: Optim = field(default_factory=_gentle)
     _held: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -67,7 +67,7 @@ class ImplicitReward:
         batch, places = context.flat
         model = self._model(context)
         own = (await model.forward(batch)).logprobs
-        if self.against == "start":
+        if self.reference_model == "start":
             other = (await model.forward(batch, reference=True)).logprobs
         else:
             other = gather(await context.read(lambda forward: forward.logprobs), places, len(batch))
@@ -114,7 +114,7 @@ class ImplicitReward:
                     f"implicit_reward trains a copy of the policy, which {type(context.trainer).__name__} does not "
                     "make: use backend = {name = 'torch'}, or another stream"
                 )
-            model = context.trainer.copy(self.optim, reference=self.against == "start")
+            model = context.trainer.copy(self.optim, reference=self.reference_model == "start")
             self._held["model"] = model
             if kept := self._held.pop("kept", None):
                 model.restore(kept)

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from sojourn.config.registry import SOME
+from sojourn.config.fields import NONBLANK
 from sojourn.errors import ConfigError
 from sojourn.protocols import PerTurn, StepContext
 from sojourn.streams.replies import reply_tokens, score_replies
@@ -39,7 +39,7 @@ class InformationGain:
     where a prompt forgets or forks. DR-Venus computes gains for the turns of some tools only, here every turn has one.
     """
 
-    task_key: Annotated[str, SOME] = "answer"
+    task_key: Annotated[str, NONBLANK] = "answer"
     answer_prefix: str = "<answer>\n"
     answer_suffix: str = "\n</answer>"
     belief: Literal["prob", "logprob"] = "prob"

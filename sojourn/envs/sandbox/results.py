@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 
 
 class End(StrEnum):
