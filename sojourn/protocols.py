@@ -203,7 +203,7 @@ class Stream(Protocol):
     """Side information for every sampled token, under the name that it provides.
 
     `reference` says whether it reads passes of the weights that the stage began with, which are kept then. Optional:
-    `ReadsCritic`, `Learns`, `Ends`, `ReadsTaskData`.
+    `ReadsCritic`, `Learns`, `ReleasesResources`, `ReadsTaskData`.
     """
 
     provides: ClassVar[str]

@@ -25,12 +25,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.fields import Count, check_fields, check_names
 from sojourn.errors import ActionError, ConfigError, InfrastructureError, MissingExtraError
 from sojourn.tasks import Generated
-from sojourn.tasks.splits import FIRST_TEST, by_seed
+from sojourn.tasks.splits import FIRST_TEST, make_tasks
 from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.adapters.child import Child, Interpreter
 
@@ -112,7 +112,7 @@ class ALFWorld:
         return Interpreter("alfworld", self.python or sys.executable, "alfworld", environment=surroundings)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        made = by_seed("alfworld", self, split, lambda seed: self._made(seed, split))
+        made = make_tasks("alfworld", self, split, lambda seed: self._made(seed, split))
         if self.data is None:
             return made
         games = official_games(self.official / FOLDERS["train" if split == "train" else self.rooms], self.kinds)

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
-from sojourn.tasks.splits import seeded
+from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Task
 from sojourn_worlds.tool_env_info import ToolsEnvWithInfo, cached_interface
 
@@ -104,7 +104,7 @@ class Clarify:
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {name: getattr(self, name) for name in DIFFICULTY}
-        return seeded("clarify", self, split, lambda seed: {**data, "answer": draw(seed, data).order()})
+        return make_tasks_from_data("clarify", self, split, lambda seed: {**data, "answer": draw(seed, data).order()})
 
     def make(self, task: Task) -> ToolsEnvWithInfo:
         return ToolsEnvWithInfo(

@@ -22,7 +22,7 @@ from typing import ClassVar, Literal
 from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.errors import ActionError, ConfigError
-from sojourn.tasks.splits import of_task, tasks_of
+from sojourn.tasks.splits import family_of_task, make_tasks_from_fields
 from sojourn.types import Task
 from sojourn_worlds.turn_based import TurnBasedEnv, pick
 
@@ -81,10 +81,10 @@ class ColorGrid:
         return SEATS if self.opponent == "self" else ("agent",)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        return tasks_of("colorgrid", self, split)
+        return make_tasks_from_fields("colorgrid", self, split)
 
     def make(self, task: Task) -> TurnBasedEnv:
-        config = of_task(self, task)
+        config = family_of_task(self, task)
         for attempt in range(MAX_ATTEMPTS):
             grid = draw(config, random.Random(f"colorgrid {task.seed} {attempt}"))
             if grid.is_connected() and grid.is_solvable():

@@ -16,10 +16,10 @@ from functools import lru_cache
 from itertools import count
 from typing import Annotated, ClassVar, Literal
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About, require_module
 from sojourn.envs.fields import Count, check_fields
-from sojourn.tasks.splits import seeded
+from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Task
 from sojourn_worlds.toytext import TabularEnv, TransitionTable
 
@@ -60,7 +60,7 @@ class FrozenLake:
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {name: getattr(self, name) for name in ("size", "frozen", "slippery", "sees", "turns")}
-        return seeded("frozenlake", self, split, data)
+        return make_tasks_from_data("frozenlake", self, split, data)
 
     def make(self, task: Task) -> TabularEnv:
         data = task.data

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About, require_module
 from sojourn.envs.env_threads import EnvThreads, ThreadedEnv, offered_calls
 from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.tasks.splits import seeded
+from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.adapters import spaces
 from sojourn_worlds.adapters.hooks import called
@@ -105,7 +105,7 @@ class Gymnasium:
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {"id": self.id, "arguments": dict(self.arguments), "options": dict(self.options)}
-        return seeded("gymnasium", self, split, data)
+        return make_tasks_from_data("gymnasium", self, split, data)
 
     def make(self, task: Task) -> GymnasiumPlay | ThreadedEnv:
         cls = GymnasiumPlayWithExpert if self.expert else GymnasiumPlay

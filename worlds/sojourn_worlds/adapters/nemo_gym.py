@@ -21,7 +21,7 @@ from http.cookies import SimpleCookie
 from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import LONGEST_ACTION, settled, short
 from sojourn.envs.fields import require_within

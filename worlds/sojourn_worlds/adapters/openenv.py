@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About, require_module
 from sojourn.envs.calls import LONGEST_ACTION, as_text, settled, short
 from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.tasks.splits import first_seed, seeded
+from sojourn.tasks.splits import first_seed, make_tasks_from_data
 from sojourn.types import Message, Observation, Role, Step, Task, Tool
 from sojourn_worlds.adapters.hooks import called
 from sojourn_worlds.adapters.listed import listed
@@ -98,7 +98,7 @@ class OpenEnv:
         if self.instructions:
             rows = listed(self.instructions, "openenv", split)
             return [Task("openenv", {**self.options, **row}, first + i, split) for i, row in enumerate(rows)]
-        return seeded("openenv", self, split, self.options)
+        return make_tasks_from_data("openenv", self, split, self.options)
 
     def make(self, task: Task) -> OpenEnvPlay:
         return (OpenEnvPlayWithExpert if self.expert else OpenEnvPlay)(self, task)

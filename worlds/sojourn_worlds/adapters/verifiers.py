@@ -21,7 +21,7 @@ from functools import cached_property
 from itertools import count
 from typing import Annotated, Any, ClassVar
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import LONGEST_ACTION, settled
 from sojourn.envs.fields import require_within

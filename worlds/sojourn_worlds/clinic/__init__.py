@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
-from sojourn.tasks.splits import seeded
+from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Task
 from sojourn_worlds.clinic.case import BIASES, Case, Doctor, draw, trusts
 from sojourn_worlds.clinic.table import NORMAL, diseases
@@ -70,7 +70,9 @@ class Clinic:
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {name: getattr(self, name) for name in DIFFICULTY}
-        return seeded("clinic", self, split, lambda s: {**data, "answer": draw(s, tuple(data.items())).disease})
+        return make_tasks_from_data(
+            "clinic", self, split, lambda s: {**data, "answer": draw(s, tuple(data.items())).disease}
+        )
 
     def make(self, task: Task) -> ToolsEnvWithInfo:
         fields = {name: task.data[name] for name in DIFFICULTY}

@@ -19,13 +19,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import parse_call
 from sojourn.envs.fields import Count, check_fields, check_names
 from sojourn.envs.tools import Interface
 from sojourn.errors import ActionError, InfrastructureError
-from sojourn.tasks.splits import in_turns
+from sojourn.tasks.splits import make_tasks_by_kind
 from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.desktop.expert import advise
 from sojourn_worlds.desktop.sandbox import PROGRAMS, Sandbox, check, panel_command
@@ -94,7 +94,7 @@ class Desktop:
         return self.displays
 
     def tasks(self, split: str) -> Sequence[Task]:
-        return in_turns("desktop", self, split, self.kinds, lambda kind: {"kind": kind})
+        return make_tasks_by_kind("desktop", self, split, self.kinds, lambda kind: {"kind": kind})
 
     async def open(self) -> None:
         """Checks that everything needed is installed; nothing is shared."""

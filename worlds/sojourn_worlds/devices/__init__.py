@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import Method, method_of
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.tools import Interface
-from sojourn.tasks.splits import seeded
+from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Task, Tool
 from sojourn_worlds.devices.errand import Errand, draw
 from sojourn_worlds.devices.table import Property, State, devices
@@ -82,7 +82,7 @@ class Devices:
             errand = draw(seed, tuple(data.items()))
             return {**data, "answer": ", ".join(f"{path}={errand.target[path]}" for path in errand.needed)}
 
-        return seeded("devices", self, split, answered)
+        return make_tasks_from_data("devices", self, split, answered)
 
     def make(self, task: Task) -> ToolsEnvWithInfo:
         fields = {name: task.data[name] for name in DIFFICULTY}

@@ -16,7 +16,7 @@ def split_of(text: str) -> str:
     return "test" if int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) % 5 == 0 else "train"
 
 
-def divided(items: Iterable[Item], text_of: Callable[[Item], str]) -> dict[str, list[Item]]:
+def divide(items: Iterable[Item], text_of: Callable[[Item], str]) -> dict[str, list[Item]]:
     """Returns items by split; where there are two or more, each split has at least one."""
     found: dict[str, list[Item]] = {split: [] for split in SPLITS}
     for item in dict.fromkeys(items):
