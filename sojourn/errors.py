@@ -66,20 +66,21 @@ class BudgetError(SojournError):
 
 
 def leaf(error: BaseException) -> BaseException:
-    """The first error of a group of errors, or the error itself."""
+    """Returns the first error of a group of errors, or the error itself."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def cause(error: BaseException) -> str:
-    """Why something failed, in one sentence where the error is one of ours, else with the error's kind."""
+    """Returns one sentence that says why something failed; unless the error is one of ours, it begins with the error's
+    type."""
     found = leaf(error)
     return str(found) if isinstance(found, SojournError) else masked(f"{type(found).__name__}: {found}")
 
 
 def raised_at(error: BaseException) -> str:
-    """Where the user's own code raised an error: the last function, file and line of theirs, empty where none is."""
+    """Returns the function, file and line of the user's own code that raised an error; empty where none of it did."""
     known = ("<", *_installed())
     frames = [*traceback.walk_tb(leaf(error).__traceback__)][::-1]
     for frame, number in frames:
@@ -91,7 +92,7 @@ def raised_at(error: BaseException) -> str:
 
 @cache
 def _installed() -> tuple[str, ...]:
-    """The folders of Sojourn, of Python and of installed packages."""
+    """Returns the folders of Sojourn, of Python, and of installed packages."""
     import sysconfig  # slow to import, and asked for only where something failed
 
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
@@ -101,7 +102,7 @@ def _installed() -> tuple[str, ...]:
 
 
 def told(error: BaseException) -> str:
-    """An error of the user's code on one line, with where it was raised."""
+    """Returns one line that describes an error of the user's code, with the place where it was raised."""
     found = leaf(error)
     said = " ".join(_words(found).split())
     where = raised_at(found)

@@ -33,7 +33,7 @@ class Moments:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the sample; 0 for fewer than two values."""
+        """Returns the standard deviation of the sample; 0 for fewer than two values."""
         return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
 
 

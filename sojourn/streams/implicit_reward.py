@@ -75,8 +75,8 @@ class ImplicitReward:
         return scatter(context.groups, self._held["rewards"], places)
 
     async def learn(self, context: StepContext) -> Mapping[str, float]:
-        """`error` is the loss on the step, before it was learnt from; `accuracy` the share of pairs, or trajectories,
-        on the right side."""
+        """Trains the reward model on the step. Returns its `error`, the loss before the update, and its `accuracy`, the
+        fraction of pairs, or trajectories, that it ranked or judged rightly."""
         batch, _ = context.flat
         good = np.array([score.total > 0 for judged in context.scores for score in judged], dtype=bool)
         sizes = [len(group.trajectories) for group in context.groups]
@@ -107,7 +107,7 @@ class ImplicitReward:
             model.close()
 
     def _model(self, context: StepContext) -> Any:
-        """Made from the policy at the first step."""
+        """Returns the reward model, which is copied from the policy at the first step."""
         if "model" not in self._held:
             if not isinstance(context.trainer, Copies):
                 raise ConfigError(
@@ -130,7 +130,7 @@ class Judged(NamedTuple):
 
 
 def _each(sums: Values, good: Any, sizes: Sequence[int]) -> Judged:
-    """The cross-entropy with whether each was rewarded."""
+    """Computes the cross-entropy of sigmoid(Q) with whether each trajectory was rewarded."""
     chance = 1 / (1 + np.exp(-sums))
     error = -np.log(np.where(good, chance, 1 - chance)).mean() if len(sums) else 0.0
     right = float(((sums > 0) == good).mean()) if len(sums) else 0.0

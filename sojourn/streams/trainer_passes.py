@@ -25,7 +25,7 @@ class TrainerPasses:
         *,
         critic: bool = False,
     ) -> None:
-        """`critic` says whether any stream will read the critic's values."""
+        """Takes the step's groups and scores; `critic` says whether any stream will read the critic's values."""
         self.groups, self.scores, self.trainer = groups, scores, trainer
         self.renderer, self._critic = renderer, critic
         self._made: dict[bool, Forward] = {}
@@ -42,7 +42,7 @@ class TrainerPasses:
         return scatter(self.groups, column(self._made[reference]), places)
 
     async def states(self) -> list[list[TurnStates]]:
-        """The policy's hidden states around each turn, by group and trajectory."""
+        """Returns the policy's hidden states around each turn, by group and trajectory."""
         if self._states is None:
             if not isinstance(self.trainer, HasHiddenStates):
                 raise ConfigError(
@@ -65,7 +65,7 @@ class TrainerPasses:
 
     @property
     def flat(self) -> tuple[Batch, list[Place]]:
-        """The step's tokens, and where each turn's stand."""
+        """Returns the step's flat batch, and the place of each turn's tokens in it."""
         if self._flat is None:
             self._flat = flatten(self.groups)
         return self._flat
@@ -76,7 +76,7 @@ class TrainerPasses:
 
 
 def at_last(group: Group, values: Sequence[Sequence[float]]) -> list[tuple[FloatArray, ...]]:
-    """A number for each turn, at its last token; 0 at the others, so that a turn's sum is its number."""
+    """Returns arrays per token that hold each turn's number at the turn's last token, and 0 at its others."""
     out = []
     for trajectory, numbers in zip(group.trajectories, values, strict=True):
         arrays = [np.zeros(len(turn.sample.tokens), dtype=np.float32) for turn in trajectory.turns]

@@ -28,7 +28,7 @@ class CleanConsole(Console):
 
     @property
     def file(self) -> IO[str]:
-        """The underlying stream, also while a live display has replaced `sys.stdout`."""
+        """Returns the underlying stream, also while a live display has replaced `sys.stdout`."""
         stream = _FILE.__get__(self)
         while isinstance(stream, CleanStream):
             stream = stream.rich_proxied_file

@@ -87,7 +87,7 @@ class Rerun:
 
     @property
     def trajectory(self) -> Trajectory:
-        """The turns that were played so far."""
+        """Returns a trajectory of the turns that were played so far."""
         turns = tuple(self.seat.turns) if self.seat is not None else ()
         return self.finished or Trajectory(self.resume_point.before.agent, turns, self.resume_point.before.ending)
 

@@ -143,7 +143,7 @@ class Case:
             yield fresh
 
     async def replay(self, play: int) -> list[Event]:
-        """The events of the same task and actions in a new env, closed again."""
+        """Returns the events of the same task and actions in a new env, which is closed again."""
         async with self.replaying(play) as fresh:
             return fresh.events
 

@@ -190,7 +190,7 @@ class Query:
 
     @property
     def words(self) -> tuple[Words, ...]:
-        """The words and phrases that must occur."""
+        """Returns the words and phrases that must occur."""
         return tuple(term for term in self.terms if isinstance(term, Words) and not term.negated)
 
 

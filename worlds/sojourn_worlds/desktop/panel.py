@@ -27,7 +27,7 @@ def select_all(event: tk.Event) -> str:
 
 
 def work_out(text: str) -> str:
-    """Left to right, whole numbers; E for what cannot be."""
+    """Returns the result of a sum of whole numbers, computed from left to right; "E" where there is none."""
     parts = re.findall(r"\d+|[-+*/]", text.removeprefix("-"))
     try:
         total = int(parts[0]) * (-1 if text.startswith("-") else 1)
@@ -81,7 +81,7 @@ class Panel:
         self.status["text"] = f"Saved ({self.times})"
 
     def finish(self, y: int) -> None:
-        """The button that saves, and what it says afterwards."""
+        """Adds the button that saves, and the label that then says so."""
         button = self.put(tk.Button(self.root, text=self.spec["save"], command=self.save), LEFT, y, 140, 36)
         self.tell("button", self.spec["save"], button)
         self.status = tk.Label(self.root, text="Not saved", anchor="w")
@@ -173,7 +173,7 @@ class Panel:
         self.finish(370)
 
     def enter(self, key: str) -> None:
-        """What a key does to what is shown."""
+        """Changes the display as a key of the calculator does."""
         shown = self.text.get()
         if key == "C":
             shown = "0"

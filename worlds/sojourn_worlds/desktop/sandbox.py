@@ -139,7 +139,8 @@ class Sandbox:
             await asyncio.shield(self._end(process))
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
-        """Bubblewrap that is killed before it has set up all leaves a part behind: only what has answered is killed."""
+        """Ends the screen by closing its input. Kills bubblewrap only where it has answered before, since it leaves a
+        part of the sandbox behind when it is killed during its set-up."""
         if self._up and process.returncode is None:
             process.kill()
         if process.stdin is not None:

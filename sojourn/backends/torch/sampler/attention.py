@@ -77,17 +77,17 @@ class StepLayout:
 
     @cached_property
     def short(self) -> int:
-        """The number of pieces whose tokens attend one by one."""
+        """Returns the number of pieces whose tokens attend one by one."""
         return len(self.pieces) if self.kernel is not None else sum(not piece.is_long for piece in self.pieces)
 
     @cached_property
     def singles(self) -> int:
-        """The number of tokens of the short pieces."""
+        """Returns the number of tokens of the short pieces."""
         return int(self.counts[: self.short].sum())
 
     @cached_property
     def rows(self) -> Rows:
-        """The tokens of the short pieces."""
+        """Returns the tokens of the short pieces as rows that attend one by one."""
         pages = -(-max(piece.end for piece in self.pieces[: self.short]) // PAGE)
         tables = self._page_tables[: self.short, :pages].contiguous()
         return Rows(tables, self._contexts[: self.singles], self.positions[: self.singles] + 1)

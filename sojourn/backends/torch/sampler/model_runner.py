@@ -27,7 +27,7 @@ class Wanted(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """The number of the piece's last tokens whose logits are needed."""
+        """Returns how many of the piece's last tokens need logits."""
         if self.request.params is None:
             return self.piece.end - self.piece.begin
         return int(self.piece.end == self.piece.context.known)

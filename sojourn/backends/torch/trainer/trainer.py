@@ -59,12 +59,12 @@ class TorchTrainer:
 
     @property
     def trainable(self) -> dict[str, torch.nn.Parameter]:
-        """The policy's trained parameters."""
+        """Returns the policy's trained parameters by name."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """All trained parameters: the policy's, then the critic's."""
+        """Returns all trained parameters by name: the policy's, then the critic's."""
         return {**self.trainable, **(self.critic.parameters if self.critic is not None else {})}
 
     # -- the four verbs

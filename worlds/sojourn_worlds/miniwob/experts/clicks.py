@@ -41,7 +41,7 @@ def _tab(page: Page) -> str:
 
 
 def _tab_link(page: Page) -> str:
-    """The link where it is in sight, else the tab or section after the open one."""
+    """Clicks the link where it is in sight, else the tab or section after the open one."""
     wanted = quoted(page)[0].strip()
     for element in elements_of(page, "link"):
         if element.name == wanted:
@@ -57,7 +57,7 @@ def _section(page: Page) -> str:
 
 
 def _tree(page: Page) -> str:
-    """The wanted file or folder where it is in sight, else the first folder that is still closed."""
+    """Clicks the wanted file or folder where it is in sight, else the first folder that is still closed."""
     wanted, entries = quoted(page)[0], elements_of(page, "folder", "file")
     for element in entries:
         if element.name == wanted:
@@ -79,7 +79,7 @@ def _one(page: Page) -> str:
 
 
 def _then(page: Page) -> str:
-    """ONE; as many steps later as the goal says (one is a second), TWO."""
+    """Clicks ONE, then waits as many steps as the goal gives seconds, then clicks TWO."""
     one, two = named(page, "ONE", "button"), named(page, "TWO", "button")
     if click(one) not in page.actions_taken:
         return click(one)
@@ -96,7 +96,8 @@ def _colour(page: Page) -> str:
 
 
 def _menu(page: Page) -> str:
-    """The item, else the mouse over the deepest of those on its way that is in sight."""
+    """Clicks the menu item where it is in sight; else moves the mouse over the deepest visible item on the way to
+    it."""
     *way, wanted = page.goal.removeprefix("Select ").split(">")
     shown = {element.name: element for element in elements_of(page, "menuitem")}
     if wanted in shown:
@@ -125,7 +126,7 @@ def _focus_nth(page: Page) -> str:
 
 
 def _odd_or_even(page: Page) -> str:
-    """Every number stands between its two buttons."""
+    """Clicks the right one of the two buttons between which each number stands."""
     for odd, number, even in zip(page.in_order, page.in_order[1:], page.in_order[2:], strict=False):
         if isinstance(number, str) and isinstance(odd, Element) and isinstance(even, Element):
             wanted = odd if int(number) % 2 else even
@@ -150,7 +151,7 @@ def _generate(page: Page) -> str:
 
 
 def _ticket(page: Page) -> str:
-    """Every button says the price of the flight whose duration stands above it."""
+    """Clicks the button of the best flight: a button shows the price, and the duration stands above it."""
     offers = [(part, above) for above, part in pairwise(page.in_order) if isinstance(part, Element)]
 
     def price(offer: tuple[Element, object]) -> int:

@@ -28,7 +28,8 @@ TO = (r"to ([A-Z][\w-]+)", r"(?:[Ss]end|[Gg]ive|[Ff]orward) ([A-Z][\w-]+)", r"^(
 
 
 def _mail(page: Page) -> str:
-    """Open the message, then reply to it or forward it; what needs no opening is done in the list."""
+    """Opens the message, then replies to it or forwards it; marks and deletes messages in the list, without opening
+    them."""
     verb = _verb(page)
     if elements_of(page, "textarea"):
         return _write(page, verb)
@@ -82,7 +83,7 @@ def _post(page: Page) -> str:
 
 
 def _posts(page: Page) -> str:
-    """All posts of a user, or as many as the goal says."""
+    """Clicks a button on all posts of a user, or on as many as the goal says."""
     user, what = re.search(r"by (@\w+)", page.goal), quoted(page)[0].lower()
     if not user:
         raise fail(page, "user in its goal")
@@ -97,7 +98,8 @@ def _posts(page: Page) -> str:
 
 
 def _search(page: Page) -> str:
-    """Results come three to a page; the links after them are the pages."""
+    """Searches, then turns to the page of the wanted result, and clicks it. There are three results to a page, and the
+    links below them are the pages."""
     field, wanted = only(page, "textbox"), quoted(page)[0]
     if field.value != wanted:
         return enter(field, wanted)
@@ -142,7 +144,7 @@ def _contact(page: Page) -> str:
 
 
 def _food(page: Page) -> str:
-    """Dishes by name, or so many of a kind (a picture beside each says which)."""
+    """Orders dishes by name, or a number of dishes of a kind, which the pictures beside each show."""
     dishes = _dishes(page)
     if match := re.search(r"Order (\d+) items that are ([\w-]+)", page.goal):
         fitting = [name for name, (_, _, kinds, _) in dishes.items() if match[2].lower() in kinds]
@@ -197,7 +199,7 @@ def _minutes(text: str) -> int:
 
 
 def _terminal(page: Page) -> str:
-    """List the files, then remove the one that is asked for."""
+    """Lists the files, then removes the one that the goal asks for."""
     lines = prose(page).splitlines()
     ending = re.search(r"extension (\.[\w.]*\w)", page.goal)
     listed = next((lines[n + 1] for n, line in enumerate(lines[:-1]) if line.endswith("$ ls")), None)
@@ -212,7 +214,7 @@ def _terminal(page: Page) -> str:
 
 
 def _popup(page: Page) -> str:
-    """A notice may cover the form: away with it first."""
+    """Closes the notice that may cover the form, then fills in the form."""
     for element in elements_of(page, "button", "link", "item"):
         if element.name in ("Cancel", "x"):
             return click(element)
