@@ -75,8 +75,8 @@ def leaf(error: BaseException) -> BaseException:
 def cause(error: BaseException) -> str:
     """Returns one sentence that says why something failed; unless the error is one of ours, it begins with the error's
     type."""
-    found = leaf(error)
-    return str(found) if isinstance(found, SojournError) else masked(f"{type(found).__name__}: {found}")
+    first = leaf(error)
+    return str(first) if isinstance(first, SojournError) else masked(f"{type(first).__name__}: {first}")
 
 
 def raised_at(error: BaseException) -> str:
@@ -101,12 +101,12 @@ def _installed() -> tuple[str, ...]:
     return tuple(f"{folder}{os.sep}" for folder in folders)
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Returns one line that describes an error of the user's code, with the place where it was raised."""
-    found = leaf(error)
-    said = " ".join(_words(found).split())
-    where = raised_at(found)
-    return f"{type(found).__name__}{': ' * bool(said)}{said}{f' ({where})' * bool(where)}"
+    first = leaf(error)
+    message = " ".join(_words(first).split())
+    where = raised_at(first)
+    return f"{type(first).__name__}{': ' * bool(message)}{message}{f' ({where})' * bool(where)}"
 
 
 def _words(error: BaseException) -> str:

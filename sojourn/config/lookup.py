@@ -14,7 +14,7 @@ from typing import Any
 
 from sojourn.config import plugins
 from sojourn.config.components import COMPONENTS
-from sojourn.errors import ConfigError, MissingExtraError, SojournError, raised_at, told
+from sojourn.errors import ConfigError, MissingExtraError, SojournError, describe_error, raised_at
 
 MORE_FROM = {"env": "sojourn-worlds"}  # the distribution that more components of a kind come from
 
@@ -87,7 +87,9 @@ def import_object(path: str, where: str) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise ConfigError(f'{where} = "{path}" cannot be imported ({told(error)}): write "module:name"') from error
+        raise ConfigError(
+            f'{where} = "{path}" cannot be imported ({describe_error(error)}): write "module:name"'
+        ) from error
     return value
 
 
@@ -127,4 +129,4 @@ def user_code(what: str) -> Iterator[None]:
     except BaseException as error:
         if not raised_at(error):
             raise
-        raise ConfigError(f"{what}: your code raises {told(error)}: mend it first") from error
+        raise ConfigError(f"{what}: your code raises {describe_error(error)}: mend it first") from error

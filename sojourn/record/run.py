@@ -236,9 +236,9 @@ class RunFolder:
             raise RecordError(f"{self.path} was opened to read, not to write: open it with RunFolder.open")
 
 
-def _fill(folder: Path, config: str, seeds: Mapping[str, int], found: Mapping[str, str]) -> None:
+def _fill(folder: Path, config: str, seeds: Mapping[str, int], versions: Mapping[str, str]) -> None:
     (folder / "config.toml").write_bytes(config.encode())
-    (folder / "versions.json").write_text(json.dumps({**found, "config": _digest(config)}, indent=1) + "\n")
+    (folder / "versions.json").write_text(json.dumps({**versions, "config": _digest(config)}, indent=1) + "\n")
     (folder / "seeds.json").write_text(json.dumps(seeds, indent=1) + "\n")
     (folder / "metrics.jsonl").touch()
     for name in ("tokens", "blobs", "checkpoints"):

@@ -90,17 +90,17 @@ class Imported:
     def _read(self, stage: str) -> Iterator[tuple[Path, Group | Conversation]]:
         for name in self.files:
             try:
-                for found in read(Path(name), render=self.render):
-                    if not isinstance(found, Conversation) or found.imitated:
-                        yield Path(name), found
+                for item in read(Path(name), render=self.render):
+                    if not isinstance(item, Conversation) or item.imitated:
+                        yield Path(name), item
             except RecordError as error:
                 raise ConfigError(f"stage '{stage}': groups.files: {error}") from error
 
 
-def _unsampled(found: Group | Conversation) -> bool:
-    if isinstance(found, Conversation):
+def _unsampled(item: Group | Conversation) -> bool:
+    if isinstance(item, Conversation):
         return True
-    return any(turn.sample.versions.oldest < 0 for t in found.trajectories for turn in t.turns)
+    return any(turn.sample.versions.oldest < 0 for t in item.trajectories for turn in t.turns)
 
 
 def _require_cloning(stage: StageContext, files: str) -> None:
@@ -124,18 +124,18 @@ class _Groups:
     recorded: list[Group] = field(default_factory=list)
     conversations: dict[tuple[Path, str], list[Episode]] = field(default_factory=dict)  # by file and task
 
-    def add(self, path: Path, found: Group | Conversation) -> None:
-        if isinstance(found, Group):
-            self._require_readable(path, found)
-            self.recorded.append(found)
+    def add(self, path: Path, item: Group | Conversation) -> None:
+        if isinstance(item, Group):
+            self._require_readable(path, item)
+            self.recorded.append(item)
             return
-        trajectory = rendered(found, self.renderer)
+        trajectory = rendered(item, self.renderer)
         last = len(trajectory.turns) - 1
         if len(trajectory.prompt(last)) + len(trajectory.turns[last].sample.tokens) > self.max_context:
             self.too_long += 1
             return
-        name = f"{found.where}-{found.task.id}"
-        self.conversations.setdefault((path, found.task.id), []).append(Episode(name, found.task, (trajectory,)))
+        name = f"{item.where}-{item.task.id}"
+        self.conversations.setdefault((path, item.task.id), []).append(Episode(name, item.task, (trajectory,)))
 
     def __iter__(self) -> Iterator[Group]:
         rendered_groups = [

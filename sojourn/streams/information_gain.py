@@ -80,12 +80,12 @@ class InformationGain:
         return Reply(tokens, start, stop)
 
     def _answer(self, task: Task) -> str:
-        found = task.data.get(self.task_key)
-        found = found[0] if isinstance(found, list | tuple) and found else found
-        if isinstance(found, str | int | float):
-            return str(found)
+        answer = task.data.get(self.task_key)
+        answer = answer[0] if isinstance(answer, list | tuple) and answer else answer
+        if isinstance(answer, str | int | float):
+            return str(answer)
         raise ConfigError(
-            f"information_gain: a task of '{task.env}' has data['{self.task_key}'] = {found!r}: expected its right "
+            f"information_gain: a task of '{task.env}' has data['{self.task_key}'] = {answer!r}: expected its right "
             "answer, a text, a number or a list of them: name its key, information_gain.task_key, or another world"
         )
 

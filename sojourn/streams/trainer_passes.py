@@ -50,15 +50,15 @@ class TrainerPasses:
                     "use backend = {name = 'torch'}, or another stream"
                 )
             batch, places = self.flat
-            said = sorted(place for place in places if place.stop > place.start)
-            around = np.array([(place.start - 1, place.stop - 1) for place in said], dtype=np.int64).reshape(-1, 2)
+            sampled = sorted(place for place in places if place.stop > place.start)
+            around = np.array([(place.start - 1, place.stop - 1) for place in sampled], dtype=np.int64).reshape(-1, 2)
             rows = await self.trainer.hidden_states(batch, around.ravel())
-            found = rows.reshape(len(said), 2, rows.shape[1])
+            pairs = rows.reshape(len(sampled), 2, rows.shape[1])
             of = {(p.group, p.trajectory): [] for p in places}
-            for number, place in enumerate(said):
+            for number, place in enumerate(sampled):
                 of[place.group, place.trajectory].append(number)
             self._states = [
-                [self._around(said, found, of.get((g, t), [])) for t in range(len(group.trajectories))]
+                [self._around(sampled, pairs, of.get((g, t), [])) for t in range(len(group.trajectories))]
                 for g, group in enumerate(self.groups)
             ]
         return self._states
@@ -71,8 +71,8 @@ class TrainerPasses:
         return self._flat
 
     @staticmethod
-    def _around(said: Sequence[Place], found: FloatArray, numbers: Sequence[int]) -> TurnStates:
-        return TurnStates([said[n].turn for n in numbers], *(found[list(numbers), side] for side in (0, 1)))
+    def _around(sampled: Sequence[Place], pairs: FloatArray, numbers: Sequence[int]) -> TurnStates:
+        return TurnStates([sampled[n].turn for n in numbers], *(pairs[list(numbers), side] for side in (0, 1)))
 
 
 def at_last(group: Group, values: Sequence[Sequence[float]]) -> list[tuple[FloatArray, ...]]:

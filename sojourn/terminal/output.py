@@ -58,10 +58,10 @@ class CleanStream:
         self.limit = limit
 
     def write(self, text: str) -> int:
-        shown = text.replace("\r\n", "\n").replace("\r", "\n")  # a return alone would let a text overwrite its line
-        if self.limit is not None and len(shown) > self.limit:
-            shown = clean(shown, self.limit) + "\n" * shown.endswith("\n")
-        self.rich_proxied_file.write("\t".join(map(escaped, shown.split("\t"))))
+        printed = text.replace("\r\n", "\n").replace("\r", "\n")  # a return alone would let a text overwrite its line
+        if self.limit is not None and len(printed) > self.limit:
+            printed = clean(printed, self.limit) + "\n" * printed.endswith("\n")
+        self.rich_proxied_file.write("\t".join(map(escaped, printed.split("\t"))))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

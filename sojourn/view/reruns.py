@@ -274,8 +274,8 @@ class _Model:
     async def load(self, run: Path, word: str) -> LoadedModel:
         if self._name != (run, word) or self._filled is None:
             await self.close()
-            found = find_weights(run, word)
-            self._filled = await self._stack.enter_async_context(load_model(recipes.load(run).recipe, found))
+            weights = find_weights(run, word)
+            self._filled = await self._stack.enter_async_context(load_model(recipes.load(run).recipe, weights))
             self._name = (run, word)
         return self._filled
 

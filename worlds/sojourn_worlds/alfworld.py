@@ -142,8 +142,8 @@ class ALFWorld:
 
 def official_games(folder: Path, kinds: Sequence[str]) -> list[Path]:
     """Returns the games of these kinds that can be won, in an order that mixes the kinds."""
-    found = [file for file in folder.rglob("game.tw-pddl") if _kind(file) in kinds and not _left_out(file)]
-    games = [file for file in found if json.loads(file.read_text()).get("solvable")]
+    game_files = [file for file in folder.rglob("game.tw-pddl") if _kind(file) in kinds and not _left_out(file)]
+    games = [file for file in game_files if json.loads(file.read_text()).get("solvable")]
     if not games:
         raise ConfigError(f"alfworld: {folder} has no game of the kinds {', '.join(kinds)}: run alfworld-download")
     return sorted(games, key=lambda file: hashlib.sha256(file.relative_to(folder).as_posix().encode()).digest())
@@ -202,9 +202,9 @@ class ALFWorldPlay:
 
     async def start(self) -> Observation:
         await self._enter()
-        shown, _, task = self.seen["opening"].partition("Your task is to:")
+        scene, _, task = self.seen["opening"].partition("Your task is to:")
         system = Message(Role.SYSTEM, SYSTEM_PROMPT.format(task=_plain(task)))
-        return self._observe("\n".join(line for line in shown.splitlines() if not line.startswith("-=")), (system,))
+        return self._observe("\n".join(line for line in scene.splitlines() if not line.startswith("-=")), (system,))
 
     async def _enter(self) -> None:
         self.child = self.world._players.hold(self.world.interpreter)

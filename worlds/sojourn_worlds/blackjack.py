@@ -124,10 +124,10 @@ class BlackjackPlay:
         return _best(self.hand)[1]
 
     def _observe(self, system: tuple[Message, ...] = ()) -> Observation:
-        total, shown, soft = self.hand._get_obs()
+        total, dealer_card, soft = self.hand._get_obs()
         cards = ", ".join(_name(card) for card in self.hand.player)
         with_ace = " with an ace as 11" if soft else ""
-        text = f"Your cards: {cards}: {total} in all{with_ace}. The dealer shows {_name(shown)}."
+        text = f"Your cards: {cards}: {total} in all{with_ace}. The dealer shows {_name(dealer_card)}."
         return Observation((Message(Role.USER, text),), system=system, choices=ACTIONS if self.choices else ())
 
 

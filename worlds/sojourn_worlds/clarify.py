@@ -33,12 +33,12 @@ class Attribute(NamedTuple):
 
 def _attributes(text: str) -> tuple[Attribute, ...]:
     """Parses `size: small large; ice: crushed cubed if iced`."""
-    found = []
+    attributes = []
     for entry in text.split(";"):
         name, _, rest = entry.strip().partition(": ")
         options, _, when = rest.partition(" if ")
-        found.append(Attribute(name, tuple(options.split()), when))
-    return tuple(found)
+        attributes.append(Attribute(name, tuple(options.split()), when))
+    return tuple(attributes)
 
 
 # A value names its attribute: no two attributes of a thing share one. What depends comes after what it depends on.
@@ -250,8 +250,8 @@ class Order:
     def _known(self) -> dict[str, str]:
         """Returns the values that need no question, or were answered."""
         applying = {a.name for a in self.wish.applying(self.wish.values)}
-        told = self.wish.given | self.wish.indifferent | (set(self.asked) & applying)
-        return {name: self.wish.values[name] for name in self._named(told)}
+        known = self.wish.given | self.wish.indifferent | (set(self.asked) & applying)
+        return {name: self.wish.values[name] for name in self._named(known)}
 
     def _wrong(self) -> int:
         chosen = self.ordered or {}

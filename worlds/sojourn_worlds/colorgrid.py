@@ -150,10 +150,10 @@ class Grid:
         for name, cell in self.positions.items():
             cells[cell] = "X" if cells[cell] in "LF" else name[0].upper()
         lines = ["".join(cells[row : row + size]) for row in range(0, size * size, size)]
-        told = [self.last_event] if self.last_event else []
+        events = [self.last_event] if self.last_event else []
         if seat == "leader":
-            told.append(f"Now {self.goal} pays.")
-        return "\n".join([*lines, " ".join(told)] if told else lines)
+            events.append(f"Now {self.goal} pays.")
+        return "\n".join([*lines, " ".join(events)] if events else lines)
 
     def choices(self) -> Sequence[str]:
         assert self.current_seat is not None
@@ -202,16 +202,16 @@ class Grid:
         """Returns whether every block can be reached from every free cell without walking over another block."""
         size = self.config.size
         free = {cell for cell in range(size * size) if cell not in self.blocks}
-        found, queue = {min(free)}, deque([min(free)])
+        reached, queue = {min(free)}, deque([min(free)])
         while queue:
             cell = queue.popleft()
             for move in MOVES[:4]:
                 target_cell = self._cell_after(cell, move)
-                if target_cell in free and target_cell not in found:
-                    found.add(target_cell)
+                if target_cell in free and target_cell not in reached:
+                    reached.add(target_cell)
                     queue.append(target_cell)
-        beside = {self._cell_after(cell, move) for cell in found for move in MOVES}
-        return found == free and self.blocks.keys() <= beside
+        beside = {self._cell_after(cell, move) for cell in reached for move in MOVES}
+        return reached == free and self.blocks.keys() <= beside
 
     def is_solvable(self) -> bool:
         """Returns whether the episode succeeds when both seats follow the expert."""

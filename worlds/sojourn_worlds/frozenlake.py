@@ -76,9 +76,9 @@ def _map(split: str, seed: int, size: int, frozen: float) -> tuple[str, ...]:
     lake = require_module("gymnasium.envs.toy_text.frozen_lake", "sojourn-worlds[gymnasium]", "frozenlake")
     for attempt in count():
         drawn = hashlib.sha256(f"frozenlake {seed} {attempt}".encode()).digest()
-        found = tuple(lake.generate_random_map(size, frozen, int.from_bytes(drawn[:4])))
-        if (hashlib.sha256("".join(found).encode()).digest()[0] % 5 == 4) == (split == "test"):
-            return found
+        lake_map = tuple(lake.generate_random_map(size, frozen, int.from_bytes(drawn[:4])))
+        if (hashlib.sha256("".join(lake_map).encode()).digest()[0] % 5 == 4) == (split == "test"):
+            return lake_map
     raise AssertionError("unreachable: count() does not end")
 
 

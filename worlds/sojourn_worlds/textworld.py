@@ -167,8 +167,8 @@ class TextWorldPlay:
     async def start(self) -> Observation:
         self.world, self.state = await asyncio.to_thread(self.game.enter, **_INFOS)
         system = SYSTEM_PROMPT.format(objective=_plain(self.state.objective))
-        shown = self.state.feedback.rpartition(self.state.objective)[2]
-        return self._observe(shown, (Message(Role.SYSTEM, system),))
+        opening = self.state.feedback.rpartition(self.state.objective)[2]
+        return self._observe(opening, (Message(Role.SYSTEM, system),))
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.done or self.world is None:

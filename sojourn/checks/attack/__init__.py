@@ -111,7 +111,7 @@ async def _attacks(case: Case, split: str, seed: int, names: Sequence[str]) -> l
         tallies.append(tally)
         await poisoning(case, poisoned, name)
     remains.tried = 1
-    remains.broken += [f"a process of an attack lives on: {found}" for found in _sleepers()[:1]]
+    remains.broken += [f"a process of an attack lives on: {process}" for process in _sleepers()[:1]]
     return [*tallies, poisoned, remains]
 
 

@@ -171,8 +171,8 @@ async def choose(play: Play, rng: random.Random) -> Message:
     if observation.tools:
         tool = rng.choice(observation.tools)
         return Message(Role.ASSISTANT, calls=(ToolCall(tool.name, invent(tool.parameters, rng)),))
-    shown = [word.strip(".,:;!?\"'()[]") for word in _words(play.events[0].observation, observation).split()]
-    return Message(Role.ASSISTANT, rng.choice(("look", "help", "yes", "no", "1", *shown)))
+    words = [word.strip(".,:;!?\"'()[]") for word in _words(play.events[0].observation, observation).split()]
+    return Message(Role.ASSISTANT, rng.choice(("look", "help", "yes", "no", "1", *words)))
 
 
 async def ask_expert(env: Any) -> Message:

@@ -152,9 +152,9 @@ class EpisodeStore:
         Raises QueryError if the query is malformed, and for an `after` that no page returned.
         """
         query = Query.parse(query) if isinstance(query, str) else query
-        found = self._ask(lambda database: page(database, query, limit, after))
-        results = map(SearchResult, found.rows, self._excerpts(found.rows, query))
-        return SearchResults(tuple(results), found.total, found.next)
+        found_page = self._ask(lambda database: page(database, query, limit, after))
+        results = map(SearchResult, found_page.rows, self._excerpts(found_page.rows, query))
+        return SearchResults(tuple(results), found_page.total, found_page.next)
 
     def matching(self, query: Query | str) -> Iterator[EpisodeRow]:
         """Yields all rows that match a query, in order of recording unless it sorts, without loading them all."""
@@ -162,9 +162,11 @@ class EpisodeStore:
         query = replace(query, sort="oldest") if query.sort == Query().sort else query
         after: str | None = ""
         while after is not None:
-            found = self._ask(lambda database, after=after: page(database, query, MAX_PAGE_ROWS, after, MAX_PAGE_ROWS))
-            yield from found.rows
-            after = found.next
+            found_page = self._ask(
+                lambda database, after=after: page(database, query, MAX_PAGE_ROWS, after, MAX_PAGE_ROWS)
+            )
+            yield from found_page.rows
+            after = found_page.next
 
     def labels(self, kind: Literal["tag", "tool"]) -> list[str]:
         """Returns every tag, or the name of every tool that was called, sorted."""
@@ -185,10 +187,10 @@ class EpisodeStore:
     def record(self, episode_id: str) -> Record:
         """Returns the episode with its scores and credits, as last recorded; raises RecordError if there is none."""
         statement = "SELECT {columns} FROM episodes WHERE id = ? ORDER BY step, part"
-        found = list(self._rows(statement, (episode_id,), from_values))
-        if not found:
+        rows = list(self._rows(statement, (episode_id,), from_values))
+        if not rows:
             raise RecordError(f"episode {episode_id!r} is not in {self.path}: expected an id that `query` gives")
-        return self.read(found[-1])
+        return self.read(rows[-1])
 
     def load(self, episode_id: str) -> Episode:
         return self.record(episode_id).episode

@@ -117,10 +117,10 @@ class SelectedEpisodes:
 
     def _named(self, name: str) -> EpisodeRow:
         """Returns the row of an episode as it was recorded last."""
-        found = list(self.store.query(id=name))
-        if not found:
+        rows = list(self.store.query(id=name))
+        if not rows:
             raise RecordError(f"no episode '{name}' in {self.run.path}: `sojourn show {self.run.path}` lists some")
-        return found[-1]
+        return rows[-1]
 
     def _require(self) -> None:
         """Raises RecordError if nothing is selected, and says what stages there are."""

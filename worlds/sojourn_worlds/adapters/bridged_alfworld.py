@@ -146,8 +146,8 @@ class Way:
         self.lies = {fact[1]: fact[2] for fact in self.facts if fact[0] == "inreceptacle"}
 
     def kinds(self, predicate, pattern, goal):
-        found = pattern.search(goal)
-        sort = found.group(1).lower() if found else ""
+        match = pattern.search(goal)
+        sort = match.group(1).lower() if match else ""
         return sorted(fact[1] for fact in self.facts if fact[0] == predicate and fact[2].lower() == sort)
 
     def second(self, predicate):

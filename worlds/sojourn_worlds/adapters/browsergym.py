@@ -151,8 +151,8 @@ class BrowserGymPlay:
         )
         self.goal = page_state["goal"]
         system = "\n".join([*filter(None, [world.system]), "Say one of these calls:", *page_state["calls"]])
-        said = f"{self.goal}\n\n{self._read(page_state)}"
-        return Observation((Message(Role.USER, said),), system=(Message(Role.SYSTEM, system),))
+        text = f"{self.goal}\n\n{self._read(page_state)}"
+        return Observation((Message(Role.USER, text),), system=(Message(Role.SYSTEM, system),))
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.done or self.child is None:

@@ -151,8 +151,8 @@ class GymnasiumPlay:
         name = f"gymnasium: {self.task.data['id']}"
         self.names = spaces.names_of(self.env.action_space, self.world.actions, name)
         self._see(*self.env.reset(seed=self.task.seed, options=dict(self.task.data["options"]) or None))
-        shown = ", ".join(self.names) if 0 < len(self.names) <= spaces.MOST_CHOICES else None
-        how = f"Say one action: {shown or spaces.in_words(self.env.action_space)}."
+        actions = ", ".join(self.names) if 0 < len(self.names) <= spaces.MOST_CHOICES else None
+        how = f"Say one action: {actions or spaces.in_words(self.env.action_space)}."
         about = self.world.system or f"You act in {self.task.data['id']}."
         return self._observe((Message(Role.SYSTEM, f"{about} {how}"),))
 
@@ -257,8 +257,8 @@ def unpainted(rendered: Any) -> str:
             "name a function in `describe`"
         )
 
-    def named(found: re.Match[str]) -> str:
-        colours = [COLOURS[int(code) % 10] for code in found[1].split(";") if code.isdigit() and 30 <= int(code) <= 47]
-        return f"({found[2]} {colours[0]})" if colours else found[2]
+    def named(match: re.Match[str]) -> str:
+        colours = [COLOURS[int(code) % 10] for code in match[1].split(";") if code.isdigit() and 30 <= int(code) <= 47]
+        return f"({match[2]} {colours[0]})" if colours else match[2]
 
     return PAINTED.sub(named, rendered).strip("\n")

@@ -294,9 +294,9 @@ class PettingZooPlay:
         seat, names = self.seat, self.names
         system: tuple[Message, ...] = ()
         if seat not in self.informed_players:
-            shown = ", ".join(names) if 0 < len(names) <= spaces.MOST_CHOICES else spaces.in_words(self.space)
+            actions = ", ".join(names) if 0 < len(names) <= spaces.MOST_CHOICES else spaces.in_words(self.space)
             about = self.world.system or f"You play {self.world.id.rpartition('.')[2]}."
-            system = (Message(Role.SYSTEM, f"{about} You are {seat}. Say one action: {shown}."),)
+            system = (Message(Role.SYSTEM, f"{about} You are {seat}. Say one action: {actions}."),)
             self.informed_players |= {seat}
         choices = self._possible() if self.world.choices and len(names) <= spaces.MOST_CHOICES else ()
         return Observation(

@@ -220,11 +220,11 @@ class VerifiersPlay:
     def _observe(self, event: Mapping[str, Any]) -> Observation:
         tools = tuple(_tool(tool) for tool in event["tools"])
         self.toolbox = Toolbox.of(tools, "native", "verifiers") if tools else None
-        said = [_heard(message) for message in event["messages"]]
+        messages = [_heard(message) for message in event["messages"]]
         first = not self.heard
-        self.heard += said
-        system = tuple(m for m in said if m.role is Role.SYSTEM) if first else ()
-        new = tuple(m for m in said if m not in system) or (Message(Role.USER, "Go on."),)
+        self.heard += messages
+        system = tuple(m for m in messages if m.role is Role.SYSTEM) if first else ()
+        new = tuple(m for m in messages if m not in system) or (Message(Role.USER, "Go on."),)
         return Observation(new, system=system, tools=tools)
 
 

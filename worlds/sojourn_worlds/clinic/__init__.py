@@ -175,8 +175,12 @@ class Visit:
         return [disease.name for disease in self._doctor().left(self.asked, self.tested)]
 
     def _tell(self, before: int) -> None:
-        found = float(len(self._left()) < before)
-        self.info = {"subgoal": found, "tool_score": 1.0 if found else -1.0, "possible": float(len(self._left()))}
+        ruled_out = float(len(self._left()) < before)
+        self.info = {
+            "subgoal": ruled_out,
+            "tool_score": 1.0 if ruled_out else -1.0,
+            "possible": float(len(self._left())),
+        }
 
     def _turns(self) -> str:
         return f" {self.left} turns left."

@@ -156,8 +156,8 @@ class DesktopEnv:
 
     def state_key(self) -> str:
         """Hashes the task, the text of the screen, and the saved files."""
-        shown = self._shown or {}
-        known = repr((self._job.goal, shown.get("windows"), shown.get("widgets"), shown.get("files"), self._over))
+        screen = self._shown or {}
+        known = repr((self._job.goal, screen.get("windows"), screen.get("widgets"), screen.get("files"), self._over))
         return hashlib.sha256(known.encode()).hexdigest()[:16]
 
     async def _ask(self, do: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -178,14 +178,14 @@ class DesktopEnv:
         return Observation((Message(Role.USER, text, images=images),), system=system)
 
 
-def describe(shown: Mapping[str, Any]) -> str:
+def describe(screen: Mapping[str, Any]) -> str:
     """Returns a line for each window and widget: its name, centre, size, and value."""
     lines = []
-    for window in shown["windows"]:
+    for window in screen["windows"]:
         middle = f"{window['x'] + window['w'] // 2},{window['y'] + window['h'] // 2} {window['w']}x{window['h']}"
         kind = f"window {window['title']}" if window["title"] else "menu"
         lines.append(f"{kind} {middle}{': active' if window['active'] and window['title'] else ''}")
-    for widget in shown["widgets"]["widgets"] if shown["widgets"] else ():
+    for widget in screen["widgets"]["widgets"] if screen["widgets"] else ():
         value = f": {widget['value']}" if widget["value"] else ""
         lines.append(
             f"{widget['role']} {widget['name']} {widget['x']},{widget['y']} {widget['w']}x{widget['h']}{value}"

@@ -130,8 +130,8 @@ class Sandbox:
         return json.loads(answer)
 
     async def _last_words(self, process: asyncio.subprocess.Process) -> str:
-        said = await process.stderr.read() if process.stderr else b""
-        return (said.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+        output = await process.stderr.read() if process.stderr else b""
+        return (output.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
 
     async def close(self) -> None:
         process, self._process = self._process, None

@@ -83,8 +83,8 @@ class Screen:
         end = time.monotonic() + SPARE_S
         while not true():
             if time.monotonic() > end or self._started[-1].poll() is not None:
-                said = Path(ERRORS).read_text(errors="replace").strip().splitlines()[-3:]
-                raise TimeoutError(f"{what} does not start ({self._started[-1].poll()}): {' / '.join(said)}")
+                error_lines = Path(ERRORS).read_text(errors="replace").strip().splitlines()[-3:]
+                raise TimeoutError(f"{what} does not start ({self._started[-1].poll()}): {' / '.join(error_lines)}")
             time.sleep(0.02)
 
     def _manages(self) -> bool:
@@ -107,29 +107,31 @@ class Screen:
         return self._atoms[name]
 
     def _property(self, window, name: str):
-        found = window.get_full_property(self._atom(name), X.AnyPropertyType)
-        return found.value if found is not None else None
+        prop = window.get_full_property(self._atom(name), X.AnyPropertyType)
+        return prop.value if prop is not None else None
 
     def _clients(self) -> list:
-        found = self._property(self.root, "_NET_CLIENT_LIST")
-        return [self.display.create_resource_object("window", number) for number in found] if found is not None else []
+        numbers = self._property(self.root, "_NET_CLIENT_LIST")
+        return (
+            [self.display.create_resource_object("window", number) for number in numbers] if numbers is not None else []
+        )
 
     def windows(self) -> list[dict]:
         """Returns the windows in the order in which they were opened, then the open menus."""
         active = self._property(self.root, "_NET_ACTIVE_WINDOW")
-        found = []
+        boxes = []
         for window in self._clients():
             title = self._property(window, "_NET_WM_NAME") or b""
-            shown = title.decode("utf-8", "replace") if isinstance(title, bytes) else str(title)
+            text = title.decode("utf-8", "replace") if isinstance(title, bytes) else str(title)
             here = active is not None and len(active) > 0 and active[0] == window.id
-            found.append({"title": shown, "active": here, **self._box(window)})
+            boxes.append({"title": text, "active": here, **self._box(window)})
         for window in self.root.query_tree().children:
             kind = self._property(window, "_NET_WM_WINDOW_TYPE")
             attributes = window.get_attributes()
-            shown = attributes.map_state == X.IsViewable and attributes.override_redirect
-            if shown and any(number == self._atom(name) for number in kind or () for name in POPUPS):
-                found.append({"title": "", "active": True, **self._box(window)})
-        return found
+            visible = attributes.map_state == X.IsViewable and attributes.override_redirect
+            if visible and any(number == self._atom(name) for number in kind or () for name in POPUPS):
+                boxes.append({"title": "", "active": True, **self._box(window)})
+        return boxes
 
     def _box(self, window) -> dict[str, int]:
         size = window.get_geometry()

@@ -182,8 +182,8 @@ class Panel:
 
     def _shown(self, device: str) -> str:
         of = [p for p in self.errand.devices.properties.values() if p.device == device]
-        told = [f"{p.path.partition('.')[2]} {self.state[p.path]} ({_range(p)})" for p in of]
-        return f"{device}: {', '.join(told)}"
+        values = [f"{p.path.partition('.')[2]} {self.state[p.path]} ({_range(p)})" for p in of]
+        return f"{device}: {', '.join(values)}"
 
     def _change(self, path: str, by: int) -> str:
         return self._set(path, int(self.state[path]) + by)
@@ -223,14 +223,14 @@ def _interface(panel: Panel, form: Literal["both", "text", "native"]) -> Interfa
 
 def _method(name: str, setting: Property) -> Method:
     if name.startswith("change_"):
-        key, hint, told = "by", int, f"Raise the {setting.words} by so much, or lower it by a negative number."
+        key, hint, description = "by", int, f"Raise the {setting.words} by so much, or lower it by a negative number."
         schema: dict[str, Any] = {"type": "integer"}
     elif setting.options:
-        key, hint, told = "value", Literal[setting.options], f"Set the {setting.words}."
+        key, hint, description = "value", Literal[setting.options], f"Set the {setting.words}."
         schema = {"enum": list(setting.options)}
     else:
-        key, hint, told = "value", int, f"Set the {setting.words}, from {setting.low} to {setting.high}."
+        key, hint, description = "value", int, f"Set the {setting.words}, from {setting.low} to {setting.high}."
         schema = {"type": "integer", "minimum": setting.low, "maximum": setting.high}
     parameters = {"type": "object", "properties": {key: schema}, "required": [key], "additionalProperties": False}
     signature = f"{name}({key}: {inspect.formatannotation(hint)})"
-    return Method(Tool(name, told, parameters), signature, {key: hint}, frozenset({key}))
+    return Method(Tool(name, description, parameters), signature, {key: hint}, frozenset({key}))

@@ -76,8 +76,8 @@ def choices(episodes: Iterable[Episode]) -> list[Choice]:
             continue
         shelf = shelf_of(episode.task)
         for trajectory in episode.trajectories:
-            said = trajectory.turns[-1].message if trajectory.turns else None
-            bought = BOUGHT.fullmatch(said.text) if said is not None else None
+            message = trajectory.turns[-1].message if trajectory.turns else None
+            bought = BOUGHT.fullmatch(message.text) if message is not None else None
             if bought and 1 <= int(bought[1]) <= len(shelf.products):
                 found.append(Choice(shelf, int(bought[1]) - 1))
     return found

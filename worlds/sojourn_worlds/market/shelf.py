@@ -58,8 +58,8 @@ class Product:
 
     @property
     def badges(self) -> list[str]:
-        said = {"Sponsored": self.sponsored, "Overall pick": self.pick, f"Only {self.left} left": self.left > 0}
-        return [badge for badge, given in said.items() if given]
+        badges = {"Sponsored": self.sponsored, "Overall pick": self.pick, f"Only {self.left} left": self.left > 0}
+        return [badge for badge, given in badges.items() if given]
 
 
 @dataclass(frozen=True)

@@ -116,8 +116,8 @@ class Store:
 
     def pages(self, query: str) -> list[tuple[Product, ...]]:
         """Returns what a query finds, page by page."""
-        found, size = self.index.search(query), self.results_per_page
-        return [found[start : start + size] for start in range(0, len(found), size)]
+        results, size = self.index.search(query), self.results_per_page
+        return [results[start : start + size] for start in range(0, len(results), size)]
 
     def _results(self, state: State) -> list[list[str | Link]]:
         pages = self.pages(state.query)
@@ -153,8 +153,8 @@ class Store:
         return [*lines, _joined(buttons, " | ")]
 
     def _part(self, state: State, product: Product) -> list[list[str | Link]]:
-        said = [product.description] if state.part == "Description" else [f"- {line}" for line in product.features]
-        lines: list[list[str | Link]] = [[line] for line in said if line]
+        texts = [product.description] if state.part == "Description" else [f"- {line}" for line in product.features]
+        lines: list[list[str | Link]] = [[line] for line in texts if line]
         return [*lines, _joined(self._exit_links(state), " | ")]
 
     def _exit_links(self, state: State) -> list[Link]:

@@ -119,9 +119,9 @@ class Board:
         text = self.level.text(self.boxes, self.player)
         if self.config.observation == "text":
             return text
-        shown = picture(text, self.config.scale)
-        digest = hashlib.sha256(shown).hexdigest()
-        self.blobs[digest] = shown
+        image = picture(text, self.config.scale)
+        digest = hashlib.sha256(image).hexdigest()
+        self.blobs[digest] = image
         return Message(Role.USER, images=(digest,))
 
     def choices(self) -> Sequence[str]:

@@ -47,8 +47,8 @@ def _tab_link(page: Page) -> str:
         if element.name == wanted:
             return click(element)
     tabs = elements_of(page, "tab")
-    shown = next((index for index, tab in enumerate(tabs) if tab.state == "open"), -1)
-    return click(tabs[(shown + 1) % len(tabs)])
+    open_tab = next((index for index, tab in enumerate(tabs) if tab.state == "open"), -1)
+    return click(tabs[(open_tab + 1) % len(tabs)])
 
 
 def _section(page: Page) -> str:
@@ -99,13 +99,13 @@ def _menu(page: Page) -> str:
     """Clicks the menu item where it is in sight; else moves the mouse over the deepest visible item on the way to
     it."""
     *way, wanted = page.goal.removeprefix("Select ").split(">")
-    shown = {element.name: element for element in elements_of(page, "menuitem")}
-    if wanted in shown:
-        return click(shown[wanted])
-    seen = [name for name in way if name in shown]
-    if not seen:
+    visible = {element.name: element for element in elements_of(page, "menuitem")}
+    if wanted in visible:
+        return click(visible[wanted])
+    path = [name for name in way if name in visible]
+    if not path:
         raise fail(page, f"item {way[0]!r}")
-    return f"hover {shown[seen[-1]].label}"
+    return f"hover {visible[path[-1]].label}"
 
 
 def _scroll_list(page: Page) -> str:
@@ -136,11 +136,11 @@ def _odd_or_even(page: Page) -> str:
 
 
 def _generate(page: Page) -> str:
-    shown = next((part for part in page.in_order if isinstance(part, str)), "-")
+    text = next((part for part in page.in_order if isinstance(part, str)), "-")
     rule = re.search(r"(less|greater) than (-?\d+)|\b(odd|even)\b", page.goal)
     if not rule:
         raise fail(page, "rule in its goal")
-    number = int(shown) if re.fullmatch(r"-?\d+", shown) else None
+    number = int(text) if re.fullmatch(r"-?\d+", text) else None
     if number is None:
         fits = False
     elif rule[3]:

@@ -123,7 +123,7 @@ def _box(page: Page) -> str:
 def _one_way(page: Page) -> str:
     """Drags the shape once: after that the page does not show where it began, so the actions taken say that it is
     done."""
-    if any(said.startswith("drag ") for said in page.actions_taken):
+    if any(action.startswith("drag ") for action in page.actions_taken):
         return press(page)
     shape = next(e for e in page.elements if e.role in ("circle", "rect", "polygon", "item"))
     match = re.search(r"(left|right|up|down)", page.goal)
@@ -185,14 +185,14 @@ def _reorder(page: Page) -> str:
     match = re.match(r"Drag ([\w-]+) (.*)\.", page.goal)
     if not match:
         raise fail(page, "name in its goal")
-    here, said = next(index for index, e in enumerate(items) if e.name == match[1]), match[2]
+    here, where = next(index for index, e in enumerate(items) if e.name == match[1]), match[2]
     steps = {"up by one": here - 1, "down by one": here + 1, "to the top": 0, "to the bottom": len(items) - 1}
-    place = next((index for words, index in steps.items() if said.startswith(words)), None)
+    place = next((index for words, index in steps.items() if where.startswith(words)), None)
     return f"drag {items[here].label} to {items[nth(page) - 1 if place is None else place].label}"
 
 
 def _resize(page: Page) -> str:
-    if any(said.startswith("drag ") for said in page.actions_taken):
+    if any(action.startswith("drag ") for action in page.actions_taken):
         return press(page)
     area, wider = only(page, "textarea"), "width" in page.goal
     x, y = area.x + area.w // 2 - 4, area.y + area.h // 2 - 4

@@ -69,13 +69,13 @@ def pick_date(page: Page, field: Element) -> str | None:
     month, day, year = date_of(page)
     if field.value == f"{month:02d}/{day:02d}/{year}":
         return None
-    shown = re.search(rf"({'|'.join(MONTHS)}) (\d{{4}})", prose(page))
-    if not shown:
+    header = re.search(rf"({'|'.join(MONTHS)}) (\d{{4}})", prose(page))
+    if not header:
         return click(field)
-    at, wanted = int(shown[2]) * 12 + MONTHS.index(shown[1]), year * 12 + month - 1
-    if at == wanted:
+    shown_month, wanted_month = int(header[2]) * 12 + MONTHS.index(header[1]), year * 12 + month - 1
+    if shown_month == wanted_month:
         return click(named(page, str(day), "link"))
-    return click(named(page, "Prev" if at > wanted else "Next", "link"))
+    return click(named(page, "Prev" if shown_month > wanted_month else "Next", "link"))
 
 
 def _choose_date(page: Page) -> str:
@@ -165,8 +165,8 @@ def _transform(page: Page) -> str:
 
 
 def _guess(page: Page) -> str:
-    field, said = only(page), re.search(r"(higher|lower) than (\d+)", prose(page))
-    guess = "5" if not said else str(int(said[2]) + (1 if said[1] == "higher" else -1))
+    field, hint = only(page), re.search(r"(higher|lower) than (\d+)", prose(page))
+    guess = "5" if not hint else str(int(hint[2]) + (1 if hint[1] == "higher" else -1))
     return fill(page, [(field, guess)])
 
 
@@ -202,9 +202,9 @@ def _slide(page: Page, slider: Element, value: int, wanted: int, page_of: int = 
 
 def _on(page: Page, slider: Element, keys: Sequence[str]) -> bool:
     """Returns whether only keys were pressed since the slider was clicked."""
-    for said in reversed(page.actions_taken):
-        if said not in keys:
-            return said == click(slider)
+    for action in reversed(page.actions_taken):
+        if action not in keys:
+            return action == click(slider)
     return False
 
 

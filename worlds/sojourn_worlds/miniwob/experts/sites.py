@@ -57,10 +57,10 @@ def _sender(element: Element) -> str:
 
 
 def _who(page: Page, patterns: tuple[str, ...]) -> str:
-    found = next(filter(None, (re.search(pattern, page.goal) for pattern in patterns)), None)
-    if not found:
+    match = next(filter(None, (re.search(pattern, page.goal) for pattern in patterns)), None)
+    if not match:
         raise fail(page, "name in its goal")
-    return found[1]
+    return match[1]
 
 
 def _write(page: Page, verb: str) -> str:
@@ -115,23 +115,23 @@ def _search(page: Page) -> str:
     return click(named(page, str(leaf + 1), "link"))
 
 
-def _since(page: Page, said: str) -> tuple[str, ...]:
+def _since(page: Page, action: str) -> tuple[str, ...]:
     return (
-        page.actions_taken[len(page.actions_taken) - page.actions_taken[::-1].index(said) :]
-        if said in page.actions_taken
+        page.actions_taken[len(page.actions_taken) - page.actions_taken[::-1].index(action) :]
+        if action in page.actions_taken
         else page.actions_taken
     )
 
 
 def _leaf(page: Page) -> int:
     """Returns which page of results is shown, from the clicks since the last search."""
-    shown = 1
-    for said in _since(page, click(named(page, "Search", "button"))):
-        words = said.removeprefix("click ")
+    number = 1
+    for action in _since(page, click(named(page, "Search", "button"))):
+        words = action.removeprefix("click ")
         link = next((e for e in page.elements if e.label == words and e.role == "link"), None)
         name = link.name if link else words
-        shown = int(name) if name.isdigit() else shown + {"<": -1, ">": 1}.get(name, 0)
-    return shown
+        number = int(name) if name.isdigit() else number + {"<": -1, ">": 1}.get(name, 0)
+    return number
 
 
 def _contact(page: Page) -> str:
@@ -159,7 +159,7 @@ def _food(page: Page) -> str:
 
 
 def _dishes(page: Page) -> dict[str, tuple[Element, Element, list[str], int]]:
-    found: dict[str, tuple[Element, Element, list[str], int]] = {}
+    dishes: dict[str, tuple[Element, Element, list[str], int]] = {}
     name, kinds, count, minus = "", [], 0, None
     for part in page.in_order:
         if isinstance(part, str):
@@ -172,8 +172,8 @@ def _dishes(page: Page) -> dict[str, tuple[Element, Element, list[str], int]]:
         elif part.name == "-":
             minus = part
         elif part.name == "+" and minus is not None:
-            found[name] = (minus, part, kinds, count)
-    return found
+            dishes[name] = (minus, part, kinds, count)
+    return dishes
 
 
 def _flight(page: Page) -> str:
