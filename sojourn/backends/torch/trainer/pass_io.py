@@ -1,4 +1,4 @@
-"""What a pass over part of a batch reads and what it returns."""
+"""Holds what a pass over a micro-batch reads and what it returns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sojourn.batch import share
 from sojourn.types import Batch, FloatArray, IntArray
 
 
-class Part(NamedTuple):
+class MicroBatch(NamedTuple):
     """Some sequences of a batch, the indices of their tokens in it, and the tree that their prefixes form."""
 
     batch: Batch
@@ -21,7 +21,7 @@ class Part(NamedTuple):
     tree: share.Tree
 
     @classmethod
-    def of(cls, batch: Batch, numbers: IntArray, spans: Sequence[IntArray]) -> Part:
+    def of(cls, batch: Batch, numbers: IntArray, spans: Sequence[IntArray]) -> MicroBatch:
         """Takes the sequences of these numbers; `spans` has the indices of every sequence's tokens."""
         taken = batch.take(numbers)
         return cls(taken, np.concatenate([spans[s] for s in numbers]), share.merge(taken))
