@@ -38,7 +38,7 @@ class Completion(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why an attempt failed, whether another one may succeed, and how long the server asks to wait before it."""
+    """Says why an attempt failed, whether another one may succeed, and how long the server asks to wait before it."""
 
     reason: str
     transient: bool

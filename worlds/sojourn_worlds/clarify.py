@@ -114,7 +114,7 @@ class Clarify:
 
 @dataclass(frozen=True)
 class Wish:
-    """What a user wants: its attributes in order, the value of each, and which of them it said or does not mind."""
+    """A user's wish: its attributes in order, the value of each, and which of them the user said or does not mind."""
 
     thing: str
     attributes: tuple[Attribute, ...]

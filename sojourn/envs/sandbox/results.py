@@ -10,7 +10,7 @@ from sojourn.config.fields import Range
 
 
 class End(StrEnum):
-    """Why a command stopped."""
+    """Says why a command stopped."""
 
     ENDED = "ended"  # the command ended by itself
     ANSWERED = "answered"  # a cell has ended; its session goes on

@@ -25,7 +25,7 @@ from sojourn_worlds.adapters import guard
 
 
 class Server(Protocol):
-    """How a server is reached: by a command that is run for each episode, or by an address."""
+    """Says how a server is reached: by a command that is run for each episode, or by an address."""
 
     @property
     def command(self) -> Sequence[str]: ...

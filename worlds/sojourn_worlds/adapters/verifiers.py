@@ -39,7 +39,7 @@ KEYS: dict[tuple[str, str], list[str]] = {}  # of tasksets that were listed in t
 
 @dataclass
 class _Opened:
-    """What `Verifiers.open` holds for all episodes: one interpreter, started by the first of them."""
+    """Holds what `Verifiers.open` shares among all episodes: one interpreter, started by the first of them."""
 
     child: Child | None = None
     uses: int = 0

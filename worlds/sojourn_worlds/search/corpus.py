@@ -62,7 +62,7 @@ class Measure(NamedTuple):
 
 @dataclass(frozen=True)
 class Facts:
-    """What can be asked: relations between names, figures of names, and which country borders which."""
+    """The facts that questions ask for: relations between names, figures of names, and which country borders which."""
 
     relations: tuple[Relation, ...]
     measures: tuple[Measure, ...]

@@ -25,7 +25,8 @@ ACTION = re.compile(r"(search|click)\[([^\n]*)\]", re.IGNORECASE)
 
 
 class State(NamedTuple):
-    """Where a shopper is: a part of an item, an item, a page (from 1) of results, or (page 0) the search page."""
+    """Says where a shopper is: at a part of an item, an item, a page (from 1) of results, or (page 0) the search
+    page."""
 
     query: str = ""
     page: int = 0

@@ -30,7 +30,7 @@ class HeadOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class HeadQuery:
-    """Which token to score in each of the n rows, at which temperature, and among which allowed tokens."""
+    """Says which token to score in each of the n rows, at which temperature, and among which allowed tokens."""
 
     tokens: torch.Tensor  # (n,)
     temperature: torch.Tensor  # (n,)

@@ -14,7 +14,7 @@ from sojourn.types import Batch, FloatArray, IntArray
 
 
 class MicroBatch(NamedTuple):
-    """Some sequences of a batch, the indices of their tokens in it, and the tree that their prefixes form."""
+    """A micro-batch: some sequences of a batch, the indices of their tokens in it, and the tree of their prefixes."""
 
     batch: Batch
     places: IntArray
@@ -60,7 +60,7 @@ class SelectedTokens:
 
 @dataclass(frozen=True)
 class PassOutput:
-    """What a pass computes for the n tokens that carry weight, in their order (see `protocols.Output`)."""
+    """Holds what a pass computes for the n tokens that carry weight, in their order (see `protocols.Output`)."""
 
     logprobs: torch.Tensor
     entropy: torch.Tensor

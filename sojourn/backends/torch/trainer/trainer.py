@@ -31,7 +31,7 @@ Weights = Iterator[tuple[str, torch.Tensor]]
 
 
 class MicroBatchResult(NamedTuple):
-    """What the losses gave for a micro-batch: gradients by objective, the objective's value, and weighted sums."""
+    """Holds what the losses gave for a micro-batch: gradients and value of the objective, and weighted sums."""
 
     gradients: Mapping[str, Gradients]
     objective: float
