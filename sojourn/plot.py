@@ -174,9 +174,11 @@ def _evaluations(panel: Any, curves: Sequence[Curve], starts: Mapping[str, int])
     if not at:
         return
     several = len(curves) > 1
-    for x, found in at.items():
+    for x, estimates in at.items():
         if several:
-            panel.plot([x] * len(found), [e.mean for e in found], "_", color=EVALUATION, alpha=0.6, markersize=8)
+            panel.plot(
+                [x] * len(estimates), [e.mean for e in estimates], "_", color=EVALUATION, alpha=0.6, markersize=8
+            )
     x = sorted(at)
     drawn = [intervals.mean([e.mean for e in at[k]]) if several else at[k][-1] for k in x]
     low = [e.mean - max(0.0, e.low) for e in drawn]

@@ -74,7 +74,9 @@ def registered_name(cls: type) -> str:
     if plugins.top_level(target) == "sojourn":
         return next((name for known in COMPONENTS.values() for name, path in known.items() if path == target), "")
     known = plugins.plugins().values()
-    return next((name for kind in known for name, found in kind.items() if found[0].target == target), "")
+    return next(
+        (name for kind in known for name, plugins_of_name in kind.items() if plugins_of_name[0].target == target), ""
+    )
 
 
 def import_object(path: str, where: str) -> Any:

@@ -59,7 +59,7 @@ class Imported:
 
     async def check(self, stage: StageContext) -> None:
         """Reads every file once, so that what cannot be used is refused before anything is trained."""
-        count = Counter(_unsampled(found) for _, found in self._read(stage.name))
+        count = Counter(_unsampled(item) for _, item in self._read(stage.name))
         if not count:
             raise ConfigError(f"stage '{stage.name}': {self._files_setting} holds nothing to learn from")
         if count[True]:
@@ -67,8 +67,8 @@ class Imported:
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> RecordedGroups:
         groups = _Groups(context.renderer, context.runner.max_context)
-        for path, found in self._read(stage):
-            groups.add(path, found)
+        for path, item in self._read(stage):
+            groups.add(path, item)
         kept = [
             g for g in groups if g.trajectories and (not self.success_only or any(t.success for t in g.trajectories))
         ]

@@ -217,9 +217,9 @@ class EpisodeStore:
     def unreadable(self) -> list[str]:
         """Reads every record of the index, and returns a sentence for each that cannot be read."""
         return [
-            f"episode {row.id} ({row.stage}, step {row.step}): {found}"
-            for row, found in self.read_each(self.query())
-            if isinstance(found, RecordError)
+            f"episode {row.id} ({row.stage}, step {row.step}): {loaded}"
+            for row, loaded in self.read_each(self.query())
+            if isinstance(loaded, RecordError)
         ]
 
     def close(self) -> None:
@@ -259,7 +259,7 @@ class EpisodeStore:
         if not query.words or not rows:
             return [None] * len(rows)
         read = self.read_each(sorted(rows, key=_position), StepFile.without_tokens)
-        episodes = {_position(row): None if isinstance(found, RecordError) else found for row, found in read}
+        episodes = {_position(row): None if isinstance(loaded, RecordError) else loaded for row, loaded in read}
         return excerpts([episodes[_position(row)] for row in rows], expression(query.words, "OR"))
 
     def _ask(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:

@@ -68,12 +68,12 @@ class SelectedEpisodes:
 
     def __iter__(self) -> Iterator[PlayedEpisode]:
         """Yields every selected episode that can be read, in order of recording; `left_out` gets the others."""
-        for entry, found in self.store.read_each(self.entries()):
-            if isinstance(found, RecordError):
-                self.left_out.append(f"episode {entry.id}: {found}")
+        for entry, loaded in self.store.read_each(self.entries()):
+            if isinstance(loaded, RecordError):
+                self.left_out.append(f"episode {entry.id}: {loaded}")
                 continue
             self.read_count += 1
-            yield PlayedEpisode(entry, found)
+            yield PlayedEpisode(entry, loaded)
 
     def without_failures(self) -> Iterator[PlayedEpisode]:
         """Yields the episodes without an infrastructure failure; those with one are never trained on."""

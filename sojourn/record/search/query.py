@@ -108,10 +108,10 @@ class OneOf:
                 raise QueryError(f"seed:{value:.40}: expected a whole number, such as seed:7")
 
     def __str__(self) -> str:
-        shown = (
+        values = (
             value if value and value[0] != '"' and _ITEM.fullmatch(value) else quoted(value) for value in self.values
         )
-        return _signed(self, f"{self.key}:{','.join(shown)}")
+        return _signed(self, f"{self.key}:{','.join(values)}")
 
 
 @dataclass(frozen=True)

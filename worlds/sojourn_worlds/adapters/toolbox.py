@@ -133,13 +133,13 @@ def hint_of(schema: Any) -> Any:
 
 
 def _parameter(key: str, hint: Any, schema: Any, required: bool) -> str:
-    shown = (
+    annotation = (
         "" if hint is Any else f": {inspect.formatannotation(hint)}".replace("typing.", "").replace("NoneType", "None")
     )
     if required:
-        return f"{key}{shown}"
+        return f"{key}{annotation}"
     default = schema.get("default") if isinstance(schema, Mapping) else None
-    return f"{key}{shown} = {default!r}" if shown else f"{key}={default!r}"
+    return f"{key}{annotation} = {default!r}" if annotation else f"{key}={default!r}"
 
 
 def _summary(description: str) -> str:

@@ -172,10 +172,10 @@ class Purchase:
 
     def _observe(self, text: str, system: tuple[Message, ...] = ()) -> Observation:
         places = range(1, len(self.shelf.products) + 1)
-        found = [f"inspect[{place}]" for place in places] if self.rules.hidden else []
-        found += [f"ask[{aspect}]" for aspect in self.shelf.aspects] if self.rules.profile == "asked" else []
-        found += ["history"] if self.rules.profile == "past" else []
-        choices = (*found, *(f"buy[{place}]" for place in places)) if self.rules.choices else ()
+        actions = [f"inspect[{place}]" for place in places] if self.rules.hidden else []
+        actions += [f"ask[{aspect}]" for aspect in self.shelf.aspects] if self.rules.profile == "asked" else []
+        actions += ["history"] if self.rules.profile == "past" else []
+        choices = (*actions, *(f"buy[{place}]" for place in places)) if self.rules.choices else ()
         return Observation((Message(Role.USER, text),), system=system, choices=choices)
 
 

@@ -70,7 +70,7 @@ class Readout:
 
 def choices(episodes: Iterable[Episode]) -> list[Choice]:
     """Returns the purchases of recorded episodes of markets; episodes without one, or with an error, are left out."""
-    found = []
+    purchases = []
     for episode in episodes:
         if episode.task.env != "market" or episode.error is not None:
             continue
@@ -79,8 +79,8 @@ def choices(episodes: Iterable[Episode]) -> list[Choice]:
             message = trajectory.turns[-1].message if trajectory.turns else None
             bought = BOUGHT.fullmatch(message.text) if message is not None else None
             if bought and 1 <= int(bought[1]) <= len(shelf.products):
-                found.append(Choice(shelf, int(bought[1]) - 1))
-    return found
+                purchases.append(Choice(shelf, int(bought[1]) - 1))
+    return purchases
 
 
 def features(shelf: Shelf, *, worth: bool = False) -> tuple[tuple[str, ...], Floats]:

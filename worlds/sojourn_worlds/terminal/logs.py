@@ -92,7 +92,7 @@ def split_by_day(rng: random.Random, level: int) -> Job:
 
     def check(tree: Tree) -> bool:
         return tree.files("days") == sorted(f"{day}.log" for day in days) and all(
-            lines_are(f"days/{day}.log", found)(tree) for day, found in days.items()
+            lines_are(f"days/{day}.log", log_lines)(tree) for day, log_lines in days.items()
         )
 
     return Job(

@@ -86,7 +86,8 @@ def _mastermind(game: Any) -> str:
     if game.state.turn + 1 < game.state.max_turns:
         for guess in permutations(range(1, state["num_numbers"] + 1), state["code_length"]):
             if all(
-                _black_and_white(guess, said["guess"]) == (said["black"], said["white"]) for said in state["history"]
+                _black_and_white(guess, past_guess["guess"]) == (past_guess["black"], past_guess["white"])
+                for past_guess in state["history"]
             ):
                 code = guess
                 break
