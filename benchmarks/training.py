@@ -43,7 +43,7 @@ from sojourn.backends.torch.backend import compute_dtype, device_of
 from sojourn.backends.torch.trainer import tree_attention
 from sojourn.backends.torch.trainer.decoder import Decoder
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
-from sojourn.backends.torch.trainer.pass_io import Part
+from sojourn.backends.torch.trainer.pass_io import MicroBatch
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.batch import Aggregate, share, to_batch
 from sojourn.losses.reinforce import Reinforce
@@ -118,16 +118,16 @@ class Padded(ModelPasses):
         super().__init__(model, bf16=bf16, **options)
         self.decoder = Rows(model, bf16=bf16, kernel=False)
 
-    def rounds(self, batch: Batch) -> Iterator[list[Part]]:
+    def rounds(self, batch: Batch) -> Iterator[list[MicroBatch]]:
         """Side by side, too: each of the trainer's threads has its share of the budget."""
         lengths, budget = np.diff(batch.starts), self.token_budget // self.pool.count
-        parts: list[list[int]] = [[]]
+        groups: list[list[int]] = [[]]
         for s in np.argsort(lengths, kind="stable"):
-            if parts[-1] and (len(parts[-1]) + 1) * lengths[s] > budget:
-                parts.append([])
-            parts[-1].append(int(s))
+            if groups[-1] and (len(groups[-1]) + 1) * lengths[s] > budget:
+                groups.append([])
+            groups[-1].append(int(s))
         spans = [np.arange(a, b) for a, b in pairwise(batch.starts)]
-        made = [Part.of(batch, np.array(numbers), spans) for numbers in parts]
+        made = [MicroBatch.of(batch, np.array(numbers), spans) for numbers in groups]
         for n in range(0, len(made), self.pool.count):
             yield made[n : n + self.pool.count]
 

@@ -161,7 +161,7 @@ class Learns(Protocol):
 
 
 @runtime_checkable
-class Ends(Protocol):
+class ReleasesResources(Protocol):
     """A stream that gives its resources back when its last stage has ended."""
 
     def close(self) -> None: ...

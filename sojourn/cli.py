@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from sojourn import event_loop
-from sojourn.errors import ConfigError, SojournError, leaf, raised_at, told
+from sojourn.errors import ConfigError, SojournError, describe_error, leaf, raised_at
 from sojourn.secrets import masked
 from sojourn.terminal.clean import clean
 from sojourn.terminal.output import MAX_CHARACTERS, install_clean_streams
@@ -111,11 +111,13 @@ def _check_arguments(arguments: list[str]) -> None:
 
 def _end(error: BaseException) -> None:
     """Prints an error that the user can fix, and exits; raises any other, which is a bug in Sojourn."""
-    found = leaf(error)
-    if isinstance(found, SojournError | OSError):
-        sentence = str(found)
-    elif raised_at(found):
-        sentence = f"your code raises {told(found)}: correct it there ({TRACEBACK}=1 prints the traceback)"
+    first_error = leaf(error)
+    if isinstance(first_error, SojournError | OSError):
+        sentence = str(first_error)
+    elif raised_at(first_error):
+        sentence = (
+            f"your code raises {describe_error(first_error)}: correct it there ({TRACEBACK}=1 prints the traceback)"
+        )
     else:
         raise error
     if os.environ.get(TRACEBACK):

@@ -134,9 +134,9 @@ class Display:
 
     def _failures(self, width: int) -> list[RenderableType]:
         """Returns the most frequent causes of failure: two on a small screen, five on others."""
-        shown = self._causes.most_common(2 if self.console.height < 30 else 5)
-        others = len(self._causes) - len(shown)
-        lines = [Text(one_line(f"failed {count} x {cause}", 2 * width - 40), "red") for cause, count in shown]
+        causes = self._causes.most_common(2 if self.console.height < 30 else 5)
+        others = len(self._causes) - len(causes)
+        lines = [Text(one_line(f"failed {count} x {cause}", 2 * width - 40), "red") for cause, count in causes]
         return [*lines, *([Text(f"and {others} other causes", "dim")] if others else [])]
 
     def __enter__(self) -> Display:
@@ -238,8 +238,8 @@ class Display:
         """Returns the success rate in each environment if there are several."""
         values = self._stage.values
         names = [name for name in values if name.startswith("success_")]
-        shown = [f"{one_line(name[8:], 20)} {values[name]:.0%}" for name in names[:MAX_WORLDS]]
-        return "  ".join([*shown, *([f"and {len(names) - MAX_WORLDS} more"] if len(names) > MAX_WORLDS else [])])
+        rates = [f"{one_line(name[8:], 20)} {values[name]:.0%}" for name in names[:MAX_WORLDS]]
+        return "  ".join([*rates, *([f"and {len(names) - MAX_WORLDS} more"] if len(names) > MAX_WORLDS else [])])
 
     def _took(self) -> list[str]:
         return [f"{self._stage.seconds[-1]:.1f} s:"] if self._stage.seconds else []

@@ -107,15 +107,15 @@ def table(entries: list[World], width: int = 80) -> Table:
 
     rows = [row(entry) for entry in entries]
     headings = [heading for heading in rows[0] if width >= WIDE_COLUMNS or heading not in ("sees", "licence")]
-    shown = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=CAPTION)
-    shown.caption_justify = "left"
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=CAPTION)
+    table.caption_justify = "left"
     right = {"tasks", "fork", "acts/s", "expert", "random"}
     for heading in headings:
         justify = "right" if heading in right else "left"
-        shown.add_column(heading, justify=justify, overflow="fold", no_wrap=heading == "name")
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=heading == "name")
     for cells in rows:
-        shown.add_row(*(cells[heading] for heading in headings))
-    return shown
+        table.add_row(*(cells[heading] for heading in headings))
+    return table
 
 
 def details(entry: World, family: Any) -> list[tuple[str, str]]:

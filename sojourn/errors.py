@@ -68,16 +68,17 @@ class BudgetError(SojournError):
 
 
 def leaf(error: BaseException) -> BaseException:
-    """The first error of a group of errors, or the error itself."""
+    """Returns the first error of a group of errors, or the error itself."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def cause(error: BaseException) -> str:
-    """Why something failed, in one sentence where the error is one of ours, else with the error's kind."""
-    found = leaf(error)
-    return str(found) if isinstance(found, SojournError) else masked(f"{type(found).__name__}: {found}")
+    """Returns one sentence that says why something failed; unless the error is one of ours, it begins with the error's
+    type."""
+    first = leaf(error)
+    return str(first) if isinstance(first, SojournError) else masked(f"{type(first).__name__}: {first}")
 
 
 def recorded(error: BaseException) -> str:
@@ -90,7 +91,7 @@ def recorded(error: BaseException) -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """Where the user's own code raised an error: the last function, file and line of theirs, empty where none is."""
+    """Returns the function, file and line of the user's own code that raised an error; empty where none of it did."""
     known = ("<", *_installed())
     frames = [*traceback.walk_tb(leaf(error).__traceback__)][::-1]
     for frame, number in frames:
@@ -102,7 +103,7 @@ def raised_at(error: BaseException) -> str:
 
 @cache
 def _installed() -> tuple[str, ...]:
-    """The folders of Sojourn, of Python and of installed packages."""
+    """Returns the folders of Sojourn, of Python, and of installed packages."""
     import sysconfig  # slow to import, and asked for only where something failed
 
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
@@ -111,12 +112,12 @@ def _installed() -> tuple[str, ...]:
     return tuple(f"{folder}{os.sep}" for folder in folders)
 
 
-def told(error: BaseException) -> str:
-    """An error of the user's code on one line, with where it was raised."""
-    found = leaf(error)
-    said = " ".join(_words(found).split())
-    where = raised_at(found)
-    return f"{type(found).__name__}{': ' * bool(said)}{said}{f' ({where})' * bool(where)}"
+def describe_error(error: BaseException) -> str:
+    """Returns one line that describes an error of the user's code, with the place where it was raised."""
+    first = leaf(error)
+    message = " ".join(_words(first).split())
+    where = raised_at(first)
+    return f"{type(first).__name__}{': ' * bool(message)}{message}{f' ({where})' * bool(where)}"
 
 
 def _words(error: BaseException) -> str:

@@ -26,13 +26,13 @@ def require_regular(path: Path) -> None:
 
 def descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
     """Opens a regular file and returns its descriptor; anything else is refused at once."""
-    found = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     try:
-        _check(os.fstat(found).st_mode, path)
+        _check(os.fstat(descriptor).st_mode, path)
     except OSError:
-        os.close(found)
+        os.close(descriptor)
         raise
-    return found
+    return descriptor
 
 
 def open_regular(path: Path) -> BinaryIO:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from sojourn.config.registry import Kind, Range
+from sojourn.config.fields import Kind, Range
 from sojourn.schedules import Constant
 
 Beta = Annotated[float, Range(0, below=1)]

@@ -126,11 +126,11 @@ def smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _read(folder: Path) -> Curve:
     run = RunFolder.read(folder)
-    found = []
+    evaluations = []
     for evaluation in run.evaluations():
         success = Summary.from_json(evaluation["summary"]).overall.success
-        found.append((str(evaluation["stage"]), int(evaluation["step"]), success))
-    return Curve(folder.resolve().name, tuple(metrics.read(folder / "metrics.jsonl")), tuple(found))
+        evaluations.append((str(evaluation["stage"]), int(evaluation["step"]), success))
+    return Curve(folder.resolve().name, tuple(metrics.read(folder / "metrics.jsonl")), tuple(evaluations))
 
 
 def _starts(curves: Sequence[Curve]) -> tuple[dict[str, int], int]:
@@ -153,9 +153,9 @@ def _starts(curves: Sequence[Curve]) -> tuple[dict[str, int], int]:
 
 def _success(panel: Any, curves: Sequence[Curve], starts: Mapping[str, int]) -> None:
     for one in curves:
-        found = one.series("success", starts)
+        series = one.series("success", starts)
         if len(curves) == 1:
-            panel.plot(*found, ".", color=TRAINING, alpha=0.35, markersize=5, label="training batch")
+            panel.plot(*series, ".", color=TRAINING, alpha=0.35, markersize=5, label="training batch")
     _lines(panel, [one.series("success", starts) for one in curves], starts, "smoothed")
     _evaluations(panel, curves, starts)
     panel.set_ylim(-0.03, 1.03)
@@ -174,9 +174,11 @@ def _evaluations(panel: Any, curves: Sequence[Curve], starts: Mapping[str, int])
     if not at:
         return
     several = len(curves) > 1
-    for x, found in at.items():
+    for x, estimates in at.items():
         if several:
-            panel.plot([x] * len(found), [e.mean for e in found], "_", color=EVALUATION, alpha=0.6, markersize=8)
+            panel.plot(
+                [x] * len(estimates), [e.mean for e in estimates], "_", color=EVALUATION, alpha=0.6, markersize=8
+            )
     x = sorted(at)
     drawn = [intervals.mean([e.mean for e in at[k]]) if several else at[k][-1] for k in x]
     low = [e.mean - max(0.0, e.low) for e in drawn]
@@ -187,33 +189,33 @@ def _evaluations(panel: Any, curves: Sequence[Curve], starts: Mapping[str, int])
 
 
 def _lower(panel: Any, curves: Sequence[Curve], starts: Mapping[str, int], name: str, label: str) -> None:
-    found = [one.series(name, starts) for one in curves]
-    _lines(panel, found, starts)
+    all_series = [one.series(name, starts) for one in curves]
+    _lines(panel, all_series, starts)
     panel.set_ylabel(label, fontsize=8)
     panel.tick_params(labelsize=8)
-    if not any(len(series.x) for series in found):
+    if not any(len(series.x) for series in all_series):
         panel.text(
             0.5, 0.5, "not recorded", transform=panel.transAxes, ha="center", va="center", color="0.6", fontsize=8
         )
         panel.set_yticks([])
 
 
-def _lines(panel: Any, found: Sequence[Series], starts: Mapping[str, int], label: str | None = None) -> None:
+def _lines(panel: Any, all_series: Sequence[Series], starts: Mapping[str, int], label: str | None = None) -> None:
     """Draws a smoothed line per run and stage, and for several runs their mean."""
     at: dict[float, list[float]] = defaultdict(list)
-    for series in found:
+    for series in all_series:
         for part in _by_stage(series, starts):
             y = smooth(part.y)
             for x, value in zip(part.x, y, strict=True):
                 at[float(x)].append(float(value))
-            if len(found) > 1:
+            if len(all_series) > 1:
                 panel.plot(part.x, y, color=TRAINING, lw=0.7, alpha=0.5)
     if not at:
         return
     xs = np.array(sorted(at))
     means = np.array([np.mean(at[x]) for x in xs], dtype=np.float64)
     for number, part in enumerate(_by_stage(Series(xs, means), starts)):
-        text = f"mean of {len(found)} seeds, {label}" if len(found) > 1 else label
+        text = f"mean of {len(all_series)} seeds, {label}" if len(all_series) > 1 else label
         panel.plot(part.x, part.y, color=TRAINING, lw=1.8, label=text if label and not number else None)
 
 

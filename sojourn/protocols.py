@@ -208,7 +208,7 @@ class Stream(Protocol):
     """Side information for every sampled token, under the name that it provides.
 
     `reference` says whether it reads the reference model, which is the policy as the stage began; the trainer keeps it
-    then. Optional: `ReadsCritic`, `Learns`, `Ends`, `ReadsTaskData`.
+    then. Optional: `ReadsCritic`, `Learns`, `ReleasesResources`, `ReadsTaskData`.
     """
 
     @property

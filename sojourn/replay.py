@@ -222,21 +222,21 @@ class RecordedSeat:
         The record has the system messages where a window opens; after a refusal it has the reason, and the observation
         again if the agent's context drops old ones.
         """
-        shown = list(turn.observed)
+        recorded = list(turn.observed)
         if self.refusal is not None:
-            self._compare_refusal(shown[:1])
-            if len(shown) == 1:
+            self._compare_refusal(recorded[:1])
+            if len(recorded) == 1:
                 return
             now = list(observation.messages)
-            shown = shown[1:]
+            recorded = recorded[1:]
         else:
             now = [*(observation.system if turn.parent < 0 else ()), *observation.messages]
-        for was, new in zip(shown, now, strict=False):
+        for was, new in zip(recorded, now, strict=False):
             if was != new:
                 raise DiffersError(f"{self._where}: {_message_difference(was, new)}")
-        if len(shown) != len(now):
-            odd = (now if len(now) > len(shown) else shown)[min(len(now), len(shown)) :][0]
-            verb = "shows too" if len(now) > len(shown) else "does not show"
+        if len(recorded) != len(now):
+            odd = (now if len(now) > len(recorded) else recorded)[min(len(now), len(recorded)) :][0]
+            verb = "shows too" if len(now) > len(recorded) else "does not show"
             raise DiffersError(f"{self._where}: the world {verb} {short(odd)}")
 
     def _compare_refusal(self, recorded: list[Message]) -> None:

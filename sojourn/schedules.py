@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,12 @@ ROLES: dict[str, Any] = {
     "backend": protocols.Backend, "sink": protocols.SinkConfig,
 }  # fmt: skip
 OPTIONAL = [kind for kind in vars(abilities).values() if getattr(kind, "_is_protocol", False)]
-ASKED_OF = {abilities.Opens: "env", abilities.Closes: "env", abilities.Ends: "stream", abilities.Checks: "groups"}
+ASKED_OF = {
+    abilities.Opens: "env",
+    abilities.Closes: "env",
+    abilities.ReleasesResources: "stream",
+    abilities.Checks: "groups",
+}
 COMPONENT_NAMES = [(kind, name) for kind in ROLES for name in sorted(names(kind))]
 
 

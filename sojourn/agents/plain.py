@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from sojourn.agents.choices import tokens_of
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.errors import ActionError, BudgetError
 from sojourn.protocols import AgentContext
 from sojourn.types import (

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from sojourn.arena.match import TaskResult
 from sojourn.intervals import Estimate, mean
-from sojourn.record.summary import Part, Summary, summarise
+from sojourn.record.summary import Summary, TaskStatistics, summarise
 from sojourn.terminal.numbers import number
 
 
@@ -27,7 +27,7 @@ class Result:
     failed: int
 
     @property
-    def overall(self) -> Part:
+    def overall(self) -> TaskStatistics:
         return self.summary.overall
 
 
@@ -88,10 +88,10 @@ def result_table(results: Sequence[Result]) -> Table:
     for column in ("success", "reward", "turns", "tokens", "s", "failed"):
         table.add_column(column, justify="right", no_wrap=True)
     for one in results:
-        part = one.overall
+        overall = one.overall
         table.add_row(
-            one.name, part.success.percent if part.episodes else "-", number(part.reward.mean),
-            number(part.turns.mean), f"{one.tokens:,}" if one.tokens else "-", number(one.seconds), str(one.failed),
+            one.name, overall.success.percent if overall.episodes else "-", number(overall.reward.mean),
+            number(overall.turns.mean), f"{one.tokens:,}" if one.tokens else "-", number(one.seconds), str(one.failed),
         )  # fmt: skip
     return table
 

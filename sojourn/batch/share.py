@@ -11,7 +11,7 @@ import numpy as np
 from sojourn.types import Batch, IntArray
 
 
-class Run(NamedTuple):
+class Segment(NamedTuple):
     """The consecutive nodes `start` to `stop`, and the spans of nodes that precede them, from the root on."""
 
     start: int
@@ -25,15 +25,15 @@ class Tree(NamedTuple):
     tokens: IntArray  # (M,)
     positions: IntArray  # (M,) the depth of each node
     node: IntArray  # (N,) the node of each token of the batch
-    runs: tuple[Run, ...]
+    segments: tuple[Segment, ...]
 
     @property
     def ends(self) -> IntArray:
         """Returns where the descendants of each node end: (M,). In depth-first order they directly follow the node."""
         ends = np.arange(1, len(self.tokens) + 1)
-        for run in self.runs:
-            for start, stop in (*run.before, (run.start, run.stop)):
-                ends[start:stop] = run.stop
+        for segment in self.segments:
+            for start, stop in (*segment.before, (segment.start, segment.stop)):
+                ends[start:stop] = segment.stop
         return ends
 
 
@@ -111,7 +111,7 @@ def _cut(held: Sequence[Sequenced], budget: float) -> int:
 def merge(batch: Batch) -> Tree:
     """Returns the tree of a batch: equal prefixes of its sequences are merged."""
     node = np.zeros(len(batch), dtype=np.int64)
-    runs: list[Run] = []
+    segments: list[Segment] = []
     columns: list[tuple[IntArray, IntArray]] = []
     count, last = 0, None
     for s in order(batch):
@@ -121,20 +121,20 @@ def merge(batch: Batch) -> Tree:
         fresh = np.arange(count, count + stop - start - shared)
         node[start:stop] = np.concatenate([before, fresh])
         if len(fresh):
-            runs.append(Run(count, count + len(fresh), _spans(before)))
+            segments.append(Segment(count, count + len(fresh), _spans(before)))
             columns.append((batch.tokens[start + shared : stop], np.arange(shared, stop - start)))
         count, last = count + len(fresh), s
     tokens, positions = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return Tree(tokens, positions, node, tuple(runs))
+    return Tree(tokens, positions, node, tuple(segments))
 
 
 def line(length: int) -> Tree:
     """Returns the tree of one sequence of zeros, for measurements of memory."""
     place = np.arange(length)
-    return Tree(np.zeros_like(place), place, place, (Run(0, length, ()),))
+    return Tree(np.zeros_like(place), place, place, (Segment(0, length, ()),))
 
 
 def _spans(nodes: IntArray) -> tuple[tuple[int, int], ...]:
-    """Returns the runs of consecutive numbers as (start, stop) pairs."""
+    """Returns the ranges of consecutive numbers as (start, stop) pairs."""
     pieces = np.split(nodes, np.flatnonzero(np.diff(nodes) != 1) + 1)
     return tuple((int(piece[0]), int(piece[-1]) + 1) for piece in pieces if len(piece))

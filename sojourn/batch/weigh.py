@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.types import FloatArray, Group, Trajectory
 
 

@@ -52,7 +52,7 @@ class Passed(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the loss returned for the n tokens that carry weight, and the inputs that it was called with."""
+    """Holds what the loss returned for the n tokens that carry weight, and the inputs that it was called with."""
 
     per_token: Any
     metrics: Any

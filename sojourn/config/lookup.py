@@ -14,7 +14,7 @@ from typing import Any
 
 from sojourn.config import plugins
 from sojourn.config.components import COMPONENTS
-from sojourn.errors import ConfigError, MissingExtraError, SojournError, raised_at, told
+from sojourn.errors import ConfigError, MissingExtraError, SojournError, describe_error, raised_at
 
 MORE_FROM = {"env": "sojourn-worlds"}  # the distribution that more components of a kind come from
 
@@ -80,7 +80,9 @@ def registered_name(cls: type) -> str:
     if plugins.top_level(target) == "sojourn":
         return next((name for known in COMPONENTS.values() for name, path in known.items() if path == target), "")
     known = plugins.plugins().values()
-    return next((name for kind in known for name, found in kind.items() if found[0].target == target), "")
+    return next(
+        (name for kind in known for name, plugins_of_name in kind.items() if plugins_of_name[0].target == target), ""
+    )
 
 
 def import_object(path: str, where: str) -> Any:
@@ -93,7 +95,9 @@ def import_object(path: str, where: str) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise ConfigError(f'{where} = "{path}" cannot be imported ({told(error)}): write "module:name"') from error
+        raise ConfigError(
+            f'{where} = "{path}" cannot be imported ({describe_error(error)}): write "module:name"'
+        ) from error
     return value
 
 
@@ -133,4 +137,4 @@ def user_code(what: str) -> Iterator[None]:
     except BaseException as error:
         if not raised_at(error):
             raise
-        raise ConfigError(f"{what}: your code raises {told(error)}: mend it first") from error
+        raise ConfigError(f"{what}: your code raises {describe_error(error)}: mend it first") from error

@@ -27,7 +27,7 @@ class Plugin(NamedTuple):
 
     @property
     def package(self) -> str:
-        """The top-level package that defines it."""
+        """Returns the top-level package that defines it."""
         return top_level(self.target)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,54 +15,13 @@ from enum import Enum
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
 from sojourn.config.components import MEMBERS, PLAIN_CLASS
+from sojourn.config.fields import Kind, Range, Text, type_in_words
 from sojourn.config.lookup import find, import_object, names, nearest, registered_name, user_code
 from sojourn.config.old_keys import ANY, new_key
 from sojourn.errors import ConfigError
 from sojourn.secrets import masked_value
 
-
-class Kind(NamedTuple):
-    """Marks a field as a component of a kind: `estimator: Annotated[Estimator, Kind("estimator")]`."""
-
-    name: str
-
-
-class Range(NamedTuple):
-    """The bounds of a number in a config, those of `min` and `max` included: `rank: Annotated[int, Range(1)]`."""
-
-    min: float = -math.inf
-    max: float = math.inf
-    above: float = -math.inf
-    below: float = math.inf
-
-    def holds(self, value: float) -> bool:
-        return self.min <= value <= self.max and self.above < value < self.below
-
-    def expected(self, hint: Any) -> str:
-        """Returns the bounds in words, such as "a number above 0 and at most 1"."""
-        words = {"at least": self.min, "above": self.above, "at most": self.max, "below": self.below}
-        bounds = " and ".join(f"{word} {bound}" for word, bound in words.items() if math.isfinite(bound))
-        return f"{_word(hint)} {'of ' if bounds.startswith('at') else ''}{bounds}"
-
-
-class Text(NamedTuple):
-    """A rule for a text in a config: the pattern that all of it matches, and the description of such a text."""
-
-    pattern: str
-    description: str
-
-    def holds(self, value: Any) -> bool:
-        return isinstance(value, str) and re.fullmatch(self.pattern, value) is not None
-
-    def expected(self, hint: Any) -> str:
-        return self.description
-
-
 LARGEST = 3e38  # a number beyond it soon becomes infinite in computations of 32 bits
-PATH = r"[^\0]*[^\0\s][^\0]*"
-SOME = Text(PATH, "a text that is not empty")
-STRING = Text(r"(?s).+", "a text of at least one character")
-FOLDER = Text(PATH, "the path of a folder")
 LONGEST = 80  # characters of a value in a message
 
 
@@ -83,7 +41,7 @@ def build(kind: str, table: Mapping[str, Any], where: str = "") -> Built:
         raise ConfigError(f"{where} has no 'name': {nearest('', names(kind))}")
     name = table["name"]
     if not isinstance(name, str):
-        raise _wrong(f"{where}.name", name, _word(str))
+        raise _wrong(f"{where}.name", name, type_in_words(str))
     with user_code(f"{where} = {shown(name)}"):
         cls = find(kind, name)
         fields = {key: value for key, value in table.items() if key != "name"}
@@ -281,7 +239,7 @@ def _scalar(hint: Any, value: Any, where: str) -> Built:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = _float(value, where)
     if hint is not Any and not _fits(hint, value):
-        raise _wrong(where, value, _word(hint))
+        raise _wrong(where, value, type_in_words(hint))
     if isinstance(value, float) and not math.isfinite(value):
         raise _wrong(where, value, "a finite number")
     if isinstance(value, float) and abs(value) > LARGEST:
@@ -300,11 +258,6 @@ def _float(value: int, where: str) -> float:
         return float(value)
     except OverflowError:
         raise _wrong(where, value, "a number that a float can hold") from None
-
-
-def _word(hint: Any) -> str:
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text in quotes"}
-    return words.get(hint, str(getattr(hint, "__name__", hint)))
 
 
 def _wrong(where: str, value: Any, expected: str) -> ConfigError:

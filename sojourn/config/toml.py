@@ -12,9 +12,10 @@ from typing import Annotated, Any, NamedTuple
 
 import tomli_w
 
+from sojourn.config.fields import PATH, Text
 from sojourn.config.lookup import nearest
 from sojourn.config.old_keys import upgraded
-from sojourn.config.registry import PATH, Text, convert, shown
+from sojourn.config.registry import convert, shown
 from sojourn.errors import ConfigError
 from sojourn.files import read_text
 from sojourn.secrets import MASK, looks_secret, masked_table, masked_value

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from sojourn.config.registry import Kind, Range
+from sojourn.config.fields import Kind, Range
 from sojourn.credit.by_turn import concatenated
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.relative import Values

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.credit import temporal
 from sojourn.credit.by_turn import concatenated
 from sojourn.types import Credit, Score, Trajectory

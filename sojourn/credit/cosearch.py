@@ -11,7 +11,7 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.config.registry import SOME, Range
+from sojourn.config.fields import NONBLANK, Range
 from sojourn.credit.by_turn import concatenated, credit_turns, seats_of_turns
 from sojourn.credit.relative import GroupEstimator, Values, per_label, standardised
 from sojourn.types import Credit, Group, Score, Trajectory
@@ -40,7 +40,7 @@ class CoSearch(GroupEstimator):
     similarity: Annotated[float, Range(above=0, max=1)] = 0.8
     min_similar: Annotated[int, Range(2)] = 3
     reward_threshold: float = 0.5
-    info_key: Annotated[str, SOME] = "answerable"
+    info_key: Annotated[str, NONBLANK] = "answerable"
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     min_group_size = 1

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from sojourn.config.registry import Kind
+from sojourn.config.fields import Kind
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.wrapped import Wrapped
 from sojourn.types import Credit, Ending, Group, Score, Streams

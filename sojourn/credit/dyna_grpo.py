@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.config.registry import SOME, Range
+from sojourn.config.fields import NONBLANK, Range
 from sojourn.credit.by_turn import concatenated
 from sojourn.credit.relative import GroupEstimator, Values, credit_trajectories, seats, standardised, trajectory_returns
 from sojourn.types import Credit, Group, Score, Trajectory
@@ -32,7 +32,7 @@ class DynaGRPO(GroupEstimator):
     without the numbers of their equations; we take success for what it calls correct.
     """
 
-    info_key: Annotated[str, SOME] = "refined"
+    info_key: Annotated[str, NONBLANK] = "refined"
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     group_relative = True

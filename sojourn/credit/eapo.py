@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.credit.by_turn import concatenated, credit_turns, returns_to_go, seats_of_turns
 from sojourn.credit.relative import GroupEstimator, per_label, standardised
 from sojourn.types import Credit, Group, Score

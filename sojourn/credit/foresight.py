@@ -9,7 +9,7 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.config.registry import SOME, Range
+from sojourn.config.fields import NONBLANK, Range
 from sojourn.credit.by_turn import concatenated, credit_turns, seats_of_turns
 from sojourn.credit.relative import GroupEstimator, Values, per_label, standardised
 from sojourn.types import Credit, Group, Score
@@ -31,8 +31,8 @@ class Foresight(GroupEstimator):
     episodes; here the episodes of a group are compared where they reach the same state.
     """
 
-    planner: Annotated[str, SOME] = "planner"
-    executor: Annotated[str, SOME] = "executor"
+    planner: Annotated[str, NONBLANK] = "planner"
+    executor: Annotated[str, NONBLANK] = "executor"
     execution_coef: float = 1.0
     epsilon: Annotated[float, Range(0)] = 1e-6
 

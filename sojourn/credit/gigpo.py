@@ -10,7 +10,7 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.credit.by_turn import concatenated, credit_turns, returns_to_go, seats_of_turns
 from sojourn.credit.relative import (
     GroupEstimator,

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.credit.by_turn import concatenated, credit_turns, discounted_sums, seats_of_turns, split_turns
 from sojourn.credit.relative import Values, per_label, standardised
 from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.config.registry import SOME, Range
+from sojourn.config.fields import NONBLANK, Range
 from sojourn.credit.relative import GroupEstimator, Values, credit_trajectories, trajectory_returns
 from sojourn.types import Credit, Group, IntArray, Score
 
@@ -27,7 +27,7 @@ class MGRPO(GroupEstimator):
     each agent of the paper has a model and a loss of its own.
     """
 
-    main_agent: Annotated[str, SOME] = "agent"
+    main_agent: Annotated[str, NONBLANK] = "agent"
     main_coef: float = 0.4
     epsilon: Annotated[float, Range(0)] = 1e-6
 

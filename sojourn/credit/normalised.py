@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from sojourn.config.registry import Kind, Range
+from sojourn.config.fields import Kind, Range
 from sojourn.credit.gae import GAE
 from sojourn.credit.relative import trajectory_returns
 from sojourn.credit.wrapped import Wrapped
@@ -33,7 +33,7 @@ class Moments:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the sample; 0 for fewer than two values."""
+        """Returns the standard deviation of the sample; 0 for fewer than two values."""
         return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from sojourn.config.registry import Kind, Range
+from sojourn.config.fields import Kind, Range
 from sojourn.credit.turn_gae import TurnGAE
 from sojourn.credit.wrapped import Wrapped
 from sojourn.types import Credit, Group, Score, Streams

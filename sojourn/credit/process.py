@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from sojourn.config.registry import Kind, Text
+from sojourn.config.fields import Kind, Text
 from sojourn.credit.reinforce import Reinforce
 from sojourn.credit.wrapped import Wrapped
 from sojourn.types import Credit, FloatArray, Group, Score, Streams

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.credit.relative import credit_trajectories, seats, trajectory_returns
 from sojourn.types import Credit, Group, Score, Streams
 

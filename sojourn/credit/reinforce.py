@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.credit.by_turn import concatenated, credit_turns, returns_to_go
 from sojourn.credit.relative import centred, per_label
 from sojourn.types import Credit, Group, Score, Streams

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.credit.relative import Values, centred, per_label, seats, trajectory_returns
 from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
 

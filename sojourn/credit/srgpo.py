@@ -10,7 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.credit.by_turn import concatenated, credit_turns
 from sojourn.credit.relative import Values, per_label, seats, standardised, trajectory_returns
 from sojourn.types import Credit, Group, Score, Streams

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.credit.relative import (
     GroupEstimator,
     Values,

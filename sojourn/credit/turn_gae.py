@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.credit import temporal
 from sojourn.types import Credit, Score, Trajectory
 

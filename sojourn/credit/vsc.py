@@ -7,7 +7,7 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.config.registry import SOME, Range
+from sojourn.config.fields import NONBLANK, Range
 from sojourn.credit import temporal
 from sojourn.credit.relative import Values
 from sojourn.types import Credit, Score, Trajectory
@@ -34,7 +34,7 @@ class VSC(temporal.CriticEstimator):
 
     discount: Annotated[float, Range(above=0, max=1)] = 0.5
     margin: float = 0.05
-    info_key: Annotated[str, SOME] = "subgoal"
+    info_key: Annotated[str, NONBLANK] = "subgoal"
     cumulative: bool = False
     use_next_value: bool = True
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from sojourn.config.registry import SOME
+from sojourn.config.fields import NONBLANK
 from sojourn.types import Group, Score, Task
 
 
@@ -15,7 +15,7 @@ class Cycle:
     """Slot k plays task k of the split, cycling through it; redraws play tasks further on, spread over the split
     (`redraw_offset`)."""
 
-    split: Annotated[str, SOME] = "train"
+    split: Annotated[str, NONBLANK] = "train"
 
     def bind(self, tasks: Sequence[Task], seed: int) -> BoundCycle:
         return BoundCycle(tasks)

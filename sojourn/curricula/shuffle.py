@@ -8,7 +8,7 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.config.registry import SOME, Range
+from sojourn.config.fields import NONBLANK, Range
 from sojourn.curricula.cycle import redraw_offset
 from sojourn.types import Group, Score, Task
 
@@ -21,7 +21,7 @@ class Shuffle:
     Redraws play tasks further on in the order of the slot's pass, spread over it as in `cycle`.
     """
 
-    split: Annotated[str, SOME] = "train"
+    split: Annotated[str, NONBLANK] = "train"
     max_tasks: Annotated[int, Range(0)] = 0
 
     def bind(self, tasks: Sequence[Task], seed: int) -> BoundShuffle:

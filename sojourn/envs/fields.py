@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, get_type_hints
 
-from sojourn.config.registry import Range, convert
+from sojourn.config.fields import Range
+from sojourn.config.registry import convert
 from sojourn.errors import ConfigError
 
 Count = Annotated[int, Range(1, 10**9)]
@@ -51,5 +52,5 @@ def require_one_of(world: str, family: Any, options: Mapping[str, Collection[str
     """Checks that each field is one of its options."""
     for name, known in options.items():
         if (value := getattr(family, name)) not in known:
-            shown = f'"{value}"' if isinstance(value, str) else repr(value)
-            raise ConfigError(f"{world}: {name} = {shown}, but it must be one of {', '.join(known)}")
+            text = f'"{value}"' if isinstance(value, str) else repr(value)
+            raise ConfigError(f"{world}: {name} = {text}, but it must be one of {', '.join(known)}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
-from sojourn.config.registry import Kind
+from sojourn.config.fields import Kind
 from sojourn.errors import ConfigError
 from sojourn.protocols import Env
 from sojourn.tasks import Generated

@@ -33,12 +33,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
+from sojourn.config.fields import Range
 from sojourn.config.lookup import import_object
-from sojourn.config.registry import Range, is_plain
+from sojourn.config.registry import is_plain
 from sojourn.envs.calls import Method, as_text, method_of, parse_call, settled, short
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks import Generated
-from sojourn.tasks.splits import first_seed, seeded
+from sojourn.tasks.splits import first_seed, make_tasks_from_data
 from sojourn.types import Message, Observation, Role, Step, Task, ToolCall
 
 RESERVED = frozenset({"tasks", "goal", "reward", "success", "expert", "choices", "state_key", "close"})
@@ -93,7 +94,7 @@ class Tools:
         first = first_seed(self.name, split)
         listed = self._listed(split)
         if listed is None:
-            return seeded(self.name, self, split, self.arguments)
+            return make_tasks_from_data(self.name, self, split, self.arguments)
         return Generated(lambda index: self._task(listed[index], first + index, split), len(listed))
 
     def make(self, task: Task) -> ToolsEnv:

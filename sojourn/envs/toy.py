@@ -19,7 +19,7 @@ from typing import ClassVar, NamedTuple
 from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, InfrastructureError
-from sojourn.tasks.splits import SPLITS, seeded
+from sojourn.tasks.splits import SPLITS, make_tasks_from_data
 from sojourn.types import Message, Observation, Role, Step, Task
 
 TREASURE = "treasure"
@@ -190,7 +190,7 @@ class Toy:
         require_within("toy", self, limits)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        return seeded("toy", self, split, {name: getattr(self, name) for name in DIFFICULTY})
+        return make_tasks_from_data("toy", self, split, {name: getattr(self, name) for name in DIFFICULTY})
 
     def make(self, task: Task) -> ToyEnv:
         turns, choices = task.data["turns"], task.data["choices"]

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import numpy as np
 
-from sojourn.config.registry import SOME, Range
+from sojourn.config.fields import NONBLANK, Range
 from sojourn.types import Ending, Episode, Group, Score, Trajectory
 
 NO_TOOL = 0.5  # the penalty for tool errors of an episode that called no tool
@@ -34,7 +34,7 @@ class ROC:
     """
 
     fraction: Annotated[float, Range(above=0, max=1)] = 0.5
-    info_key: Annotated[str, SOME] = "error"
+    info_key: Annotated[str, NONBLANK] = "error"
 
     def __call__(self, group: Group, scores: Sequence[Score]) -> list[int]:
         """Returns the numbers of the episodes to be trained, in order."""

@@ -8,25 +8,25 @@ from typing import Annotated
 
 import torch
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.protocols import Output, Selected
 
 
 @dataclass(frozen=True, kw_only=True)
 class BCoder:
     """(Q - target)^2 per token, where Q = log p - max log p + V with the critic's V, plus, where there is credit,
-    `advantage` times |A| with A = Q - V and `likelihood` times -log p (B-Coder: Yu et al. 2023, arXiv:2310.03173, eq.
-    1, 8 and 15-17, with the weights of appendix H).
+    `advantage_coef` times |A| with A = Q - V and `likelihood_coef` times -log p (B-Coder: Yu et al. 2023,
+    arXiv:2310.03173, eq. 1, 8 and 15-17, with the weights of appendix H).
 
     The policy is the softmax of Q (the paper's alpha is 1), so it follows what Q learns: there is no policy gradient
     and no ratio. The paper averages the error over a program's tokens and sums the other two terms; here all three are
     averaged alike. The critic is trained together with the policy, where the paper trains one before, freezes it, and
-    adds another that begins at 0: a stage of this loss with `advantage` and `likelihood` 0 and the policy's learning
-    rate 0 comes near that.
+    adds another that begins at 0: a stage of this loss with `advantage_coef` and `likelihood_coef` 0 and the policy's
+    learning rate 0 comes near that.
     """
 
-    advantage: Annotated[float, Range(0)] = 0.1
-    likelihood: Annotated[float, Range(0)] = 0.5
+    advantage_coef: Annotated[float, Range(0)] = 0.1
+    likelihood_coef: Annotated[float, Range(0)] = 0.5
     coef: Annotated[float, Range(0)] = 1.0
 
     needs = frozenset({"critic", "top_logprob", "targets"})
@@ -38,6 +38,6 @@ class BCoder:
         targets = batch.streams["targets"]
         asked = torch.isfinite(targets)
         error = (gain + out.values - torch.where(asked, targets, 0.0)).square() * asked
-        own = self.advantage * gain.abs() - self.likelihood * out.logprobs
+        own = self.advantage_coef * gain.abs() - self.likelihood_coef * out.logprobs
         metrics = {"q_error": error.detach(), "value": out.values.detach()}
         return self.coef * (error + batch.advantages * own), metrics

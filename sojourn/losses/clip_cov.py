@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.losses.covariance import covariances, token_mask
 from sojourn.losses.ppo import PPO
 from sojourn.protocols import Output, Selected

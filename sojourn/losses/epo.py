@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.protocols import Output, Selected
 from sojourn.types import Batch, FloatArray, IntArray
 

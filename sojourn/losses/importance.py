@@ -10,7 +10,7 @@ import torch
 
 from sojourn.abilities import Chooses, DividesGradient, HasColumns, valid_for
 from sojourn.composite import HasBases
-from sojourn.config.registry import Kind, Range
+from sojourn.config.fields import Kind, Range
 from sojourn.losses.ppo import PPO
 from sojourn.losses.ratios import mean_by
 from sojourn.protocols import Output, Selected

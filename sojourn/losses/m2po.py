@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.losses.covariance import token_mask
 from sojourn.losses.ratios import log_ratio, sampler_kl
 from sojourn.protocols import Output, Selected

@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.protocols import Output, Selected
 from sojourn.types import Batch, FloatArray
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import torch
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.losses.ratios import log_ratio, sampler_kl
 from sojourn.protocols import Output, Selected
 

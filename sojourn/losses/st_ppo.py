@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import torch
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.losses.ratios import log_ratio, mean_by, sampler_kl
 from sojourn.protocols import Output, Selected
 
@@ -18,7 +18,7 @@ class STPPO:
     """-min(w A, clip(w, 1 - clip_low, 1 + clip_high) A), where w is the geometric mean of a turn's token ratios; its
     gradient is divided by the norm of the gradient of w A at the clipped tokens (Li et al. 2025, arXiv:2511.20718).
 
-    `by = "token"` takes each token's own ratio (S-PPO); without a `floor` the gradient is not divided (Turn-PPO, the
+    `level = "token"` takes each token's own ratio (S-PPO); without a `floor` the gradient is not divided (Turn-PPO, the
     loss `gspo` with `level = "turn"`). The norm is at least `floor`, so that a clip that removes little does not make
     the step larger: we do not know what the authors do there. The source is the abstract, reviews and notes, and some
     notes take the arithmetic mean of a turn's ratios, not the geometric one. Both gradients are those of the whole
@@ -27,7 +27,7 @@ class STPPO:
 
     clip_low: Annotated[float, Range(0, 1)] = 0.2
     clip_high: Annotated[float, Range(0)] = 0.2
-    by: Literal["turn", "token"] = "turn"
+    level: Literal["turn", "token"] = "turn"
     floor: Annotated[float, Range(above=0)] | None = 1.0
     coef: float = 1.0
 
@@ -55,5 +55,5 @@ class STPPO:
         return max(norms["left_out"], self.floor or 0.0)
 
     def _both(self, gap: torch.Tensor, batch: Selected) -> tuple[torch.Tensor, torch.Tensor]:
-        ratio = (mean_by(gap, batch.turn) if self.by == "turn" else gap).exp()
+        ratio = (mean_by(gap, batch.turn) if self.level == "turn" else gap).exp()
         return ratio * batch.advantages, ratio.clamp(1 - self.clip_low, 1 + self.clip_high) * batch.advantages

@@ -38,7 +38,7 @@ class Completion(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why an attempt failed, whether another one may succeed, and how long the server asks to wait before it."""
+    """Says why an attempt failed, whether another one may succeed, and how long the server asks to wait before it."""
 
     reason: str
     transient: bool
@@ -152,9 +152,9 @@ class Endpoint:
 def _check_key(key: str) -> None:
     """Refuses the name of an environment variable that holds nothing which a header could carry."""
     if not os.environ.get(key):
-        shown = f'key = "{key}"' if re.fullmatch(r"[A-Z][A-Z0-9_]*", key) else "key"
+        setting = f'key = "{key}"' if re.fullmatch(r"[A-Z][A-Z0-9_]*", key) else "key"
         raise ConfigError(
-            f"{shown} is no environment variable that is set: give the name of the one that holds the key, such as "
+            f"{setting} is no environment variable that is set: give the name of the one that holds the key, such as "
             "OPENAI_API_KEY, never the key itself"
         )
     if not re.fullmatch(r"[!-~]+", _key(key)):

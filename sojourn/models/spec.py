@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from sojourn.config.registry import STRING, Range, Text
+from sojourn.config.fields import NONEMPTY, Range, Text
 from sojourn.optim import Optim
 from sojourn.types import SamplingParams
 
@@ -44,7 +44,7 @@ class Sampling:
     top_k: Annotated[int, Range(0)] = 0
     min_p: Annotated[float, Range(0, 1)] = 0.0
     stop_tokens: tuple[Annotated[int, Range(0)], ...] = ()  # besides the end of a turn
-    stop_strings: tuple[Annotated[str, STRING], ...] = ()
+    stop_strings: tuple[Annotated[str, NONEMPTY], ...] = ()
 
     def params(self) -> SamplingParams:
         return SamplingParams(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
 
-from sojourn.config.registry import SOME
+from sojourn.config.fields import NONBLANK
 from sojourn.errors import MissingExtraError, RecordError
 from sojourn.files import descriptor, open_regular
 from sojourn.protocols import Sink
@@ -117,7 +117,7 @@ class Sinks:
 class TensorBoard:
     """Writes event files for `tensorboard --logdir` to `folder` in the run folder; a resumed run adds a second file."""
 
-    folder: Annotated[str, SOME] = "tensorboard"
+    folder: Annotated[str, NONBLANK] = "tensorboard"
 
     def __post_init__(self) -> None:
         if Path(self.folder).is_absolute() or ".." in Path(self.folder).parts:
@@ -135,7 +135,7 @@ class TensorBoard:
 class Wandb:
     """Logs to Weights & Biases; with "auto", online if this machine is logged in, else offline in the run folder."""
 
-    project: Annotated[str, SOME] = "sojourn"
+    project: Annotated[str, NONBLANK] = "sojourn"
     mode: Literal["auto", "online", "offline"] = "auto"
 
     def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink:
@@ -163,7 +163,7 @@ class Wandb:
 class Trackio:
     """Logs to Trackio, in one folder per user (TRACKIO_DIR) or in the Hugging Face Space named `space`."""
 
-    project: Annotated[str, SOME] = "sojourn"
+    project: Annotated[str, NONBLANK] = "sojourn"
     space: str = ""
 
     def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink:

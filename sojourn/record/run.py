@@ -137,12 +137,12 @@ class RunFolder:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The run's config, with today's names of its keys, and without secrets, which older runs may hold."""
+        """Returns the run's config under today's names of its keys, without secrets, which older runs may hold."""
         return masked_table(upgraded(_parse(self._config_text(), self.path / "config.toml")))
 
     @property
     def config_text(self) -> str:
-        """The file config.toml for whoever reads it, without keys; also one that is damaged."""
+        """Returns the text of config.toml for people, without secrets; also of a damaged one."""
         text = read_bytes(self.path / "config.toml", 4 * MAX_CHARACTERS).decode(errors="replace")
         with contextlib.suppress(RecordError):
             table = _parse(text, self.path / "config.toml")
@@ -236,9 +236,9 @@ class RunFolder:
             raise RecordError(f"{self.path} was opened to read, not to write: open it with RunFolder.open")
 
 
-def _fill(folder: Path, config: str, seeds: Mapping[str, int], found: Mapping[str, str]) -> None:
+def _fill(folder: Path, config: str, seeds: Mapping[str, int], versions: Mapping[str, str]) -> None:
     (folder / "config.toml").write_bytes(config.encode())
-    (folder / "versions.json").write_text(json.dumps({**found, "config": _digest(config)}, indent=1) + "\n")
+    (folder / "versions.json").write_text(json.dumps({**versions, "config": _digest(config)}, indent=1) + "\n")
     (folder / "seeds.json").write_text(json.dumps(seeds, indent=1) + "\n")
     (folder / "metrics.jsonl").touch()
     for name in ("tokens", "blobs", "checkpoints"):

@@ -15,8 +15,8 @@ from sojourn.types import Group, Score, Trajectory
 
 
 @dataclass(frozen=True)
-class Part:
-    """The numbers of some of the tasks: `tokens` are sampled ones per episode, `malformed` is a fraction of turns."""
+class TaskStatistics:
+    """The statistics of some tasks: `tokens` are the sampled ones per episode, `malformed` is a fraction of turns."""
 
     tasks: int
     episodes: int
@@ -35,26 +35,26 @@ ESTIMATES = ("success", "reward", "turns", "tokens", "malformed")
 class Summary:
     """The numbers of an evaluation: overall, by world and by tag. `errors` episodes failed and are not in them."""
 
-    overall: Part
-    envs: Mapping[str, Part]
-    tags: Mapping[str, Part]
+    overall: TaskStatistics
+    envs: Mapping[str, TaskStatistics]
+    tags: Mapping[str, TaskStatistics]
     errors: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Returns strict JSON, in which numbers that are not finite are null and the numbers k of pass@k are text."""
         return {
-            "overall": _part_json(self.overall),
-            "envs": {name: _part_json(part) for name, part in self.envs.items()},
-            "tags": {name: _part_json(part) for name, part in self.tags.items()},
+            "overall": _statistics_json(self.overall),
+            "envs": {name: _statistics_json(statistics) for name, statistics in self.envs.items()},
+            "tags": {name: _statistics_json(statistics) for name, statistics in self.tags.items()},
             "errors": self.errors,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Summary:
         return cls(
-            overall=_part_from(data["overall"]),
-            envs={name: _part_from(part) for name, part in data["envs"].items()},
-            tags={name: _part_from(part) for name, part in data["tags"].items()},
+            overall=_statistics_from(data["overall"]),
+            envs={name: _statistics_from(statistics) for name, statistics in data["envs"].items()},
+            tags={name: _statistics_from(statistics) for name, statistics in data["tags"].items()},
             errors=data["errors"],
         )
 
@@ -84,20 +84,20 @@ def summarise(groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> Sum
         for tag in play.tags:
             tags[tag].append(play)
     return Summary(
-        overall=_part(plays),
-        envs={name: _part(envs[name]) for name in sorted(envs)},
-        tags={name: _part(tags[name]) for name in sorted(tags)},
+        overall=_statistics(plays),
+        envs={name: _statistics(envs[name]) for name in sorted(envs)},
+        tags={name: _statistics(tags[name]) for name in sorted(tags)},
         errors=errors,
     )
 
 
-def _part(plays: Sequence[_Play]) -> Part:
+def _statistics(plays: Sequence[_Play]) -> TaskStatistics:
     tasks = [play.task for play in plays]
     turns = [(play.task, malformed) for play in plays for malformed in _malformed(play.trajectory)]
     count: Counter[str] = Counter(tasks)
     wins: Counter[str] = Counter(play.task for play in plays if play.success)
     by_task = [(count[task], wins[task]) for task in count]
-    return Part(
+    return TaskStatistics(
         tasks=len(count),
         episodes=len({play.episode for play in plays}),
         success=proportion([play.success for play in plays], tasks),
@@ -121,17 +121,17 @@ def _ks(by_task: Sequence[tuple[int, int]]) -> list[int]:
     return [1 << power for power in range(most.bit_length()) if 1 << power <= most]
 
 
-def _part_json(part: Part) -> dict[str, Any]:
+def _statistics_json(statistics: TaskStatistics) -> dict[str, Any]:
     return {
-        "tasks": part.tasks,
-        "episodes": part.episodes,
-        **{name: _estimate_json(getattr(part, name)) for name in ESTIMATES},
-        "pass_at": {str(k): _estimate_json(estimate) for k, estimate in part.pass_at.items()},
+        "tasks": statistics.tasks,
+        "episodes": statistics.episodes,
+        **{name: _estimate_json(getattr(statistics, name)) for name in ESTIMATES},
+        "pass_at": {str(k): _estimate_json(estimate) for k, estimate in statistics.pass_at.items()},
     }
 
 
-def _part_from(data: Mapping[str, Any]) -> Part:
-    return Part(
+def _statistics_from(data: Mapping[str, Any]) -> TaskStatistics:
+    return TaskStatistics(
         tasks=data["tasks"],
         episodes=data["episodes"],
         **{name: _estimate(data[name]) for name in ESTIMATES},

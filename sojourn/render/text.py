@@ -90,8 +90,8 @@ class Codec:
         tokens: list[int] = []
         for part in self.cut(text):
             tokens += self.control(part)
-        if found := set(self.controls.values()).intersection(tokens):
-            token = self.tokenizer.convert_ids_to_tokens(min(found))
+        if controls_found := set(self.controls.values()).intersection(tokens):
+            token = self.tokenizer.convert_ids_to_tokens(min(controls_found))
             raise RenderError(
                 f"the text {text[:80]!r} gives the control token {token!r}: "
                 "expected plain tokens: take that spelling out of the text"

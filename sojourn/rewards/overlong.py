@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from sojourn.composite import HasBases
-from sojourn.config.registry import Kind, Range
+from sojourn.config.fields import Kind, Range
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Score, Trajectory
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from sojourn.composite import HasBases
-from sojourn.config.registry import SOME, Kind, Range
+from sojourn.config.fields import NONBLANK, Kind, Range
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Score, Trajectory
 
@@ -25,7 +25,7 @@ class Shaped(HasBases):
     """
 
     base: Annotated[Any, Kind("reward")] = field(default_factory=Native)
-    info_key: Annotated[str, SOME] = "progress"
+    info_key: Annotated[str, NONBLANK] = "progress"
     scale: float = 1.0
     start: float = 0.0
     discount: Annotated[float, Range(0, 1)] = 1.0

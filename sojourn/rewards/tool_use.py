@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from sojourn.composite import HasBases
-from sojourn.config.registry import SOME, Kind, Range
+from sojourn.config.fields import NONBLANK, Kind, Range
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Message, Score, Trajectory, Turn
 
@@ -39,11 +39,11 @@ class ToolUse(HasBases):
 
     base: Annotated[Any, Kind("reward")] = field(default_factory=Native)
     coef: Annotated[float, Range(0)] = 0.5
-    info_key: Annotated[str, SOME] = "tool_score"
+    info_key: Annotated[str, NONBLANK] = "tool_score"
     penalty: float = -1.0
-    error_keys: tuple[Annotated[str, SOME], ...] = ("error",)
+    error_keys: tuple[Annotated[str, NONBLANK], ...] = ("error",)
     penalise_repeats: bool = True
-    ignored_tools: tuple[Annotated[str, SOME], ...] = ()
+    ignored_tools: tuple[Annotated[str, NONBLANK], ...] = ()
 
     unverified = "the paper's abstract and accounts of its reward were read, not its text nor weights"
 

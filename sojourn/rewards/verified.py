@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from sojourn.composite import HasBases
-from sojourn.config.registry import SOME, Kind
+from sojourn.config.fields import NONBLANK, Kind
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Score, Trajectory
 
@@ -33,7 +33,7 @@ class Verified(HasBases):
     base: Annotated[Any, Kind("reward")] = field(default_factory=Native)
     turns: Annotated[Any, Kind("reward")] = field(default_factory=_malformed_turns)
     threshold: float = 0.0
-    info_key: Annotated[str, SOME] = "verified"
+    info_key: Annotated[str, NONBLANK] = "verified"
 
     bases: ClassVar[tuple[str, ...]] = ("base", "turns")
     unverified = "the paper's abstract and accounts of it were read, not how its verifiers score"

@@ -30,10 +30,10 @@ class Action(NamedTuple):
 
 
 @dataclass
-class Ends:
+class EpisodeCounts:
     """Counts the episodes of an environment that ended without a failure, and those that an action broke."""
 
-    sound: int = 0
+    completed: int = 0
     broken: int = 0
 
 
@@ -43,19 +43,19 @@ class Blame:
 
     make: Callable[[], Env]
     lowest: float
-    ends: Ends
+    counts: EpisodeCounts
     closed: bool = False  # whether the episode's environment was closed, to make room for the other play
 
     async def falls_on(
         self, env: Env, taken: Sequence[Action], last: Action, limits: Limits, timeline: Timeline
     ) -> bool:
         """Returns whether the last action broke the play. To try it, the play is closed, and played again."""
-        if self.ends.broken >= self.ends.sound:
+        if self.counts.broken >= self.counts.completed:
             return False
         self.closed = True
         await close(env, limits, timeline)
         repeats = await self._repeats(taken, last, limits, timeline)
-        self.ends.broken += repeats
+        self.counts.broken += repeats
         return repeats
 
     async def _repeats(self, taken: Sequence[Action], last: Action, limits: Limits, timeline: Timeline) -> bool:

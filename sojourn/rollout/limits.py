@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.errors import InfrastructureError
 from sojourn.event_loop import time_limit
 from sojourn.timeline import Timeline

@@ -96,7 +96,7 @@ class _Actions:
 
     def end(self) -> None:
         if self.blame is not None:
-            self.blame.ends.sound += not self.broke
+            self.blame.counts.completed += not self.broke
 
 
 def _state(env: Env) -> str | None:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from sojourn.abilities import HasBlobs, HasLowestReward, capacity
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, InfrastructureError, WorldError, recorded
 from sojourn.event_loop import contained
 from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Renderer, Sampler
-from sojourn.rollout.blame import LOWEST, Blame, Ends, close
+from sojourn.rollout.blame import LOWEST, Blame, EpisodeCounts, close
 from sojourn.rollout.limits import Limits, ask, cancelled
 from sojourn.rollout.play import play
 from sojourn.rollout.world import seats_of, world_of
@@ -64,11 +64,11 @@ class Runner:
     timeline: Timeline = field(default_factory=Timeline)
     _recent: deque[str | None] = field(default_factory=lambda: deque(maxlen=100))
     # by environment: how many plays it has room for, and how they end
-    _rooms: dict[int, asyncio.Semaphore] = field(default_factory=dict[int, asyncio.Semaphore])
-    _ends: dict[int, Ends] = field(default_factory=dict[int, Ends])
+    _world_limits: dict[int, asyncio.Semaphore] = field(default_factory=dict[int, asyncio.Semaphore])
+    _episode_counts: dict[int, EpisodeCounts] = field(default_factory=dict[int, EpisodeCounts])
 
     def __post_init__(self) -> None:
-        self._places = asyncio.Semaphore(self.config.concurrency)
+        self._episode_limit = asyncio.Semaphore(self.config.concurrency)
 
     async def group(
         self,
@@ -100,7 +100,7 @@ class Runner:
         self, task: Task, params: SamplingParams, label: str, sampler_for: SamplerFor | None = None, blame: bool = True
     ) -> Episode:
         """Plays a task once. Only here does an exception of an environment become data (`Episode.error`)."""
-        async with self._room(task), self._places:
+        async with self._world_limit(task), self._episode_limit:
             for attempt in range(self.config.retries + 1):
                 began, failure = time.monotonic(), None
                 complete: list[tuple[Trajectory, ...]] = []
@@ -120,17 +120,17 @@ class Runner:
                     return episode
         raise AssertionError("unreachable: the last attempt returns")
 
-    def _room(self, task: Task) -> asyncio.Semaphore:
+    def _world_limit(self, task: Task) -> asyncio.Semaphore:
         world = world_of(self.family, task)
-        if id(world) not in self._rooms:
-            self._rooms[id(world)] = asyncio.Semaphore(capacity(world, self.config.concurrency))
-        return self._rooms[id(world)]
+        if id(world) not in self._world_limits:
+            self._world_limits[id(world)] = asyncio.Semaphore(capacity(world, self.config.concurrency))
+        return self._world_limits[id(world)]
 
     def _blame(self, task: Task) -> Blame:
         world = world_of(self.family, task)
-        ends = self._ends.setdefault(id(world), Ends())
+        counts = self._episode_counts.setdefault(id(world), EpisodeCounts())
         lowest = world.lowest_reward if isinstance(world, HasLowestReward) else LOWEST
-        return Blame(lambda: self.family.make(task), lowest, ends)
+        return Blame(lambda: self.family.make(task), lowest, counts)
 
     async def _play(
         self,
@@ -138,7 +138,7 @@ class Runner:
         params: SamplingParams,
         label: str,
         sampler_for: SamplerFor | None,
-        blames: bool,
+        find_cause: bool,
         complete: Callable[[tuple[Trajectory, ...]], None],
     ) -> None:
         """Plays a task, calls `complete` with its trajectories, and closes its environment.
@@ -154,7 +154,7 @@ class Runner:
                 name: self.agent.seat(self._agent_context(name, sampler, params))
                 for name in seats_of(self.family, task)
             }
-            played = await play(env, seats, self.config.limits, self.timeline, task.env, blame if blames else None)
+            played = await play(env, seats, self.config.limits, self.timeline, task.env, blame if find_cause else None)
             if isinstance(env, HasBlobs) and env.blobs:
                 self.on_blobs(env.blobs)
         except BaseException:

@@ -32,7 +32,7 @@ class SourceContext(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StageContext:
-    """What `check` of a group source gets about a stage before the run begins, when the world is open."""
+    """Holds what `check` of a group source gets about a stage before the run begins, when the world is open."""
 
     name: str
     env: EnvFamily

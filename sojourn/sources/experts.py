@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 
 from sojourn.abilities import HasExpert
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.errors import ConfigError
 from sojourn.protocols import Env, Renderer
 from sojourn.rollout.runner import SamplerFor

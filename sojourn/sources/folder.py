@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from sojourn.config.registry import FOLDER, SOME, Range
+from sojourn.config.fields import FOLDER, NONBLANK, Range
 from sojourn.errors import ConfigError
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.sources.context import SourceContext, StageContext, require_imitation, unsampled
@@ -23,7 +23,7 @@ class Folder:
     """
 
     path: Annotated[str, FOLDER]
-    stage: Annotated[str, SOME]
+    stage: Annotated[str, NONBLANK]
     width: Annotated[int, Range(1)] = 16
     success_only: bool = False
 

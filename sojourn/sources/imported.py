@@ -11,7 +11,7 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.config.registry import SOME, Range
+from sojourn.config.fields import NONBLANK, Range
 from sojourn.errors import ActionError, ConfigError, RecordError, RenderError
 from sojourn.protocols import Renderer
 from sojourn.record.export import read
@@ -42,7 +42,7 @@ class Imported:
     successful episode are left out.
     """
 
-    files: tuple[Annotated[str, SOME], ...]
+    files: tuple[Annotated[str, NONBLANK], ...]
     width: Annotated[int, Range(1)] = 16
     success_only: bool = False
     render: bool = False
@@ -58,7 +58,7 @@ class Imported:
 
     async def check(self, stage: StageContext) -> None:
         """Reads every file once, so that what cannot be used is refused before anything is trained."""
-        count = Counter(isinstance(found, Conversation) or unsampled(found) for _, found in self._read(stage.name))
+        count = Counter(isinstance(item, Conversation) or unsampled(item) for _, item in self._read(stage.name))
         if not count:
             raise ConfigError(f"stage '{stage.name}': {self._files_setting} holds nothing to learn from")
         if count[True]:
@@ -66,8 +66,8 @@ class Imported:
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> RecordedGroups:
         groups = _Groups(context.renderer, context.runner.max_context)
-        for path, found in self._read(stage):
-            groups.add(path, found)
+        for path, item in self._read(stage):
+            groups.add(path, item)
         kept = [
             g for g in groups if g.trajectories and (not self.success_only or any(t.success for t in g.trajectories))
         ]
@@ -89,9 +89,9 @@ class Imported:
     def _read(self, stage: str) -> Iterator[tuple[Path, Group | Conversation]]:
         for name in self.files:
             try:
-                for found in read(Path(name), render=self.render):
-                    if not isinstance(found, Conversation) or found.imitated:
-                        yield Path(name), found
+                for item in read(Path(name), render=self.render):
+                    if not isinstance(item, Conversation) or item.imitated:
+                        yield Path(name), item
             except RecordError as error:
                 raise ConfigError(f"stage '{stage}': groups.files: {error}") from error
 
@@ -106,18 +106,18 @@ class _Groups:
     recorded: list[Group] = field(default_factory=list)
     conversations: dict[tuple[Path, str], list[Episode]] = field(default_factory=dict)  # by file and task
 
-    def add(self, path: Path, found: Group | Conversation) -> None:
-        if isinstance(found, Group):
-            self._require_readable(path, found)
-            self.recorded.append(found)
+    def add(self, path: Path, item: Group | Conversation) -> None:
+        if isinstance(item, Group):
+            self._require_readable(path, item)
+            self.recorded.append(item)
             return
-        trajectory = rendered(found, self.renderer)
+        trajectory = rendered(item, self.renderer)
         last = len(trajectory.turns) - 1
         if len(trajectory.prompt(last)) + len(trajectory.turns[last].sample.tokens) > self.max_context:
             self.too_long += 1
             return
-        name = f"{found.where}-{found.task.id}"
-        self.conversations.setdefault((path, found.task.id), []).append(Episode(name, found.task, (trajectory,)))
+        name = f"{item.where}-{item.task.id}"
+        self.conversations.setdefault((path, item.task.id), []).append(Episode(name, item.task, (trajectory,)))
 
     def __iter__(self) -> Iterator[Group]:
         rendered_groups = [

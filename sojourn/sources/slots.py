@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.rollout.runner import SamplerFor
 from sojourn.sources.context import SourceContext, StageContext

@@ -67,7 +67,7 @@ class TapedSampler:
         return await self.engine.score(prompt)
 
     async def close(self) -> None:
-        """The engine is closed by whoever opened it."""
+        """Does nothing: whoever opened the engine closes it."""
 
 
 def _digest(prompt: Prompt, params: SamplingParams) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.protocols import PerTurn, StepContext
 from sojourn.streams.learner import LearnedStream, hashed_counts, layers
 from sojourn.streams.replies import question_tokens, reply_tokens, score_replies
@@ -92,14 +92,14 @@ class Feedback(LearnedStream):
         self._labels.update(new)
         for kept in (self._labels, self._waiting, self._known):
             _forget(kept, len(kept) - self.capacity)
-        found = {"labels": float(len(self._labels)), "waiting": float(len(self._waiting))}
+        figures = {"labels": float(len(self._labels)), "waiting": float(len(self._waiting))}
         if self._labels:
-            found["helpful"] = sum(self._labels.values()) / len(self._labels)
+            figures["helpful"] = sum(self._labels.values()) / len(self._labels)
         if self.reward_model != "hash" and self._labels:
             with torch.no_grad():
-                found |= {"error": float(self._error(list(new.items())))} if new else {}
+                figures |= {"error": float(self._error(list(new.items())))} if new else {}
             self._distil(len(self._known))
-        return found
+        return figures
 
     def _distil(self, seed: int) -> None:
         known, rng = list(self._labels.items()), np.random.default_rng((self.seed, seed))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sojourn.abilities import Copies
 from sojourn.batch.flatten import gather, scatter
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.errors import ConfigError
 from sojourn.optim import Optim
 from sojourn.protocols import Output, PerTurn, Selected, StepContext
@@ -39,9 +39,9 @@ class Gradient:
 @dataclass(frozen=True, kw_only=True)
 class ImplicitReward:
     """`beta` times the log-ratio of each token between an implicit process reward model, a policy copy that
-    learns from which trajectories were rewarded, and a reference: the policy at the beginning of the step (`against` =
-    "policy", OPRL: Liu et al. 2025, arXiv:2509.19199, version 1, eq. 1) or the weights that the copy began with
-    ("start", PRIME: Cui et al. 2025, arXiv:2502.01456).
+    learns from which trajectories were rewarded, and a reference: the policy at the beginning of the step
+    (`reference_model` = "policy", OPRL: Liu et al. 2025, arXiv:2509.19199, version 1, eq. 1) or the weights that the
+    copy began with ("start", PRIME: Cui et al. 2025, arXiv:2502.01456).
 
     With Q the sum over a trajectory, the model learns by `loss`: "dpo", -log sigmoid(Q+ - Q-), over all pairs of a
     rewarded and an unrewarded trajectory of a group (OPRL's eq. 2), or "ce", the cross-entropy of sigmoid(Q) with
@@ -52,7 +52,7 @@ class ImplicitReward:
 
     beta: Annotated[float, Range(above=0)] = 0.05
     loss: Literal["dpo", "ce"] = "dpo"
-    against: Literal["policy", "start"] = "policy"
+    reference_model: Literal["policy", "start"] = "policy"
     optim: Optim = field(default_factory=_gentle)
     _held: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -67,7 +67,7 @@ class ImplicitReward:
         batch, places = context.flat
         model = self._model(context)
         own = (await model.forward(batch)).logprobs
-        if self.against == "start":
+        if self.reference_model == "start":
             other = (await model.forward(batch, reference=True)).logprobs
         else:
             other = gather(await context.read(lambda forward: forward.logprobs), places, len(batch))
@@ -75,8 +75,8 @@ class ImplicitReward:
         return scatter(context.groups, self._held["rewards"], places)
 
     async def learn(self, context: StepContext) -> Mapping[str, float]:
-        """`error` is the loss on the step, before it was learnt from; `accuracy` the share of pairs, or trajectories,
-        on the right side."""
+        """Trains the reward model on the step. Returns its `error`, the loss before the update, and its `accuracy`, the
+        fraction of pairs, or trajectories, that it ranked or judged rightly."""
         batch, _ = context.flat
         good = np.array([score.total > 0 for judged in context.scores for score in judged], dtype=bool)
         sizes = [len(group.trajectories) for group in context.groups]
@@ -107,14 +107,14 @@ class ImplicitReward:
             model.close()
 
     def _model(self, context: StepContext) -> Any:
-        """Made from the policy at the first step."""
+        """Returns the reward model, which is copied from the policy at the first step."""
         if "model" not in self._held:
             if not isinstance(context.trainer, Copies):
                 raise ConfigError(
                     f"implicit_reward trains a copy of the policy, which {type(context.trainer).__name__} does not "
                     "make: use backend = {name = 'torch'}, or another stream"
                 )
-            model = context.trainer.copy(self.optim, reference=self.against == "start")
+            model = context.trainer.copy(self.optim, reference=self.reference_model == "start")
             self._held["model"] = model
             if kept := self._held.pop("kept", None):
                 model.restore(kept)
@@ -130,7 +130,7 @@ class Judged(NamedTuple):
 
 
 def _each(sums: Values, good: Any, sizes: Sequence[int]) -> Judged:
-    """The cross-entropy with whether each was rewarded."""
+    """Computes the cross-entropy of sigmoid(Q) with whether each trajectory was rewarded."""
     chance = 1 / (1 + np.exp(-sums))
     error = -np.log(np.where(good, chance, 1 - chance)).mean() if len(sums) else 0.0
     right = float(((sums > 0) == good).mean()) if len(sums) else 0.0

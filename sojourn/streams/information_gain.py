@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
-from sojourn.config.registry import SOME
+from sojourn.config.fields import NONBLANK
 from sojourn.errors import ConfigError
 from sojourn.protocols import PerTurn, StepContext
 from sojourn.streams.replies import reply_tokens, score_replies
@@ -39,7 +39,7 @@ class InformationGain:
     where a prompt forgets or forks. DR-Venus computes gains for the turns of some tools only, here every turn has one.
     """
 
-    task_key: Annotated[str, SOME] = "answer"
+    task_key: Annotated[str, NONBLANK] = "answer"
     answer_prefix: str = "<answer>\n"
     answer_suffix: str = "\n</answer>"
     belief: Literal["prob", "logprob"] = "prob"
@@ -80,12 +80,12 @@ class InformationGain:
         return Reply(tokens, start, stop)
 
     def _answer(self, task: Task) -> str:
-        found = task.data.get(self.task_key)
-        found = found[0] if isinstance(found, list | tuple) and found else found
-        if isinstance(found, str | int | float):
-            return str(found)
+        answer = task.data.get(self.task_key)
+        answer = answer[0] if isinstance(answer, list | tuple) and answer else answer
+        if isinstance(answer, str | int | float):
+            return str(answer)
         raise ConfigError(
-            f"information_gain: a task of '{task.env}' has data['{self.task_key}'] = {found!r}: expected its right "
+            f"information_gain: a task of '{task.env}' has data['{self.task_key}'] = {answer!r}: expected its right "
             "answer, a text, a number or a list of them: name its key, information_gain.task_key, or another world"
         )
 

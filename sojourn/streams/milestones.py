@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from sojourn.config.registry import SOME, Range
+from sojourn.config.fields import NONBLANK, Range
 from sojourn.protocols import PerTurn, StepContext, TurnStates
 from sojourn.streams.learner import LearnedStream, layers, normalised
 from sojourn.streams.trainer_passes import at_last
@@ -29,7 +29,7 @@ class Milestones(LearnedStream):
     its coefficients are not known.
     """
 
-    info_key: Annotated[str, SOME] = "progress"
+    info_key: Annotated[str, NONBLANK] = "progress"
     discount: Annotated[float, Range(0, 1)] = 1.0
     hidden_size: Annotated[int, Range(1)] = 128
     lr: Annotated[float, Range(above=0)] = 1e-3

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.protocols import PerTurn, StepContext
 from sojourn.streams.learner import LearnedStream, hashed_counts, layers
 from sojourn.streams.trainer_passes import at_last

@@ -25,7 +25,7 @@ class TrainerPasses:
         *,
         critic: bool = False,
     ) -> None:
-        """`critic` says whether any stream will read the critic's values."""
+        """Takes the step's groups and scores; `critic` says whether any stream will read the critic's values."""
         self.groups, self.scores, self.trainer = groups, scores, trainer
         self.renderer, self._critic = renderer, critic
         self._made: dict[bool, Forward] = {}
@@ -42,7 +42,7 @@ class TrainerPasses:
         return scatter(self.groups, column(self._made[reference]), places)
 
     async def states(self) -> list[list[TurnStates]]:
-        """The policy's hidden states around each turn, by group and trajectory."""
+        """Returns the policy's hidden states around each turn, by group and trajectory."""
         if self._states is None:
             if not isinstance(self.trainer, HasHiddenStates):
                 raise ConfigError(
@@ -50,33 +50,33 @@ class TrainerPasses:
                     "use backend = {name = 'torch'}, or another stream"
                 )
             batch, places = self.flat
-            said = sorted(place for place in places if place.stop > place.start)
-            around = np.array([(place.start - 1, place.stop - 1) for place in said], dtype=np.int64).reshape(-1, 2)
+            sampled = sorted(place for place in places if place.stop > place.start)
+            around = np.array([(place.start - 1, place.stop - 1) for place in sampled], dtype=np.int64).reshape(-1, 2)
             rows = await self.trainer.hidden_states(batch, around.ravel())
-            found = rows.reshape(len(said), 2, rows.shape[1])
+            pairs = rows.reshape(len(sampled), 2, rows.shape[1])
             of = {(p.group, p.trajectory): [] for p in places}
-            for number, place in enumerate(said):
+            for number, place in enumerate(sampled):
                 of[place.group, place.trajectory].append(number)
             self._states = [
-                [self._around(said, found, of.get((g, t), [])) for t in range(len(group.trajectories))]
+                [self._around(sampled, pairs, of.get((g, t), [])) for t in range(len(group.trajectories))]
                 for g, group in enumerate(self.groups)
             ]
         return self._states
 
     @property
     def flat(self) -> tuple[Batch, list[Place]]:
-        """The step's tokens, and where each turn's stand."""
+        """Returns the step's flat batch, and the place of each turn's tokens in it."""
         if self._flat is None:
             self._flat = flatten(self.groups)
         return self._flat
 
     @staticmethod
-    def _around(said: Sequence[Place], found: FloatArray, numbers: Sequence[int]) -> TurnStates:
-        return TurnStates([said[n].turn for n in numbers], *(found[list(numbers), side] for side in (0, 1)))
+    def _around(sampled: Sequence[Place], pairs: FloatArray, numbers: Sequence[int]) -> TurnStates:
+        return TurnStates([sampled[n].turn for n in numbers], *(pairs[list(numbers), side] for side in (0, 1)))
 
 
 def at_last(group: Group, values: Sequence[Sequence[float]]) -> list[tuple[FloatArray, ...]]:
-    """A number for each turn, at its last token; 0 at the others, so that a turn's sum is its number."""
+    """Returns arrays per token that hold each turn's number at the turn's last token, and 0 at its others."""
     out = []
     for trajectory, numbers in zip(group.trajectories, values, strict=True):
         arrays = [np.zeros(len(turn.sample.tokens), dtype=np.float32) for turn in trajectory.turns]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import torch
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.protocols import PerTurn, StepContext, TurnStates
 from sojourn.streams.learner import LearnedStream, layers, normalised
 from sojourn.streams.trainer_passes import at_last

@@ -26,21 +26,21 @@ def first_seed(world: str, split: str) -> int:
     return 0 if split == "train" else FIRST_TEST
 
 
-def by_seed(world: str, family: Any, split: str, make: Callable[[int], Task]) -> Sequence[Task]:
+def make_tasks(world: str, family: Any, split: str, make: Callable[[int], Task]) -> Sequence[Task]:
     """Returns the tasks of a split, each made from its seed; `family.train` and `family.test` say how many."""
     first = first_seed(world, split)
     return Generated(lambda index: make(first + index), getattr(family, split))
 
 
-def seeded(
+def make_tasks_from_data(
     world: str, family: Any, split: str, data: Mapping[str, Any] | Callable[[int], Mapping[str, Any]]
 ) -> Sequence[Task]:
     """Returns the tasks of a split whose data are constant, or follow from their seed."""
     of_seed = data if callable(data) else lambda seed: data
-    return by_seed(world, family, split, lambda seed: Task(world, dict(of_seed(seed)), seed, split))
+    return make_tasks(world, family, split, lambda seed: Task(world, dict(of_seed(seed)), seed, split))
 
 
-def in_turns(
+def make_tasks_by_kind(
     world: str, family: Any, split: str, kinds: Sequence[str], data: Callable[[str], Mapping[str, Any]]
 ) -> Sequence[Task]:
     """Returns the tasks of a split whose kinds alternate; each task is tagged with its kind."""
@@ -49,16 +49,16 @@ def in_turns(
         kind = kinds[seed % FIRST_TEST % len(kinds)]
         return Task(world, dict(data(kind)), seed, split, (kind,))
 
-    return by_seed(world, family, split, make)
+    return make_tasks(world, family, split, make)
 
 
-def tasks_of(world: str, family: Any, split: str) -> Sequence[Task]:
+def make_tasks_from_fields(world: str, family: Any, split: str) -> Sequence[Task]:
     """Returns the tasks of a split whose data are all fields of the family, except the sizes of its splits."""
     names = [field.name for field in fields(family) if field.name not in SPLITS]
-    return seeded(world, family, split, {name: getattr(family, name) for name in names})
+    return make_tasks_from_data(world, family, split, {name: getattr(family, name) for name in names})
 
 
-def of_task(family: F, task: Task) -> F:
+def family_of_task(family: F, task: Task) -> F:
     """Returns the family with the fields from the task's data, so that a task file can mix families' settings."""
     known = {field.name for field in fields(family)}  # type: ignore[arg-type]
     if unknown := sorted(task.data.keys() - known):
@@ -67,7 +67,7 @@ def of_task(family: F, task: Task) -> F:
     return replace(family, **task.data)  # type: ignore[type-var]
 
 
-def of_its_split(task: Task, key: str, draw: Callable[[Random], T], content: Callable[[T], bytes]) -> T:
+def draw_for_split(task: Task, key: str, draw: Callable[[Random], T], content: Callable[[T], bytes]) -> T:
     """Draws until the hash of the drawn content belongs to the task's split, so that no content is in both splits.
 
     A quarter of all contents belongs to the test split. The random numbers follow from `key`, the task's seed and the

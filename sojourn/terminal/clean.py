@@ -21,11 +21,11 @@ def clean(text: str, limit: int | None = LIMIT) -> str:
     """Returns a text that is safe to print. Of a longer text, `limit` characters and the number of the others (None:
     all).
     """
-    shown = text if limit is None else text[:limit]
-    shown = escaped(shown.replace("\r\n", "\n").expandtabs(4))
+    printed = text if limit is None else text[:limit]
+    printed = escaped(printed.replace("\r\n", "\n").expandtabs(4))
     if limit is None or len(text) <= limit:
-        return shown
-    return f"{shown} … {len(text) - limit:,} more characters"
+        return printed
+    return f"{printed} … {len(text) - limit:,} more characters"
 
 
 def one_line(text: str, limit: int = 200) -> str:

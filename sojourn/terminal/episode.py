@@ -56,7 +56,7 @@ class TurnRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class EpisodeContext:
-    """What is printed with an episode beside its record. Texts are cut after `limit` characters (None: never)."""
+    """Holds what is printed with an episode beside its record. Texts are cut after `limit` characters (None: never)."""
 
     folder: Path
     entry: EpisodeRow

@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 
 from sojourn.intervals import Estimate
-from sojourn.record.summary import Part, Summary
+from sojourn.record.summary import Summary, TaskStatistics
 
 
 def side_by_side(summaries: Mapping[str, Summary], title: str = "", *, brief: bool = False) -> Table:
@@ -27,30 +27,30 @@ def side_by_side(summaries: Mapping[str, Summary], title: str = "", *, brief: bo
         return table
     if any(summary.errors for summary in columns):
         table.add_row("errors", *(str(summary.errors) for summary in columns))
-    for parts in ([summary.envs for summary in columns], [summary.tags for summary in columns]):
-        names = sorted({name for part in parts for name in part})
+    for groups in ([summary.envs for summary in columns], [summary.tags for summary in columns]):
+        names = sorted({name for group in groups for name in group})
         if len(names) > 1:
             table.add_section()
             for name in names:
-                table.add_row(name, *(part[name].success.percent if name in part else "" for part in parts))
+                table.add_row(name, *(group[name].success.percent if name in group else "" for group in groups))
     return table
 
 
-def _overall_rows(parts: Sequence[Part], brief: bool) -> list[tuple[str, list[str]]]:
-    ks = sorted({k for part in parts for k in part.pass_at if k > 1})
+def _overall_rows(columns: Sequence[TaskStatistics], brief: bool) -> list[tuple[str, list[str]]]:
+    ks = sorted({k for column in columns for k in column.pass_at if k > 1})
     rows = [
-        ("success", [part.success.percent for part in parts]),
-        *((f"pass@{k}", [part.pass_at[k].percent if k in part.pass_at else "" for part in parts]) for k in ks),
-        ("reward", [_plus_minus(part.reward) for part in parts]),
+        ("success", [column.success.percent for column in columns]),
+        *((f"pass@{k}", [column.pass_at[k].percent if k in column.pass_at else "" for column in columns]) for k in ks),
+        ("reward", [_plus_minus(column.reward) for column in columns]),
     ]
     if brief:
         return rows
     return [
         *rows,
-        ("turns", [_plus_minus(part.turns) for part in parts]),
-        ("tokens", [_plus_minus(part.tokens) for part in parts]),
-        ("malformed turns", [part.malformed.percent for part in parts]),
-        ("tasks / episodes", [f"{part.tasks} / {part.episodes}" for part in parts]),
+        ("turns", [_plus_minus(column.turns) for column in columns]),
+        ("tokens", [_plus_minus(column.tokens) for column in columns]),
+        ("malformed turns", [column.malformed.percent for column in columns]),
+        ("tasks / episodes", [f"{column.tasks} / {column.episodes}" for column in columns]),
     ]
 
 

@@ -28,7 +28,7 @@ class CleanConsole(Console):
 
     @property
     def file(self) -> IO[str]:
-        """The underlying stream, also while a live display has replaced `sys.stdout`."""
+        """Returns the underlying stream, also while a live display has replaced `sys.stdout`."""
         stream = _FILE.__get__(self)
         while isinstance(stream, CleanStream):
             stream = stream.rich_proxied_file
@@ -58,10 +58,10 @@ class CleanStream:
         self.limit = limit
 
     def write(self, text: str) -> int:
-        shown = text.replace("\r\n", "\n").replace("\r", "\n")  # a return alone would let a text overwrite its line
-        if self.limit is not None and len(shown) > self.limit:
-            shown = clean(shown, self.limit) + "\n" * shown.endswith("\n")
-        self.rich_proxied_file.write("\t".join(map(escaped, shown.split("\t"))))
+        printed = text.replace("\r\n", "\n").replace("\r", "\n")  # a return alone would let a text overwrite its line
+        if self.limit is not None and len(printed) > self.limit:
+            printed = clean(printed, self.limit) + "\n" * printed.endswith("\n")
+        self.rich_proxied_file.write("\t".join(map(escaped, printed.split("\t"))))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from sojourn.agents.plain import Plain
 from sojourn.batch.weigh import Aggregate
-from sojourn.config.registry import FOLDER, SOME, Kind, Range, Text, build
+from sojourn.config.fields import FOLDER, NONBLANK, Kind, Range, Text
+from sojourn.config.registry import build
 from sojourn.credit.grpo import GRPO
 from sojourn.curricula.cycle import Cycle
 from sojourn.models.spec import Critic, Model, Sampling
@@ -51,7 +52,7 @@ class Evaluation:
 
     tasks: Annotated[int, Range(1)] = 64
     samples: Annotated[int, Range(1)] = 1
-    split: Annotated[str, SOME] = "test"
+    split: Annotated[str, NONBLANK] = "test"
     temperature: Annotated[float, Range(0)] = 1.0
     top_p: Annotated[float, Range(above=0, max=1)] = 1.0
     top_k: Annotated[int, Range(0)] = 0
@@ -82,7 +83,7 @@ class Record:
     checkpoint_every: Annotated[int, Range(0)] = 10
     keep: Annotated[int, Range(1)] = 2
     drift_groups: Annotated[int, Range(0)] = 0
-    tags: tuple[Annotated[str, SOME], ...] = ()
+    tags: tuple[Annotated[str, NONBLANK], ...] = ()
     streams: Annotated[tuple[Stream, ...], Kind("stream")] = ()
     sinks: Annotated[tuple[SinkConfig, ...], Kind("sink")] = ()
 

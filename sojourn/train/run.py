@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from sojourn.abilities import Checks, Ends, Measured, env_needs, group_size, task_data
+from sojourn.abilities import Checks, Measured, ReleasesResources, env_needs, group_size, task_data
 from sojourn.batch.flatten import flatten
 from sojourn.batch.weigh import weigh
 from sojourn.display import Display
@@ -132,7 +132,7 @@ class Run:
             if isinstance(stream, Stateful) and (same := earlier.get(stream.provides)) == stream:
                 stream.restore(cast(Stateful, same).state())
         for stream in earlier.values():
-            if isinstance(stream, Ends):
+            if isinstance(stream, ReleasesResources):
                 stream.close()
 
     def _stateful(self, stage: Stage) -> dict[str, Stateful]:

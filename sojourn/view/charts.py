@@ -25,7 +25,7 @@ Points = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Curve:
-    """Values `y` at `x`, with a band from `low` to `high`; a NaN leaves a gap."""
+    """A curve of values `y` at `x`, with a band from `low` to `high`; a NaN leaves a gap."""
 
     name: str
     x: Points

@@ -52,10 +52,10 @@ class ReportEpisode(NamedTuple):
 def write_report(run: Path, out: Path, episodes: Sequence[str] = (), smooth: float = 0.0) -> int:
     """Writes the report of a run to a file, and returns the number of its episodes."""
     lines = RunCache((run,)).lines(run)
-    shown = _episodes(run, episodes, lines)
-    page = _page(run, shown, lines, smooth)
+    chosen = _episodes(run, episodes, lines)
+    page = _page(run, chosen, lines, smooth)
     write_bytes(out, page.encode(errors="backslashreplace"))
-    return len(shown)
+    return len(chosen)
 
 
 def _page(run: Path, episodes: Sequence[ReportEpisode], lines: Sequence[Line], smooth: float) -> str:

@@ -87,7 +87,7 @@ class Rerun:
 
     @property
     def trajectory(self) -> Trajectory:
-        """The turns that were played so far."""
+        """Returns a trajectory of the turns that were played so far."""
         turns = tuple(self.seat.turns) if self.seat is not None else ()
         return self.finished or Trajectory(self.resume_point.before.agent, turns, self.resume_point.before.ending)
 
@@ -274,8 +274,8 @@ class _Model:
     async def load(self, run: Path, word: str) -> LoadedModel:
         if self._name != (run, word) or self._filled is None:
             await self.close()
-            found = find_weights(run, word)
-            self._filled = await self._stack.enter_async_context(load_model(recipes.load(run).recipe, found))
+            weights = find_weights(run, word)
+            self._filled = await self._stack.enter_async_context(load_model(recipes.load(run).recipe, weights))
             self._name = (run, word)
         return self._filled
 

@@ -76,7 +76,7 @@ class ResumeSeat:
 
     @property
     def recorded_turns(self) -> int:
-        """The number of turns that are repeated."""
+        """Returns the number of turns that are repeated."""
         return len(self.start.before.turns)
 
     @property

@@ -75,13 +75,13 @@ def sampled_tokens(
     tokens = sample.tokens[:MAX_TOKENS].tolist()
     lag = None if version is None or sample.versions.oldest < 0 else max(version - 1 - sample.versions.oldest, 0)
     columns = dict(_values_by_name(played, lag))
-    shown: list[Token] = []
+    coloured: list[Token] = []
     for at, (token, text, special) in enumerate(_token_texts(tokens, vocabulary)):
         values = {name: float(column[at]) for name, column in columns.items() if at < len(column)}
         facts = [f"token {token}", *(f"{name} {value:.4g}" for name, value in values.items() if math.isfinite(value))]
         value = values.get(colouring, math.nan)
-        shown.append(Token(text, _colour(value, colour_max, colouring in SAME_SIGN), ", ".join(facts), special))
-    return Tokens(shown, len(sample.tokens) - len(tokens))
+        coloured.append(Token(text, _colour(value, colour_max, colouring in SAME_SIGN), ", ".join(facts), special))
+    return Tokens(coloured, len(sample.tokens) - len(tokens))
 
 
 def _values_by_name(played: TurnRecord, lag: int | None) -> Iterator[tuple[str, Sequence[float] | FloatArray]]:

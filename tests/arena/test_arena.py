@@ -27,7 +27,7 @@ def planner(talk: list) -> str:
     return PLANS[0][sum(message["role"] == "assistant" for message in talk)]
 
 
-async def test_experts_and_chance_side_by_side() -> None:
+async def test_an_expert_and_a_random_operator_play_side_by_side() -> None:
     ended = await match("expert", "random", "expert", tasks=3, turns=12)
     assert [result.name for result in ended.results] == ["expert", "random", "expert-2"]
     assert ended.named("expert").overall.success.mean == 1.0
@@ -38,13 +38,13 @@ async def test_experts_and_chance_side_by_side() -> None:
     assert max(map(len, ended.shown.splitlines())) <= 80
 
 
-async def test_while_all_see_the_same_it_is_shown_once() -> None:
+async def test_equal_observations_are_printed_once() -> None:
     ended = await match("expert", "expert", tasks=1)
     assert ended.shown.count("Take the treasure.") == 1
     assert "see:" not in ended.shown
 
 
-async def test_a_brief_match_is_a_line_for_each_task() -> None:
+async def test_a_brief_match_prints_one_line_per_task() -> None:
     ended = await match("expert", "random", brief=True, turns=3)
     assert "turn 1" not in ended.shown
     assert "task 2/2" in ended.shown
@@ -68,7 +68,7 @@ async def test_an_endpoint_plays() -> None:
     assert [message["role"] for message in asked[1]["messages"]] == ["system", "user", "assistant", "user"]
 
 
-async def test_an_endpoint_that_breaks_is_a_failure_and_no_play() -> None:
+async def test_a_broken_endpoint_is_a_failed_episode() -> None:
     with served(lambda talk: None if len(talk) > 2 else planner(talk)) as (url, _):
         ended = await match(f"{url}#model", "expert", tasks=1)
     assert ended.named("model").failed == 1
@@ -122,7 +122,7 @@ async def test_checkpoints_play_as_they_were_trained(trained: Path) -> None:
     assert [r.summary for r in again.results] == [r.summary for r in ended.results]
 
 
-async def test_what_is_recorded_opens_in_the_viewer(trained: Path, tmp_path: Path) -> None:
+async def test_a_recorded_match_opens_in_the_viewer(trained: Path, tmp_path: Path) -> None:
     out = tmp_path / "match"
     hostile = "<script>alert(1)</script>\x1b[2J"
     with served(lambda talk: hostile) as (url, _):
@@ -145,7 +145,7 @@ async def test_what_is_recorded_opens_in_the_viewer(trained: Path, tmp_path: Pat
     assert "success" in client.get("/runs/match/changes?a=random&b=expert").text
 
 
-async def test_hostile_words_reach_no_terminal(tmp_path: Path) -> None:
+async def test_hostile_text_is_cleaned_before_it_is_printed(tmp_path: Path) -> None:
     with served(lambda talk: "\x1b]0;owned\x07[bold]x") as (url, _):
         ended = await match(f"{url}#evil", tasks=1, turns=2)
     assert "\x1b" not in ended.shown
@@ -154,7 +154,7 @@ async def test_hostile_words_reach_no_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("operators", "asked", "told"),
+    ("operators", "asked", "sentence"),
     [
         ((), {}, "--operator is missing"),
         (("nosuch",), {}, "expected expert, random, person"),
@@ -165,8 +165,8 @@ async def test_hostile_words_reach_no_terminal(tmp_path: Path) -> None:
         (("expert",), {"split": "test", "first": 10**9}, "has 1000 tasks"),
     ],
 )
-async def test_what_cannot_be_played_is_said_in_a_sentence(operators, asked, told: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(told)):
+async def test_an_impossible_match_gets_a_reason(operators, asked, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
         await match(*operators, **asked)
 
 
@@ -180,7 +180,7 @@ async def test_weights_that_are_not_there_or_of_another_model_are_refused(traine
         await match(f"{other}")
 
 
-def test_weights_are_named_behind_an_at(trained: Path) -> None:
+def test_a_checkpoint_operator_names_its_weights_after_an_at_sign(trained: Path) -> None:
     assert (CheckpointOperator.parse(f"{trained}@2").weights_name, CheckpointOperator.parse(f"{trained}@2").name) == (
         "2",
         "run@2",

@@ -27,16 +27,16 @@ TOY = Toy(choices=True)
 
 @dataclass
 class Watching:
-    """Remembers what it was told."""
+    """Records the calls that it receives."""
 
-    told: list[tuple[str, int, list[str]]] = field(default_factory=list)
+    calls: list[tuple[str, int, list[str]]] = field(default_factory=list)
     rows: list[OperatorTurn] = field(default_factory=list)
 
     def show_observations(self, number: int, turns: Sequence[OperatorTurn]) -> None:
-        self.told.append(("seen", number, [turn.name for turn in turns]))
+        self.calls.append(("seen", number, [turn.name for turn in turns]))
 
     def show_actions(self, number: int, turns: Sequence[OperatorTurn]) -> None:
-        self.told.append(("acted", number, [turn.name for turn in turns]))
+        self.calls.append(("acted", number, [turn.name for turn in turns]))
         self.rows += turns
 
 
@@ -66,8 +66,8 @@ class Lines:
         line = self.operator.lines[min(self.turn, len(self.operator.lines)) - 1]
         if isinstance(line, BaseException):
             raise line
-        said = await expert_action(self.env) if line == "expert" else line
-        return TextReply(Message(Role.ASSISTANT, said))
+        action = await expert_action(self.env) if line == "expert" else line
+        return TextReply(Message(Role.ASSISTANT, action))
 
 
 def bout(*operators: Any, family: Any = TOY, watcher: Any = None, turns: int = 6, **options: Any) -> Any:
@@ -76,25 +76,25 @@ def bout(*operators: Any, family: Any = TOY, watcher: Any = None, turns: int = 6
     return asyncio.run(made.play_task(0, family.tasks("test")[0]))
 
 
-def test_nobody_acts_on_a_turn_before_all_acted_on_the_one_before() -> None:
+def test_a_turn_starts_when_all_operators_have_finished_the_last() -> None:
     log: list[tuple[str, int]] = []
     quick, slow = Scripted("quick", ["expert"], 0, log), Scripted("slow", ["expert"], 40, log)
     watcher = Watching()
     bout(quick, slow, Scripted("third", ["expert"], 3, log), watcher=watcher)
     assert [turn for _, turn in log] == sorted(turn for _, turn in log)
     assert {name for name, turn in log if turn == 2} == {"quick", "slow", "third"}
-    turns = max(turn for _, turn, _ in watcher.told)
-    told = [(what, turn) for what, turn, _ in watcher.told]
-    assert told == [("acted", 0), *[(what, turn) for turn in range(1, turns + 1) for what in ("seen", "acted")]]
+    turns = max(turn for _, turn, _ in watcher.calls)
+    calls = [(what, turn) for what, turn, _ in watcher.calls]
+    assert calls == [("acted", 0), *[(what, turn) for turn in range(1, turns + 1) for what in ("seen", "acted")]]
 
 
-def test_who_is_done_is_not_waited_for() -> None:
+def test_a_finished_operator_is_not_waited_for() -> None:
     watcher = Watching()
     played = bout(Scripted("never", ["nonsense"]), ExpertOperator("expert"), watcher=watcher, turns=16)
     assert [episode.trajectories[0].success for episode in played.episodes] == [False, True]
     lengths = [len(episode.trajectories[0].turns) for episode in played.episodes]
     assert lengths[0] == 16 > lengths[1]
-    assert watcher.told[-1] == ("acted", 16, ["never"])
+    assert watcher.calls[-1] == ("acted", 16, ["never"])
 
 
 @pytest.mark.parametrize("failure", [InfrastructureError("the server is gone"), KeyError("x"), SystemExit(1)])
@@ -109,7 +109,7 @@ def test_a_failure_ends_the_episode_of_its_operator_alone(failure: BaseException
     assert (row.name, row.ended) == ("broken", broken.error)
 
 
-def test_a_refused_action_is_its_own_fault_and_costs_a_turn() -> None:
+def test_a_refused_action_costs_its_operator_a_turn() -> None:
     watcher = Watching()
     played = bout(Scripted("wrong", ["dance", "expert"]), ExpertOperator("expert"), watcher=watcher)
     turns = played.episodes[0].trajectories[0].turns
@@ -120,7 +120,7 @@ def test_a_refused_action_is_its_own_fault_and_costs_a_turn() -> None:
     assert not any(row.failed for row in watcher.rows)
 
 
-def test_what_a_watcher_raises_is_charged_to_nobody() -> None:
+def test_an_error_of_a_watcher_is_charged_to_no_operator() -> None:
     class Gone(Watching):
         def show_observations(self, number: int, turns: Sequence[OperatorTurn]) -> None:
             raise BrokenPipeError("nobody reads")
@@ -140,7 +140,7 @@ def said(played: Any, at: int) -> list[str]:
     return [turn.message.text for turn in played.episodes[at].trajectories[0].turns]
 
 
-def test_the_same_seed_plays_the_same_and_another_another() -> None:
+def test_equal_seeds_play_alike_and_other_seeds_differ() -> None:
     once, again = (bout(RandomOperator("a"), RandomOperator("b"), seed=3) for _ in range(2))
     assert [said(once, at) for at in (0, 1)] == [said(again, at) for at in (0, 1)]
     assert said(once, 0) == said(once, 1), "operators have the same seeds too"
@@ -182,7 +182,7 @@ def test_more_operators_than_a_world_can_hold_are_refused() -> None:
         bout(ExpertOperator("a"), ExpertOperator("b"), family=Small())
 
 
-def test_a_seat_that_cannot_be_read_says_so() -> None:
+def test_an_unreadable_reply_is_refused_with_its_reason() -> None:
     class Mute:
         async def reply(self, observation: Any) -> TextReply:
             return TextReply(None, fault="not JSON")

@@ -16,7 +16,7 @@ from sojourn.backends.torch.trainer import activations
 from sojourn.backends.torch.trainer.activations import Cost
 from sojourn.backends.torch.trainer.decoder import base_of
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
-from sojourn.backends.torch.trainer.pass_io import Part
+from sojourn.backends.torch.trainer.pass_io import MicroBatch
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.losses.ppo import PPO
 from sojourn.models.spec import Lora
@@ -68,10 +68,14 @@ def kept_bytes(made: TorchTrainer, batch) -> int:
             held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
         return tensor
 
-    part = Part.of(batch, np.arange(len(batch.starts) - 1), [np.arange(a, b) for a, b in pairwise(batch.starts)])
-    again = activations.checkpointed(made.passes.decoder.recomputed(len(part.tree.tokens)))
+    micro_batch = MicroBatch.of(
+        batch, np.arange(len(batch.starts) - 1), [np.arange(a, b) for a, b in pairwise(batch.starts)]
+    )
+    again = activations.checkpointed(made.passes.decoder.recomputed(len(micro_batch.tree.tokens)))
     with again, saved_tensors_hooks(keep, lambda tensor: tensor):
-        out = made.passes.forward(part, np.flatnonzero(batch.weight), frozenset(), batch.tokens[batch.weight > 0])
+        out = made.passes.forward(
+            micro_batch, np.flatnonzero(batch.weight), frozenset(), batch.tokens[batch.weight > 0]
+        )
     assert out.logprobs.requires_grad
     return sum(storage.nbytes() for storage in held.values())
 

@@ -92,7 +92,7 @@ async def test_the_likeliest_tokens_and_their_gradient():
     batch, made = step(), trainer(detach=True)
     batch = Batch(**{**vars(batch), "streams": {**batch.streams, "targets": np.zeros(len(batch), dtype=np.float32)}})
     found = await made.forward(batch, columns=["top_token", "top_logprob"])
-    await made.forward_backward(batch, [BCoder(advantage=0.0, likelihood=0.0)])
+    await made.forward_backward(batch, [BCoder(advantage_coef=0.0, likelihood_coef=0.0)])
     model, total = loading.load(NAME, "fp32", 0).model, torch.zeros(())
     for a, b in zip(batch.starts, batch.starts[1:], strict=False):
         passed = model(torch.from_numpy(batch.tokens[a:b])[None], output_hidden_states=True)

@@ -547,7 +547,7 @@ async def test_learned_positions_work_too():
 def test_the_engines_model_cannot_be_called_without_it():
     model = twin(build("llama"))
     Engine(model, stops=(), max_context=32)
-    with pytest.raises(ModelError, match="without a plan"):
+    with pytest.raises(ModelError, match="without a layout"):
         model(torch.zeros(1, 2, dtype=torch.long))
 
 

@@ -15,8 +15,10 @@ def test_the_block_mask_of_a_tree_attends_as_its_runs_do(window, softcap):
     torch.manual_seed(0)
     query, key, value = (2 * torch.randn(1, heads, len(made.tokens), 16) for heads in (4, 2, 2))
     cpu = torch.device("cpu")
-    plan = tree_attention.Plan(made, cpu, kernel=False)
-    runs, _ = tree_attention.attend(None, query, key, value, None, plan=plan, sliding_window=window, softcap=softcap)
+    tree_mask = tree_attention.TreeMask(made, cpu, kernel=False)
+    runs, _ = tree_attention.attend(
+        None, query, key, value, None, tree_mask=tree_mask, sliding_window=window, softcap=softcap
+    )
     whole = flex_attention.attend(flex_attention.BlockMasks(made, cpu).of(window), query, key, value, None, softcap)
     torch.testing.assert_close(whole, runs, atol=1e-5, rtol=1e-4)
 
@@ -29,7 +31,9 @@ def test_on_a_cuda_device_the_gradients_agree_too():
     found = []
     for device in (torch.device("cpu"), torch.device("cuda")):
         inputs = [t.to(device).requires_grad_() for t in sent]
-        out, _ = tree_attention.attend(None, *inputs, None, plan=tree_attention.Plan(made, device, kernel=False))
+        out, _ = tree_attention.attend(
+            None, *inputs, None, tree_mask=tree_attention.TreeMask(made, device, kernel=False)
+        )
         out.square().sum().backward()
         found.append([out.detach().cpu(), *(t.grad.cpu() for t in inputs)])
     for one, other in zip(*found, strict=True):

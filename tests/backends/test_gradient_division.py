@@ -37,7 +37,7 @@ async def taken(*losses, token_budget=100_000):
 
 
 def by_token(floor):
-    return STPPO(by="token", floor=floor)
+    return STPPO(level="token", floor=floor)
 
 
 async def test_what_clips_leave_out_holds_the_gradient_back():

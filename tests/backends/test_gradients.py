@@ -25,11 +25,11 @@ pytestmark = pytest.mark.skipif(gradients.load(16, 16, 2) is None, reason="needs
 
 
 def seen(made: share.Tree, window: int | None) -> torch.Tensor:
-    """(M, M), from each node's path, run by run."""
+    """Returns which nodes see which: (M, M), from each node's path, segment by segment."""
     mask = torch.zeros(len(made.tokens), len(made.tokens), dtype=torch.bool)
-    for run in made.runs:
-        path = np.concatenate([np.arange(*span) for span in (*run.before, (run.start, run.stop))])
-        for query in range(run.start, run.stop):
+    for segment in made.segments:
+        path = np.concatenate([np.arange(*span) for span in (*segment.before, (segment.start, segment.stop))])
+        for query in range(segment.start, segment.stop):
             keys = path[path <= query]
             near = made.positions[query] - made.positions[keys] < (window or len(made.tokens))
             mask[query, keys[near]] = True

@@ -16,10 +16,10 @@ def batch(*sequences: list[int], images: tuple[tuple[str, ...], ...] = ()) -> Ba
 
 
 def path(tree: share.Tree, node: int) -> list[int]:
-    """The tokens from the root to a node, read from the runs alone."""
-    run = next(run for run in tree.runs if run.start <= node < run.stop)
-    before = [n for start, stop in run.before for n in range(start, stop)]
-    return tree.tokens[[*before, *range(run.start, node + 1)]].tolist()
+    """Returns the tokens from the root to a node, read from the segments alone."""
+    segment = next(segment for segment in tree.segments if segment.start <= node < segment.stop)
+    before = [n for start, stop in segment.before for n in range(start, stop)]
+    return tree.tokens[[*before, *range(segment.start, node + 1)]].tolist()
 
 
 CASES = [
@@ -95,11 +95,11 @@ def test_parts_hold_every_sequence_once_and_keep_to_the_budget(budget):
     assert len(found) == {1: 4, 4: 3, 6: 2, 100: 1}[budget]
 
 
-def test_teams_get_equal_shares_of_what_is_worth_dividing():
+def test_workers_get_equal_shares_of_what_is_worth_dividing():
     made = batch(*[[1, 2] + [10 + n] * 30 for n in range(8)])  # 242 nodes
-    [both] = rounds(made, 300, teams=2)
+    [both] = rounds(made, 300, workers=2)
     assert [nodes(made, numbers) for numbers in both] == [122, 122]
-    found = list(rounds(made, 130, teams=2))
+    found = list(rounds(made, 130, workers=2))
     assert sorted(s for some in found for numbers in some for s in numbers) == list(range(8))
     assert [[nodes(made, numbers) for numbers in some] for some in found] == [[62, 62], [62, 62]]
 
@@ -114,19 +114,19 @@ def test_teams_get_equal_shares_of_what_is_worth_dividing():
 )
 def test_what_is_not_worth_dividing_passes_whole(sequences):
     made = batch(*sequences)
-    [[numbers]] = rounds(made, 1000, teams=2)
+    [[numbers]] = rounds(made, 1000, workers=2)
     assert sorted(numbers) == list(range(len(sequences)))
 
 
 def test_an_empty_batch_has_no_rounds():
     nothing = batch([1, 2]).take(np.array([], dtype=np.int64))
-    assert [list(rounds(nothing, 10, teams=teams)) for teams in (1, 2)] == [[], []]
+    assert [list(rounds(nothing, 10, workers=teams)) for teams in (1, 2)] == [[], []]
 
 
 def test_sequences_too_long_to_stand_beside_others_pass_alone():
     made = batch([1] * 80, [2] * 80)
-    assert [len(some) for some in rounds(made, 100, teams=2)] == [1, 1]
-    assert [len(some) for some in rounds(made, 160, teams=2)] == [2]
+    assert [len(some) for some in rounds(made, 100, workers=2)] == [1, 1]
+    assert [len(some) for some in rounds(made, 160, workers=2)] == [2]
 
 
 @pytest.mark.parametrize("sequences", CASES)

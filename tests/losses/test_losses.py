@@ -324,7 +324,7 @@ def test_st_ppo_by_hand():
     mean = 1.287 ** (1 / 3)
     assert value == pytest.approx([-0.5 * mean] * 3)
     assert gradient == pytest.approx([-0.5 * mean] * 3)
-    value, gradient, *_ = at_ratios(STPPO(by="token"), ratios, advantages)
+    value, gradient, *_ = at_ratios(STPPO(level="token"), ratios, advantages)
     assert value == pytest.approx([-0.6, -0.45, -0.55])
     assert gradient == pytest.approx([0, -0.45, -0.55])
 
@@ -332,7 +332,7 @@ def test_st_ppo_by_hand():
 def test_what_st_ppo_leaves_out_by_hand():
     batch = batch_of([-1.0] * 3, [0.5, -0.5, 0.5])
     now = torch.tensor([-1 + math.log(r) for r in (1.3, 0.5, 1.1)], requires_grad=True)
-    missed = STPPO(by="token").objective("left_out", PassOutput(now, now), SelectedTokens.of(batch, np.arange(3)))
+    missed = STPPO(level="token").objective("left_out", PassOutput(now, now), SelectedTokens.of(batch, np.arange(3)))
     assert missed.tolist() == pytest.approx([-0.65, 0.25, 0.0])
     [gradient] = torch.autograd.grad(missed.sum(), [now])
     assert gradient.tolist() == pytest.approx([-0.65, 0.25, 0.0])

@@ -12,15 +12,15 @@ from sojourn.errors import RecordError
 from sojourn.intervals import Estimate
 from sojourn.record.metrics import Jsonl
 from sojourn.record.run import RunFolder
-from sojourn.record.summary import Part, Summary
+from sojourn.record.summary import Summary, TaskStatistics
 
 pytest.importorskip("matplotlib")
 
 
 def summary(success: float) -> Summary:
     one = Estimate(1.0, 1.0, 1.0, 10)
-    part = Part(10, 10, Estimate(success, success - 0.1, success + 0.1, 10), one, one, one, one)
-    return Summary(part, {}, {})
+    statistics = TaskStatistics(10, 10, Estimate(success, success - 0.1, success + 0.1, 10), one, one, one, one)
+    return Summary(statistics, {}, {})
 
 
 def make_run(path: Path, seed: int, config: str = "") -> Path:

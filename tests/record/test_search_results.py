@@ -15,7 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks"))
 
 import big_run
-from told import ids, recorded, told
+from single_episodes import group_of, ids, recorded
 
 from sojourn.errors import QueryError
 from sojourn.record.episodes.episode_row import EpisodeRow
@@ -215,7 +215,7 @@ HOSTILE = (
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_words_are_only_words(tmp_path: Path, text: str):
     """A phrase of anything finds the episode that has it, and not the one that would fit it as code."""
-    with recorded(tmp_path, told(f"x {text} y", name="it"), told("a c b", name="other")) as store:
+    with recorded(tmp_path, group_of(f"x {text} y", name="it"), group_of("a c b", name="other")) as store:
         for part in ("", "said:"):
             if text == '"':
                 with pytest.raises(QueryError, match="no letter or digit"):
@@ -234,7 +234,7 @@ def test_hostile_texts_are_recorded_and_shown_as_text(tmp_path: Path):
     tags = ("a,b", 'q"uote', "\ud800", "<b>")
     call = ToolCall("click\ud800", {"at": "needle\x00"})
     with recorded(
-        tmp_path, told(script, "bad \udcff name", error="lost \udcff file", tags=tags, calls=[call])
+        tmp_path, group_of(script, "bad \udcff name", error="lost \udcff file", tags=tags, calls=[call])
     ) as store:
         [row] = store.search("needle").rows
         segments = row.excerpt.segments
@@ -253,7 +253,7 @@ def test_hostile_texts_are_recorded_and_shown_as_text(tmp_path: Path):
 
 
 def test_a_phrase_does_not_run_on_into_another_message(tmp_path: Path):
-    with recorded(tmp_path, told("one two", "three four", shown="zero")) as store:
+    with recorded(tmp_path, group_of("one two", "three four", observed="zero")) as store:
         assert ids(store, '"one two"') == ids(store, "one four") == ["a"]
         assert ids(store, '"two three"') == ids(store, '"zero one"') == []
 
@@ -261,7 +261,7 @@ def test_a_phrase_does_not_run_on_into_another_message(tmp_path: Path):
 def test_megabytes_in_one_line_are_found_to_a_limit(tmp_path: Path):
     long = "needle " + "x" * 3_000_000
     many = "word " * (MAX_CHARACTERS // 5 + 1) + "late"
-    with recorded(tmp_path, told(long, name="long"), told(many, name="many")) as store:
+    with recorded(tmp_path, group_of(long, name="long"), group_of(many, name="many")) as store:
         [row] = store.search("needle").rows
         assert row.entry.id == "long"
         assert sum(len(segment.text) for segment in row.excerpt.segments) < 1000
@@ -272,7 +272,7 @@ def test_megabytes_in_one_line_are_found_to_a_limit(tmp_path: Path):
 
 def test_what_a_new_context_shows_again_is_held_once(tmp_path: Path):
     again = Message(Role.ASSISTANT, "needle in the hay")
-    group = told("needle in the hay", "straw")
+    group = group_of("needle in the hay", "straw")
     first, second = group.episodes[0].trajectories[0].turns
     turns = (first, dataclasses.replace(second, parent=-1, observed=(again, Message(Role.USER, "more"))))
     episode = dataclasses.replace(group.episodes[0], trajectories=(Trajectory("agent", turns, Ending.DONE),))

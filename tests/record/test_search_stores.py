@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from told import ids, recorded, told
+from single_episodes import group_of, ids, recorded
 
 from sojourn.record.episodes.episode_row import OLDEST_COLUMNS
 from sojourn.record.episodes.store import EpisodeStore
@@ -21,21 +21,21 @@ from sojourn.types import ToolCall
 
 def test_what_was_truncated_is_not_found(tmp_path: Path):
     with recorded(
-        tmp_path, *(told(f"common w{step}", name=f"e{step}", tags=(f"t{step}",)) for step in range(4))
+        tmp_path, *(group_of(f"common w{step}", name=f"e{step}", tags=(f"t{step}",)) for step in range(4))
     ) as store:
         store.truncate("rl", 2)
         assert ids(store, "common") == ["e1", "e0"]
         assert ids(store, "w3") == []
         assert ids(store, "-w0") == ["e1"]
         assert store.labels("tag") == ["t0", "t1"]
-        store.append("rl", 2, [told("other", name="new")])
+        store.append("rl", 2, [group_of("other", name="new")])
         assert ids(store, "w2") == ids(store, "w3") == []
         assert ids(store, "other") == ["new"]
         assert ids(store, "sort:oldest") == ["e0", "e1", "new"]
 
 
 def test_a_damaged_record_is_found_without_an_excerpt(tmp_path: Path):
-    with recorded(tmp_path, told("needle one", name="whole"), told("needle two", name="broken")) as store:
+    with recorded(tmp_path, group_of("needle one", name="whole"), group_of("needle two", name="broken")) as store:
         path = tmp_path / "tokens" / "rl-000001-0.npz"
         path.write_bytes(path.read_bytes()[:-200])
         found = store.search("needle")
@@ -46,7 +46,7 @@ def test_a_damaged_record_is_found_without_an_excerpt(tmp_path: Path):
 
 @pytest.mark.parametrize("damage", ["garbled", "lost", "words"])
 def test_a_damaged_index_is_searched_all_the_same(tmp_path: Path, damage: str):
-    recorded(tmp_path, told("needle one", name="a"), told("two", name="b", tags=("t",))).close()
+    recorded(tmp_path, group_of("needle one", name="a"), group_of("two", name="b", tags=("t",))).close()
     index = tmp_path / "episodes.sqlite"
     if damage == "garbled":
         index.write_bytes(b"nothing that SQLite knows" * 100)
@@ -69,7 +69,7 @@ def test_a_folder_without_episodes_has_none_and_then_has_those_that_come(tmp_pat
     with EpisodeStore(tmp_path) as reader:
         assert reader.search("needle").total == 0
         assert reader.labels("tag") == []
-        with recorded(tmp_path, told("needle")):
+        with recorded(tmp_path, group_of("needle")):
             assert ids(reader, "needle") == ["a"]
 
 
@@ -97,7 +97,7 @@ def as_an_older_one_wrote(folder: Path) -> None:
 
 def test_a_store_of_an_older_form_is_read_searched_and_made_new(tmp_path: Path):
     call = ToolCall("click", {"at": 1})
-    recorded(tmp_path, told("needle one", name="a", calls=[call]), told("two", name="b", tags=("t",))).close()
+    recorded(tmp_path, group_of("needle one", name="a", calls=[call]), group_of("two", name="b", tags=("t",))).close()
     with EpisodeStore(tmp_path) as store:
         before = list(store.query())
     as_an_older_one_wrote(tmp_path)
@@ -114,7 +114,7 @@ def test_a_store_of_an_older_form_is_read_searched_and_made_new(tmp_path: Path):
         store = EpisodeStore(tmp_path, write=True)
     assert list(store.query()) == before
     assert ids(store, "needle") == ids(store, "tool:click") == ["a"]
-    store.append("rl", 2, [told("needle three", name="c")])
+    store.append("rl", 2, [group_of("needle three", name="c")])
     assert ids(store, "needle") == ["c", "a"]
     store.close()
     EpisodeStore(tmp_path, write=True).close()  # says nothing any more
@@ -122,9 +122,9 @@ def test_a_store_of_an_older_form_is_read_searched_and_made_new(tmp_path: Path):
 
 def test_searches_work_while_another_process_writes(tmp_path: Path):
     script = (
-        "import sys; sys.path.insert(0, sys.argv[2]); import told as t\n"
+        "import sys; sys.path.insert(0, sys.argv[2]); import single_episodes as t\n"
         "with t.EpisodeStore(sys.argv[1], write=True) as store:\n"
-        "    for step in range(40): store.append('rl', step, [t.told('needle', name=f'e{step}')])\n"
+        "    for step in range(40): store.append('rl', step, [t.group_of('needle', name=f'e{step}')])\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parent)]
     seen = [0]

@@ -231,7 +231,7 @@ async def test_the_models_gradient_is_that_of_its_loss(loss):
     groups, scores = step()
     trainer, stream = (
         policy(),
-        ImplicitReward(loss=loss, beta=0.5, against="start", optim=Optim(lr=1e-2, clip_norm=1e9)),
+        ImplicitReward(loss=loss, beta=0.5, reference_model="start", optim=Optim(lr=1e-2, clip_norm=1e9)),
     )
     for _ in range(2):  # the second time the model is another than what it began with
         of = passes(groups, scores, trainer)
@@ -249,7 +249,7 @@ async def test_the_models_gradient_is_that_of_its_loss(loss):
         gaps = [sums[a] - sums[b] for a, b in pairs]
         right = -torch.nn.functional.logsigmoid(torch.stack(gaps)).mean()
     expected = torch.autograd.grad(right, [p for p in model.parameters() if p.requires_grad])
-    moved = ImplicitReward(loss=loss, beta=0.5, against="start", optim=Optim(lr=0.0, clip_norm=1e9))
+    moved = ImplicitReward(loss=loss, beta=0.5, reference_model="start", optim=Optim(lr=0.0, clip_norm=1e9))
     of = passes(groups, scores, trainer)
     await moved(of)
     moved._held["model"].model.load_state_dict(model.state_dict())

@@ -49,19 +49,19 @@ def _group(slot: int, line: str) -> Group:
 
 def _trajectory(number: int, line: str) -> Trajectory:
     call = ToolCall(TEXT, {TEXT: TEXT, "long": line})
-    said = [
+    messages = [
         Message(Role.ASSISTANT, TEXT, thought=TEXT + line),
         Message(Role.ASSISTANT, "", calls=(call,)),
         Message(Role.ASSISTANT, f"{number} {line}"),
     ]
-    shown = [
+    observations = [
         Message(Role.SYSTEM, TEXT),
         Message(Role.TOOL, line, answers=TEXT),
         Message(Role.USER, TEXT, images=("../x",)),
     ]
     turns = [
-        Turn(at - 1, np.arange(4), sample([5, 2**40, -3]), message, info={"<b>": 1.0}, observed=(shown[at],))
-        for at, message in enumerate(said)
+        Turn(at - 1, np.arange(4), sample([5, 2**40, -3]), message, info={"<b>": 1.0}, observed=(observations[at],))
+        for at, message in enumerate(messages)
     ]
     return Trajectory(TEXT, (*turns, Turn(2, np.arange(2), sample([1]), None)), Ending.DONE)
 

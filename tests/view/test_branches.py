@@ -18,13 +18,13 @@ from tests.made import trajectory
         ([-1, 0, 0, 0, 1], [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0)]),  # who goes on first stays
     ],
 )
-def test_turns_have_places_of_their_own(parents: list[int], expected: list[tuple[int, int]]) -> None:
-    found = layout(trajectory(np.random.default_rng(0), parents=parents))
-    assert found == expected
-    assert len(set(found)) == len(found)
+def test_every_turn_is_drawn_at_its_own_place(parents: list[int], expected: list[tuple[int, int]]) -> None:
+    places = layout(trajectory(np.random.default_rng(0), parents=parents))
+    assert places == expected
+    assert len(set(places)) == len(places)
 
 
-def test_only_what_branches_is_drawn_with_every_turn_and_its_link() -> None:
+def test_only_branched_trajectories_are_drawn_with_a_link_for_every_turn() -> None:
     rng = np.random.default_rng(0)
     assert branch_svg(trajectory(rng, 3), 0, linked=True) == ""
     drawn = branch_svg(trajectory(rng, parents=[-1, 0, 0]), 1, linked=True)

@@ -30,8 +30,8 @@ def folder(runs: Path, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(folder: Path):
-    with served(folder) as found:
-        yield found
+    with served(folder) as address:
+        yield address
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def episode(runs: Path) -> str:
         return next(e.id for e in store.query(stage="rl", step=3, failed=False) if e.turns > 1)
 
 
-def test_a_new_step_and_a_new_run_appear_by_themselves(tab: Tab, folder: Path) -> None:
+def test_new_steps_and_new_runs_appear_without_a_reload(tab: Tab, folder: Path) -> None:
     page = tab.open("/runs/seed1")
     page.wait_for_selector(".pulse.on")
     assert page.locator("a:text-is('rl 6')").count() == 0
@@ -65,7 +65,7 @@ def test_a_new_step_and_a_new_run_appear_by_themselves(tab: Tab, folder: Path) -
     page.wait_for_selector("a:text-is('another')")
 
 
-def test_what_a_reader_opened_and_chose_stays_when_the_page_changes(tab: Tab, folder: Path) -> None:
+def test_open_sections_and_choices_survive_a_page_update(tab: Tab, folder: Path) -> None:
     page = tab.open("/runs/seed1")
     page.wait_for_selector(".pulse.on")
     page.keyboard.press("j")
@@ -109,7 +109,7 @@ def test_keys_lead_from_the_runs_to_an_episode_and_back(tab: Tab) -> None:
     page.wait_for_url("**/")
 
 
-def test_find_and_help_by_keys(tab: Tab) -> None:
+def test_keys_open_find_and_help(tab: Tab) -> None:
     page = tab.open("/runs/seed0")
     page.keyboard.press("?")
     page.wait_for_selector("dialog[open]")
@@ -127,7 +127,7 @@ def test_find_and_help_by_keys(tab: Tab) -> None:
     page.wait_for_function("() => document.querySelectorAll('tbody tr[data-row]').length === 20")
 
 
-def test_tokens_and_prompts_at_a_toggle(tab: Tab, episode: str) -> None:
+def test_a_toggle_shows_tokens_and_prompts(tab: Tab, episode: str) -> None:
     page = tab.open(f"/runs/seed0/episodes/{episode}")
     assert page.locator(".tok").count() == 0
     page.keyboard.press("t")
@@ -163,7 +163,7 @@ def test_light_and_dark_follow_the_system_until_one_is_chosen(chromium, address:
     tab.close()
 
 
-def test_runs_are_ticked_and_compared(tab: Tab) -> None:
+def test_ticked_runs_are_compared(tab: Tab) -> None:
     page = tab.open("/")
     for name in ("seed0", "seed1"):
         page.check(f"input[value={name}]")
@@ -178,7 +178,7 @@ def test_runs_are_ticked_and_compared(tab: Tab) -> None:
     page.wait_for_selector("h1:has-text('2 runs')")
 
 
-def test_evaluations_are_compared_and_lead_to_episodes(tab: Tab) -> None:
+def test_compared_evaluations_link_to_their_episodes(tab: Tab) -> None:
     page = tab.open("/runs/seed0")
     page.locator("text=changes by task").last.click()
     page.wait_for_selector("h2:has-text('Improved')")
@@ -186,7 +186,7 @@ def test_evaluations_are_compared_and_lead_to_episodes(tab: Tab) -> None:
     page.wait_for_selector("section.turn")
 
 
-def test_curves_are_smoothed_and_tell_their_values(tab: Tab) -> None:
+def test_curves_are_smoothed_and_show_their_values(tab: Tab) -> None:
     page = tab.open("/runs/seed0")
     line = page.locator(".chart path.line").first
     before = line.get_attribute("d")
@@ -221,13 +221,13 @@ def test_hostile_text_is_shown_and_never_runs(tab: Tab) -> None:
     assert len(seen) > 12
 
 
-def test_hostile_text_is_there_in_full(tab: Tab) -> None:
+def test_hostile_text_is_shown_in_full(tab: Tab) -> None:
     page = tab.open(f"{HOSTILE}/episodes/0/0%3F%23%26%22%3Cb%3E%2500")
-    shown = page.locator(".message pre").first.text_content() or ""
-    assert shown.startswith("</pre></textarea></title></script><script>window.taken=1</script><img src=x")
+    text = page.locator(".message pre").first.text_content() or ""
+    assert text.startswith("</pre></textarea></title></script><script>window.taken=1</script><img src=x")
     for spelled in (r"\x00", r"\x1b[31m", r"\u202egnp.exe", r"\u2066", r"\ud800", hostile.MARK):
-        assert spelled in shown
-    assert not set(shown) & set("\x00\x1b\u202e\u2066")
+        assert spelled in text
+    assert not set(text) & set("\x00\x1b\u202e\u2066")
     whole = tab.context.request.get(
         tab.address + str(page.locator("a:has-text('more characters')").first.get_attribute("href"))
     )

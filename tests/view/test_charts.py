@@ -22,7 +22,7 @@ def test_a_thinned_curve_keeps_its_spikes_its_values_and_its_end() -> None:
     assert np.all(np.diff(kept.x) > 0)
 
 
-def test_smoothing_moves_nothing_and_keeps_gaps() -> None:
+def test_smoothing_keeps_positions_and_gaps() -> None:
     y = np.zeros(21)
     y[10] = 1.0
     y[20] = np.nan

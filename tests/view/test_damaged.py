@@ -89,16 +89,18 @@ def episode(runs: Path) -> str:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_there_is_shown_and_what_is_missing_said(runs: Path, tmp_path: Path, episode: str, damage: str) -> None:
+def test_a_damaged_run_shows_the_rest_and_names_what_is_missing(
+    runs: Path, tmp_path: Path, episode: str, damage: str
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(runs / "seed0", run, ignore=shutil.ignore_patterns("*-wal", "*-shm"))
-    do, page, told = DAMAGES[damage]
+    do, page, sentence = DAMAGES[damage]
     do(run)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
     client = TestClient(application([tmp_path]), base_url="http://127.0.0.1")  # which raises what would be a 500
     answer = client.get(f"/runs/run{page.replace('EPISODE', episode)}")
     assert answer.status_code == 200
-    assert told in unescape(answer.text)
+    assert sentence in unescape(answer.text)
     for address in ("/", "/diff?run=run", *(f"/runs/run{page.replace('EPISODE', episode)}" for page in PAGES)):
         assert client.get(address).status_code in (200, 404), address
     assert 'href="/runs/run"' in client.get("/").text
@@ -106,7 +108,7 @@ def test_what_is_there_is_shown_and_what_is_missing_said(runs: Path, tmp_path: P
     assert {path: time for path, time in before.items() if held.get(path) != time} == {}, "a viewer writes nothing"
 
 
-def test_an_image_that_is_lost_is_named(runs: Path, tmp_path: Path) -> None:
+def test_a_missing_image_is_named(runs: Path, tmp_path: Path) -> None:
     page = TestClient(application([runs]), base_url="http://127.0.0.1").get("/runs/seed0/blobs/" + "a" * 64)
     assert page.status_code == 404
     assert "copy the run&#39;s blobs folder with the run" in page.text

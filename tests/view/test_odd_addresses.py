@@ -31,16 +31,16 @@ QUERIES = (
 
 
 @pytest.mark.parametrize("path", [*PATHS, *QUERIES])
-def test_what_is_not_there_is_told_of_in_a_page(runs, path: str) -> None:
+def test_missing_addresses_give_a_page_with_the_reason(runs, path: str) -> None:
     for reruns in (None, Reruns(None)):
-        shown = application([runs], reruns=reruns)
-        client = TestClient(shown, base_url="http://127.0.0.1", raise_server_exceptions=False)
+        app = application([runs], reruns=reruns)
+        client = TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
         for odd in ODD:
             answer = client.get(path.format(odd), follow_redirects=False)
             assert answer.status_code < 500, (path.format(odd)[:200], answer.text[:300])
 
 
-def test_an_episode_that_is_there_takes_odd_questions(client, runs) -> None:
+def test_an_episode_page_accepts_odd_query_parameters(client, runs) -> None:
     listed = client.get("/runs/seed0/find?q=").text
     episode = listed.partition("/runs/seed0/episodes/")[2].partition('"')[0]
     for odd in ODD:
@@ -48,6 +48,6 @@ def test_an_episode_that_is_there_takes_odd_questions(client, runs) -> None:
             assert client.get(address).status_code < 500, address[:200]
 
 
-def test_a_step_beyond_the_index_is_not_there(client) -> None:
+def test_a_step_beyond_the_index_is_not_found(client) -> None:
     for number in (10**18 - 1, 2**63, 10**19):
         assert client.get(f"/runs/seed0/steps/rl/{number}").status_code == 404

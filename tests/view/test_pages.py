@@ -39,13 +39,13 @@ def test_every_link_of_every_page_leads_to_a_page(client: TestClient) -> None:
         answer = client.get(address)
         assert answer.status_code == 200, address
         if answer.headers["content-type"].startswith("text/html"):
-            found = re.findall(r'(?:href|src)="([^"#]+)', answer.text)
-            assert all(link.startswith(("/", "?")) for link in found), "a page leads away from the viewer"
-            waiting += [link.replace("&amp;", "&") for link in found if link.startswith("/")]
+            links = re.findall(r'(?:href|src)="([^"#]+)', answer.text)
+            assert all(link.startswith(("/", "?")) for link in links), "a page leads away from the viewer"
+            waiting += [link.replace("&amp;", "&") for link in links if link.startswith("/")]
     assert len(seen) > 60
 
 
-def test_an_episode_shows_what_was_said_and_paid(client: TestClient, runs: Path, some_episode) -> None:
+def test_an_episode_shows_its_messages_and_rewards(client: TestClient, runs: Path, some_episode) -> None:
     with EpisodeStore(runs / "seed0") as store:
         record = store.read(some_episode)
     page = client.get(f"/runs/seed0/episodes/{some_episode.id}").text
@@ -57,7 +57,7 @@ def test_an_episode_shows_what_was_said_and_paid(client: TestClient, runs: Path,
 
 
 @pytest.mark.parametrize("colouring", ["logprob", "advantage", "lag"])
-def test_every_sampled_token_is_there_at_a_toggle(client, runs: Path, some_episode, colouring: str) -> None:
+def test_a_toggle_shows_every_sampled_token(client, runs: Path, some_episode, colouring: str) -> None:
     page = client.get(f"/runs/seed0/episodes/{some_episode.id}?tokens={colouring}").text
     assert len(re.findall(r'<span class="tok ', page)) == some_episode.sampled
 
@@ -74,12 +74,12 @@ def test_the_targets_of_a_critic_are_shown_with_the_tokens() -> None:
     assert {token.colour for token in shown} == {"p5"}
 
 
-def test_a_run_tells_of_its_tasks(client: TestClient, runs: Path) -> None:
+def test_a_run_page_shows_its_task_counts(client: TestClient, runs: Path) -> None:
     with EpisodeStore(runs / "seed0") as store:
         played = [entry for entry in store.query(stage="evaluation-rl") if entry.success is not None]
     rates = {task: [e.success for e in played if e.task == task] for task in {entry.task for entry in played}}
-    never = sum(not any(found) for found in rates.values())
-    always = sum(all(found) for found in rates.values())
+    never = sum(not any(successes) for successes in rates.values())
+    always = sum(all(successes) for successes in rates.values())
     page = client.get("/runs/seed0").text
     assert f"Of {len(rates)} tasks, {never} were never solved and {always} were always solved" in page
     hardest = re.findall(r"q=task%3A%22?([0-9a-f]{16})", page)[::2]
@@ -87,14 +87,14 @@ def test_a_run_tells_of_its_tasks(client: TestClient, runs: Path) -> None:
     assert all(not any(rates[task] or [1]) for task in hardest[: min(never, len(hardest))])
 
 
-def test_a_group_says_where_its_episodes_part(client: TestClient, runs: Path, some_episode) -> None:
+def test_a_group_page_shows_where_its_episodes_diverge(client: TestClient, runs: Path, some_episode) -> None:
     page = client.get(f"/runs/seed0/groups/rl/{some_episode.step}/{some_episode.place}").text
     assert page.count("<th><a href=") == 4
     assert re.search(r'class="action w\d diverges"', page)
 
 
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("address", "sentence"),
     [
         ("/runs/nosuch", "no run &#39;nosuch&#39;"),
         ("/runs/seed0/steps/rl/999", "no episodes at step 999: it has steps 0 to 5"),
@@ -106,14 +106,14 @@ def test_a_group_says_where_its_episodes_part(client: TestClient, runs: Path, so
         ("/nowhere", "there is no page /nowhere"),
     ],
 )
-def test_what_is_not_there_is_said_in_a_sentence(client: TestClient, address: str, told: str) -> None:
+def test_missing_things_are_named_in_a_sentence(client: TestClient, address: str, sentence: str) -> None:
     answer = client.get(address)
     assert answer.status_code == 404
-    assert told in answer.text
+    assert sentence in answer.text
 
 
 @pytest.mark.parametrize("format", ["prov", "adp", "chat"])
-def test_an_episode_can_be_saved_in_the_formats_of_others(client, runs: Path, some_episode, format: str) -> None:
+def test_an_episode_is_exported_in_other_formats(client, runs: Path, some_episode, format: str) -> None:
     answer = client.get(f"/runs/seed0/export/{format}/{some_episode.id}")
     assert answer.headers["content-disposition"].startswith("attachment")
     first = json.loads(answer.text.splitlines()[0]) if format != "prov" else json.loads(answer.text)
@@ -121,7 +121,7 @@ def test_an_episode_can_be_saved_in_the_formats_of_others(client, runs: Path, so
     assert client.get(f"/runs/seed0/export/{format}/nosuch").status_code == 404
 
 
-def test_a_query_that_cannot_be_read_says_why(client: TestClient) -> None:
+def test_a_malformed_query_gets_a_reason(client: TestClient) -> None:
     answer = client.get("/runs/seed0/find", params={"q": "rewrad:1"})
     assert answer.status_code == 400
     assert "reward" in answer.text
@@ -144,7 +144,7 @@ def test_other_hosts_are_refused(client: TestClient) -> None:
     assert client.get("/", headers={"host": "evil.example"}).status_code == 400
 
 
-def test_a_token_is_asked_for_where_there_is_one(runs: Path) -> None:
+def test_a_viewer_with_a_token_asks_for_it(runs: Path) -> None:
     guarded = TestClient(application([runs], ["*"], "secret"), base_url="http://127.0.0.1")
     assert guarded.get("/").status_code == 403
     assert guarded.get("/?token=wrong").status_code == 403

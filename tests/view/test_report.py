@@ -25,7 +25,7 @@ def run_command(monkeypatch, *words: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_it_tells_of_the_run_and_of_some_episodes(runs: Path, tmp_path: Path) -> None:
+def test_a_report_describes_the_run_and_some_episodes(runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     chosen = report.write_report(runs / "seed0", out)
     text = out.read_text()
@@ -36,7 +36,7 @@ def test_it_tells_of_the_run_and_of_some_episodes(runs: Path, tmp_path: Path) ->
     assert not re.search(r'(?:href|src)="(?!data:)', text), "it needs something beside it"
 
 
-def test_episodes_that_are_named_are_in_it(runs: Path, tmp_path: Path) -> None:
+def test_named_episodes_are_in_the_report(runs: Path, tmp_path: Path) -> None:
     with EpisodeStore(runs / "seed0") as store:
         names = [entry.id for entry in store.query(stage="rl", step=2, limit=2)]
     assert report.write_report(runs / "seed0", tmp_path / "a.html", names) == 2
@@ -47,8 +47,8 @@ def test_episodes_that_are_named_are_in_it(runs: Path, tmp_path: Path) -> None:
 def test_text_of_an_agent_is_shown_and_never_runs(runs: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(runs / "seed0", run)
-    said = Message(Role.ASSISTANT, HOSTILE, thought=HOSTILE)
-    turn = Turn(-1, sample([1]).tokens, sample([1, 2]), said, observed=(Message(Role.USER, HOSTILE),))
+    message = Message(Role.ASSISTANT, HOSTILE, thought=HOSTILE)
+    turn = Turn(-1, sample([1]).tokens, sample([1, 2]), message, observed=(Message(Role.USER, HOSTILE),))
     played = Episode(
         "hostile", Task(HOSTILE, {"x": HOSTILE}, 0, "train", (HOSTILE,)), (Trajectory("agent", (turn,), Ending.DONE),)
     )
@@ -64,7 +64,7 @@ def test_text_of_an_agent_is_shown_and_never_runs(runs: Path, tmp_path: Path) ->
     assert not re.search("[\x00\x1b\u202e]", text)
 
 
-def test_a_file_that_is_there_is_kept(runs: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_an_existing_file_is_not_overwritten(runs: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     out = tmp_path / "report.html"
     out.write_text("mine")
     assert run_command(monkeypatch, "report", str(runs / "seed0"), "--out", str(out)) == 2

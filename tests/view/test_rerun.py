@@ -150,22 +150,22 @@ def digests(folder: Path) -> dict[str, str]:
 
 def test_a_person_plays_on_from_a_turn(browser: Browser) -> None:
     _, record = browser.record("toy", turns=3)
-    said = texts(record.episode.trajectories[0])
+    actions = texts(record.episode.trajectories[0])
     page = browser.begin("toy", 3)
     assert "waiting for your action" in page.text
-    assert f'value="{said[2]}"' in page.text, "choices are buttons"
-    for action in said[2:]:
+    assert f'value="{actions[2]}"' in page.text, "choices are buttons"
+    for action in actions[2:]:
         page = browser.post(page, "act", action=action)
     assert "done" in page.text
     rerun = browser.rerun(page)
-    assert texts(rerun.finished) == said
+    assert texts(rerun.finished) == actions
     assert rerun.finished.reward == record.episode.trajectories[0].reward == 1.0
     assert [turn.observed for turn in rerun.finished.turns] == [
         t.observed for t in record.episode.trajectories[0].turns
     ]
 
 
-def test_a_person_is_not_told_what_came_next(browser: Browser) -> None:
+def test_a_person_does_not_see_the_recorded_continuation(browser: Browser) -> None:
     _, record = browser.record("toy", turns=3)
     page = browser.begin("toy", 2)
     assert "original</th>" in page.text
@@ -176,7 +176,7 @@ def test_a_person_is_not_told_what_came_next(browser: Browser) -> None:
     assert ended.text.count('id="turn-') == len(record.episode.trajectories[0].turns) - 1
 
 
-def test_what_was_refused_is_refused_again(browser: Browser) -> None:
+def test_a_recorded_refusal_is_replayed(browser: Browser) -> None:
     page = browser.begin("clumsy", 4)
     page = browser.post(page, "act", action="sing")
     assert "&#34;sing&#34; is no action" in page.text
@@ -185,11 +185,11 @@ def test_what_was_refused_is_refused_again(browser: Browser) -> None:
     assert [turn.info.get("malformed") for turn in browser.rerun(page).trajectory.turns] == [*was, 1.0]
     assert 1.0 in was
     assert None in was
-    shown = [turn.observed for turn in record.episode.trajectories[0].turns[:4]]
-    assert [turn.observed for turn in browser.rerun(page).trajectory.turns] == shown, "refusals are told again"
+    observed = [turn.observed for turn in record.episode.trajectories[0].turns[:4]]
+    assert [turn.observed for turn in browser.rerun(page).trajectory.turns] == observed, "refusals are told again"
 
 
-def test_hostile_words_are_shown_as_words(browser: Browser) -> None:
+def test_hostile_text_is_escaped(browser: Browser) -> None:
     page = browser.begin("clumsy", 4)
     page = browser.post(page, "act", action="<script>alert(1)</script>\x1b[2J")
     assert "<script>alert" not in page.text
@@ -213,7 +213,7 @@ def test_a_checkpoint_plays_to_the_end(browser: Browser) -> None:
     assert any(texts(browser.rerun(other).finished) != texts(now) for other in others)
 
 
-def test_a_checkpoint_goes_on_where_somebody_else_spoke_in_words(browser: Browser) -> None:
+def test_a_checkpoint_continues_after_turns_that_were_recorded_as_text(browser: Browser) -> None:
     _, record = browser.record("toy", turns=2)
     page = browser.over(browser.begin("toy", 2, "trained@warmup"))
     now = browser.rerun(page).finished
@@ -222,7 +222,7 @@ def test_a_checkpoint_goes_on_where_somebody_else_spoke_in_words(browser: Browse
     assert len(now.turns) > 1
 
 
-async def test_what_was_sampled_is_given_again_token_by_token() -> None:
+async def test_recorded_samples_are_replayed_token_by_token() -> None:
     says, format = Message(Role.ASSISTANT, "go north"), cast(Any, chatml())
     spelled = np.array([*format.codec.control("go"), *format.codec.control(" nor"), *format.codec.control("th")])
     odd = Sample(spelled, np.zeros(len(spelled), dtype=np.float32), Versions(3, 3), Stop.END)
@@ -231,18 +231,18 @@ async def test_what_was_sampled_is_given_again_token_by_token() -> None:
     assert usual != spelled.tolist()
     for same, given in ((True, [spelled.tolist(), usual]), (False, [usual, usual])):
         recited = ReplaySampler(Says("go south"), format, turns, same)
-        found = [await recited.sample(Prompt(spelled), SamplingParams(8)) for _ in range(4)]
-        assert [sample.tokens.tolist() for sample in found[:2]] == given
-        assert found[3].tokens.tolist() == list(format.encode_reply(Message(Role.ASSISTANT, "go south")))
+        samples = [await recited.sample(Prompt(spelled), SamplingParams(8)) for _ in range(4)]
+        assert [sample.tokens.tolist() for sample in samples[:2]] == given
+        assert samples[3].tokens.tolist() == list(format.encode_reply(Message(Role.ASSISTANT, "go south")))
 
 
-def test_weights_that_are_not_there_are_told(browser: Browser) -> None:
+def test_missing_weights_are_reported(browser: Browser) -> None:
     page = browser.over(browser.begin("toy", 1, "trained@nosuch"))
     assert "this run has no such weights" in page.text
     assert browser.begin("toy", 1, "nosuch@rl").status_code == 404
 
 
-def test_a_finished_one_is_kept_as_an_episode_and_the_run_stays_as_it_is(browser: Browser) -> None:
+def test_a_finished_rerun_is_saved_and_the_original_run_is_unchanged(browser: Browser) -> None:
     was = digests(browser.folder)
     page = browser.over(browser.begin("trained", 2, "trained@rl", "rl"))
     kept = browser.post(page, "save")
@@ -293,7 +293,7 @@ def test_a_form_without_the_viewers_token_is_refused(browser: Browser) -> None:
     assert not browser.reruns.reruns
 
 
-def test_it_is_off_unless_asked_for(played: Path) -> None:
+def test_reruns_are_off_by_default(played: Path) -> None:
     browser = Browser(played, None)
     entry, _ = browser.record("toy")
     assert "re-run from here" in browser.get(f"/runs/toy/episodes/{entry.id}").text
@@ -305,23 +305,23 @@ def test_it_is_off_unless_asked_for(played: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "turn", "told"), [("game", 1, "several seats (row, column)"), ("toy", 99, "instead of turn 99")]
+    ("run", "turn", "sentence"), [("game", 1, "several seats (row, column)"), ("toy", 99, "instead of turn 99")]
 )
-def test_what_cannot_be_played_again_is_said(browser: Browser, run: str, turn: int, told: str) -> None:
+def test_a_rerun_that_is_impossible_gets_a_reason(browser: Browser, run: str, turn: int, sentence: str) -> None:
     entry, _ = browser.record(run)
-    assert told in browser.get(f"/rerun/{turn}/{run}/{entry.id}").text
+    assert sentence in browser.get(f"/rerun/{turn}/{run}/{entry.id}").text
     form = {"token": browser.reruns.token, "run": run, "episode": entry.id, "turn": turn, "player": "person"}
     answer = browser.client.post("/rerun", data=form, headers={"origin": HOME})
     assert answer.status_code == 404
-    assert told in answer.text
+    assert sentence in answer.text
 
 
-def test_a_world_that_does_not_go_the_same_way_is_told(browser: Browser) -> None:
+def test_a_world_that_differs_from_the_record_is_reported(browser: Browser) -> None:
     page = browser.over(browser.begin("shifting", 2))
     assert "what is shown is" in page.text
 
 
-def test_whoever_is_idle_is_not_waited_for(played: Path) -> None:
+def test_idle_reruns_are_ended(played: Path) -> None:
     reruns = Reruns(idle_s=0.05)
     browser = Browser(played, reruns)
     try:
@@ -340,7 +340,7 @@ def test_a_stopped_rerun_waits_for_no_action(browser: Browser) -> None:
     assert rerun.state is not State.WAITING_FOR_ACTION
 
 
-def test_only_so_many_go_on_and_each_can_be_ended(browser: Browser) -> None:
+def test_the_number_of_reruns_is_limited_and_each_can_be_stopped(browser: Browser) -> None:
     pages = [browser.begin("closing", 1) for _ in range(MAX_RUNNING)]
     assert len(OPEN) == MAX_RUNNING
     refused = browser.begin("closing", 1)
@@ -362,7 +362,7 @@ def test_closing_the_viewer_closes_the_worlds(played: Path) -> None:
     assert not OPEN
 
 
-def test_what_a_world_shows_is_seen(browser: Browser) -> None:
+def test_images_of_the_world_are_shown(browser: Browser) -> None:
     page = browser.begin("pictures", 2)
     address = re.search(r'<image href="(/play/[^"]+/blobs/[0-9a-f]{64})"', page.text)
     assert address, page.text
@@ -402,19 +402,21 @@ def test_ending_the_viewer_closes_the_worlds(tmp_path: Path, end: signal.Signals
     assert (tmp_path / "closed").exists()
 
 
-def test_a_run_that_means_harm_is_told_of_in_words(tmp_path: Path) -> None:
+def test_a_malicious_run_is_reported_in_a_sentence(tmp_path: Path) -> None:
     name = '<b>"it\'s" a run'  # the client takes a % for two
     hostile.make(tmp_path / name)
     reruns = Reruns()
     client = TestClient(application([tmp_path], reruns=reruns), base_url=HOME)
     try:
-        for number, told in enumerate(("there is no world to play in", "there is no world", "its environment failed")):
+        for number, sentence in enumerate(
+            ("there is no world to play in", "there is no world", "its environment failed")
+        ):
             episode = f"evaluation-<b>/0/0/{number}"
             page = client.get(address("rerun", 1, name, episode))
             assert page.status_code == 200
             form = {"token": reruns.token, "run": name, "episode": episode, "turn": 2, "player": "person"}
             begun = client.post("/rerun", data=form, headers={"origin": HOME})
-            assert told in begun.text
+            assert sentence in begun.text
             for text in (page.text, begun.text):
                 assert len(text) < 1_000_000
                 assert not re.search(r"<(img|svg onload|i>|u>|script>|b>.it)", text.partition("<main")[2])

@@ -15,7 +15,7 @@ from played_run import TOY, Made
 from sojourn.record.episodes.store import EpisodeStore
 
 
-def test_a_person_plays_in_a_browser_and_keeps_it(tmp_path: Path) -> None:
+def test_a_person_plays_in_a_browser_and_saves_the_episode(tmp_path: Path) -> None:
     playwright = pytest.importorskip("playwright.sync_api")
     program = shutil.which(os.environ.get("SOJOURN_CHROMIUM") or "chromium") or shutil.which("google-chrome")
     if program is None:
@@ -23,7 +23,7 @@ def test_a_person_plays_in_a_browser_and_keeps_it(tmp_path: Path) -> None:
     Made({**TOY, "choices": True}, turns=12, tasks=1, episodes=1).run(tmp_path / "runs" / "toy")
     with EpisodeStore(tmp_path / "runs" / "toy") as store:
         entry = next(iter(store.query()))
-        said = [turn.message.text for turn in store.read(entry).episode.trajectories[0].turns if turn.message]
+        texts = [turn.message.text for turn in store.read(entry).episode.trajectories[0].turns if turn.message]
     out = tmp_path / "runs" / "reruns"
     command = [sys.executable, "-W", "ignore", "-m", "sojourn", "view", str(tmp_path / "runs"), "--port", "0"]
     server = subprocess.Popen([*command, "--play", "--out", str(out)], stdout=subprocess.PIPE, text=True)
@@ -34,14 +34,14 @@ def test_a_person_plays_in_a_browser_and_keeps_it(tmp_path: Path) -> None:
             browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
             page = browser.new_page()
             wrong: list[str] = []
-            page.on("console", lambda told: wrong.append(told.text) if told.type == "error" else None)
+            page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
             page.goto(f"{address}/runs/toy/episodes/{entry.id}")
             page.click("[id='turn-0.1'] >> text=re-run from here")
             page.click("main form button")
             page.fill("textarea", "dance")
             page.click("#now form:last-of-type button")
             page.wait_for_selector('text="dance" is no action')
-            for action in said[1:]:
+            for action in texts[1:]:
                 with page.expect_navigation():
                     page.click(f'#now button[value="{action}"]')
             page.click("button:text-is('save')")
@@ -55,5 +55,5 @@ def test_a_person_plays_in_a_browser_and_keeps_it(tmp_path: Path) -> None:
         server.stdout.close()
     with EpisodeStore(out / "toy-reruns") as store:
         kept = store.read(next(iter(store.query()))).episode
-    assert [turn.message.text for turn in kept.trajectories[0].turns if turn.message] == [said[0], "dance", *said[1:]]
+    assert [turn.message.text for turn in kept.trajectories[0].turns if turn.message] == [texts[0], "dance", *texts[1:]]
     assert kept.trajectories[0].reward == 1.0

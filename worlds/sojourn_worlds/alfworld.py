@@ -25,12 +25,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.fields import Count, check_fields, check_names
 from sojourn.errors import ActionError, ConfigError, InfrastructureError, MissingExtraError
 from sojourn.tasks import Generated
-from sojourn.tasks.splits import FIRST_TEST, by_seed
+from sojourn.tasks.splits import FIRST_TEST, make_tasks
 from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.adapters.child import Child, Interpreter
 
@@ -112,7 +112,7 @@ class ALFWorld:
         return Interpreter("alfworld", self.python or sys.executable, "alfworld", environment=surroundings)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        made = by_seed("alfworld", self, split, lambda seed: self._made(seed, split))
+        made = make_tasks("alfworld", self, split, lambda seed: self._made(seed, split))
         if self.data is None:
             return made
         games = official_games(self.official / FOLDERS["train" if split == "train" else self.rooms], self.kinds)
@@ -142,8 +142,8 @@ class ALFWorld:
 
 def official_games(folder: Path, kinds: Sequence[str]) -> list[Path]:
     """Returns the games of these kinds that can be won, in an order that mixes the kinds."""
-    found = [file for file in folder.rglob("game.tw-pddl") if _kind(file) in kinds and not _left_out(file)]
-    games = [file for file in found if json.loads(file.read_text()).get("solvable")]
+    game_files = [file for file in folder.rglob("game.tw-pddl") if _kind(file) in kinds and not _left_out(file)]
+    games = [file for file in game_files if json.loads(file.read_text()).get("solvable")]
     if not games:
         raise ConfigError(f"alfworld: {folder} has no game of the kinds {', '.join(kinds)}: run alfworld-download")
     return sorted(games, key=lambda file: hashlib.sha256(file.relative_to(folder).as_posix().encode()).digest())
@@ -202,9 +202,9 @@ class ALFWorldPlay:
 
     async def start(self) -> Observation:
         await self._enter()
-        shown, _, task = self.seen["opening"].partition("Your task is to:")
+        scene, _, task = self.seen["opening"].partition("Your task is to:")
         system = Message(Role.SYSTEM, SYSTEM_PROMPT.format(task=_plain(task)))
-        return self._observe("\n".join(line for line in shown.splitlines() if not line.startswith("-=")), (system,))
+        return self._observe("\n".join(line for line in scene.splitlines() if not line.startswith("-=")), (system,))
 
     async def _enter(self) -> None:
         self.child = self.world._players.hold(self.world.interpreter)

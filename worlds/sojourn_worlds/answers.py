@@ -32,7 +32,7 @@ def said_of(text: str, values: Collection[str]) -> list[str]:
 
 def numbers_in(text: str) -> list[float]:
     """Returns the different numbers that a text has in digits, in their order; commas may separate thousands."""
-    return list(dict.fromkeys(float(found.replace(",", "")) for found in NUMBER.findall(folded(text))))
+    return list(dict.fromkeys(float(digits.replace(",", "")) for digits in NUMBER.findall(folded(text))))
 
 
 def number_of(text: str) -> float | None:
@@ -43,14 +43,14 @@ def number_of(text: str) -> float | None:
 
 def one_of(text: str, values: Collection[str]) -> str | None:
     """Returns the one of `values` that a text names; None where it names none or several, or denies it."""
-    said = _only(text, 1, lambda part: said_of(part, values))
-    return said[0] if said else None
+    named = _only(text, 1, lambda part: said_of(part, values))
+    return named[0] if named else None
 
 
 def one_number(text: str) -> float | None:
     """Returns the one number that a text names; None where it names none or several, or denies it."""
-    said = so_many_numbers(text, 1)
-    return said[0] if said else None
+    numbers = so_many_numbers(text, 1)
+    return numbers[0] if numbers else None
 
 
 def so_many_numbers(text: str, count: int) -> list[float] | None:
@@ -59,7 +59,7 @@ def so_many_numbers(text: str, count: int) -> list[float] | None:
 
 
 def _only(text: str, count: int, read: Callable[[str], list[Value]]) -> list[Value] | None:
-    said = read(text)
-    if len(said) != count or any(read(part) and DENIAL.search(folded(part)) for part in SENTENCE_END.split(text)):
+    values = read(text)
+    if len(values) != count or any(read(part) and DENIAL.search(folded(part)) for part in SENTENCE_END.split(text)):
         return None
-    return said
+    return values

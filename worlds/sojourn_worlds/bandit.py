@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 
 from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
-from sojourn.tasks.splits import of_task, tasks_of
+from sojourn.tasks.splits import family_of_task, make_tasks_from_fields
 from sojourn.types import Task
 from sojourn_worlds.turn_based import TurnBasedEnv, pick
 
@@ -58,10 +58,10 @@ class Bandit:
         require_one_of("bandit", self, {"kind": ("bernoulli", "gaussian")})
 
     def tasks(self, split: str) -> Sequence[Task]:
-        return tasks_of("bandit", self, split)
+        return make_tasks_from_fields("bandit", self, split)
 
     def make(self, task: Task) -> TurnBasedEnv:
-        config = of_task(self, task)
+        config = family_of_task(self, task)
         return TurnBasedEnv(Arms(config, task.seed), policy_seat="agent", choices=config.choices)
 
 

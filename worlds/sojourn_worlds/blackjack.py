@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from sojourn.envs.about import About, require_module
 from sojourn.envs.fields import Count, check_fields
 from sojourn.errors import ActionError, InfrastructureError
-from sojourn.tasks.splits import seeded
+from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Message, Observation, Role, Step, Task
 
 ACTIONS = ("stick", "hit")  # in gymnasium's order
@@ -55,7 +55,7 @@ class Blackjack:
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {"winnable": self.winnable}
-        return seeded("blackjack", self, split, data)
+        return make_tasks_from_data("blackjack", self, split, data)
 
     def make(self, task: Task) -> BlackjackPlay:
         return BlackjackPlay(_deal(task.seed, task.data["winnable"]), task.id, self.choices)
@@ -124,10 +124,10 @@ class BlackjackPlay:
         return _best(self.hand)[1]
 
     def _observe(self, system: tuple[Message, ...] = ()) -> Observation:
-        total, shown, soft = self.hand._get_obs()
+        total, dealer_card, soft = self.hand._get_obs()
         cards = ", ".join(_name(card) for card in self.hand.player)
         with_ace = " with an ace as 11" if soft else ""
-        text = f"Your cards: {cards}: {total} in all{with_ace}. The dealer shows {_name(shown)}."
+        text = f"Your cards: {cards}: {total} in all{with_ace}. The dealer shows {_name(dealer_card)}."
         return Observation((Message(Role.USER, text),), system=system, choices=ACTIONS if self.choices else ())
 
 

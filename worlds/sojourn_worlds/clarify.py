@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
-from sojourn.tasks.splits import seeded
+from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Task
 from sojourn_worlds.tool_env_info import ToolsEnvWithInfo, cached_interface
 
@@ -33,12 +33,12 @@ class Attribute(NamedTuple):
 
 def _attributes(text: str) -> tuple[Attribute, ...]:
     """Parses `size: small large; ice: crushed cubed if iced`."""
-    found = []
+    attributes = []
     for entry in text.split(";"):
         name, _, rest = entry.strip().partition(": ")
         options, _, when = rest.partition(" if ")
-        found.append(Attribute(name, tuple(options.split()), when))
-    return tuple(found)
+        attributes.append(Attribute(name, tuple(options.split()), when))
+    return tuple(attributes)
 
 
 # A value names its attribute: no two attributes of a thing share one. What depends comes after what it depends on.
@@ -104,7 +104,7 @@ class Clarify:
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {name: getattr(self, name) for name in DIFFICULTY}
-        return seeded("clarify", self, split, lambda seed: {**data, "answer": draw(seed, data).order()})
+        return make_tasks_from_data("clarify", self, split, lambda seed: {**data, "answer": draw(seed, data).order()})
 
     def make(self, task: Task) -> ToolsEnvWithInfo:
         return ToolsEnvWithInfo(
@@ -114,7 +114,7 @@ class Clarify:
 
 @dataclass(frozen=True)
 class Wish:
-    """What a user wants: its attributes in order, the value of each, and which of them it said or does not mind."""
+    """A user's wish: its attributes in order, the value of each, and which of them the user said or does not mind."""
 
     thing: str
     attributes: tuple[Attribute, ...]
@@ -250,8 +250,8 @@ class Order:
     def _known(self) -> dict[str, str]:
         """Returns the values that need no question, or were answered."""
         applying = {a.name for a in self.wish.applying(self.wish.values)}
-        told = self.wish.given | self.wish.indifferent | (set(self.asked) & applying)
-        return {name: self.wish.values[name] for name in self._named(told)}
+        known = self.wish.given | self.wish.indifferent | (set(self.asked) & applying)
+        return {name: self.wish.values[name] for name in self._named(known)}
 
     def _wrong(self) -> int:
         chosen = self.ordered or {}

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, ClassVar
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About, require_module
 from sojourn.envs.fields import Count, check_fields
-from sojourn.tasks.splits import seeded
+from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Task
 from sojourn_worlds.toytext import TabularEnv, TransitionTable
 
@@ -55,7 +55,7 @@ class CliffWalking:
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {"slippery": self.slippery, "turns": self.turns}
-        return seeded("cliffwalking", self, split, data)
+        return make_tasks_from_data("cliffwalking", self, split, data)
 
     def make(self, task: Task) -> TabularEnv:
         start = random.Random(f"cliffwalking start {task.seed}").choice(starts(task.split))

@@ -22,7 +22,7 @@ from typing import ClassVar, Literal
 from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.errors import ActionError, ConfigError
-from sojourn.tasks.splits import of_task, tasks_of
+from sojourn.tasks.splits import family_of_task, make_tasks_from_fields
 from sojourn.types import Task
 from sojourn_worlds.turn_based import TurnBasedEnv, pick
 
@@ -81,10 +81,10 @@ class ColorGrid:
         return SEATS if self.opponent == "self" else ("agent",)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        return tasks_of("colorgrid", self, split)
+        return make_tasks_from_fields("colorgrid", self, split)
 
     def make(self, task: Task) -> TurnBasedEnv:
-        config = of_task(self, task)
+        config = family_of_task(self, task)
         for attempt in range(MAX_ATTEMPTS):
             grid = draw(config, random.Random(f"colorgrid {task.seed} {attempt}"))
             if grid.is_connected() and grid.is_solvable():
@@ -150,10 +150,10 @@ class Grid:
         for name, cell in self.positions.items():
             cells[cell] = "X" if cells[cell] in "LF" else name[0].upper()
         lines = ["".join(cells[row : row + size]) for row in range(0, size * size, size)]
-        told = [self.last_event] if self.last_event else []
+        events = [self.last_event] if self.last_event else []
         if seat == "leader":
-            told.append(f"Now {self.goal} pays.")
-        return "\n".join([*lines, " ".join(told)] if told else lines)
+            events.append(f"Now {self.goal} pays.")
+        return "\n".join([*lines, " ".join(events)] if events else lines)
 
     def choices(self) -> Sequence[str]:
         assert self.current_seat is not None
@@ -202,16 +202,16 @@ class Grid:
         """Returns whether every block can be reached from every free cell without walking over another block."""
         size = self.config.size
         free = {cell for cell in range(size * size) if cell not in self.blocks}
-        found, queue = {min(free)}, deque([min(free)])
+        reached, queue = {min(free)}, deque([min(free)])
         while queue:
             cell = queue.popleft()
             for move in MOVES[:4]:
                 target_cell = self._cell_after(cell, move)
-                if target_cell in free and target_cell not in found:
-                    found.add(target_cell)
+                if target_cell in free and target_cell not in reached:
+                    reached.add(target_cell)
                     queue.append(target_cell)
-        beside = {self._cell_after(cell, move) for cell in found for move in MOVES}
-        return found == free and self.blocks.keys() <= beside
+        beside = {self._cell_after(cell, move) for cell in reached for move in MOVES}
+        return reached == free and self.blocks.keys() <= beside
 
     def is_solvable(self) -> bool:
         """Returns whether the episode succeeds when both seats follow the expert."""

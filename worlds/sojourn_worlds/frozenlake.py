@@ -16,10 +16,10 @@ from functools import lru_cache
 from itertools import count
 from typing import Annotated, ClassVar, Literal
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About, require_module
 from sojourn.envs.fields import Count, check_fields
-from sojourn.tasks.splits import seeded
+from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Task
 from sojourn_worlds.toytext import TabularEnv, TransitionTable
 
@@ -60,7 +60,7 @@ class FrozenLake:
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {name: getattr(self, name) for name in ("size", "frozen", "slippery", "sees", "turns")}
-        return seeded("frozenlake", self, split, data)
+        return make_tasks_from_data("frozenlake", self, split, data)
 
     def make(self, task: Task) -> TabularEnv:
         data = task.data
@@ -76,9 +76,9 @@ def _map(split: str, seed: int, size: int, frozen: float) -> tuple[str, ...]:
     lake = require_module("gymnasium.envs.toy_text.frozen_lake", "sojourn-worlds[gymnasium]", "frozenlake")
     for attempt in count():
         drawn = hashlib.sha256(f"frozenlake {seed} {attempt}".encode()).digest()
-        found = tuple(lake.generate_random_map(size, frozen, int.from_bytes(drawn[:4])))
-        if (hashlib.sha256("".join(found).encode()).digest()[0] % 5 == 4) == (split == "test"):
-            return found
+        lake_map = tuple(lake.generate_random_map(size, frozen, int.from_bytes(drawn[:4])))
+        if (hashlib.sha256("".join(lake_map).encode()).digest()[0] % 5 == 4) == (split == "test"):
+            return lake_map
     raise AssertionError("unreachable: count() does not end")
 
 

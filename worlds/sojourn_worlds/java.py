@@ -56,10 +56,10 @@ class Machine:
         return cls(gateway, process, entry)
 
     def new(self) -> Any:
-        found = self.gateway.jvm
+        java_class = self.gateway.jvm
         for name in self.entry.split("."):
-            found = getattr(found, name)
-        return found()
+            java_class = getattr(java_class, name)
+        return java_class()
 
     def stop(self) -> None:
         with contextlib.suppress(Exception):  # whatever is wrong with it, its process is ended

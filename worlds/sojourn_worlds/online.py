@@ -25,7 +25,7 @@ from typing import ClassVar, Literal
 from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.errors import ActionError
-from sojourn.tasks.splits import of_task, tasks_of
+from sojourn.tasks.splits import family_of_task, make_tasks_from_fields
 from sojourn.types import Task
 from sojourn_worlds.turn_based import TurnBasedEnv, pick, plain
 
@@ -70,10 +70,10 @@ class Online:
         require_one_of("online", self, {"losses": ("any", *STREAMS), "feedback": ("full", "bandit")})
 
     def tasks(self, split: str) -> Sequence[Task]:
-        return tasks_of("online", self, split)
+        return make_tasks_from_fields("online", self, split)
 
     def make(self, task: Task) -> TurnBasedEnv:
-        config = of_task(self, task)
+        config = family_of_task(self, task)
         return TurnBasedEnv(Stream(config, task.seed), policy_seat="agent", choices=config.choices)
 
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About, require_module
 from sojourn.envs.fields import Count, check_fields
-from sojourn.tasks.splits import seeded
+from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Task
 from sojourn_worlds.toytext import TabularEnv, TransitionTable
 
@@ -54,7 +54,7 @@ class Taxi:
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {"rainy": self.rainy, "turns": self.turns}
-        return seeded("taxi", self, split, data)
+        return make_tasks_from_data("taxi", self, split, data)
 
     def make(self, task: Task) -> TabularEnv:
         table = _transition_table(task.data["rainy"])

@@ -26,11 +26,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About, require_module
 from sojourn.envs.fields import Count, check_fields
 from sojourn.errors import ActionError, InfrastructureError
-from sojourn.tasks.splits import seeded
+from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Message, Observation, Role, Step, Task
 
 GENERATOR = threading.Lock()  # the package's grammars and parsers are shared, and not made for threads
@@ -75,7 +75,7 @@ class TextWorld:
     def tasks(self, split: str) -> Sequence[Task]:
         names = ("rooms", "objects", "quest_length", "quests", "instructions", "partial", "turns")
         data = {name: getattr(self, name) for name in names}
-        return seeded("textworld", self, split, data)
+        return make_tasks_from_data("textworld", self, split, data)
 
     def make(self, task: Task) -> TextWorldPlay:
         folder = Path(self.cache) if self.cache else _cache_folder()
@@ -167,8 +167,8 @@ class TextWorldPlay:
     async def start(self) -> Observation:
         self.world, self.state = await asyncio.to_thread(self.game.enter, **_INFOS)
         system = SYSTEM_PROMPT.format(objective=_plain(self.state.objective))
-        shown = self.state.feedback.rpartition(self.state.objective)[2]
-        return self._observe(shown, (Message(Role.SYSTEM, system),))
+        opening = self.state.feedback.rpartition(self.state.objective)[2]
+        return self._observe(opening, (Message(Role.SYSTEM, system),))
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.done or self.world is None:

@@ -6,7 +6,7 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.errors import ModelError
 from sojourn.protocols import Opened, RendererConfig
 from sojourn.timeline import Timeline

@@ -111,7 +111,7 @@ async def _attacks(case: Case, split: str, seed: int, names: Sequence[str]) -> l
         tallies.append(tally)
         await poisoning(case, poisoned, name)
     remains.tried = 1
-    remains.broken += [f"a process of an attack lives on: {found}" for found in _sleepers()[:1]]
+    remains.broken += [f"a process of an attack lives on: {process}" for process in _sleepers()[:1]]
     return [*tallies, poisoned, remains]
 
 
@@ -127,13 +127,13 @@ def _chosen(tasks: Sequence[Task], rng: random.Random) -> list[Task]:
 
 def _sleepers() -> list[str]:
     """Returns the command lines of attack processes that still run anywhere on this machine."""
-    found: list[str] = []
+    commands: list[str] = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             line = (entry / "cmdline").read_bytes()
             if MARK_S.encode() in line and int(entry.name) != os.getpid():
-                found.append(line.replace(b"\0", b" ").decode(errors="replace")[:100])
-    return found
+                commands.append(line.replace(b"\0", b" ").decode(errors="replace")[:100])
+    return commands
 
 
 def _verdict(tally: Tally) -> Verdict:

@@ -170,8 +170,8 @@ class Case:
         """Returns the reward and success of a play that only ends after the first `turns` honest actions."""
         key = (honest.task.id, turns)
         if key not in self.baselines:
-            found = await self.attempt(honest.task, honest.actions[:turns], (), [honest.closing])
-            self.baselines[key] = (found.reward, found.success)
+            attempt = await self.attempt(honest.task, honest.actions[:turns], (), [honest.closing])
+            self.baselines[key] = (attempt.reward, attempt.success)
         return self.baselines[key]
 
     async def judge(self, tally: Tally, honest: HonestPlay, turns: int, attack: Attack, *, alone: bool = True) -> int:
@@ -181,33 +181,33 @@ class Case:
         self.watch.reset()
         start = self.watch.peak_bytes
         prefix, then = honest.actions[:turns], [*attack.then, honest.closing]
-        found = await self.attempt(honest.task, prefix, attack.actions, then, until_accepted=not alone)
-        tally.tried += 1 if alone else max(found.attempted, 1)
-        if fault := await self._fault(found, honest, turns, attack, max(found.attempted, 1) - 1) or self._harm(
-            found, start
+        attempt = await self.attempt(honest.task, prefix, attack.actions, then, until_accepted=not alone)
+        tally.tried += 1 if alone else max(attempt.attempted, 1)
+        if fault := await self._fault(attempt, honest, turns, attack, max(attempt.attempted, 1) - 1) or self._harm(
+            attempt, start
         ):
-            tally.broken.append(f"{attack.names[0 if alone else max(found.attempted, 1) - 1]}: {fault}")
-        return found.attempted
+            tally.broken.append(f"{attack.names[0 if alone else max(attempt.attempted, 1) - 1]}: {fault}")
+        return attempt.attempted
 
-    async def _fault(self, found: Attempt, honest: HonestPlay, turns: int, attack: Attack, last: int) -> str:
-        if found.excused:
-            return f"the play would be excused: {found.excused}"
+    async def _fault(self, attempt: Attempt, honest: HonestPlay, turns: int, attack: Attack, last: int) -> str:
+        if attempt.excused:
+            return f"the play would be excused: {attempt.excused}"
         usual, success = await self.baseline(honest, turns)
-        if found.reward <= usual + 1e-9 and found.success <= success:
+        if attempt.reward <= usual + 1e-9 and attempt.success <= success:
             return ""
         if attack.controls:
             actions, then = [attack.controls[min(last, len(attack.controls) - 1)]], [*attack.then, honest.closing]
             same = await self.attempt(honest.task, honest.actions[:turns], actions, then)
-            if found.reward <= same.reward + 1e-9 and found.success <= same.success:
+            if attempt.reward <= same.reward + 1e-9 and attempt.success <= same.success:
                 return ""
-        return f"it earned {found.reward:g}{' and counts as a success' * found.success}, where {usual:g} is usual"
+        return f"it earned {attempt.reward:g}{' and counts as a success' * attempt.success}, where {usual:g} is usual"
 
-    def _harm(self, found: Attempt, start: int) -> str:
+    def _harm(self, attempt: Attempt, start: int) -> str:
         if self.watch.longest_s > HELD_UP_S:
             return f"the event loop was blocked for {self.watch.longest_s:.0f} s"
         if self.watch.peak_bytes - start > GROWN_BYTES:
             return f"this process grew by {(self.watch.peak_bytes - start) >> 20} MiB"
-        if self.canary.secret in found.shown.replace(self.canary.abstract, ""):
+        if self.canary.secret in attempt.shown.replace(self.canary.abstract, ""):
             return "the environment of this process was read"
         return self.canary.broken()
 
@@ -219,8 +219,8 @@ def _attempted(play: Play, excused: str, attempted: int) -> Attempt:
     reward = sum(float(event.rewards.get(seat, 0.0)) for event in play.events)
     known = [event.success for event in play.events if event.success is not None]
     seen = [event.observation for event in play.events if event.observation]
-    shown = "\n".join(message.text for o in seen for message in o.messages)
-    return Attempt(reward, bool(known and known[-1]), excused, shown, attempted)
+    text = "\n".join(message.text for o in seen for message in o.messages)
+    return Attempt(reward, bool(known and known[-1]), excused, text, attempted)
 
 
 async def _closed(play: Play) -> str:

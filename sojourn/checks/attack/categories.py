@@ -45,15 +45,15 @@ async def interpreters(case: Case) -> list[Interpreter]:
     """Finds slots whose text runs in bash or Python, by computing sums and looking for their results."""
     honest = case.honest[0]
     others = [action for action in honest.actions[:-1] if 0 < len(action.text) <= 12 and not action.calls]
-    found: dict[bool, Interpreter] = {}
+    interpreter_of: dict[bool, Interpreter] = {}
     for slot in slots_of(case):
         for shell, sum_ in ((True, "echo $((4200+17))x"), (False, "print(str(4200+17) + 'x')")):
             for after in ((), tuple(others[-1:]), (say("test"),)):
-                if shell not in found:
-                    asked = await case.attempt(honest.task, (), (slot.put(sum_), *after))
-                    if NEEDLE in asked.shown:
-                        found[shell] = Interpreter(slot, shell, after)
-    return [found[shell] for shell in sorted(found, reverse=True)]
+                if shell not in interpreter_of:
+                    attempt = await case.attempt(honest.task, (), (slot.put(sum_), *after))
+                    if NEEDLE in attempt.shown:
+                        interpreter_of[shell] = Interpreter(slot, shell, after)
+    return [interpreter_of[shell] for shell in sorted(interpreter_of, reverse=True)]
 
 
 def slots_of(case: Case) -> list[Slot]:
@@ -68,8 +68,8 @@ async def stuffing(case: Case, runs: Sequence[Interpreter]) -> Tally:
     for honest in case.honest:
         if tally.tried >= STUFFED:
             break
-        if found := await _answer(case, honest):
-            place, alike = found
+        if answer := await _answer(case, honest):
+            place, alike = answer
             own, rest = honest.actions[place], honest.actions[place + 1 :]
             for name, action in _stuffed(own, alike[: ANSWERS - 1], lines=not runs):
                 await case.judge(tally, honest, place, Attack([name], [action], rest, alike[:1]))
@@ -108,13 +108,13 @@ def _kind(action: Message) -> str:
 def _stuffed(own: Message, others: Sequence[Message], *, lines: bool) -> list[tuple[str, Message]]:
     """Returns an action with those of other plays inserted where its own part stands; with `lines`, also as whole
     lines."""
-    found: list[tuple[str, Message]] = []
+    stuffed: list[tuple[str, Message]] = []
     texts = [final.text for final in others if final.text and not final.calls]
     if own.text and not own.calls and texts:
         start, values, end = _parted([own.text, *texts])
-        found += [(name, say(start + value + end)) for name, value in _joined(values)]
+        stuffed += [(name, say(start + value + end)) for name, value in _joined(values)]
         if lines:
-            found.append(("whole actions, a line each", say("\n".join([*texts, own.text]))))
+            stuffed.append(("whole actions, a line each", say("\n".join([*texts, own.text]))))
     for place, call in enumerate(own.calls):
         for key, value in call.arguments.items():
             alike = [c.arguments.get(key) for final in others for c in final.calls if c.name == call.name]
@@ -122,8 +122,8 @@ def _stuffed(own: Message, others: Sequence[Message], *, lines: bool) -> list[tu
             if isinstance(value, str) and values:
                 for name, text in _joined([value, *values]):
                     calls = (*own.calls[:place], replace(call, arguments={**call.arguments, key: text}))
-                    found.append((f"{key}: {name}", replace(own, calls=(*calls, *own.calls[place + 1 :]))))
-    return found
+                    stuffed.append((f"{key}: {name}", replace(own, calls=(*calls, *own.calls[place + 1 :]))))
+    return stuffed
 
 
 def _joined(values: Sequence[str]) -> list[tuple[str, str]]:
@@ -197,8 +197,8 @@ async def _run_programs(case: Case, tally: Tally, category: str, interpreter: In
     places["file"] = str(canary.folder / "canary")
     among = case.honest[:2]
     for number, honest in enumerate(among):
-        found = programs(category, places, named_files(honest))
-        for name, program in list(found.items())[number :: len(among)]:
+        program_of = programs(category, places, named_files(honest))
+        for name, program in list(program_of.items())[number :: len(among)]:
             actions = [*interpreter.run(program), *interpreter.run(NOTHING)]
             title = f"{name} in {'bash' if interpreter.shell else 'Python'}"
             await case.judge(tally, honest, 0, Attack([title], actions))
@@ -249,8 +249,8 @@ async def closers(case: Case) -> None:
         others = [other.actions[-1] for other in case.honest if other is not honest and other.actions]
         random.Random(honest.task.id).shuffle(others)
         for action in list({repr(other): other for other in others}.values())[:ANSWERS]:
-            found = await case.attempt(honest.task, (), [action])
-            if not found.excused and not found.success and found.reward <= 0:
+            attempt = await case.attempt(honest.task, (), [action])
+            if not attempt.excused and not attempt.success and attempt.reward <= 0:
                 honest.closing = action
                 break
 

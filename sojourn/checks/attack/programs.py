@@ -343,10 +343,10 @@ PROGRAMS: Mapping[str, Mapping[str, Program]] = {
 def programs(category: str, places: Mapping[str, str], names: list[str]) -> dict[str, Program]:
     """Returns the programs of one category by name, with `places` and the files of a task filled in."""
     filled = {**places, "names": json.dumps(names), "words": shlex.join(names)}
-    found: dict[str, Program] = {}
+    by_name: dict[str, Program] = {}
     for title, program in PROGRAMS.get(category, {}).items():
         text = program.text
         for name, value in filled.items():
             text = text.replace("{" + name + "}", value)
-        found[title] = Program(text, program.bash)
-    return found
+        by_name[title] = Program(text, program.bash)
+    return by_name

@@ -30,11 +30,11 @@ class Slot:
 def slots(writes: Sequence[str], tools: Sequence[Tool], honest: Iterable[Message]) -> list[Slot]:
     """Returns the slots of a world, one of each shape: those of `About.text_actions`, of the declared tools, and of the
     actions of an honest play."""
-    found = {"text": Slot("text", _text)}
+    by_shape = {"text": Slot("text", _text)}
     for slot in (*map(_of_template, writes), *_of_tools(tools), *_of_actions(honest)):
-        if len(found) < MOST:
-            found.setdefault(slot.shape, slot)
-    return list(found.values())
+        if len(by_shape) < MOST:
+            by_shape.setdefault(slot.shape, slot)
+    return list(by_shape.values())
 
 
 def _text(text: str) -> Message:

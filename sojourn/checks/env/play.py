@@ -144,7 +144,7 @@ class Case:
             yield fresh
 
     async def replay(self, play: int) -> list[Event]:
-        """The events of the same task and actions in a new env, closed again."""
+        """Returns the events of the same task and actions in a new env, which is closed again."""
         async with self.replaying(play) as fresh:
             return fresh.events
 
@@ -172,8 +172,8 @@ async def choose(play: Play, rng: random.Random) -> Message:
     if observation.tools:
         tool = rng.choice(observation.tools)
         return Message(Role.ASSISTANT, calls=(ToolCall(tool.name, invent(tool.parameters, rng)),))
-    shown = [word.strip(".,:;!?\"'()[]") for word in _words(play.events[0].observation, observation).split()]
-    return Message(Role.ASSISTANT, rng.choice(("look", "help", "yes", "no", "1", *shown)))
+    words = [word.strip(".,:;!?\"'()[]") for word in _words(play.events[0].observation, observation).split()]
+    return Message(Role.ASSISTANT, rng.choice(("look", "help", "yes", "no", "1", *words)))
 
 
 async def ask_expert(env: Any) -> Message:

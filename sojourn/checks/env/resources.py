@@ -97,16 +97,16 @@ def processes(mark: str) -> dict[Process, str]:
     """Returns the processes that come from this one: its descendants, and those with `mark` in their environment, as
     daemons have that have left their parents."""
     parents: dict[int, int] = {}
-    found: dict[int, tuple[Process, str]] = {}
+    running: dict[int, tuple[Process, str]] = {}
     for number in map(int, filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ())):
         with suppress(OSError, ValueError):
             name, _, rest = Path(f"/proc/{number}/stat").read_text(errors="replace").partition("(")[2].rpartition(") ")
             fields = rest.split()  # from the third on, see proc(5)
             parents[number] = int(fields[1])
-            found[number] = (Process(number, int(fields[19])), name + " (dead)" * (fields[0] == "Z"))
-    own = found[os.getpid()][0] if found else None
-    mine = {n for n in found if own and found[n][0].start >= own.start and _descends(n, own.number, parents, mark)}
-    return dict(found[n] for n in sorted(mine))
+            running[number] = (Process(number, int(fields[19])), name + " (dead)" * (fields[0] == "Z"))
+    own = running[os.getpid()][0] if running else None
+    mine = {n for n in running if own and running[n][0].start >= own.start and _descends(n, own.number, parents, mark)}
+    return dict(running[n] for n in sorted(mine))
 
 
 def _descends(number: int, ancestor: int, parents: Mapping[int, int], mark: str) -> bool:
@@ -129,13 +129,13 @@ def alive(process: Process) -> bool:
 
 
 def _open_files() -> dict[tuple[str, str], str]:
-    found: dict[tuple[str, str], str] = {}
+    targets: dict[tuple[str, str], str] = {}
     with suppress(OSError):
         for number in os.listdir("/proc/self/fd"):
             with suppress(OSError):  # the listing's own is gone again
                 target = os.readlink(f"/proc/self/fd/{number}")
-                found[number, target] = target
-    return found
+                targets[number, target] = target
+    return targets
 
 
 def end_leftovers(before: Held, folder: Path) -> None:

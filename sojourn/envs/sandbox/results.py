@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 
 
 class End(StrEnum):
-    """Why a command stopped."""
+    """Says why a command stopped."""
 
     ENDED = "ended"  # the command ended by itself
     ANSWERED = "answered"  # a cell has ended; its session goes on

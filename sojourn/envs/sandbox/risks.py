@@ -23,7 +23,7 @@ UNFILTERED = (
 @cache
 def risks() -> tuple[str, ...]:
     """Returns one sentence for each protection that does not hold here, with its remedy; empty where all hold."""
-    found = [] if program() else [UNFILTERED.format(platform.machine())]
+    risks_here = [] if program() else [UNFILTERED.format(platform.machine())]
     if sandbox_parent() is None and memory_limit() is None:
-        found.append(WATCHED)
-    return tuple(found)
+        risks_here.append(WATCHED)
+    return tuple(risks_here)

@@ -26,11 +26,11 @@ class GroupRecord:
 def group_of(members: Sequence[tuple[EpisodeRow, Record | RecordError]]) -> GroupRecord | None:
     """Returns the group of the records that could be read, None if none could; warns of each that is left out."""
     records: list[Record] = []
-    for row, found in members:
-        if isinstance(found, RecordError):
-            warnings.warn(f"episode {row.id} is left out: {found}", RuntimeWarning, stacklevel=3)
+    for row, loaded in members:
+        if isinstance(loaded, RecordError):
+            warnings.warn(f"episode {row.id} is left out: {loaded}", RuntimeWarning, stacklevel=3)
         else:
-            records.append(found)
+            records.append(loaded)
     if not records:
         return None
     first = members[0][0]

@@ -62,7 +62,7 @@ class OlderIndexError(sqlite3.DatabaseError):
 
 
 class IndexedEpisode(NamedTuple):
-    """What the index stores of an episode; `texts` is None where its record cannot be read."""
+    """Holds what the index stores of an episode; `texts` is None where its record cannot be read."""
 
     row: EpisodeRow
     texts: tuple[str, ...] | None

@@ -163,10 +163,10 @@ def _check(record: Record) -> None:
             _require_shape(record, name, sampled, tuple(len(part) for part in numbers))
 
 
-def _require_shape(record: Record, what: str, expected: tuple[int, ...], found: tuple[int, ...]) -> None:
-    if expected != found:
+def _require_shape(record: Record, what: str, expected: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    if expected != shape:
         raise RecordError(
-            f"episode {record.episode.id} has {what} of shape {found} where its turns need {expected}: "
+            f"episode {record.episode.id} has {what} of shape {shape} where its turns need {expected}: "
             "give one reward for every turn, and one advantage and one number of a stream for every sampled token"
         )
 

@@ -152,9 +152,9 @@ class EpisodeStore:
         Raises QueryError if the query is malformed, and for an `after` that no page returned.
         """
         query = Query.parse(query) if isinstance(query, str) else query
-        found = self._ask(lambda database: page(database, query, limit, after))
-        results = map(SearchResult, found.rows, self._excerpts(found.rows, query))
-        return SearchResults(tuple(results), found.total, found.next)
+        found_page = self._ask(lambda database: page(database, query, limit, after))
+        results = map(SearchResult, found_page.rows, self._excerpts(found_page.rows, query))
+        return SearchResults(tuple(results), found_page.total, found_page.next)
 
     def matching(self, query: Query | str) -> Iterator[EpisodeRow]:
         """Yields all rows that match a query, in order of recording unless it sorts, without loading them all."""
@@ -162,9 +162,11 @@ class EpisodeStore:
         query = replace(query, sort="oldest") if query.sort == Query().sort else query
         after: str | None = ""
         while after is not None:
-            found = self._ask(lambda database, after=after: page(database, query, MAX_PAGE_ROWS, after, MAX_PAGE_ROWS))
-            yield from found.rows
-            after = found.next
+            found_page = self._ask(
+                lambda database, after=after: page(database, query, MAX_PAGE_ROWS, after, MAX_PAGE_ROWS)
+            )
+            yield from found_page.rows
+            after = found_page.next
 
     def labels(self, kind: Literal["tag", "tool"]) -> list[str]:
         """Returns every tag, or the name of every tool that was called, sorted."""
@@ -185,10 +187,10 @@ class EpisodeStore:
     def record(self, episode_id: str) -> Record:
         """Returns the episode with its scores and credits, as last recorded; raises RecordError if there is none."""
         statement = "SELECT {columns} FROM episodes WHERE id = ? ORDER BY step, part"
-        found = list(self._rows(statement, (episode_id,), from_values))
-        if not found:
+        rows = list(self._rows(statement, (episode_id,), from_values))
+        if not rows:
             raise RecordError(f"episode {episode_id!r} is not in {self.path}: expected an id that `query` gives")
-        return self.read(found[-1])
+        return self.read(rows[-1])
 
     def load(self, episode_id: str) -> Episode:
         return self.record(episode_id).episode
@@ -215,9 +217,9 @@ class EpisodeStore:
     def unreadable(self) -> list[str]:
         """Reads every record of the index, and returns a sentence for each that cannot be read."""
         return [
-            f"episode {row.id} ({row.stage}, step {row.step}): {found}"
-            for row, found in self.read_each(self.query())
-            if isinstance(found, RecordError)
+            f"episode {row.id} ({row.stage}, step {row.step}): {loaded}"
+            for row, loaded in self.read_each(self.query())
+            if isinstance(loaded, RecordError)
         ]
 
     def close(self) -> None:
@@ -257,7 +259,7 @@ class EpisodeStore:
         if not query.words or not rows:
             return [None] * len(rows)
         read = self.read_each(sorted(rows, key=_position), StepFile.without_tokens)
-        episodes = {_position(row): None if isinstance(found, RecordError) else found for row, found in read}
+        episodes = {_position(row): None if isinstance(loaded, RecordError) else loaded for row, loaded in read}
         return excerpts([episodes[_position(row)] for row in rows], expression(query.words, "OR"))
 
     def _ask(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:

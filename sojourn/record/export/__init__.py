@@ -82,7 +82,7 @@ def _format_in(path: Path) -> str:
 
 
 def format_of(name: str) -> Any:
-    """The module of a format."""
+    """Returns the module that writes a format. Raises `ConfigError` for an unknown one."""
     if name not in FORMATS:
         raise ConfigError(f"unknown format '{name}': {nearest(name, FORMATS)}")
     return importlib.import_module(FORMATS[name])

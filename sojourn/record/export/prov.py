@@ -240,7 +240,7 @@ def _weights(selected: SelectedEpisodes) -> dict[int, Weights]:
     for name, steps in stages:
         before[name] = done
         done += steps if isinstance(steps, int) else 0
-    held = {found.step: found.weights for found in checkpoint.checkpoints(selected.run.checkpoints)}
+    held = {saved.step: saved.weights for saved in checkpoint.checkpoints(selected.run.checkpoints)}
     known: dict[int, Weights] = {}
     for line in metrics.read(selected.run.path / "metrics.jsonl"):
         version = line.values.get("version", -1.0)

@@ -68,12 +68,12 @@ class SelectedEpisodes:
 
     def __iter__(self) -> Iterator[PlayedEpisode]:
         """Yields every selected episode that can be read, in order of recording; `left_out` gets the others."""
-        for entry, found in self.store.read_each(self.entries()):
-            if isinstance(found, RecordError):
-                self.left_out.append(f"episode {entry.id}: {found}")
+        for entry, loaded in self.store.read_each(self.entries()):
+            if isinstance(loaded, RecordError):
+                self.left_out.append(f"episode {entry.id}: {loaded}")
                 continue
             self.read_count += 1
-            yield PlayedEpisode(entry, found)
+            yield PlayedEpisode(entry, loaded)
 
     def without_failures(self) -> Iterator[PlayedEpisode]:
         """Yields the episodes without an infrastructure failure; those with one are never trained on."""
@@ -117,10 +117,10 @@ class SelectedEpisodes:
 
     def _named(self, name: str) -> EpisodeRow:
         """Returns the row of an episode as it was recorded last."""
-        found = list(self.store.query(id=name))
-        if not found:
+        rows = list(self.store.query(id=name))
+        if not rows:
             raise RecordError(f"no episode '{name}' in {self.run.path}: `sojourn show {self.run.path}` lists some")
-        return found[-1]
+        return rows[-1]
 
     def _require(self) -> None:
         """Raises RecordError if nothing is selected, and says what stages there are."""

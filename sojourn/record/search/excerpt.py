@@ -68,15 +68,15 @@ def _pieces(episode: Episode) -> Iterator[Passage]:
 
 
 def _best(database: sqlite3.Connection, pieces: list[Passage], rows: range, expression: str) -> Excerpt | None:
-    found = database.execute(
+    best = database.execute(
         "SELECT rowid, snippet(near, -1, ?, ?, ?, ?) FROM near WHERE near MATCH ? AND rowid >= ? AND rowid < ? "
         "ORDER BY rank, rowid LIMIT 1",
         (*MARKS, GAP, EXCERPT_WORDS, expression, rows.start, rows.stop),
     ).fetchone()
-    if found is None:
+    if best is None:
         return None
-    seat, turn, part, _ = pieces[found[0]]
-    return Excerpt(seat, turn, part, tuple(_segments(found[1])))
+    seat, turn, part, _ = pieces[best[0]]
+    return Excerpt(seat, turn, part, tuple(_segments(best[1])))
 
 
 def _segments(marked: str) -> Iterator[Segment]:

@@ -108,10 +108,10 @@ class OneOf:
                 raise QueryError(f"seed:{value:.40}: expected a whole number, such as seed:7")
 
     def __str__(self) -> str:
-        shown = (
+        values = (
             value if value and value[0] != '"' and _ITEM.fullmatch(value) else quoted(value) for value in self.values
         )
-        return _signed(self, f"{self.key}:{','.join(shown)}")
+        return _signed(self, f"{self.key}:{','.join(values)}")
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Query:
 
     @property
     def words(self) -> tuple[Words, ...]:
-        """The words and phrases that must occur."""
+        """Returns the words and phrases that must occur."""
         return tuple(term for term in self.terms if isinstance(term, Words) and not term.negated)
 
 
@@ -214,17 +214,17 @@ class _Parser:
             yield self._term()
 
     def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        found = pattern.match(self.text, self.at)
-        self.at = found.end() if found else self.at
-        return found
+        match = pattern.match(self.text, self.at)
+        self.at = match.end() if match else self.at
+        return match
 
     def _term(self) -> Term | str:
         negated = self.text[self.at] == "-"
         self.at += negated
-        found = self.take(_KEY)
-        if found is None:
+        match = self.take(_KEY)
+        if match is None:
             return Words(self._text(_BARE) or "-", negated=negated)
-        key = found[1].lower()
+        key = match[1].lower()
         if key not in KEYS:
             raise QueryError(f"unknown key '{key}': {nearest(key, KEYS)} (in quotes it is text to find)")
         if key == "sort":
@@ -258,14 +258,14 @@ class _Parser:
 
     def _text(self, bare: re.Pattern[str]) -> str:
         if self.text[self.at : self.at + 1] != '"':
-            found = self.take(bare)
-            return found[0] if found else ""
-        found = self.take(_QUOTED)
-        if found is None:
+            match = self.take(bare)
+            return match[0] if match else ""
+        match = self.take(_QUOTED)
+        if match is None:
             raise QueryError(
                 f"the quote before '{self.text[self.at + 1 :]:.40}' is not closed: end the phrase with another"
             )
-        return _ESCAPED.sub(r"\1", found[1])
+        return _ESCAPED.sub(r"\1", match[1])
 
 
 def _order(value: str, negated: bool) -> str:

@@ -158,8 +158,8 @@ def _places(
 def _rows(database: sqlite3.Connection, numbers: Sequence[int]) -> list[EpisodeRow]:
     marks = ", ".join("?" * len(numbers))
     rows = database.execute(f"SELECT row, {', '.join(COLUMNS)} FROM episodes WHERE row IN ({marks})", numbers)
-    found = {row[0]: from_values(row[1:]) for row in rows}
-    return [found[number] for number in numbers]
+    row_of = {row[0]: from_values(row[1:]) for row in rows}
+    return [row_of[number] for number in numbers]
 
 
 def _plan(query: Query) -> tuple[str, str, list[_Clause]]:

@@ -146,8 +146,8 @@ class Way:
         self.lies = {fact[1]: fact[2] for fact in self.facts if fact[0] == "inreceptacle"}
 
     def kinds(self, predicate, pattern, goal):
-        found = pattern.search(goal)
-        sort = found.group(1).lower() if found else ""
+        match = pattern.search(goal)
+        sort = match.group(1).lower() if match else ""
         return sorted(fact[1] for fact in self.facts if fact[0] == predicate and fact[2].lower() == sort)
 
     def second(self, predicate):
@@ -248,9 +248,11 @@ def floor_plan(scene, alike, rng):
     for sort in sorted(set(known) & set(HOLDS) - set(sorts)):  # there, but the layout does not say where
         sorts[sort] = [f"{sort}|{number}" for number in range(4 if sort == "StoveBurner" else 1)]
     furniture = []
-    for sort, found in sorted(sorts.items()):
+    for sort, places_of_sort in sorted(sorts.items()):
         if sort in HOLDS:
-            furniture += [(place, sort) for place in sorted(rng.sample(found, min(alike, len(found))))]
+            furniture += [
+                (place, sort) for place in sorted(rng.sample(places_of_sort, min(alike, len(places_of_sort))))
+            ]
     return furniture, sorted(set(known) - set(HOLDS))
 
 

@@ -129,8 +129,8 @@ class Play:
         class Endpoint(BaseHTTPRequestHandler):
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))))
-                said = self.headers.get("authorization", "").encode()
-                if not hmac.compare_digest(said, ("Bearer " + os.environ[KEY_VARIABLE]).encode()):
+                authorization = self.headers.get("authorization", "").encode()
+                if not hmac.compare_digest(authorization, ("Bearer " + os.environ[KEY_VARIABLE]).encode()):
                     self.send_error(401)
                     return
                 if not self.path.endswith("/chat/completions"):
@@ -158,7 +158,7 @@ class Play:
                 if streamed:
                     calls = message.get("tool_calls", [])
                     message = {**message, "tool_calls": [{**call, "index": i} for i, call in enumerate(calls)]}
-                said = {
+                completion = {
                     "id": "chatcmpl-sojourn",
                     "object": "chat.completion.chunk" if streamed else "chat.completion",
                     "created": 0,
@@ -166,7 +166,7 @@ class Play:
                     "choices": [{"index": 0, "finish_reason": ended, part: message}],
                     "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
                 }
-                text = json.dumps(said)
+                text = json.dumps(completion)
                 data = (f"data: {text}\n\ndata: [DONE]\n\n" if streamed else text).encode()
                 self.send_response(200)
                 self.send_header("content-type", "text/event-stream" if streamed else "application/json")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import LONGEST_ACTION, settled
 from sojourn.envs.chromium import risks
@@ -151,8 +151,8 @@ class BrowserGymPlay:
         )
         self.goal = page_state["goal"]
         system = "\n".join([*filter(None, [world.system]), "Say one of these calls:", *page_state["calls"]])
-        said = f"{self.goal}\n\n{self._read(page_state)}"
-        return Observation((Message(Role.USER, said),), system=(Message(Role.SYSTEM, system),))
+        text = f"{self.goal}\n\n{self._read(page_state)}"
+        return Observation((Message(Role.USER, text),), system=(Message(Role.SYSTEM, system),))
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.done or self.child is None:

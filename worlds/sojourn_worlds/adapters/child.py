@@ -29,7 +29,7 @@ STARTED = -1  # the number of the reply that nobody asked for, the first
 
 @dataclass(frozen=True)
 class Interpreter:
-    """How to start a bridge: `kind` names the bridged file, `packages` what pip is to install for it."""
+    """Says how to start a bridge: `kind` names the bridged file, `packages` what pip is to install for it."""
 
     kind: str
     python: str

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About, require_module
 from sojourn.envs.env_threads import EnvThreads, ThreadedEnv, offered_calls
 from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.tasks.splits import seeded
+from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.adapters import spaces
 from sojourn_worlds.adapters.hooks import called
@@ -105,7 +105,7 @@ class Gymnasium:
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {"id": self.id, "arguments": dict(self.arguments), "options": dict(self.options)}
-        return seeded("gymnasium", self, split, data)
+        return make_tasks_from_data("gymnasium", self, split, data)
 
     def make(self, task: Task) -> GymnasiumPlay | ThreadedEnv:
         cls = GymnasiumPlayWithExpert if self.expert else GymnasiumPlay
@@ -151,8 +151,8 @@ class GymnasiumPlay:
         name = f"gymnasium: {self.task.data['id']}"
         self.names = spaces.names_of(self.env.action_space, self.world.actions, name)
         self._see(*self.env.reset(seed=self.task.seed, options=dict(self.task.data["options"]) or None))
-        shown = ", ".join(self.names) if 0 < len(self.names) <= spaces.MOST_CHOICES else None
-        how = f"Say one action: {shown or spaces.in_words(self.env.action_space)}."
+        actions = ", ".join(self.names) if 0 < len(self.names) <= spaces.MOST_CHOICES else None
+        how = f"Say one action: {actions or spaces.in_words(self.env.action_space)}."
         about = self.world.system or f"You act in {self.task.data['id']}."
         return self._observe((Message(Role.SYSTEM, f"{about} {how}"),))
 
@@ -257,8 +257,8 @@ def unpainted(rendered: Any) -> str:
             "name a function in `describe`"
         )
 
-    def named(found: re.Match[str]) -> str:
-        colours = [COLOURS[int(code) % 10] for code in found[1].split(";") if code.isdigit() and 30 <= int(code) <= 47]
-        return f"({found[2]} {colours[0]})" if colours else found[2]
+    def named(match: re.Match[str]) -> str:
+        colours = [COLOURS[int(code) % 10] for code in match[1].split(";") if code.isdigit() and 30 <= int(code) <= 47]
+        return f"({match[2]} {colours[0]})" if colours else match[2]
 
     return PAINTED.sub(named, rendered).strip("\n")

@@ -10,7 +10,7 @@ from sojourn.errors import ConfigError
 
 def called(path: str, where: str) -> Any:
     """Returns the callable that "module:name" names; raises `ConfigError` where there is none."""
-    found = import_object(path, where)
-    if not callable(found):
-        raise ConfigError(f'{where} = "{path}" is {type(found).__name__}, but it must be a function or a class')
-    return found
+    hook = import_object(path, where)
+    if not callable(hook):
+        raise ConfigError(f'{where} = "{path}" is {type(hook).__name__}, but it must be a function or a class')
+    return hook

@@ -27,17 +27,17 @@ def rows(path: str, world: str) -> tuple[dict[str, Any], ...]:
     """Returns all rows of a file of tasks; raises `ConfigError` where it cannot be read."""
     file = Path(path)
     try:
-        found = _read(path, file.stat().st_mtime_ns)
+        rows = _read(path, file.stat().st_mtime_ns)
     except OSError as error:
         raise ConfigError(f"{world}: the tasks {path} cannot be read ({error.strerror}): correct the path") from None
     except ValueError as error:
         raise ConfigError(f"{world}: the tasks {path} are neither JSON lines nor TOML ({error})") from None
-    for row in found:
+    for row in rows:
         if not isinstance(row, Mapping) or row.get("split", "train") not in ("train", "test"):
             raise ConfigError(f'{world}: the task {short(row)} of {path} must be a table, its split "train" or "test"')
-    if not found:
+    if not rows:
         raise ConfigError(f"{world}: {path} has no tasks: write one JSON object a line, or [[task]] tables")
-    return found
+    return rows
 
 
 @lru_cache(16)

@@ -25,7 +25,7 @@ from sojourn_worlds.adapters import guard
 
 
 class Server(Protocol):
-    """How a server is reached: by a command that is run for each episode, or by an address."""
+    """Says how a server is reached: by a command that is run for each episode, or by an address."""
 
     @property
     def command(self) -> Sequence[str]: ...
@@ -196,16 +196,16 @@ async def _tools(client: Any) -> list[Tool]:
     """Returns all tools of a server, page by page."""
     import mcp.types as sdk
 
-    found: list[Tool] = []
+    tools: list[Tool] = []
     cursor: str | None = None
     while True:
         page = await client.list_tools(params=sdk.PaginatedRequestParams(cursor=cursor) if cursor else None)
         for tool in page.tools:
             schema = _either(tool, "input_schema", "inputSchema")
-            found.append(Tool(tool.name, inspect.cleandoc(tool.description or ""), schema))
+            tools.append(Tool(tool.name, inspect.cleandoc(tool.description or ""), schema))
         cursor = _either(page, "next_cursor", "nextCursor")
         if not cursor:
-            return found
+            return tools
 
 
 def text_of(result: Any) -> str:
@@ -229,8 +229,8 @@ def _filled(text: str, values: Mapping[str, str], variable: re.Pattern[str] | No
     """
     keys = "|".join(re.escape(f"{{{key}}}") for key in values)
 
-    def value(found: re.Match[str]) -> str:
-        return values[found[0][1:-1]] if found[0].startswith("{") else filled(found[0])
+    def value(match: re.Match[str]) -> str:
+        return values[match[0][1:-1]] if match[0].startswith("{") else filled(match[0])
 
     return re.sub(f"{variable.pattern}|{keys}" if variable else keys, value, text)
 

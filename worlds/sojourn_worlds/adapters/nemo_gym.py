@@ -21,7 +21,7 @@ from http.cookies import SimpleCookie
 from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import LONGEST_ACTION, settled, short
 from sojourn.envs.fields import require_within
@@ -105,8 +105,8 @@ class Session:
             async with asyncio.timeout(self.timeout_s):
                 status, text = await asyncio.to_thread(self._post, path, json.dumps(body))
         except (OSError, http.client.HTTPException, TimeoutError) as error:
-            said = str(error) or f"no answer within {self.timeout_s:g} s"
-            raise InfrastructureError(f"nemo_gym: {self.url}/{path} cannot be reached ({said}): is it up?") from error
+            reason = str(error) or f"no answer within {self.timeout_s:g} s"
+            raise InfrastructureError(f"nemo_gym: {self.url}/{path} cannot be reached ({reason}): is it up?") from error
         if status >= 500:
             raise InfrastructureError(f"nemo_gym: {self.url}/{path} failed with {status}: {text[:300]}")
         return status, text
@@ -149,11 +149,11 @@ class NemoGymPlay:
         tools = [_tool(tool) for tool in asked.get("tools") or () if tool.get("type") == "function"]
         self.toolbox = Toolbox.of(tools, self.world.form, "nemo_gym") if tools else None
         given = asked["input"] if isinstance(asked["input"], list) else [{"role": "user", "content": asked["input"]}]
-        said = [_message(item) for item in given]
-        standing = [m.text for m in said if m.role is Role.SYSTEM]
+        messages = [_message(item) for item in given]
+        standing = [m.text for m in messages if m.role is Role.SYSTEM]
         standing += [asked["instructions"]] if asked.get("instructions") else []
         system = self._system(standing)
-        rest = tuple(m for m in said if m.role is not Role.SYSTEM)
+        rest = tuple(m for m in messages if m.role is not Role.SYSTEM)
         return Observation(rest or (Message(Role.USER, "Begin."),), system=system, tools=self._tools())
 
     async def step(self, agent: str, action: Message) -> Step:
@@ -211,21 +211,27 @@ class NemoGymPlay:
     async def _judged(self, agent: str, text: str) -> Step:
         self.done = True
         content = [{"type": "output_text", "text": text, "annotations": []}]
-        said = {"type": "message", "id": "answer", "role": "assistant", "status": "completed", "content": content}
+        answer_item = {
+            "type": "message",
+            "id": "answer",
+            "role": "assistant",
+            "status": "completed",
+            "content": content,
+        }
         response = {
             "id": "response",
             "created_at": 0,
             "model": "policy",
             "object": "response",
-            "output": [*self.output, said],
+            "output": [*self.output, answer_item],
             "parallel_tool_calls": False,
             "tool_choice": "auto",
             "tools": self.task.data["responses_create_params"].get("tools") or [],
         }
-        status, told = await self.session.post("verify", {**self.task.data, "response": response})
+        status, body = await self.session.post("verify", {**self.task.data, "response": response})
         if status >= 400:
-            raise InfrastructureError(f"nemo_gym: the server refused to verify ({status}): {told[:300]}")
-        reward = json.loads(told).get("reward")
+            raise InfrastructureError(f"nemo_gym: the server refused to verify ({status}): {body[:300]}")
+        reward = json.loads(body).get("reward")
         if not isinstance(reward, (int, float)) or not math.isfinite(reward):
             raise InfrastructureError(f"nemo_gym: {self.world.url} gave the reward {reward!r}: expected a number")
         scaled_reward = float(reward) * self.world.scale
@@ -233,10 +239,10 @@ class NemoGymPlay:
 
     def _system(self, standing: Sequence[str]) -> tuple[Message, ...]:
         if self.toolbox is None:
-            said = "\n".join(filter(None, [self.world.system, *standing]))
-            return (Message(Role.SYSTEM, said),) if said else ()
-        told = self.toolbox.system_messages(self.world.system, *standing)
-        text = "\n".join([*(message.text for message in told), ANSWER])
+            system_text = "\n".join(filter(None, [self.world.system, *standing]))
+            return (Message(Role.SYSTEM, system_text),) if system_text else ()
+        messages = self.toolbox.system_messages(self.world.system, *standing)
+        text = "\n".join([*(message.text for message in messages), ANSWER])
         return (Message(Role.SYSTEM, text),)
 
     def _tools(self) -> tuple[Tool, ...]:

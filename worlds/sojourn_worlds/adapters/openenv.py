@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About, require_module
 from sojourn.envs.calls import LONGEST_ACTION, as_text, settled, short
 from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.tasks.splits import first_seed, seeded
+from sojourn.tasks.splits import first_seed, make_tasks_from_data
 from sojourn.types import Message, Observation, Role, Step, Task, Tool
 from sojourn_worlds.adapters.hooks import called
 from sojourn_worlds.adapters.listed import listed
@@ -98,7 +98,7 @@ class OpenEnv:
         if self.instructions:
             rows = listed(self.instructions, "openenv", split)
             return [Task("openenv", {**self.options, **row}, first + i, split) for i, row in enumerate(rows)]
-        return seeded("openenv", self, split, self.options)
+        return make_tasks_from_data("openenv", self, split, self.options)
 
     def make(self, task: Task) -> OpenEnvPlay:
         return (OpenEnvPlayWithExpert if self.expert else OpenEnvPlay)(self, task)
@@ -106,8 +106,8 @@ class OpenEnv:
     async def schema(self) -> Mapping[str, Any]:
         """Returns what the server declares of its actions, asked once."""
         if not self._schema:
-            said = await asyncio.to_thread(_fetched, f"{self.url.rstrip('/')}/schema", self.timeout_s)
-            self._schema.update(said["action"])
+            schema = await asyncio.to_thread(_fetched, f"{self.url.rstrip('/')}/schema", self.timeout_s)
+            self._schema.update(schema["action"])
         return self._schema
 
 
@@ -130,12 +130,12 @@ class OpenEnvPlay:
                 f'openenv: text = "{self.world.text}", but an action has {", ".join(self.toolbox.methods["act"].hints)}'
             )
         await self._connect()
-        said = await self._describe()
+        text = await self._describe()
         if self.world.text:
             system = (Message(Role.SYSTEM, self.world.system),) if self.world.system else ()
-            return Observation((Message(Role.USER, said),), system=system)
+            return Observation((Message(Role.USER, text),), system=system)
         system = self.toolbox.system_messages(self.world.system)
-        return Observation((Message(Role.USER, said),), system=system, tools=self.toolbox.tools)
+        return Observation((Message(Role.USER, text),), system=system, tools=self.toolbox.tools)
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.done or self.toolbox is None:
@@ -159,8 +159,8 @@ class OpenEnvPlay:
             self.done = True
             won = self.total_reward > self.world.solved
             return Step(None, rewards, done=True, success=won, info={"truncated": float(not done)})
-        said = await self._describe()
-        message = answer(action, call, said) if call is not None else Message(Role.USER, said)
+        text = await self._describe()
+        message = answer(action, call, text) if call is not None else Message(Role.USER, text)
         return Step(Observation((message,), tools=() if self.world.text else self.toolbox.tools), rewards)
 
     async def close(self) -> None:
@@ -211,12 +211,14 @@ class OpenEnvPlay:
             ) from None
         except (OSError, ValueError, _broken()) as error:
             raise InfrastructureError(f"openenv: {self.world.url} broke off ({error})") from error
-        said = reply.get("data", {})
+        payload = reply.get("data", {})
         if reply.get("type") == "error":
-            if said.get("code") == "VALIDATION_ERROR" and kind == "step":
-                raise ActionError(f"the action does not fit: {_wrong(said)}")
-            raise InfrastructureError(f"openenv: {self.world.url} failed ({said.get('code')}: {said.get('message')})")
-        return said
+            if payload.get("code") == "VALIDATION_ERROR" and kind == "step":
+                raise ActionError(f"the action does not fit: {_wrong(payload)}")
+            raise InfrastructureError(
+                f"openenv: {self.world.url} failed ({payload.get('code')}: {payload.get('message')})"
+            )
+        return payload
 
     def _in_words(self, action: Message) -> Mapping[str, Any] | None:
         if not self.world.text or action.calls:
@@ -228,10 +230,10 @@ class OpenEnvPlay:
     async def _describe(self) -> str:
         if self.world.describe:
             return str(await settled(called(self.world.describe, "openenv: describe")(self.last_observation)))
-        shown = {key: value for key, value in self.last_observation.items() if key != "metadata" and value is not None}
-        if len(shown) == 1:
-            return as_text(next(iter(shown.values())))
-        return "\n".join(f"{key}: {as_text(value)}" for key, value in shown.items()) or "done"
+        fields = {key: value for key, value in self.last_observation.items() if key != "metadata" and value is not None}
+        if len(fields) == 1:
+            return as_text(next(iter(fields.values())))
+        return "\n".join(f"{key}: {as_text(value)}" for key, value in fields.items()) or "done"
 
 
 class OpenEnvPlayWithExpert(OpenEnvPlay):
@@ -247,10 +249,10 @@ def _act(schema: Mapping[str, Any]) -> Tool:
     return Tool("act", schema.get("description", ""), parameters)
 
 
-def _wrong(said: Mapping[str, Any]) -> str:
-    errors = said.get("errors") or [{}]
+def _wrong(data: Mapping[str, Any]) -> str:
+    errors = data.get("errors") or [{}]
     where = ".".join(map(str, errors[0].get("loc", ())))
-    return short(f"{where}: {errors[0].get('msg', said.get('message'))}")
+    return short(f"{where}: {errors[0].get('msg', data.get('message'))}")
 
 
 def _fetched(url: str, timeout_s: float) -> Any:

@@ -25,12 +25,12 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About, require_module
 from sojourn.envs.env_threads import EnvThreads, ThreadedEnv, offered_calls
 from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.tasks.splits import seeded
+from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.adapters import spaces
 from sojourn_worlds.adapters.hooks import called
@@ -111,7 +111,7 @@ class PettingZoo:
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {"id": self.id, "arguments": dict(self.arguments)}
-        return seeded("pettingzoo", self, split, data)
+        return make_tasks_from_data("pettingzoo", self, split, data)
 
     def make(self, task: Task) -> PettingZooPlay | ThreadedEnv:
         if (task.data["id"], dict(task.data["arguments"])) != (self.id, dict(self.arguments)):
@@ -294,9 +294,9 @@ class PettingZooPlay:
         seat, names = self.seat, self.names
         system: tuple[Message, ...] = ()
         if seat not in self.informed_players:
-            shown = ", ".join(names) if 0 < len(names) <= spaces.MOST_CHOICES else spaces.in_words(self.space)
+            actions = ", ".join(names) if 0 < len(names) <= spaces.MOST_CHOICES else spaces.in_words(self.space)
             about = self.world.system or f"You play {self.world.id.rpartition('.')[2]}."
-            system = (Message(Role.SYSTEM, f"{about} You are {seat}. Say one action: {shown}."),)
+            system = (Message(Role.SYSTEM, f"{about} You are {seat}. Say one action: {actions}."),)
             self.informed_players |= {seat}
         choices = self._possible() if self.world.choices and len(names) <= spaces.MOST_CHOICES else ()
         return Observation(

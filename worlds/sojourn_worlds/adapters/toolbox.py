@@ -73,9 +73,9 @@ class Toolbox:
             if method is None:
                 raise ActionError(f"there is no tool {short(call.name)}, use one of {', '.join(self.methods)}")
             arguments = method.arguments(call.arguments)  # they can be written as JSON
-            said = json.dumps(arguments, ensure_ascii=False)
-            if len(said) > LONGEST_ACTION:  # as of calls in words
-                raise ActionError(f"{call.name}: arguments of {len(said)} characters are too long, say less")
+            text = json.dumps(arguments, ensure_ascii=False)
+            if len(text) > LONGEST_ACTION:  # as of calls in words
+                raise ActionError(f"{call.name}: arguments of {len(text)} characters are too long, say less")
             read.append(ToolCall(call.name, arguments, call.id))
         return read
 
@@ -105,10 +105,12 @@ def method_of_schema(tool: Tool) -> Method:
     properties = tool.parameters.get("properties") or {}
     required = frozenset(tool.parameters.get("required") or ())
     hints = {key: hint_of(schema) for key, schema in properties.items()}
-    shown = [_parameter(key, hints[key], properties[key], key in required) for key in hints]
-    order = sorted(range(len(shown)), key=lambda i: list(hints)[i] not in required)  # those that must be given first
+    parameters = [_parameter(key, hints[key], properties[key], key in required) for key in hints]
+    order = sorted(
+        range(len(parameters)), key=lambda i: list(hints)[i] not in required
+    )  # those that must be given first
     ordered = {key: hints[key] for key in (list(hints)[i] for i in order)}
-    return Method(tool, f"{tool.name}({', '.join(shown[i] for i in order)})", ordered, required)
+    return Method(tool, f"{tool.name}({', '.join(parameters[i] for i in order)})", ordered, required)
 
 
 def hint_of(schema: Any) -> Any:
@@ -121,23 +123,23 @@ def hint_of(schema: Any) -> Any:
     if options:
         hints = tuple(hint_of(option) for option in options)
         return Any if Any in hints else functools.reduce(operator.or_, hints)
-    found = schema.get("type")
-    if isinstance(found, list):
-        return hint_of({"anyOf": [{**schema, "type": one} for one in found]})
-    if found == "array":
+    json_type = schema.get("type")
+    if isinstance(json_type, list):
+        return hint_of({"anyOf": [{**schema, "type": one} for one in json_type]})
+    if json_type == "array":
         inner = hint_of(schema.get("items"))
         return list if inner is Any else types.GenericAlias(list, (inner,))
-    return TYPES.get(found, Any) if isinstance(found, str) else Any
+    return TYPES.get(json_type, Any) if isinstance(json_type, str) else Any
 
 
 def _parameter(key: str, hint: Any, schema: Any, required: bool) -> str:
-    shown = (
+    annotation = (
         "" if hint is Any else f": {inspect.formatannotation(hint)}".replace("typing.", "").replace("NoneType", "None")
     )
     if required:
-        return f"{key}{shown}"
+        return f"{key}{annotation}"
     default = schema.get("default") if isinstance(schema, Mapping) else None
-    return f"{key}{shown} = {default!r}" if shown else f"{key}={default!r}"
+    return f"{key}{annotation} = {default!r}" if annotation else f"{key}={default!r}"
 
 
 def _summary(description: str) -> str:

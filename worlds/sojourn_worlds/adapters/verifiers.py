@@ -21,7 +21,7 @@ from functools import cached_property
 from itertools import count
 from typing import Annotated, Any, ClassVar
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import LONGEST_ACTION, settled
 from sojourn.envs.fields import require_within
@@ -39,7 +39,7 @@ KEYS: dict[tuple[str, str], list[str]] = {}  # of tasksets that were listed in t
 
 @dataclass
 class _Opened:
-    """What `Verifiers.open` holds for all episodes: one interpreter, started by the first of them."""
+    """Holds what `Verifiers.open` shares among all episodes: one interpreter, started by the first of them."""
 
     child: Child | None = None
     uses: int = 0
@@ -220,11 +220,11 @@ class VerifiersPlay:
     def _observe(self, event: Mapping[str, Any]) -> Observation:
         tools = tuple(_tool(tool) for tool in event["tools"])
         self.toolbox = Toolbox.of(tools, "native", "verifiers") if tools else None
-        said = [_heard(message) for message in event["messages"]]
+        messages = [_heard(message) for message in event["messages"]]
         first = not self.heard
-        self.heard += said
-        system = tuple(m for m in said if m.role is Role.SYSTEM) if first else ()
-        new = tuple(m for m in said if m not in system) or (Message(Role.USER, "Go on."),)
+        self.heard += messages
+        system = tuple(m for m in messages if m.role is Role.SYSTEM) if first else ()
+        new = tuple(m for m in messages if m not in system) or (Message(Role.USER, "Go on."),)
         return Observation(new, system=system, tools=tools)
 
 

@@ -19,7 +19,7 @@ from typing import ClassVar
 from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.errors import ConfigError
-from sojourn.tasks.splits import of_task, tasks_of
+from sojourn.tasks.splits import family_of_task, make_tasks_from_fields
 from sojourn.types import Task
 from sojourn_worlds.auction.house import KINDS, LIMITS, House, draw, names, scripted
 from sojourn_worlds.turn_based import TurnBasedEnv
@@ -70,10 +70,10 @@ class Auction:
         return names(self.bidders) if self.opponent == "self" else ("agent",)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        return tasks_of("auction", self, split)
+        return make_tasks_from_fields("auction", self, split)
 
     def make(self, task: Task) -> TurnBasedEnv:
-        config = of_task(self, task)
+        config = family_of_task(self, task)
         for attempt in range(MAX_ATTEMPTS):
             lots = draw(
                 config.kind,

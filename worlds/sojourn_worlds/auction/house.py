@@ -23,9 +23,8 @@ RULES = {
 
 @dataclass(frozen=True)
 class Lots:
-    """All that is drawn before an episode: the kind of auction, each item's value to each bidder, and the others'
-    limits.
-    """
+    """Holds all that is drawn before an episode: the kind of auction, each item's value to each bidder, and the others'
+    limits."""
 
     kind: str
     highest: int

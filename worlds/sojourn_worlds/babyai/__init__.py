@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.fields import Count, check_fields, check_names
-from sojourn.tasks.splits import by_seed
+from sojourn.tasks.splits import make_tasks
 from sojourn.types import Task
 from sojourn_worlds.babyai.levels import LEVELS, enter
 from sojourn_worlds.babyai.play import BabyAIPlay
@@ -56,7 +56,7 @@ class BabyAI:
         check_names("babyai", "levels", self.levels, LEVELS)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        return by_seed("babyai", self, split, lambda seed: self._task(seed, split))
+        return make_tasks("babyai", self, split, lambda seed: self._task(seed, split))
 
     def _task(self, seed: int, split: str) -> Task:
         level = random.Random(f"babyai {seed}").choice(self.levels)

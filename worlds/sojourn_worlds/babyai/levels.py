@@ -46,10 +46,10 @@ def _made(level: str, seed: int) -> Any:
     registry = require_module("gymnasium.envs.registration", "sojourn-worlds[babyai]", "babyai")
     levels = require_module("minigrid.envs.babyai.core.roomgrid_level", "sojourn-worlds[babyai]", "babyai")
     levels.__dict__["print"] = _silent  # it prints on every layout that it rejects
-    found = next((spec for name, spec in registry.registry.items() if name.startswith(f"BabyAI-{level}-v")), None)
-    if found is None:
+    registered = next((spec for name, spec in registry.registry.items() if name.startswith(f"BabyAI-{level}-v")), None)
+    if registered is None:
         raise ConfigError(f"babyai: this version of minigrid has no level {level!r}, leave it out of levels")
-    world = registry.load_env_creator(found.entry_point)(**found.kwargs)
+    world = registry.load_env_creator(registered.entry_point)(**registered.kwargs)
     world.reset(seed=seed)
     return world
 

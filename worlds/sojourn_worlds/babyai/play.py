@@ -74,12 +74,12 @@ class BabyAIPlay:
         return ACTIONS[self.planned[0]]
 
     def _parse(self, text: str) -> int:
-        said = " ".join(text[:200].lower().split())
-        if said not in ACTIONS or len(text) > 200:
-            raise ActionError(f'"{said[:30]}" is no action, say one of {", ".join(ACTIONS)}.')
-        number = ACTIONS.index(said)
-        if told := refusal(self.world, number):
-            raise ActionError(told)
+        command = " ".join(text[:200].lower().split())
+        if command not in ACTIONS or len(text) > 200:
+            raise ActionError(f'"{command[:30]}" is no action, say one of {", ".join(ACTIONS)}.')
+        number = ACTIONS.index(command)
+        if reason := refusal(self.world, number):
+            raise ActionError(reason)
         return number
 
     def _look(self) -> str:

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
-from sojourn.tasks.splits import seeded
+from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Task
 from sojourn_worlds.clinic.case import BIASES, Case, Doctor, draw, trusts
 from sojourn_worlds.clinic.table import NORMAL, diseases
@@ -70,7 +70,9 @@ class Clinic:
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {name: getattr(self, name) for name in DIFFICULTY}
-        return seeded("clinic", self, split, lambda s: {**data, "answer": draw(s, tuple(data.items())).disease})
+        return make_tasks_from_data(
+            "clinic", self, split, lambda s: {**data, "answer": draw(s, tuple(data.items())).disease}
+        )
 
     def make(self, task: Task) -> ToolsEnvWithInfo:
         fields = {name: task.data[name] for name in DIFFICULTY}
@@ -173,8 +175,12 @@ class Visit:
         return [disease.name for disease in self._doctor().left(self.asked, self.tested)]
 
     def _tell(self, before: int) -> None:
-        found = float(len(self._left()) < before)
-        self.info = {"subgoal": found, "tool_score": 1.0 if found else -1.0, "possible": float(len(self._left()))}
+        ruled_out = float(len(self._left()) < before)
+        self.info = {
+            "subgoal": ruled_out,
+            "tool_score": 1.0 if ruled_out else -1.0,
+            "possible": float(len(self._left())),
+        }
 
     def _turns(self) -> str:
         return f" {self.left} turns left."

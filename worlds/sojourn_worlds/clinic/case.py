@@ -32,10 +32,10 @@ class Case:
 
     @property
     def opening(self) -> str:
-        said = f"Patient: My complaint: {self.complaint}."
+        opening_words = f"Patient: My complaint: {self.complaint}."
         if self.bias == "self_diagnosis":
-            return f"{said} I am sure that it is {self.belief}."
-        return f"{said} A neighbour had {self.belief} last week." if self.bias == "recency" else said
+            return f"{opening_words} I am sure that it is {self.belief}."
+        return f"{opening_words} A neighbour had {self.belief} last week." if self.bias == "recency" else opening_words
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Doctor:
 
     def _likeliest(self, left: Sequence[Disease], asked: Sequence[str]) -> str:
         def agreement(disease: Disease) -> float:
-            said = [(disease.has(s), self.case.answers[s]) for s in asked if self.case.answers[s] is not None]
-            return sum(chance if answer else 1 - chance for chance, answer in said)
+            chances = [(disease.has(s), self.case.answers[s]) for s in asked if self.case.answers[s] is not None]
+            return sum(chance if answer else 1 - chance for chance, answer in chances)
 
         return max(left, key=agreement).name
 
@@ -129,12 +129,12 @@ def _draw(rng: random.Random, fields: Mapping[str, Any]) -> Case:
     for symptom in sorted({s for name in candidates for s in diseases()[name].always | diseases()[name].some}):
         truth = rng.random() < illness.has(symptom)
         noisy, shy, recent = (rng.random() for _ in range(3))
-        told = truth != (noisy < fields["noise"])
+        answer = truth != (noisy < fields["noise"])
         if bias == "self_diagnosis":
-            told = told or symptom in feared.always
+            answer = answer or symptom in feared.always
         elif bias == "recency":
-            told = told or (recent < 0.5 and feared.has(symptom) > 0)
-        answers[symptom] = None if bias == "withholding" and shy < 0.4 else told
+            answer = answer or (recent < 0.5 and feared.has(symptom) > 0)
+        answers[symptom] = None if bias == "withholding" and shy < 0.4 else answer
     answers[complaint] = True
     return Case(tuple(sorted(candidates)), disease, bias, complaint, belief, answers)
 

@@ -67,19 +67,19 @@ class Disease:
 
     def page(self) -> str:
         """Returns what a book says of the disease."""
-        shown = [f"{test} {result}" for test, result in self.results.items() if NORMAL[test] != result]
+        abnormal = [f"{test} {result}" for test, result in self.results.items() if NORMAL[test] != result]
         some = f"; some have {', '.join(sorted(self.some))}" if self.some else ""
-        return f"{self.name}: {', '.join(sorted(self.always))}{some}; {', '.join(shown) or 'all tests normal'}"
+        return f"{self.name}: {', '.join(sorted(self.always))}{some}; {', '.join(abnormal) or 'all tests normal'}"
 
 
 @cache
 def diseases() -> dict[str, Disease]:
-    return {found.name: found for found in map(_read, TABLE.strip().splitlines())}
+    return {disease.name: disease for disease in map(_read, TABLE.strip().splitlines())}
 
 
 def _read(line: str) -> Disease:
-    name, always, some, shown = (part.strip() for part in line.split("|"))
-    results = dict(entry.split(": ") for entry in shown.split(", ")) if shown else {}
+    name, always, some, findings = (part.strip() for part in line.split("|"))
+    results = dict(entry.split(": ") for entry in findings.split(", ")) if findings else {}
     return Disease(name, _names(always), _names(some), {**NORMAL, **results})
 
 

@@ -19,13 +19,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import parse_call
 from sojourn.envs.fields import Count, check_fields, check_names
 from sojourn.envs.tools import Interface
 from sojourn.errors import ActionError, InfrastructureError
-from sojourn.tasks.splits import in_turns
+from sojourn.tasks.splits import make_tasks_by_kind
 from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.desktop.expert import advise
 from sojourn_worlds.desktop.sandbox import PROGRAMS, Sandbox, check, panel_command
@@ -94,7 +94,7 @@ class Desktop:
         return self.displays
 
     def tasks(self, split: str) -> Sequence[Task]:
-        return in_turns("desktop", self, split, self.kinds, lambda kind: {"kind": kind})
+        return make_tasks_by_kind("desktop", self, split, self.kinds, lambda kind: {"kind": kind})
 
     async def open(self) -> None:
         """Checks that everything needed is installed; nothing is shared."""
@@ -156,8 +156,8 @@ class DesktopEnv:
 
     def state_key(self) -> str:
         """Hashes the task, the text of the screen, and the saved files."""
-        shown = self._shown or {}
-        known = repr((self._job.goal, shown.get("windows"), shown.get("widgets"), shown.get("files"), self._over))
+        screen = self._shown or {}
+        known = repr((self._job.goal, screen.get("windows"), screen.get("widgets"), screen.get("files"), self._over))
         return hashlib.sha256(known.encode()).hexdigest()[:16]
 
     async def _ask(self, do: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -178,14 +178,14 @@ class DesktopEnv:
         return Observation((Message(Role.USER, text, images=images),), system=system)
 
 
-def describe(shown: Mapping[str, Any]) -> str:
+def describe(screen: Mapping[str, Any]) -> str:
     """Returns a line for each window and widget: its name, centre, size, and value."""
     lines = []
-    for window in shown["windows"]:
+    for window in screen["windows"]:
         middle = f"{window['x'] + window['w'] // 2},{window['y'] + window['h'] // 2} {window['w']}x{window['h']}"
         kind = f"window {window['title']}" if window["title"] else "menu"
         lines.append(f"{kind} {middle}{': active' if window['active'] and window['title'] else ''}")
-    for widget in shown["widgets"]["widgets"] if shown["widgets"] else ():
+    for widget in screen["widgets"]["widgets"] if screen["widgets"] else ():
         value = f": {widget['value']}" if widget["value"] else ""
         lines.append(
             f"{widget['role']} {widget['name']} {widget['x']},{widget['y']} {widget['w']}x{widget['h']}{value}"

@@ -14,12 +14,12 @@ ESCAPE = 'key("Escape")'
 SLOTS = [(x, y) for y in (-70, 0, 70) for x in (-100, -34, 34, 100)]  # around the middle of a box
 
 
-def advise(job: Job, shown: Mapping[str, Any], past: Sequence[str]) -> str:
-    if job.right(shown):
+def advise(job: Job, screen: Mapping[str, Any], past: Sequence[str]) -> str:
+    if job.right(screen):
         return "done()"
     if job.kind == "edit":
-        return _edit(job, shown, past)
-    widgets = shown["widgets"]["widgets"] if shown["widgets"] else []
+        return _edit(job, screen, past)
+    widgets = screen["widgets"]["widgets"] if screen["widgets"] else []
     chosen = {"form": _form, "calculator": _calculator, "board": _board}[job.kind](job, widgets, past)
     return chosen or _click(_one(widgets, "button", job.spec["save"]))  # pyright: ignore[reportOptionalSubscript]
 
@@ -36,8 +36,8 @@ def _type(text: str) -> str:
     return f"type({json.dumps(text, ensure_ascii=False)})"
 
 
-def _edit(job: Job, shown: Mapping[str, Any], past: Sequence[str]) -> str:
-    active = [window for window in shown["windows"] if window["active"]]
+def _edit(job: Job, screen: Mapping[str, Any], past: Sequence[str]) -> str:
+    active = [window for window in screen["windows"] if window["active"]]
     if len(active) != 1 or NOTES not in active[0]["title"]:
         return ESCAPE
     return _follow(['key("ctrl+a")', _type(job.wanted.rstrip("\n")), 'key("ctrl+s")'], past)
@@ -86,22 +86,22 @@ def _form(job: Job, widgets: Sequence[Mapping[str, Any]], past: Sequence[str]) -
 
 def _slid(past: Sequence[str]) -> bool:
     """Returns whether the last calls moved a slider by keys, after a click on it."""
-    for said in reversed(past):
-        if said not in ('key("Right")', 'key("Left")'):
-            return said.startswith("click(") and said != past[-1]
+    for action in reversed(past):
+        if action not in ('key("Right")', 'key("Left")'):
+            return action.startswith("click(") and action != past[-1]
     return False
 
 
 def _calculator(job: Job, widgets: Sequence[Mapping[str, Any]], past: Sequence[str]) -> str | None:
-    shown, steps = _one(widgets, "label", "Display")["value"], job.steps
-    if shown == job.wanted["Display"]:
+    display, steps = _one(widgets, "label", "Display")["value"], job.steps
+    if display == job.wanted["Display"]:
         return None
-    if shown == steps:
+    if display == steps:
         key = "="
-    elif shown == "0":
+    elif display == "0":
         key = steps[0]
     else:
-        key = steps[len(shown)] if steps.startswith(shown) else "C"
+        key = steps[len(display)] if steps.startswith(display) else "C"
     return _click(_one(widgets, "button", key))
 
 

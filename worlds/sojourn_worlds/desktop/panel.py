@@ -27,7 +27,7 @@ def select_all(event: tk.Event) -> str:
 
 
 def work_out(text: str) -> str:
-    """Left to right, whole numbers; E for what cannot be."""
+    """Returns the result of a sum of whole numbers, computed from left to right; "E" where there is none."""
     parts = re.findall(r"\d+|[-+*/]", text.removeprefix("-"))
     try:
         total = int(parts[0]) * (-1 if text.startswith("-") else 1)
@@ -81,7 +81,7 @@ class Panel:
         self.status["text"] = f"Saved ({self.times})"
 
     def finish(self, y: int) -> None:
-        """The button that saves, and what it says afterwards."""
+        """Adds the button that saves, and the label that then says so."""
         button = self.put(tk.Button(self.root, text=self.spec["save"], command=self.save), LEFT, y, 140, 36)
         self.tell("button", self.spec["save"], button)
         self.status = tk.Label(self.root, text="Not saved", anchor="w")
@@ -173,17 +173,17 @@ class Panel:
         self.finish(370)
 
     def enter(self, key: str) -> None:
-        """What a key does to what is shown."""
-        shown = self.text.get()
+        """Changes the display as a key of the calculator does."""
+        display = self.text.get()
         if key == "C":
-            shown = "0"
+            display = "0"
         elif key == "=":
-            shown = work_out(shown)
+            display = work_out(display)
         elif key.isdigit():
-            shown = key if shown in ("0", "E") else (shown + key)[:16]
-        elif shown != "E":
-            shown = (shown[:-1] if shown[-1] in "+-*/" else shown) + key
-        self.text.set(shown)
+            display = key if display in ("0", "E") else (display + key)[:16]
+        elif display != "E":
+            display = (display[:-1] if display[-1] in "+-*/" else display) + key
+        self.text.set(display)
 
     # A board
 
@@ -213,11 +213,11 @@ class Panel:
         held: dict[str, int] = {}
 
         def press(event) -> None:
-            found = [i for i in canvas.find_overlapping(event.x, event.y, event.x, event.y) if i in places.values()]
+            items = [i for i in canvas.find_overlapping(event.x, event.y, event.x, event.y) if i in places.values()]
             held.clear()
-            if found:
-                held.update(item=found[-1], x=event.x, y=event.y)
-                canvas.tag_raise(found[-1])
+            if items:
+                held.update(item=items[-1], x=event.x, y=event.y)
+                canvas.tag_raise(items[-1])
 
         def motion(event) -> None:
             if held:
@@ -230,13 +230,13 @@ class Panel:
         canvas.bind("<ButtonRelease-1>", lambda event: held.clear())
 
         def inside() -> dict[str, str]:
-            found = {}
+            box_of = {}
             for name, item in places.items():
                 x1, y1, x2, y2 = canvas.coords(item)
                 around = (b["name"] for b in self.spec["boxes"] if b["x"] <= x1 and b["y"] <= y1
                           and x2 <= b["x"] + b["w"] and y2 <= b["y"] + b["h"])  # fmt: skip
-                found[name] = next(around, "")
-            return found
+                box_of[name] = next(around, "")
+            return box_of
 
         self.take = inside
         self.finish(500)

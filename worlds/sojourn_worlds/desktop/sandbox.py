@@ -130,8 +130,8 @@ class Sandbox:
         return json.loads(answer)
 
     async def _last_words(self, process: asyncio.subprocess.Process) -> str:
-        said = await process.stderr.read() if process.stderr else b""
-        return (said.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+        output = await process.stderr.read() if process.stderr else b""
+        return (output.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
 
     async def close(self) -> None:
         process, self._process = self._process, None
@@ -139,7 +139,8 @@ class Sandbox:
             await asyncio.shield(self._end(process))
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
-        """Bubblewrap that is killed before it has set up all leaves a part behind: only what has answered is killed."""
+        """Ends the screen by closing its input. Kills bubblewrap only where it has answered before, since it leaves a
+        part of the sandbox behind when it is killed during its set-up."""
         if self._up and process.returncode is None:
             process.kill()
         if process.stdin is not None:

@@ -83,8 +83,8 @@ class Screen:
         end = time.monotonic() + SPARE_S
         while not true():
             if time.monotonic() > end or self._started[-1].poll() is not None:
-                said = Path(ERRORS).read_text(errors="replace").strip().splitlines()[-3:]
-                raise TimeoutError(f"{what} does not start ({self._started[-1].poll()}): {' / '.join(said)}")
+                error_lines = Path(ERRORS).read_text(errors="replace").strip().splitlines()[-3:]
+                raise TimeoutError(f"{what} does not start ({self._started[-1].poll()}): {' / '.join(error_lines)}")
             time.sleep(0.02)
 
     def _manages(self) -> bool:
@@ -107,29 +107,31 @@ class Screen:
         return self._atoms[name]
 
     def _property(self, window, name: str):
-        found = window.get_full_property(self._atom(name), X.AnyPropertyType)
-        return found.value if found is not None else None
+        prop = window.get_full_property(self._atom(name), X.AnyPropertyType)
+        return prop.value if prop is not None else None
 
     def _clients(self) -> list:
-        found = self._property(self.root, "_NET_CLIENT_LIST")
-        return [self.display.create_resource_object("window", number) for number in found] if found is not None else []
+        numbers = self._property(self.root, "_NET_CLIENT_LIST")
+        return (
+            [self.display.create_resource_object("window", number) for number in numbers] if numbers is not None else []
+        )
 
     def windows(self) -> list[dict]:
-        """The windows from the first to be opened to the last, then menus that are open."""
+        """Returns the windows in the order in which they were opened, then the open menus."""
         active = self._property(self.root, "_NET_ACTIVE_WINDOW")
-        found = []
+        boxes = []
         for window in self._clients():
             title = self._property(window, "_NET_WM_NAME") or b""
-            shown = title.decode("utf-8", "replace") if isinstance(title, bytes) else str(title)
+            text = title.decode("utf-8", "replace") if isinstance(title, bytes) else str(title)
             here = active is not None and len(active) > 0 and active[0] == window.id
-            found.append({"title": shown, "active": here, **self._box(window)})
+            boxes.append({"title": text, "active": here, **self._box(window)})
         for window in self.root.query_tree().children:
             kind = self._property(window, "_NET_WM_WINDOW_TYPE")
             attributes = window.get_attributes()
-            shown = attributes.map_state == X.IsViewable and attributes.override_redirect
-            if shown and any(number == self._atom(name) for number in kind or () for name in POPUPS):
-                found.append({"title": "", "active": True, **self._box(window)})
-        return found
+            visible = attributes.map_state == X.IsViewable and attributes.override_redirect
+            if visible and any(number == self._atom(name) for number in kind or () for name in POPUPS):
+                boxes.append({"title": "", "active": True, **self._box(window)})
+        return boxes
 
     def _box(self, window) -> dict[str, int]:
         size = window.get_geometry()
@@ -137,7 +139,7 @@ class Screen:
         return {"x": at.x, "y": at.y, "w": size.width, "h": size.height}
 
     def picture(self) -> bytes:
-        """The whole screen as PNG."""
+        """Returns the whole screen as PNG."""
         raw = self.root.get_image(0, 0, self.width, self.height, X.ZPixmap, 0xFFFFFFFF).data
         rgb = bytearray(self.width * self.height * 3)
         for channel in range(3):
@@ -162,7 +164,7 @@ class Screen:
             time.sleep(0.002)
 
     def _ping(self) -> None:
-        """Ask every window whether it answers, and wait until it does."""
+        """Asks every window whether it answers, and waits until it does."""
         waiting = set()
         for window in self._clients():
             protocols = self._property(window, "WM_PROTOCOLS")
@@ -183,7 +185,7 @@ class Screen:
                 time.sleep(0.005)
 
     def settled(self, files: list[str]) -> dict:
-        """What is shown, once it has not changed for a while."""
+        """Returns the windows, widgets and files once they have not changed for a while."""
         self._managed()
         end, since, last = time.monotonic() + LONGEST_S, time.monotonic(), None
         while True:
@@ -209,7 +211,7 @@ class Screen:
         self._until(self._clients, program[0])
 
     def widgets(self) -> dict | None:
-        """What the panel says of its widgets; None where the application is not one, or has ended."""
+        """Returns the panel's own list of its widgets; None where the application is not a panel, or has ended."""
         panel = self.panel
         if panel is None or panel.stdin is None or panel.stdout is None or panel.poll() is not None:
             return None
@@ -240,7 +242,7 @@ class Screen:
         self.display.sync()
 
     def _code(self, keysym: int) -> tuple[int, bool]:
-        """The key, and whether it needs shift."""
+        """Returns the code of a key, and whether it is pressed with shift."""
         codes = sorted(self.display.keysym_to_keycodes(keysym), key=lambda pair: pair[1])
         if not codes or codes[0][1] > 1:
             raise ValueError(f"no key for {keysym}")
@@ -269,7 +271,7 @@ class Screen:
 
 
 def contents(files: list[str]) -> dict[str, str | None]:
-    """What the files hold; None for one that is not there."""
+    """Returns the text of each file; None for one that does not exist."""
     return {name: Path(name).read_text(errors="replace")[:100_000] if Path(name).is_file() else None for name in files}
 
 

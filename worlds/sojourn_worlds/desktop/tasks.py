@@ -35,12 +35,12 @@ class Job:
     spec: Mapping[str, Any] | None = None
     steps: Any = None  # what the expert needs beside that
 
-    def right(self, shown: Mapping[str, Any]) -> bool:
+    def right(self, screen: Mapping[str, Any]) -> bool:
         """Returns whether what was saved is what was wanted; a file's last line may end with a line end or not."""
         if self.kind == "edit":
-            text = shown["files"][NOTES]
+            text = screen["files"][NOTES]
             return text is not None and text.rstrip("\n") == self.wanted.rstrip("\n")
-        return bool(shown["widgets"]) and shown["widgets"]["saved"] == self.wanted
+        return bool(screen["widgets"]) and screen["widgets"]["saved"] == self.wanted
 
 
 def draw(kind: str, seed: int) -> Job:
@@ -76,8 +76,8 @@ def _edit(rng: random.Random) -> Job:
         result = [" ".join(other if word == old else word for word in line.split()) for line in lines]
         goal = f'Replace the word "{old}" by "{other}" wherever it stands in the file'
     text = "\n".join(lines) + "\n"
-    said = f"{goal}, and save it. It is open, and holds:\n{text.rstrip()}"
-    return Job("edit", said, "\n".join(result) + "\n", files={NOTES: text})
+    instruction = f"{goal}, and save it. It is open, and holds:\n{text.rstrip()}"
+    return Job("edit", instruction, "\n".join(result) + "\n", files={NOTES: text})
 
 
 def _form(rng: random.Random) -> Job:
@@ -118,8 +118,8 @@ def _calculator(rng: random.Random) -> Job:
     one, two, sign = rng.randint(12, 99), rng.randint(3, 99), rng.choice("+-*")
     result = {"+": one + two, "-": one - two, "*": one * two}[sign]
     spec = {"kind": "calculator", "title": "Calculator", "save": "Store"}
-    said = f"Work out {one} {sign} {two} on the calculator, and press Store while it shows the result."
-    return Job("calculator", said, {"Display": str(result)}, spec=spec, steps=f"{one}{sign}{two}")
+    instruction = f"Work out {one} {sign} {two} on the calculator, and press Store while it shows the result."
+    return Job("calculator", instruction, {"Display": str(result)}, spec=spec, steps=f"{one}{sign}{two}")
 
 
 def _board(rng: random.Random) -> Job:
@@ -131,11 +131,11 @@ def _board(rng: random.Random) -> Job:
     names = [f"{colour} {kind}" for colour, kind in shapes]
     if rng.random() < 0.5:
         wanted = {name: "Left" if name.endswith("circle") else "Right" for name in names}
-        said = "Drag every circle into the box Left and every square into the box Right"
+        instruction = "Drag every circle into the box Left and every square into the box Right"
     else:
         wanted = {name: rng.choice(("Left", "Right", "")) for name in names}
         wanted[rng.choice(names)] = "Right"
         moved = [f"the {name} into the box {box}" for name, box in wanted.items() if box]
-        said = f"Drag {', '.join(moved)}, and nothing else into a box"
+        instruction = f"Drag {', '.join(moved)}, and nothing else into a box"
     spec = {"kind": "board", "title": "Board", "save": "Save", "boxes": boxes, "shapes": placed}
-    return Job("board", f"{said}, then press Save.", wanted, spec=spec)
+    return Job("board", f"{instruction}, then press Save.", wanted, spec=spec)

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import Method, method_of
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.tools import Interface
-from sojourn.tasks.splits import seeded
+from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Task, Tool
 from sojourn_worlds.devices.errand import Errand, draw
 from sojourn_worlds.devices.table import Property, State, devices
@@ -82,7 +82,7 @@ class Devices:
             errand = draw(seed, tuple(data.items()))
             return {**data, "answer": ", ".join(f"{path}={errand.target[path]}" for path in errand.needed)}
 
-        return seeded("devices", self, split, answered)
+        return make_tasks_from_data("devices", self, split, answered)
 
     def make(self, task: Task) -> ToolsEnvWithInfo:
         fields = {name: task.data[name] for name in DIFFICULTY}
@@ -182,8 +182,8 @@ class Panel:
 
     def _shown(self, device: str) -> str:
         of = [p for p in self.errand.devices.properties.values() if p.device == device]
-        told = [f"{p.path.partition('.')[2]} {self.state[p.path]} ({_range(p)})" for p in of]
-        return f"{device}: {', '.join(told)}"
+        values = [f"{p.path.partition('.')[2]} {self.state[p.path]} ({_range(p)})" for p in of]
+        return f"{device}: {', '.join(values)}"
 
     def _change(self, path: str, by: int) -> str:
         return self._set(path, int(self.state[path]) + by)
@@ -223,14 +223,14 @@ def _interface(panel: Panel, form: Literal["both", "text", "native"]) -> Interfa
 
 def _method(name: str, setting: Property) -> Method:
     if name.startswith("change_"):
-        key, hint, told = "by", int, f"Raise the {setting.words} by so much, or lower it by a negative number."
+        key, hint, description = "by", int, f"Raise the {setting.words} by so much, or lower it by a negative number."
         schema: dict[str, Any] = {"type": "integer"}
     elif setting.options:
-        key, hint, told = "value", Literal[setting.options], f"Set the {setting.words}."
+        key, hint, description = "value", Literal[setting.options], f"Set the {setting.words}."
         schema = {"enum": list(setting.options)}
     else:
-        key, hint, told = "value", int, f"Set the {setting.words}, from {setting.low} to {setting.high}."
+        key, hint, description = "value", int, f"Set the {setting.words}, from {setting.low} to {setting.high}."
         schema = {"type": "integer", "minimum": setting.low, "maximum": setting.high}
     parameters = {"type": "object", "properties": {key: schema}, "required": [key], "additionalProperties": False}
     signature = f"{name}({key}: {inspect.formatannotation(hint)})"
-    return Method(Tool(name, told, parameters), signature, {key: hint}, frozenset({key}))
+    return Method(Tool(name, description, parameters), signature, {key: hint}, frozenset({key}))

@@ -20,12 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About, require_module
 from sojourn.envs.chromium import risks
 from sojourn.envs.fields import Count, check_fields, check_names
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.tasks.splits import in_turns
+from sojourn.tasks.splits import make_tasks_by_kind
 from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.grounding.drawn import draw_page
 from sojourn_worlds.grounding.rewards import REWARDS, Box, difficulty
@@ -113,7 +113,7 @@ class Grounding:
         return risks()
 
     def tasks(self, split: str) -> Sequence[Task]:
-        return in_turns("grounding", self, split, self.sources, lambda source: {"source": source})
+        return make_tasks_by_kind("grounding", self, split, self.sources, lambda source: {"source": source})
 
     def make(self, task: Task) -> GroundingEnv:
         if self._shared.chromium is None:

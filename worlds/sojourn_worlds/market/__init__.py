@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 
 from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
-from sojourn.tasks.splits import seeded
+from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Task
 from sojourn_worlds.market.play import Purchase, Rules
 from sojourn_worlds.market.shelf import BRANDS, Shelf, shelf
@@ -71,7 +71,7 @@ class Market:
         require_one_of("market", self, {"profile": tuple(PROFILES)})
 
     def tasks(self, split: str) -> Sequence[Task]:
-        return seeded("market", self, split, {name: getattr(self, name) for name in SHAPE})
+        return make_tasks_from_data("market", self, split, {name: getattr(self, name) for name in SHAPE})
 
     def make(self, task: Task) -> Purchase:
         rules = Rules(self.profile, self.hidden, self.cost, self.turns, self.choices)

@@ -100,14 +100,14 @@ class Purchase:
         actions = ["inspect[number]"] if self.rules.hidden else []
         actions += {"told": [], "asked": [f"ask[{shelf.aspects[0]}]"], "past": ["history"]}[profile]
         some = f"{len(shelf.weights)} of {', '.join(shelf.aspects)}"
-        told = {
+        texts = {
             "told": f"What matters to the user: {'; '.join(shelf.told(aspect) for aspect in shelf.weights)}.",
             "asked": f"Ask the user what matters: {some}.",
             "past": f"What the user took before says what matters: {some}.",
         }[profile]
         says = f"You buy one {shelf.kind.name} for a user. Say one action: {', '.join([*actions, 'buy[number]'])}."
         costs = f" Each but buy costs {self.rules.cost:g}." if actions else ""
-        return f"{says}{costs}\n{told}"
+        return f"{says}{costs}\n{texts}"
 
     def _shown(self) -> str:
         """Returns the shelf as rows of cards."""
@@ -118,8 +118,8 @@ class Purchase:
             badges = "".join(f" [{badge}]" for badge in product.badges)
             details = "" if self.rules.hidden else f", {_features(product)}"
             reviews = f"{product.reviews} review{'s' * (product.reviews > 1)}"
-            said = f"{product.brand}: ${product.price}, {product.rating:g} stars ({reviews})"
-            lines.append(f"{place + 1} {said}{details}{badges}")
+            summary = f"{product.brand}: ${product.price}, {product.rating:g} stars ({reviews})"
+            lines.append(f"{place + 1} {summary}{details}{badges}")
         return "\n".join(lines)
 
     def _parse(self, text: str) -> tuple[str, str]:
@@ -172,10 +172,10 @@ class Purchase:
 
     def _observe(self, text: str, system: tuple[Message, ...] = ()) -> Observation:
         places = range(1, len(self.shelf.products) + 1)
-        found = [f"inspect[{place}]" for place in places] if self.rules.hidden else []
-        found += [f"ask[{aspect}]" for aspect in self.shelf.aspects] if self.rules.profile == "asked" else []
-        found += ["history"] if self.rules.profile == "past" else []
-        choices = (*found, *(f"buy[{place}]" for place in places)) if self.rules.choices else ()
+        actions = [f"inspect[{place}]" for place in places] if self.rules.hidden else []
+        actions += [f"ask[{aspect}]" for aspect in self.shelf.aspects] if self.rules.profile == "asked" else []
+        actions += ["history"] if self.rules.profile == "past" else []
+        choices = (*actions, *(f"buy[{place}]" for place in places)) if self.rules.choices else ()
         return Observation((Message(Role.USER, text),), system=system, choices=choices)
 
 

@@ -70,17 +70,17 @@ class Readout:
 
 def choices(episodes: Iterable[Episode]) -> list[Choice]:
     """Returns the purchases of recorded episodes of markets; episodes without one, or with an error, are left out."""
-    found = []
+    purchases = []
     for episode in episodes:
         if episode.task.env != "market" or episode.error is not None:
             continue
         shelf = shelf_of(episode.task)
         for trajectory in episode.trajectories:
-            said = trajectory.turns[-1].message if trajectory.turns else None
-            bought = BOUGHT.fullmatch(said.text) if said is not None else None
+            message = trajectory.turns[-1].message if trajectory.turns else None
+            bought = BOUGHT.fullmatch(message.text) if message is not None else None
             if bought and 1 <= int(bought[1]) <= len(shelf.products):
-                found.append(Choice(shelf, int(bought[1]) - 1))
-    return found
+                purchases.append(Choice(shelf, int(bought[1]) - 1))
+    return purchases
 
 
 def features(shelf: Shelf, *, worth: bool = False) -> tuple[tuple[str, ...], Floats]:

@@ -58,8 +58,8 @@ class Product:
 
     @property
     def badges(self) -> list[str]:
-        said = {"Sponsored": self.sponsored, "Overall pick": self.pick, f"Only {self.left} left": self.left > 0}
-        return [badge for badge, given in said.items() if given]
+        badges = {"Sponsored": self.sponsored, "Overall pick": self.pick, f"Only {self.left} left": self.left > 0}
+        return [badge for badge, given in badges.items() if given]
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,11 @@ def shelf(seed: int, size: tuple[tuple[str, Any], ...]) -> Shelf:
         aspects = rng.sample(("price", "stars", *kind.features), fields["aspects"])
         weights = {aspect: rng.choice(list(LEVELS)) for aspect in aspects}
         products = _products(rng, kind, fields["products"], fields["badges"])
-        found = Shelf(kind, products, fields["columns"], weights, ())
-        second, first = sorted(found.worth)[-2:]
+        shelf = Shelf(kind, products, fields["columns"], weights, ())
+        second, first = sorted(shelf.worth)[-2:]
         if first == 1.0 and second <= 1 - MARGIN:  # and not 0, as where all are alike
             past = [_products(rng, kind, 3, badges=False) for _ in range(PAST)]
-            ranked = [tuple(sorted(three, key=found.points, reverse=True)) for three in past]
+            ranked = [tuple(sorted(three, key=shelf.points, reverse=True)) for three in past]
             return Shelf(kind, products, fields["columns"], weights, tuple(ranked))
     raise InfrastructureError(f"market: no shelf of {size} has a best product: this is a bug in its generator")
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
-from sojourn.tasks.splits import of_task, tasks_of
+from sojourn.tasks.splits import family_of_task, make_tasks_from_fields
 from sojourn.types import Task
 from sojourn_worlds.matrix.opponents import OPPONENTS, Opponent, Payoffs, outlook
 from sojourn_worlds.turn_based import TurnBasedEnv, pick
@@ -92,10 +92,10 @@ class Matrix:
         return SEATS if self.opponent == "self" else ("agent",)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        return tasks_of("matrix", self, split)
+        return make_tasks_from_fields("matrix", self, split)
 
     def make(self, task: Task) -> TurnBasedEnv:
-        config = of_task(self, task)
+        config = family_of_task(self, task)
         rng = random.Random(f"matrix {task.seed}")
         game = rng.choice(NAMES) if config.game == "any" else config.game
         if config.opponent == "self":

@@ -100,7 +100,7 @@ class MiniWoB:
 
     @property
     def capacity(self) -> int:
-        """The number of browser contexts: further episodes would only wait."""
+        """Returns the number of browser contexts: further episodes would only wait."""
         return self.contexts
 
     def risks(self) -> tuple[str, ...]:

@@ -75,8 +75,8 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _answer(self, request_line: list[str]) -> None:
-        found = self._respond(request_line[1]) if len(request_line) == 3 and request_line[0] == "GET" else None
-        self._transport.write(found or MISSING)
+        response = self._respond(request_line[1]) if len(request_line) == 3 and request_line[0] == "GET" else None
+        self._transport.write(response or MISSING)
 
 
 @lru_cache(maxsize=512)

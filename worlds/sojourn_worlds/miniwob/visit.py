@@ -157,12 +157,12 @@ class Visit:
     async def _as_text(self, page: Page) -> Page:
         """Returns the page as text, for an expert, with the labels of its DOM reading."""
         async with self._guarded_tab():
-            shown = self._reader(await self._call("read", "text"))
+            page_now = self._reader(await self._call("read", "text"))
             await self._call("read", "dom")  # what it shows is what can be acted on
         labels = {(element.id, element.option): element.label for element in page.elements}
-        known = {e: replace(e, label=labels.get((e.id, e.option), e.label)) for e in shown.elements}
-        order = tuple(known[part] if isinstance(part, Element) else part for part in shown.in_order)
-        return replace(shown, elements=tuple(known.values()), in_order=order)
+        known = {e: replace(e, label=labels.get((e.id, e.option), e.label)) for e in page_now.elements}
+        order = tuple(known[part] if isinstance(part, Element) else part for part in page_now.in_order)
+        return replace(page_now, elements=tuple(known.values()), in_order=order)
 
     def state_key(self) -> str:
         """Hashes the page as text (its tree or DOM, where that is shown); a screenshot does not enter."""

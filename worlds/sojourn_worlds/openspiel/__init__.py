@@ -21,7 +21,7 @@ from sojourn.envs.about import About
 from sojourn.envs.env_threads import ALL_CALLS, EnvThreads, ThreadedEnv
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.errors import ConfigError
-from sojourn.tasks.splits import of_task, tasks_of
+from sojourn.tasks.splits import family_of_task, make_tasks_from_fields
 from sojourn.types import Task
 from sojourn_worlds.openspiel.position import Position, load
 from sojourn_worlds.openspiel.rules import RULES
@@ -82,13 +82,13 @@ class OpenSpiel:
         return _names(players) if self.opponent == "self" and players > 1 else ("agent",)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        return tasks_of("openspiel", self, split)
+        return make_tasks_from_fields("openspiel", self, split)
 
     def make(self, task: Task) -> ThreadedEnv:
         """Makes the environment. Searches and the solving of a game run on a thread of the pool; what is known at once
         does not.
         """
-        config = of_task(self, task)
+        config = family_of_task(self, task)
         loaded = load(config.game)
         has_expert = (
             (config.opponent != "self" or loaded.players == 1)

@@ -43,7 +43,7 @@ def load(name: str) -> Loaded:
         simultaneous = kind.dynamics == pyspiel.GameType.Dynamics.SIMULTANEOUS
         if simultaneous:
             game = pyspiel.convert_to_turn_based(game)
-        shown = game.get_type()
+        game_type = game.get_type()
         reward_scale = max(abs(game.min_utility()), abs(game.max_utility()))
         players = game.num_players()
     except (pyspiel.SpielError, RuntimeError) as error:
@@ -52,9 +52,9 @@ def load(name: str) -> Loaded:
     rules = rules_of(kind.short_name, kind.long_name, perfect_information, simultaneous)
     if kind.dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD or reward_scale <= 0:
         raise ConfigError(f'openspiel: game = "{name}" has no players that could take turns: name another')
-    if rules.shows == "observation" and not shown.provides_observation_string:
+    if rules.shows == "observation" and not game_type.provides_observation_string:
         rules = rules._replace(shows="information")
-    if rules.shows == "information" and not shown.provides_information_state_string:
+    if rules.shows == "information" and not game_type.provides_information_state_string:
         raise ConfigError(f'openspiel: game = "{name}" has no text that shows a player its game: name another')
     zero_sum = kind.utility == pyspiel.GameType.Utility.ZERO_SUM
     has_chance = kind.chance_mode != pyspiel.GameType.ChanceMode.DETERMINISTIC

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import short
 from sojourn.envs.fields import Count, check_fields, check_names
@@ -29,7 +29,7 @@ from sojourn.envs.sandbox import End, Entry, LostError, Result, Sandbox, Tree, f
 from sojourn.envs.sandbox.command import require_sandbox
 from sojourn.envs.sandbox.risks import risks
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.tasks.splits import in_turns, of_its_split
+from sojourn.tasks.splits import draw_for_split, make_tasks_by_kind
 from sojourn.types import Message, Observation, Step, Task, Tool
 from sojourn_worlds.python import numbers, tables
 from sojourn_worlds.python.problem import Kind, Problem
@@ -87,7 +87,7 @@ class Python:
 
     def tasks(self, split: str) -> Sequence[Task]:
         kinds = self.kinds or tuple(KINDS)
-        return in_turns("python", self, split, kinds, lambda kind: {"kind": kind, "level": self.level})
+        return make_tasks_by_kind("python", self, split, kinds, lambda kind: {"kind": kind, "level": self.level})
 
     def risks(self) -> tuple[str, ...]:
         """Returns one sentence for each protection of a sandbox that does not hold on this machine."""
@@ -104,7 +104,7 @@ def problem_of(task: Task) -> Problem:
     kind, level = task.data["kind"], task.data["level"]
     if kind not in KINDS:
         raise ConfigError(f"python: the task has the kind {kind!r}, which is none of {', '.join(KINDS)}")
-    return of_its_split(
+    return draw_for_split(
         task,
         f"python {kind} {level}",
         lambda rng: KINDS[kind](rng, level),

@@ -110,13 +110,13 @@ def nested(rng: random.Random, level: int) -> Problem:
 def substrings(rng: random.Random, level: int) -> Problem:
     length = 1 + level
     text = "".join(rng.choice("abcde"[: 2 + level]) for _ in range(rng.randint(100, 300) * level))
-    found: dict[str, int] = defaultdict(int)
+    counts: dict[str, int] = defaultdict(int)
     for i in range(len(text) - length + 1):
-        found[text[i : i + length]] += 1
+        counts[text[i : i + length]] += 1
     return Problem(
         f"Of all strings of {length} letters that occur in text.txt, how often does the most frequent one occur? Count "
         f"overlapping places, too. Multiply the result by the number of different strings of {length} letters there.",
-        max(found.values()) * len(found),
+        max(counts.values()) * len(counts),
         f"from collections import Counter\ns = open('text.txt').read().strip()\n"
         f"c = Counter(s[i:i + {length}] for i in range(len(s) - {length - 1}))\nprint(max(c.values()) * len(c))",
         {"text.txt": text + "\n"},

@@ -21,14 +21,14 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Annotated, ClassVar
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import LONGEST_ACTION
 from sojourn.envs.fields import Count, check_fields, require_within
 from sojourn.envs.sandbox.command import require_sandbox
 from sojourn.envs.sandbox.risks import risks
 from sojourn.errors import ActionError, InfrastructureError
-from sojourn.tasks.splits import seeded
+from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Message, Observation, Step, Task
 from sojourn_worlds.repo.bugs import Bug, Case, bugs_of, cases_of, expected, source_of
 from sojourn_worlds.repo.cases import CASES
@@ -74,7 +74,9 @@ class Repo:
         require_within("repo", self, {"bugs": (1, self.modules)})
 
     def tasks(self, split: str) -> Sequence[Task]:
-        return seeded("repo", self, split, {"modules": self.modules, "bugs": self.bugs, "seen": self.seen})
+        return make_tasks_from_data(
+            "repo", self, split, {"modules": self.modules, "bugs": self.bugs, "seen": self.seen}
+        )
 
     def risks(self) -> tuple[str, ...]:
         """Returns one sentence for each protection of a sandbox that does not hold on this machine."""

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About, require_module
 from sojourn.envs.fields import check_fields, check_names
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
@@ -189,10 +189,10 @@ class ScienceWorldPlay:
             not action_text or len(action.text) > 200 or not action_text.isprintable()
         ):  # half a character cannot be sent to Java
             raise ActionError("Say one short action.")
-        shown, score, completed = await asyncio.to_thread(self._act, action_text)
-        if shown == UNKNOWN:
+        reply, score, completed = await asyncio.to_thread(self._act, action_text)
+        if reply == UNKNOWN:
             raise ActionError(f'"{action_text[:40]}" is no action that is known here.')
-        self.shown = shown
+        self.shown = reply
         self.actions_taken.append(action_text)
         self.planned = self.planned[1:] if self.planned[:1] == [action_text] else []
         gain = max(0.0, min(1.0, score) - self.best)
@@ -252,9 +252,9 @@ class ScienceWorldPlay:
                 return self.shown
 
             trial = Trial(server, begin, data["turns"] - len(self.actions_taken), teleports)
-            found = plan(trial, self.gold[1], self.actions_taken, self.gold[0], data["experiment"])
+            actions = plan(trial, self.gold[1], self.actions_taken, self.gold[0], data["experiment"])
             begin()
-        return found
+        return actions
 
     def _observe(self, system: tuple[Message, ...] = ()) -> Observation:
         lines = (" ".join(line.split()) for line in self.shown.splitlines())

@@ -87,12 +87,12 @@ class Trial:
             return True
         if self.asked != action.isdigit():
             return not self.asked or (self.say("0") and self.say(action))
-        shown = self.server.step(action)
-        if shown == UNKNOWN:
+        reply = self.server.step(action)
+        if reply == UNKNOWN:
             return False
         self.done.append(action)
-        self.asked = shown.startswith(AMBIGUOUS)
-        self.held = picked[1] if (picked := PICKED.search(shown)) else self.held
+        self.asked = reply.startswith(AMBIGUOUS)
+        self.held = picked[1] if (picked := PICKED.search(reply)) else self.held
         return True
 
     def settle(self) -> None:

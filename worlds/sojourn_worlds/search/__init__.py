@@ -22,7 +22,7 @@ from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.errors import ConfigError
 from sojourn.tasks import Generated
-from sojourn.tasks.splits import FIRST_TEST, by_seed
+from sojourn.tasks.splits import FIRST_TEST, make_tasks
 from sojourn.types import Task
 from sojourn_worlds.search import factbook, files
 from sojourn_worlds.search.corpus import Corpus
@@ -30,7 +30,7 @@ from sojourn_worlds.search.index import ENGINES, Index
 from sojourn_worlds.search.invented import invent
 from sojourn_worlds.search.play import Play, Rules
 from sojourn_worlds.search.questions import MOST_HOPS, Question, ask
-from sojourn_worlds.search.splits import divided, split_of
+from sojourn_worlds.search.splits import divide, split_of
 
 MARKINGS = ("exact", "f1", "evidence")
 
@@ -96,7 +96,7 @@ class Search:
             )
 
     def tasks(self, split: str) -> Sequence[Task]:
-        made = by_seed("search", self, split, lambda seed: _made(self, seed, split))
+        made = make_tasks("search", self, split, lambda seed: _made(self, seed, split))
         if not self.questions:
             return made
         mine = _divided(self.corpus, self.questions)[split]
@@ -159,7 +159,7 @@ def _made(world: Search, seed: int, split: str) -> Task:
 @lru_cache(2)
 def _divided(corpus: str, questions: str) -> dict[str, list[Question]]:
     """Returns the questions of a file by split."""
-    return divided(files.load(corpus, questions)[1], lambda question: question.text)
+    return divide(files.load(corpus, questions)[1], lambda question: question.text)
 
 
 def _corpus(corpus: str, questions: str, seed: int, countries: int) -> Corpus:

@@ -62,7 +62,7 @@ class Measure(NamedTuple):
 
 @dataclass(frozen=True)
 class Facts:
-    """What can be asked: relations between names, figures of names, and which country borders which."""
+    """The facts that questions ask for: relations between names, figures of names, and which country borders which."""
 
     relations: tuple[Relation, ...]
     measures: tuple[Measure, ...]
@@ -75,17 +75,17 @@ class Facts:
     def inverse(self) -> dict[str, dict[str, Link]]:
         """Returns relation -> value -> the one name that it belongs to; values that several names share are left
         out."""
-        found: dict[str, dict[str, Link]] = {}
+        by_relation: dict[str, dict[str, Link]] = {}
         for relation, links in self.links.items():
             owners: dict[str, list[str]] = {}
             for name, link in links.items():
                 owners.setdefault(link.value.lower(), []).append(name)
-            found[relation] = {
+            by_relation[relation] = {
                 link.value: Link(name, link.passage)
                 for name, link in links.items()
                 if len(owners[link.value.lower()]) == 1
             }
-        return found
+        return by_relation
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,15 +112,15 @@ class Corpus:
 
     def names_in(self, text: str) -> list[str]:
         """Returns the names that occur in a text, each once; where one is a part of another, the longest."""
-        tokens, found, start = normalised(text).split(), [], 0
+        tokens, names, start = normalised(text).split(), [], 0
         while start < len(tokens):
             for length in range(min(self._longest, len(tokens) - start), 0, -1):
                 if name := self.said.get(" ".join(tokens[start : start + length])):
-                    found.append(name)
+                    names.append(name)
                     start += length - 1
                     break
             start += 1
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(names))
 
     @cached_property
     def naming(self) -> dict[str, list[Passage]]:

@@ -137,8 +137,8 @@ def _files() -> list[Path]:
 def name_of(code: str, page: Any) -> str:
     """Returns a page's name of its country; empty for the oceans without a name and the world."""
     names = page.get("Government", {}).get("Country name", {})
-    told = [plain(names.get(f"conventional {form} form", {}).get("text", "")) for form in ("short", "long")]
-    return CALLED.get(code) or next((name for name in told if name not in ("", "none") and len(name) < 50), "")
+    forms = [plain(names.get(f"conventional {form} form", {}).get("text", "")) for form in ("short", "long")]
+    return CALLED.get(code) or next((name for name in forms if name not in ("", "none") and len(name) < 50), "")
 
 
 def fields_of(page: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
@@ -160,11 +160,11 @@ def plain(text: str) -> str:
 
 def borders_of(text: str) -> list[Border]:
     """Returns the neighbours of a list; none where any of it cannot be read."""
-    found = []
+    borders = []
     for part in re.split(r"; ?", text):
         part = re.sub(r" \([^()]*\)(?= [\d,.]+ km)", "", part).strip()
-        told = re.fullmatch(r"(.+?) ([\d,]+(?:\.\d+)?) km", part)
-        if told is None:
+        match = re.fullmatch(r"(.+?) ([\d,]+(?:\.\d+)?) km", part)
+        if match is None:
             return []
-        found.append(Border(SPELT.get(told[1], told[1]), float(told[2].replace(",", ""))))
-    return found if len({border.neighbour for border in found}) == len(found) else []
+        borders.append(Border(SPELT.get(match[1], match[1]), float(match[2].replace(",", ""))))
+    return borders if len({border.neighbour for border in borders}) == len(borders) else []

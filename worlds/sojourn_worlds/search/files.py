@@ -52,7 +52,7 @@ def load(passages: str, questions: str) -> tuple[Corpus, tuple[Question, ...]]:
     for passage in corpus.passages:
         titled.setdefault(passage.title, passage.id)
         titled.setdefault(f"{passage.title}\n{passage.text}", passage.id)
-    found = []
+    questions_read = []
     for one in asked:
         known = [
             id if id in corpus.by_id else titled.get(id) or titled.get(id.partition("\n")[0], "") for id in one.evidence
@@ -62,8 +62,10 @@ def load(passages: str, questions: str) -> tuple[Corpus, tuple[Question, ...]]:
             raise ConfigError(
                 f'search: the evidence "{lost}" of "{one.text[:60]}" is no passage: name an id or a title'
             )
-        found.append(Question(one.text, one.answers[0], one.answers[1:], tuple(dict.fromkeys(known)), ("file",)))
-    return corpus, tuple(found)
+        questions_read.append(
+            Question(one.text, one.answers[0], one.answers[1:], tuple(dict.fromkeys(known)), ("file",))
+        )
+    return corpus, tuple(questions_read)
 
 
 def _corpus(pieces: Sequence[Piece], name: str) -> Corpus:
@@ -99,15 +101,15 @@ def _cut(text: str, name: str) -> Iterator[Piece]:
     """Joins paragraphs while they are short; a heading becomes the title of those that follow it."""
     heading, held = name, ""
     for paragraph in [*text.split("\n\n"), ""]:
-        said = _plain(paragraph)
-        title = said.lstrip("# ") if said.startswith("#") and "\n" not in paragraph.strip() else ""
-        if held and (title or not said or len(held) + len(said) > LONGEST):
+        plain_text = _plain(paragraph)
+        title = plain_text.lstrip("# ") if plain_text.startswith("#") and "\n" not in paragraph.strip() else ""
+        if held and (title or not plain_text or len(held) + len(plain_text) > LONGEST):
             yield Piece(heading, held)
             held = ""
         if title:
             heading = f"{name}: {title}"
         else:
-            held = f"{held} {said}".strip()
+            held = f"{held} {plain_text}".strip()
 
 
 def _questions(path: Path) -> Iterator[Read]:
@@ -127,10 +129,10 @@ def _questions(path: Path) -> Iterator[Read]:
 def _supports(line: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Piece, ...]]:
     """Returns the evidence of a line and the passages in it."""
     if "paragraphs" in line:  # MuSiQue
-        told = [
+        marked = [
             (Piece(_plain(p["title"]), _plain(p["paragraph_text"])), p.get("is_supporting")) for p in line["paragraphs"]
         ]
-        return tuple(f"{piece.title}\n{piece.text}" for piece, needed in told if needed), tuple(p for p, _ in told)
+        return tuple(f"{piece.title}\n{piece.text}" for piece, needed in marked if needed), tuple(p for p, _ in marked)
     if "context" in line:  # HotpotQA and 2WikiMultihopQA, as lists or (HotpotQA on some hubs) as columns
         context, facts = line["context"], line.get("supporting_facts", [])
         if isinstance(context, Mapping):

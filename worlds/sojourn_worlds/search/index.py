@@ -30,8 +30,8 @@ STOP_WORDS = frozenset(_SMALL.split())
 
 def words(text: str) -> list[str]:
     """Returns the lower-case words and numbers of a text except stop words, each once, in order."""
-    found = dict.fromkeys(re.findall(r"\w+", text.lower()))
-    return [word for word in found if word not in STOP_WORDS][:WORDS_ASKED]
+    terms = dict.fromkeys(re.findall(r"\w+", text.lower()))
+    return [word for word in terms if word not in STOP_WORDS][:WORDS_ASKED]
 
 
 class Engine(Protocol):
@@ -96,10 +96,10 @@ class BM25S:
 
     def __init__(self, passages: Sequence[Passage]) -> None:
         bm25s = require_module("bm25s", "sojourn-worlds[search]", "search")
-        said = [_tokens(" ".join([passage.title] * TITLE_WEIGHT + [passage.text])) for passage in passages]
+        token_lists = [_tokens(" ".join([passage.title] * TITLE_WEIGHT + [passage.text])) for passage in passages]
         self._model = bm25s.BM25()
-        self._known = {word for tokens in said for word in tokens}
-        self._model.index(said, show_progress=False)
+        self._known = {word for tokens in token_lists for word in tokens}
+        self._model.index(token_lists, show_progress=False)
 
     def __call__(self, query: str, count: int) -> list[int]:
         asked = [word for word in words(query) if word in self._known]
@@ -128,8 +128,8 @@ class Tantivy:
     def __call__(self, query: str, count: int) -> list[int]:
         asked = " ".join(f'"{word}"' for word in words(query))
         parsed = self._index.parse_query(asked, ["title", "body"], field_boosts={"title": float(TITLE_WEIGHT)})
-        found = self._searcher.search(parsed, count + 20).hits  # ties at the end are cut by our own order
-        ranked = [(-score, self._searcher.doc(address)["number"][0]) for score, address in found]
+        hits = self._searcher.search(parsed, count + 20).hits  # ties at the end are cut by our own order
+        ranked = [(-score, self._searcher.doc(address)["number"][0]) for score, address in hits]
         return [number for _, number in sorted(ranked)[:count]]
 
 

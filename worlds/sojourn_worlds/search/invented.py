@@ -49,10 +49,10 @@ class Names:
     numbers: set[tuple[str, int]] = field(default_factory=set)
 
     def number(self, kind: str, low: int, high: int) -> int:
-        while (found := (kind, self.rng.randrange(low, high))) in self.numbers:
+        while (key := (kind, self.rng.randrange(low, high))) in self.numbers:
             pass
-        self.numbers.add(found)
-        return found[1]
+        self.numbers.add(key)
+        return key[1]
 
     def draw(self, kind: str) -> str:
         while True:
@@ -102,8 +102,8 @@ class Almanac:
         text = f"{land} has an area of {area} thousand square km, and the weather is {rng.choice(CLIMATES)}. "
         text += f"Its highest mountain is {peak}, {height} m high."
         self.write(f"{land}: land", text, [peak], peak=peak, area=float(area), height=float(height))
-        told = ", ".join(f"{way.neighbour} {way.length:g} km" for way in ways) or "none, it is an island"
-        id = self.write(f"{land}: borders", f"The borders of {land}: {told}.", [way.neighbour for way in ways])
+        borders = ", ".join(f"{way.neighbour} {way.length:g} km" for way in ways) or "none, it is an island"
+        id = self.write(f"{land}: borders", f"The borders of {land}: {borders}.", [way.neighbour for way in ways])
         self.borders[land] = Borders(tuple(ways), id)
         text = (
             f"The capital of {land} is {capital}. Its leader is {leader}, in office for {rng.randrange(2, 20)} years."
@@ -151,14 +151,14 @@ def _map(rng: random.Random, lands: list[str]) -> dict[str, list[Border]]:
     """Draws countries on a grid, most of them bordering on those beside them; every border has a length of its own."""
     width = round(len(lands) ** 0.5)
     lengths: Iterator[int] = iter(rng.sample(range(40, 40 + 20 * len(lands)), 2 * len(lands)))
-    found: dict[str, list[Border]] = {land: [] for land in lands}
+    borders: dict[str, list[Border]] = {land: [] for land in lands}
     for number, land in enumerate(lands):
         beside = [number + 1] if (number + 1) % width else []
         for other in [*beside, number + width]:
             if other < len(lands) and rng.random() < 0.85:
                 length = next(lengths)
-                found[land].append(Border(lands[other], length))
-                found[lands[other]].append(Border(land, length))
-    for ways in found.values():
+                borders[land].append(Border(lands[other], length))
+                borders[lands[other]].append(Border(land, length))
+    for ways in borders.values():
         rng.shuffle(ways)
-    return found
+    return borders

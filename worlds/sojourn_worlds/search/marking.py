@@ -28,15 +28,15 @@ def normalised(text: str) -> str:
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
 
 
-def f1(said: str, answer: str) -> float:
+def f1(reply: str, answer: str) -> float:
     """Returns the harmonic mean of precision and recall over words, 0 to 1."""
-    ours, theirs = normalised(said).split(), normalised(answer).split()
+    ours, theirs = normalised(reply).split(), normalised(answer).split()
     common = sum((Counter(ours) & Counter(theirs)).values())
     return 2 * common / (len(ours) + len(theirs)) if common else 0.0
 
 
 def mark(
-    said: str,
+    reply: str,
     answers: Sequence[str],
     evidence: Collection[str],
     opened: Collection[str],
@@ -46,10 +46,10 @@ def mark(
 
     Without evidence, its recall is what the answer is worth.
     """
-    exact = max(float(normalised(said) == normalised(answer)) for answer in answers)
-    overlap = max(f1(said, answer) for answer in answers) if len(names) <= 1 or exact else 0.0
-    found = len(set(evidence) & set(opened)) / len(set(evidence)) if evidence else overlap
-    return Mark(exact, overlap, found)
+    exact = max(float(normalised(reply) == normalised(answer)) for answer in answers)
+    overlap = max(f1(reply, answer) for answer in answers) if len(names) <= 1 or exact else 0.0
+    recall = len(set(evidence) & set(opened)) / len(set(evidence)) if evidence else overlap
+    return Mark(exact, overlap, recall)
 
 
 def gives_away(question: str, answers: Sequence[str]) -> bool:

@@ -186,11 +186,11 @@ def _onward(facts: Facts, thing: Thing) -> Iterator[Thing]:
         if link is not None and relation.of == thing.kind:
             phrase, step = relation.phrase.format(thing.phrase), Step(link.passage, link.value)
             yield _extended(thing, link.value, relation.to, phrase, "relation", step)
-    if thing.kind == "country" and (found := facts.borders.get(thing.name)) and found.all:
-        *_, second, first = (NO_BORDER, *sorted(found.all, key=lambda border: border.length))
+    if thing.kind == "country" and (borders := facts.borders.get(thing.name)) and borders.all:
+        *_, second, first = (NO_BORDER, *sorted(borders.all, key=lambda border: border.length))
         if first.length > second.length:
             phrase = f"the country that has the longest border with {thing.phrase}"
-            step = Step(found.passage, first.neighbour)
+            step = Step(borders.passage, first.neighbour)
             yield _extended(thing, first.neighbour, "country", phrase, "border", step)
 
 

@@ -16,12 +16,12 @@ def split_of(text: str) -> str:
     return "test" if int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) % 5 == 0 else "train"
 
 
-def divided(items: Iterable[Item], text_of: Callable[[Item], str]) -> dict[str, list[Item]]:
+def divide(items: Iterable[Item], text_of: Callable[[Item], str]) -> dict[str, list[Item]]:
     """Returns items by split; where there are two or more, each split has at least one."""
-    found: dict[str, list[Item]] = {split: [] for split in SPLITS}
+    by_split: dict[str, list[Item]] = {split: [] for split in SPLITS}
     for item in dict.fromkeys(items):
-        found[split_of(text_of(item))].append(item)
+        by_split[split_of(text_of(item))].append(item)
     for split, other in zip(SPLITS, SPLITS[::-1], strict=True):
-        if not found[split] and len(found[other]) > 1:
-            found[split].append(found[other].pop())
-    return found
+        if not by_split[split] and len(by_split[other]) > 1:
+            by_split[split].append(by_split[other].pop())
+    return by_split

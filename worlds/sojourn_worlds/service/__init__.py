@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.simulated_user import SimulatedUser
 from sojourn.models.endpoint import Endpoint
-from sojourn.tasks.splits import seeded
+from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Task
 from sojourn_worlds.service.customer import Customer, instructions
 from sojourn_worlds.service.desk import Desk
@@ -84,7 +84,7 @@ class Service:
             case = draw(seed, self.users, self.requests, self.denied)
             return {**data, "answer": case.wishes[0].call(case.database)}
 
-        return seeded("service", self, split, answered)
+        return make_tasks_from_data("service", self, split, answered)
 
     def make(self, task: Task) -> ToolsEnvWithInfo:
         case = draw(task.seed, task.data["users"], task.data["requests"], task.data["denied"])

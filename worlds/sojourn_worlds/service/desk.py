@@ -278,9 +278,9 @@ class Desk:
     def _answer(self, text: str, current: int) -> None:
         """Takes a sentence as the answer to a wish; a sentence from before the look-up answers nothing."""
         for number, wish in enumerate(self.case.wishes):
-            told = wish.told(text, current=number == current)
-            if told is not None and self.current_customer == self.case.user and wish.order in self.looked_up:
-                self.answers[number] = told
+            answer = wish.told(text, current=number == current)
+            if answer is not None and self.current_customer == self.case.user and wish.order in self.looked_up:
+                self.answers[number] = answer
                 if self._answered_rightly(number):
                     self._reach(f"told {number}")
 

@@ -162,25 +162,25 @@ def change(database: Database, kind: str, order: str, item: str = "", detail: st
     """Carries out what a status and the stock allow; raises ValueError, with nothing changed, otherwise."""
     if order not in database["orders"]:
         raise ValueError(f"there is no order {order[:20]!r}, look the customer up for theirs")
-    found = database["orders"][order]
+    record = database["orders"][order]
     wanted = "pending" if kind in ("cancel", "address") else "delivered"
-    if found["status"] != wanted:
-        raise ValueError(f"order {order} is {found['status']}, but this needs one that is {wanted}")
-    if kind in ("return", "exchange") and item not in found["items"]:
-        raise ValueError(f"order {order} has no {item[:30]!r}, it has {', '.join(found['items'])}")
+    if record["status"] != wanted:
+        raise ValueError(f"order {order} is {record['status']}, but this needs one that is {wanted}")
+    if kind in ("return", "exchange") and item not in record["items"]:
+        raise ValueError(f"order {order} has no {item[:30]!r}, it has {', '.join(record['items'])}")
     if kind == "exchange":
         if detail not in database["items"] or detail.partition("-")[0] != item.partition("-")[0]:
             raise ValueError(f"{detail[:30]!r} is no other {item.partition('-')[0]}, look the product up")
         if not database["items"][detail]["in_stock"]:
             raise ValueError(f"{detail} is out of stock")
     if kind == "address":
-        found["address"] = detail
+        record["address"] = detail
     elif kind == "cancel":
-        found |= {"status": "cancelled", "reason": detail}
+        record |= {"status": "cancelled", "reason": detail}
     elif kind == "return":
-        found |= {"status": "return asked", "returned": item}
+        record |= {"status": "return asked", "returned": item}
     else:
-        found |= {"status": "exchange asked", "exchanged": item, "for": detail}
+        record |= {"status": "exchange asked", "exchanged": item, "for": detail}
 
 
 def transfer(database: Database, order: str) -> None:
@@ -207,8 +207,8 @@ class Case:
 
     @cached_property
     def denials(self) -> dict[str, str]:
-        found = {wish.order: wish.denial(self.database) for wish in self.wishes}
-        return {order: reason for order, reason in found.items() if reason}
+        denials = {wish.order: wish.denial(self.database) for wish in self.wishes}
+        return {order: reason for order, reason in denials.items() if reason}
 
     @cached_property
     def facts(self) -> list[str | float | None]:
@@ -239,16 +239,16 @@ def draw_case(rng: random.Random, users: int, requests: int, denied: float) -> C
 
 def _wishes(rng: random.Random, database: Database, user: str) -> list[Wish]:
     """Returns all wishes that this customer may have."""
-    found = []
+    wishes = []
     for order, facts in sorted(database["orders"].items()):
         if facts["user"] != user:
-            found.append(Wish("cancel", order, detail="no longer needed", stranger=True))
+            wishes.append(Wish("cancel", order, detail="no longer needed", stranger=True))
             continue
         for item in facts["items"]:
             product = item.partition("-")[0]
             others = [i for i in database["items"] if i.startswith(f"{product}-") and i != item]
-            found += [Wish("exchange", order, item, other) for other in others]
-            found.append(Wish("cancel", order, item, rng.choice(("no longer needed", "ordered by mistake"))))
-            found.append(Wish("address", order, item, draw_address(rng)))
-            found += [Wish(kind, order, item) for kind in ("return", "total", "status", "repair")]
-    return found
+            wishes += [Wish("exchange", order, item, other) for other in others]
+            wishes.append(Wish("cancel", order, item, rng.choice(("no longer needed", "ordered by mistake"))))
+            wishes.append(Wish("address", order, item, draw_address(rng)))
+            wishes += [Wish(kind, order, item) for kind in ("return", "total", "status", "repair")]
+    return wishes

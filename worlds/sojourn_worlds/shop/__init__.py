@@ -39,7 +39,7 @@ DIFFICULTY = ("attributes", "options", "price_limit", "hidden")
 
 @dataclass
 class _Opened:
-    """What `Shop.open` holds for all episodes of the web surface."""
+    """Holds what `Shop.open` shares among all episodes of the web surface."""
 
     browser: Browser | None = None
     uses: int = 0

@@ -99,7 +99,7 @@ def _product(rng: random.Random, id: str, department: str, group: str, kind: str
     price = rng.randint(*stock.prices)
     words = {"brand": brand, "kind": kind, "people": rng.choice(PEOPLE), "wish": rng.choice(WISHES)}
     # The attributes that the title does not name are on one of the two pages behind the item's own.
-    listed, told = attributes[:-1], attributes[-1]
+    listed, described = attributes[:-1], attributes[-1]
     return Product(
         id=id,
         kind=kind,
@@ -110,7 +110,7 @@ def _product(rng: random.Random, id: str, department: str, group: str, kind: str
         options=options,
         price=float(price),
         features=tuple(sorted(listed)),
-        description=f"{rng.choice(SENTENCES).format(**words)} It is {told}.",
+        description=f"{rng.choice(SENTENCES).format(**words)} It is {described}.",
         surcharges=_surcharges(rng, options, price),
     )
 

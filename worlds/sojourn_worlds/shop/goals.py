@@ -43,8 +43,8 @@ def make_goal(catalogue: Catalogue, seed: int, size: Mapping[str, Any]) -> Goal:
 
 def _attributes(rng: random.Random, target: Product, count: int, *, hidden: bool) -> tuple[str, ...]:
     """Draws attributes; those that the title names come first, unless they are to be hidden."""
-    shown, others = target.attributes[:TITLE_ATTRIBUTES], target.attributes[TITLE_ATTRIBUTES:ATTRIBUTES]
-    first = () if hidden else rng.sample(shown, min(count, len(shown)))
+    in_title, others = target.attributes[:TITLE_ATTRIBUTES], target.attributes[TITLE_ATTRIBUTES:ATTRIBUTES]
+    first = () if hidden else rng.sample(in_title, min(count, len(in_title)))
     return (*first, *rng.sample(others, count - len(first)))
 
 

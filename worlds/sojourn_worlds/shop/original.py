@@ -44,10 +44,10 @@ def find_products_file(data: str) -> Path:
     path = Path(data).expanduser()
     if path.is_file():
         return path.resolve()
-    found = sorted(path.glob("items_shuffle*.json")) if path.is_dir() else []
-    if len(found) == 1:
-        return found[0].resolve()
-    what = f"has {', '.join(file.name for file in found)}" if found else "has no items_shuffle*.json"
+    files = sorted(path.glob("items_shuffle*.json")) if path.is_dir() else []
+    if len(files) == 1:
+        return files[0].resolve()
+    what = f"has {', '.join(file.name for file in files)}" if files else "has no items_shuffle*.json"
     raise ConfigError(f"shop: data = '{data}' {what}: name one products file of WebShop, or a folder with one")
 
 
@@ -131,10 +131,10 @@ def _price(pricing: Any, rng: random.Random) -> float:
     return amounts[0] if len(amounts) == 1 else round(rng.uniform(*amounts[:2]), 2)
 
 
-def _human(products: Mapping[str, Product], told: Mapping[str, Any]) -> list[Wish]:
+def _human(products: Mapping[str, Product], instructions: Mapping[str, Any]) -> list[Wish]:
     """Returns the crowd-sourced instructions; WebShop skips those without attributes."""
     wishes = []
-    for asin, notes in told.items():
+    for asin, notes in instructions.items():
         for note in notes if asin in products else ():
             if note["instruction_attributes"]:
                 asked = note["instruction_options"]

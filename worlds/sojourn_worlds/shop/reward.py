@@ -30,7 +30,7 @@ EXACT_OPTIONS = frozenset({"size"})
 
 @dataclass(frozen=True)
 class Goal:
-    """What to buy. `options` are (name, value); a name is empty where the data do not say it."""
+    """Says what to buy. `options` are (name, value); a name is empty where the data do not say it."""
 
     instruction: str
     target: Product

@@ -25,7 +25,8 @@ ACTION = re.compile(r"(search|click)\[([^\n]*)\]", re.IGNORECASE)
 
 
 class State(NamedTuple):
-    """Where a shopper is: a part of an item, an item, a page (from 1) of results, or (page 0) the search page."""
+    """Says where a shopper is: at a part of an item, an item, a page (from 1) of results, or (page 0) the search
+    page."""
 
     query: str = ""
     page: int = 0
@@ -116,8 +117,8 @@ class Store:
 
     def pages(self, query: str) -> list[tuple[Product, ...]]:
         """Returns what a query finds, page by page."""
-        found, size = self.index.search(query), self.results_per_page
-        return [found[start : start + size] for start in range(0, len(found), size)]
+        results, size = self.index.search(query), self.results_per_page
+        return [results[start : start + size] for start in range(0, len(results), size)]
 
     def _results(self, state: State) -> list[list[str | Link]]:
         pages = self.pages(state.query)
@@ -153,8 +154,8 @@ class Store:
         return [*lines, _joined(buttons, " | ")]
 
     def _part(self, state: State, product: Product) -> list[list[str | Link]]:
-        said = [product.description] if state.part == "Description" else [f"- {line}" for line in product.features]
-        lines: list[list[str | Link]] = [[line] for line in said if line]
+        texts = [product.description] if state.part == "Description" else [f"- {line}" for line in product.features]
+        lines: list[list[str | Link]] = [[line] for line in texts if line]
         return [*lines, _joined(self._exit_links(state), " | ")]
 
     def _exit_links(self, state: State) -> list[Link]:

@@ -19,13 +19,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import parse_call, short
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.envs.tools import Interface
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.tasks.splits import seeded
+from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.social import judge, player
 from sojourn_worlds.social.scene import KINDS, SEATS, draw, written
@@ -92,7 +92,9 @@ class Social:
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {name: getattr(self, name) for name in DIFFICULTY}
-        return seeded("social", self, split, lambda s: {**data, "answer": written(draw(s, self.kind).fair)})
+        return make_tasks_from_data(
+            "social", self, split, lambda s: {**data, "answer": written(draw(s, self.kind).fair)}
+        )
 
     def make(self, task: Task) -> SocialEnv:
         data = task.data

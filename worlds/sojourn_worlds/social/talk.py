@@ -16,7 +16,7 @@ OTHER = {"ann": "bob", "bob": "ann"}
 
 @dataclass
 class Seat:
-    """What one of the two has done."""
+    """Holds what one of the two has done."""
 
     offers: int = 0
     learnt: set[str] = field(default_factory=set)  # issues of which it was truly told what the other likes best

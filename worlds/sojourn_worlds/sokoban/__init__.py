@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.errors import ActionError
-from sojourn.tasks.splits import of_task, tasks_of
+from sojourn.tasks.splits import family_of_task, make_tasks_from_fields
 from sojourn.types import Message, Role, Task
 from sojourn_worlds.sokoban.levels import MOVES, Boxes, Level, Size, level_of, next_step, plan
 from sojourn_worlds.sokoban.picture import picture
@@ -80,10 +80,10 @@ class Sokoban:
         require_one_of("sokoban", self, {"deadlock": ("end", "play"), "observation": ("text", "image")})
 
     def tasks(self, split: str) -> Sequence[Task]:
-        return tasks_of("sokoban", self, split)
+        return make_tasks_from_fields("sokoban", self, split)
 
     def make(self, task: Task) -> TurnBasedEnv:
-        config = of_task(self, task)
+        config = family_of_task(self, task)
         size = Size(config.size, config.boxes, config.walls, config.pulls, config.turns)
         level = level_of(task.seed, task.split, size)
         return TurnBasedEnv(
@@ -119,9 +119,9 @@ class Board:
         text = self.level.text(self.boxes, self.player)
         if self.config.observation == "text":
             return text
-        shown = picture(text, self.config.scale)
-        digest = hashlib.sha256(shown).hexdigest()
-        self.blobs[digest] = shown
+        image = picture(text, self.config.scale)
+        digest = hashlib.sha256(image).hexdigest()
+        self.blobs[digest] = image
         return Message(Role.USER, images=(digest,))
 
     def choices(self) -> Sequence[str]:

@@ -157,8 +157,10 @@ class Level:
         """Returns the level of a picture in text, which is a square with walls all around."""
         rows = text.split()
         cells = "".join(rows)
-        found = {sign: [cell for cell, here in enumerate(cells) if here in sign] for sign in ("#", ".+*", "$*", "@+")}
-        walls, goals, boxes, players = (frozenset(cells) for cells in found.values())
+        cells_by_sign = {
+            sign: [cell for cell, here in enumerate(cells) if here in sign] for sign in ("#", ".+*", "$*", "@+")
+        }
+        walls, goals, boxes, players = (frozenset(cells) for cells in cells_by_sign.values())
         return cls(len(rows), walls, goals, boxes, min(players))
 
 

@@ -60,8 +60,8 @@ class Source:
         Returns an empty string where the notes name none or several.
         """
         words = set(re.findall(r"\w+", problem.notes.lower()))
-        found = [user for user, facts in self.database["users"].items() if user in words or _named(facts, words)]
-        return found[0] if len(found) == 1 else ""
+        users = [user for user, facts in self.database["users"].items() if user in words or _named(facts, words)]
+        return users[0] if len(users) == 1 else ""
 
     def replay(self, problem: Problem) -> tuple[Tables, list[Action]]:
         """Returns the database after the right actions, and those of them that the tools accept."""
@@ -105,14 +105,14 @@ def _second(domain: str, place: Path, packaged: Path) -> Source:
 def _problem(domain: str, task: Mapping[str, Any], splits: Mapping[str, Sequence[str]]) -> Problem:
     asked, judged = task["user_scenario"]["instructions"], task["evaluation_criteria"]
     actions = [Action(action["name"], action["arguments"]) for action in judged["actions"] or ()]
-    told = "COMMUNICATE" in judged.get("reward_basis", ())
+    communicates = "COMMUNICATE" in judged.get("reward_basis", ())
     name = str(task["id"])
     return Problem(
         name,
         *(str(asked.get(key) or "").strip() for key in ("reason_for_call", "known_info", "unknown_info")),
         manner=str(asked.get("task_instructions") or "").strip(". \n"),
         actions=_callable(domain, actions),
-        facts=tuple(judged.get("communicate_info") or ()) if told else (),
+        facts=tuple(judged.get("communicate_info") or ()) if communicates else (),
         split=_split(name, splits),
     )
 
@@ -161,8 +161,8 @@ def _callable(domain: str, actions: Sequence[Action]) -> tuple[Action, ...]:
 def _named(facts: Mapping[str, Any], words: Collection[str]) -> bool:
     """Returns whether words contain the first name, the last name and the zip code of a user."""
     name, place = facts.get("name") or {}, facts.get("address") or {}
-    told = (name.get("first_name"), name.get("last_name"), place.get("zip"))
-    return all(part and str(part).lower() in words for part in told)
+    identity = (name.get("first_name"), name.get("last_name"), place.get("zip"))
+    return all(part and str(part).lower() in words for part in identity)
 
 
 def _split(name: str, splits: Mapping[str, Sequence[str]]) -> str:

@@ -72,7 +72,7 @@ class Desk:
         return replace(self, user=copy.deepcopy(self.user, memo) if isinstance(self.user, SimulatedUser) else self.user)
 
     def __getattr__(self, name: str) -> Callable[..., str]:
-        """The tools of the domain."""
+        """Returns a tool of the domain."""
         if name.startswith("_") or name not in calls.methods(self.source.domain):
             raise AttributeError(f"there is no {name} here")
         return partial(self._call, name)

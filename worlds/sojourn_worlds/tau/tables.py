@@ -61,9 +61,9 @@ class Tables(dict[str, Table]):
     def digest(self, base: Mapping[str, Mapping[str, Any]]) -> str:
         """Returns a hash of all that differs from a database: equal where the whole is."""
         places = sorted(self.read)
-        found = {f"{table}/{key}": dict.get(self[table], key) for table, key in places}
+        rows = {f"{table}/{key}": dict.get(self[table], key) for table, key in places}
         known = {f"{table}/{key}": base[table].get(key) for table, key in places}
-        changed = {place: record for place, record in found.items() if record != known[place]}
+        changed = {place: record for place, record in rows.items() if record != known[place]}
         return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()
 
     def _mine(self) -> Iterator[tuple[str, str]]:

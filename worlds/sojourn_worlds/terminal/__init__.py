@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from sojourn.config.registry import Range
+from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import short
 from sojourn.envs.fields import Count, check_fields, check_names
@@ -26,7 +26,7 @@ from sojourn.envs.sandbox import LostError, Sandbox, Tree, format_result
 from sojourn.envs.sandbox.command import require_sandbox
 from sojourn.envs.sandbox.risks import risks
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.tasks.splits import in_turns, of_its_split
+from sojourn.tasks.splits import draw_for_split, make_tasks_by_kind
 from sojourn.types import Message, Observation, Step, Task, Tool
 from sojourn_worlds.sandbox_env import arguments_of, checked, last_step, observe, single_call, without_fence
 from sojourn_worlds.terminal import data, folders, logs
@@ -83,7 +83,7 @@ class Terminal:
 
     def tasks(self, split: str) -> Sequence[Task]:
         kinds = self.kinds or tuple(KINDS)
-        return in_turns("terminal", self, split, kinds, lambda kind: {"kind": kind, "level": self.level})
+        return make_tasks_by_kind("terminal", self, split, kinds, lambda kind: {"kind": kind, "level": self.level})
 
     def risks(self) -> tuple[str, ...]:
         """Returns one sentence for each protection of a sandbox that does not hold on this machine."""
@@ -99,7 +99,7 @@ def job_of(task: Task) -> Job:
     kind, level = task.data["kind"], task.data["level"]
     if kind not in KINDS:
         raise ConfigError(f"terminal: the task has the kind {kind!r}, which is none of {', '.join(KINDS)}")
-    return of_its_split(
+    return draw_for_split(
         task,
         f"terminal {kind} {level}",
         lambda rng: KINDS[kind](rng, level),

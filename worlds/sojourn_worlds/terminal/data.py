@@ -44,10 +44,10 @@ def totals(rng: random.Random, level: int) -> Job:
     column, name = (0, "city") if rng.random() < 0.5 else (1, "fruit")
     least = 0 if level < 3 else 20
     counted = [row for row in rows if row[2] > least]
-    found: dict[str, int] = {}
+    totals: dict[str, int] = {}
     for row in counted:
         key = str(row[column])
-        found[key] = found.get(key, 0) + (row[2] if level > 1 else 1)
+        totals[key] = totals.get(key, 0) + (row[2] if level > 1 else 1)
     what = "the number of rows" if level == 1 else "the total amount"
     more = "" if level < 3 else f" Leave out rows whose amount is {least} or less."
     add = "1" if level == 1 else "$3"
@@ -59,7 +59,7 @@ def totals(rng: random.Random, level: int) -> Job:
             f"awk -F, 'NR>1 && $3>{least}{{n[${column + 1}]+={add}}} END{{for(k in n) print k, n[k]}}' sales.csv "
             "| sort > totals.txt",
         ),
-        lines_are("totals.txt", [f"{key} {value}" for key, value in sorted(found.items())]),
+        lines_are("totals.txt", [f"{key} {value}" for key, value in sorted(totals.items())]),
     )
 
 
@@ -141,14 +141,14 @@ def json_edit(rng: random.Random, level: int) -> Job:
     target, where = (wanted, "") if level == 1 else (wanted["mail"], " of mail")
     path = "c" if level == 1 else "c['mail']"
     target["port"] += rng.randint(1, 99)
-    told, done = f"Set the port{where} to {target['port']}", f"{path}['port']={target['port']}"
+    instruction, done = f"Set the port{where} to {target['port']}", f"{path}['port']={target['port']}"
     if level == 3:
         target["tags"].append("new")
         del target["host"]
-        told += ', add "new" at the end of its tags, remove its host'
+        instruction += ', add "new" at the end of its tags, remove its host'
         done += f"; {path}['tags']=[t for t in {path}['tags'] if t!='new']+['new']; {path}.pop('host',0)"
     return Job(
-        f"{told} in config.json, and keep all else; it must stay valid JSON.",
+        f"{instruction} in config.json, and keep all else; it must stay valid JSON.",
         texts({"config.json": json.dumps(config, indent=2)}),
         (
             f"python3 -c \"import json; c=json.load(open('config.json')); {done}; "

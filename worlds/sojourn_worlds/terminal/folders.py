@@ -33,8 +33,8 @@ def _named(
 ) -> dict[str, str]:
     """Draws files with different names, at least one of them with the first ending."""
     names = rng.sample([f"{word}{n}" for word in WORDS for n in range(1, 4)], count)
-    found = {f"{rng.choice(folders)}{name}.{rng.choice(endings)}": _prose(rng) for name in names}
-    return {f"{folders[-1]}{rng.choice(NAMES)}.{endings[0]}": _prose(rng), **found}
+    texts = {f"{rng.choice(folders)}{name}.{rng.choice(endings)}": _prose(rng) for name in names}
+    return {f"{folders[-1]}{rng.choice(NAMES)}.{endings[0]}": _prose(rng), **texts}
 
 
 def _deep(level: int) -> tuple[str, ...]:
@@ -96,13 +96,13 @@ def setting(rng: random.Random, level: int) -> Job:
     changed = {key: values[key] + rng.randint(1, 99) for key in rng.sample(keys, level)}
     removed = next((key for key in keys if key not in changed), "") if level == 3 else ""
     wanted = [f"{key}={changed.get(key, value)}" for key, value in values.items() if key != removed]
-    told = " and ".join(f"{key} to {value}" for key, value in changed.items())
+    changes = " and ".join(f"{key} to {value}" for key, value in changed.items())
     more = f" Remove the line of {removed}." if removed else ""
     script = "; ".join(
         [f"s/^{key}=.*/{key}={value}/" for key, value in changed.items()] + ([f"/^{removed}=/d"] if removed else [])
     )
     return Job(
-        f"In app.conf set {told}.{more} Keep all other lines as they are.",
+        f"In app.conf set {changes}.{more} Keep all other lines as they are.",
         texts({"app.conf": [f"{key}={value}" for key, value in values.items()]}),
         (f"sed -i '{script}' app.conf",),
         lines_are("app.conf", wanted),
@@ -218,11 +218,11 @@ def checksums(rng: random.Random, level: int) -> Job:
     files = _named(rng, 4 + 3 * level, ("dat",))
     damaged = sorted(rng.sample(sorted(files), level))
     sums = [f"{hashlib.sha256(text.encode()).hexdigest()}  {path}" for path, text in sorted(files.items())]
-    found = {path: text + "?" if path in damaged else text for path, text in files.items()}
+    on_disk = {path: text + "?" if path in damaged else text for path, text in files.items()}
     return Job(
         "SHA256SUMS lists the files here with their checksums, but some file was damaged. Write the name of every "
         "damaged file to damaged.txt, one a line, sorted.",
-        texts({**found, "SHA256SUMS": sums}),
+        texts({**on_disk, "SHA256SUMS": sums}),
         ("sha256sum -c SHA256SUMS 2>/dev/null | awk -F: '/FAILED/{print $1}' | sort > damaged.txt",),
         lines_are("damaged.txt", damaged),
     )

@@ -87,7 +87,7 @@ def unpack_archive(data: bytes | None) -> dict[str, bytes] | None:
     """
     try:
         plain = zlib.decompressobj(wbits=31).decompress(data or b"", LARGEST_ARCHIVE)
-        found: dict[str, bytes] = {}
+        contents: dict[str, bytes] = {}
         left = LARGEST_ARCHIVE
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
             for number, member in enumerate(archive):
@@ -95,8 +95,8 @@ def unpack_archive(data: bytes | None) -> dict[str, bytes] | None:
                 if left < 0 or member.size < 0 or number >= MOST_MEMBERS:
                     return None
                 if member.isreg() and (file := archive.extractfile(member)):
-                    found[member.name.removeprefix("./")] = file.read()
-        return found
+                    contents[member.name.removeprefix("./")] = file.read()
+        return contents
     except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError, RecursionError):
         return None
 

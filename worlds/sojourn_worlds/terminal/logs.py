@@ -27,7 +27,9 @@ def count_lines(rng: random.Random, level: int) -> Job:
     wanted, service = rng.choice(LEVELS), rng.choice(SERVICES)
     names = ["server.log"] if level < 3 else [f"logs/{service}-{n}.log" for n in range(3)]
     logs = {name: [*_log(rng, size(level)), *[("2024-03-01", wanted, service)] * rng.randint(1, 5)] for name in names}
-    found = [line for log in logs.values() for line in log if line[1] == wanted and (level == 1 or line[2] == service)]
+    matching = [
+        line for log in logs.values() for line in log if line[1] == wanted and (level == 1 or line[2] == service)
+    ]
     files = {name: [_said(rng, line) for line in rng.sample(log, len(log))] for name, log in logs.items()}
     where = "server.log" if level < 3 else "the files in logs, together,"
     what = f"of level {wanted}" + (f" and service {service}" if level > 1 else "")
@@ -37,7 +39,7 @@ def count_lines(rng: random.Random, level: int) -> Job:
         f"Count the lines of {where} that are {what}. Write the number to count.txt.",
         texts(files),
         (f"cat {source} | grep -c '{pattern}' > count.txt",),
-        lines_are("count.txt", [len(found)]),
+        lines_are("count.txt", [len(matching)]),
     )
 
 
@@ -64,15 +66,15 @@ def distinct(rng: random.Random, level: int) -> Job:
 def most_frequent(rng: random.Random, level: int) -> Job:
     words, top = rng.sample(WORDS, 4 + 2 * level), (1, 2, 3)[level - 1]
     counts = dict(zip(words, rng.sample(range(2, 8 + 6 * level), len(words)), strict=True))
-    said = [word for word, count in counts.items() for _ in range(count)]
-    rng.shuffle(said)
+    text_words = [word for word, count in counts.items() for _ in range(count)]
+    rng.shuffle(text_words)
     width = 1 if level == 1 else 6
     ordered = sorted(counts, key=lambda word: -counts[word])[:top]
     which = "the word that is most frequent in words.txt, with its count," if top == 1 else ""
     which = which or f"the {top} words that are most frequent in words.txt, most frequent first, each with its count,"
     return Job(
         f"Write {which} to top.txt, as in: amber 7",
-        texts({"words.txt": [" ".join(said[i : i + width]) for i in range(0, len(said), width)]}),
+        texts({"words.txt": [" ".join(text_words[i : i + width]) for i in range(0, len(text_words), width)]}),
         (
             "tr -s ' ' '\\n' < words.txt | sort | uniq -c | sort -rn | head -n "
             f"{top} | awk '{{print $2, $1}}' > top.txt",
@@ -90,7 +92,7 @@ def split_by_day(rng: random.Random, level: int) -> Job:
 
     def check(tree: Tree) -> bool:
         return tree.files("days") == sorted(f"{day}.log" for day in days) and all(
-            lines_are(f"days/{day}.log", found)(tree) for day, found in days.items()
+            lines_are(f"days/{day}.log", log_lines)(tree) for day, log_lines in days.items()
         )
 
     return Job(

@@ -21,7 +21,7 @@ from typing import ClassVar, Literal
 from sojourn.envs.about import About, require_module
 from sojourn.envs.env_threads import EnvThreads, ThreadedEnv
 from sojourn.envs.fields import SIZES, require_one_of, require_within
-from sojourn.tasks.splits import of_task, tasks_of
+from sojourn.tasks.splits import family_of_task, make_tasks_from_fields
 from sojourn.types import Task
 from sojourn_worlds.textarena.games import GAMES
 from sojourn_worlds.textarena.match import Match, scripted
@@ -66,10 +66,10 @@ class TextArena:
         return _names(players) if self.opponent == "self" and players > 1 else ("agent",)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        return tasks_of("textarena", self, split)
+        return make_tasks_from_fields("textarena", self, split)
 
     def make(self, task: Task) -> ThreadedEnv:
-        config = of_task(self, task)
+        config = family_of_task(self, task)
         kind = GAMES[config.game]
         require_module("textarena", "sojourn-worlds[textarena]", "textarena")  # says at once that it is missing
         names, policy_seat = _names(kind.players), ""

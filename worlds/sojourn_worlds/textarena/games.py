@@ -21,11 +21,11 @@ class GameInfo(NamedTuple):
 
 def _each(*parts: Any) -> tuple[str, ...]:
     """Returns every action of one word from each part: `_each("attack", range(2))` is [attack 0], [attack 1]."""
-    found = [""]
+    phrases = [""]
     for part in parts:
         words = [part] if isinstance(part, str) else list(part)
-        found = [f"{before} {word}".strip() for before in found for word in words]
-    return tuple(f"[{text}]" for text in found)
+        phrases = [f"{before} {word}".strip() for before in phrases for word in words]
+    return tuple(f"[{text}]" for text in phrases)
 
 
 def _guess_the_number(game: Any) -> str:
@@ -86,7 +86,8 @@ def _mastermind(game: Any) -> str:
     if game.state.turn + 1 < game.state.max_turns:
         for guess in permutations(range(1, state["num_numbers"] + 1), state["code_length"]):
             if all(
-                _black_and_white(guess, said["guess"]) == (said["black"], said["white"]) for said in state["history"]
+                _black_and_white(guess, past_guess["guess"]) == (past_guess["black"], past_guess["white"])
+                for past_guess in state["history"]
             ):
                 code = guess
                 break

@@ -22,10 +22,10 @@ from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.errors import ConfigError
 from sojourn.tasks import Generated
-from sojourn.tasks.splits import by_seed, first_seed
+from sojourn.tasks.splits import first_seed, make_tasks
 from sojourn.types import Task
 from sojourn_worlds.search.questions import MOST_HOPS, Question, ask
-from sojourn_worlds.search.splits import divided, split_of
+from sojourn_worlds.search.splits import divide, split_of
 from sojourn_worlds.webnav import folder, made
 from sojourn_worlds.webnav.play import Rules, Visit
 from sojourn_worlds.webnav.site import Site
@@ -98,7 +98,7 @@ class WebNav:
             )
 
     def tasks(self, split: str) -> Sequence[Task]:
-        made = by_seed("webnav", self, split, lambda seed: _made(self, seed, split))
+        made = make_tasks("webnav", self, split, lambda seed: _made(self, seed, split))
         if self.site == "invented" or (self.site == "factbook" and self.goal == "answer"):
             return made
         listed, first = self._listed()[split], first_seed("webnav", split)
@@ -183,7 +183,7 @@ def _sentences(site: Site, distance: int) -> dict[str, list[Goal]]:
         for sentence in _own_sentences(site, path)
     ]
     random.Random("sentences").shuffle(goals)
-    return divided(goals, lambda goal: goal.query)
+    return divide(goals, lambda goal: goal.query)
 
 
 @lru_cache(4)
@@ -192,7 +192,7 @@ def _questions(site: Site, file: str) -> dict[str, list[Goal]]:
         Goal(asked.question, asked.pages[-1] if asked.pages else "", asked.answers, asked.pages)
         for asked in folder.questions(site, file)
     ]
-    return divided(goals, lambda goal: goal.query)
+    return divide(goals, lambda goal: goal.query)
 
 
 def _whereabouts(site: Site, path: str, sentence: str) -> str:

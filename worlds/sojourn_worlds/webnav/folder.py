@@ -96,20 +96,20 @@ class Reader(HTMLParser):
             return ""
         path = unquote(parts.path)
         path = normpath(path.lstrip("/") if path.startswith("/") else join(dirname(self.path), path))
-        found = path if path in self.known else normpath(join(path, "index.html"))
-        return found if found in self.known and found != self.path else ""
+        target = path if path in self.known else normpath(join(path, "index.html"))
+        return target if target in self.known and target != self.path else ""
 
     def _tidy(self) -> Iterator[str | Link]:
         """Returns words with single spaces, and without empty lines."""
-        said = ""
+        buffer = ""
         for piece in [*self.pieces, None]:
             if isinstance(piece, str):
-                said += piece
+                buffer += piece
                 continue
-            text = re.sub(r" ?\n[\s]*", "\n", re.sub(r"[^\S\n]+", " ", said))
+            text = re.sub(r" ?\n[\s]*", "\n", re.sub(r"[^\S\n]+", " ", buffer))
             if text:
                 yield text
-            said = ""
+            buffer = ""
             if piece is not None:
                 yield piece
 
@@ -126,8 +126,8 @@ def load(folder: str, start: str = "", skip: tuple[str, ...] = ()) -> Site:
             f'webnav: site = "{folder}", but there is no such folder: use "invented", "factbook" or a folder'
         )
     inside = root.resolve()
-    found = [path for path in sorted(root.rglob("*")) if path.suffix.lower() in ENDINGS and path.is_file()]
-    named = {path.relative_to(root).as_posix(): path for path in found if path.resolve().is_relative_to(inside)}
+    paths = [path for path in sorted(root.rglob("*")) if path.suffix.lower() in ENDINGS and path.is_file()]
+    named = {path.relative_to(root).as_posix(): path for path in paths if path.resolve().is_relative_to(inside)}
     files = {name: path for name, path in named.items() if not any(fnmatchcase(name, pattern) for pattern in skip)}
     if not files:
         raise ConfigError(f'webnav: the folder "{folder}" holds no .html file: give a site of linked pages')
@@ -145,19 +145,19 @@ def load(folder: str, start: str = "", skip: tuple[str, ...] = ()) -> Site:
 @lru_cache(4)
 def questions(site: Site, file: str) -> tuple[Asked, ...]:
     """Returns the questions of a .jsonl file: {"question", "answer", "pages"}, pages by their paths in the folder."""
-    found = []
+    questions = []
     try:
         records = [json.loads(line) for line in Path(file).read_text("utf-8").splitlines() if line.strip()]
         for record in records:
             answers = record["answer"] if isinstance(record["answer"], list) else [record["answer"]]
-            found.append(Asked(str(record["question"]), tuple(map(str, answers)), tuple(record.get("pages", ()))))
+            questions.append(Asked(str(record["question"]), tuple(map(str, answers)), tuple(record.get("pages", ()))))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f'webnav: questions = "{file}" cannot be read ({error!r}): give {{"question", "answer", "pages"}} a line'
         ) from error
-    for one in found:
+    for one in questions:
         if lost := [page for page in one.pages if page not in site.distances]:
             raise ConfigError(f'webnav: "{one.question[:60]}" needs the page "{lost[0]}", which no link leads to')
         if not one.answers or not all(map(normalised, one.answers)):
             raise ConfigError(f'webnav: "{one.question[:60]}" has an empty answer: give one or leave the question out')
-    return tuple(found)
+    return tuple(questions)

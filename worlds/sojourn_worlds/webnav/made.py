@@ -66,9 +66,9 @@ def world() -> Site:
         for section, passages in parts.items():
             pieces: list[str | Link] = []
             for passage in passages:
-                told = passage.title.removeprefix(f"{country}: {section}").removeprefix(": ")
+                heading = passage.title.removeprefix(f"{country}: {section}").removeprefix(": ")
                 neighbours = {name: name for name in passage.names[1:] if name in sections}
-                pieces += [f"\n{told}: " if told else "\n", *linked(passage.text, neighbours)]
+                pieces += [f"\n{heading}: " if heading else "\n", *linked(passage.text, neighbours)]
             path = f"{country}: {section}"
             pages[path] = Page(path, path, tuple(pieces))
     return Site(HOME, pages, corpus, {p.id: ": ".join(p.title.split(": ")[:2]) for p in corpus.passages})
@@ -93,11 +93,11 @@ def linked(text: str, names: Mapping[str, str]) -> tuple[str | Link, ...]:
 
 def _around(text: str, link: Link) -> Iterator[str | Link]:
     """Returns the text, with the link wherever its label occurs as whole words."""
-    said, at = 0, text.find(link.label)
+    start, at = 0, text.find(link.label)
     while at >= 0:
         end = at + len(link.label)
         if not (text[at - 1 : at].isalnum() or text[end : end + 1].isalnum()):
-            yield from (text[said:at], link)
-            said = end
+            yield from (text[start:at], link)
+            start = end
         at = text.find(link.label, end)
-    yield text[said:]
+    yield text[start:]

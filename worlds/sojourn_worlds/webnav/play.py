@@ -97,8 +97,8 @@ class Visit:
             raise InfrastructureError(f"no way leads from {here} to {wanted}: this is a bug in the site's tasks")
         if min(ways)[1]:
             return "back"
-        shown = [n for n, to in self.shown.links.items() if clicks.get(to, len(clicks)) == clicks[here] - 1]
-        return f"click[{shown[0]}]" if shown else "more"
+        closer = [n for n, to in self.shown.links.items() if clicks.get(to, len(clicks)) == clicks[here] - 1]
+        return f"click[{closer[0]}]" if closer else "more"
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -175,21 +175,21 @@ class Visit:
         return Observation((Message(Role.USER, text),), system=system, choices=choices)
 
     def _choices(self) -> list[str]:
-        found = [f"click[{number}]" for number in self.shown.links]
-        found += ["back"] if len(self.state.trail) > 1 else []
-        found += ["more"] if len(self.screens) > 1 else []
+        actions = [f"click[{number}]" for number in self.shown.links]
+        actions += ["back"] if len(self.state.trail) > 1 else []
+        actions += ["more"] if len(self.screens) > 1 else []
         if self.data["goal"] == "page":
-            return [*found, "stop"]
-        return [*found, *(f"answer[{name}]" for name in self._names())]
+            return [*actions, "stop"]
+        return [*actions, *(f"answer[{name}]" for name in self._names())]
 
     def _names(self) -> list[str]:
         """Returns possible answers: the names on the visited pages, or else the words of these pages and their
         links."""
         pages = [self.site.pages[path] for path in sorted(self.state.visited)]
         if self.site.corpus is not None:
-            found = [name for page in pages for name in self.site.corpus.names_in(f"{page.title}. {page.text}")]
+            names = [name for page in pages for name in self.site.corpus.names_in(f"{page.title}. {page.text}")]
         else:
             links = [piece.label for page in pages for piece in page.pieces if isinstance(piece, Link)]
-            found = [*(page.title for page in pages), *links]
-        fit = [clean(name) for name in dict.fromkeys(found) if normalised(name) and len(name) <= LONGEST_ANSWER]
+            names = [*(page.title for page in pages), *links]
+        fit = [clean(name) for name in dict.fromkeys(names) if normalised(name) and len(name) <= LONGEST_ANSWER]
         return list(dict.fromkeys(fit))

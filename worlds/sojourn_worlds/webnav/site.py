@@ -45,8 +45,8 @@ class Page:
         """Returns the sentences that can be looked for, by their lower case."""
         if not any(letter.isalnum() for piece in self.pieces if isinstance(piece, str) for letter in piece):
             return {}  # a mere list of links
-        said = [" ".join(one.split()) for one in re.split(r"(?<=[.!?])\s+|\n+", self.text)]
-        return {one.lower(): one for one in said if FEWEST_WORDS <= len(one.split()) <= MOST_WORDS}
+        sentences = [" ".join(one.split()) for one in re.split(r"(?<=[.!?])\s+|\n+", self.text)]
+        return {one.lower(): one for one in sentences if FEWEST_WORDS <= len(one.split()) <= MOST_WORDS}
 
     def screens(self, letters: int) -> list[Screen]:
         """Returns the page in parts of about so many letters."""
@@ -61,14 +61,14 @@ class Page:
     def _shown(self, letters: int) -> Iterator[Screen]:
         text, links, number = "", {}, 0
         for piece in self.pieces:
-            for said in [piece] if isinstance(piece, Link) else _cut(piece, letters):
-                words = f"[{number + 1}]{said.label}" if isinstance(said, Link) else said
+            for fragment in [piece] if isinstance(piece, Link) else _cut(piece, letters):
+                words = f"[{number + 1}]{fragment.label}" if isinstance(fragment, Link) else fragment
                 if text.strip() and len(text) + len(words) > letters:
                     yield Screen(text.strip(), links)
                     text, links = "", {}
-                if isinstance(said, Link):
+                if isinstance(fragment, Link):
                     number += 1
-                    links[number] = said.to
+                    links[number] = fragment.to
                 text += words
         if text.strip() or not number:
             yield Screen(text.strip(), links)
@@ -107,11 +107,11 @@ class Site:
 
     @cached_property
     def _sources(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {path: [] for path in self.pages}
+        sources: dict[str, list[str]] = {path: [] for path in self.pages}
         for page in self.pages.values():
             for to in page.links:
-                found[to].append(page.path)
-        return found
+                sources[to].append(page.path)
+        return sources
 
     def clicks_to(self, target: str) -> dict[str, int]:
         """Returns the fewest clicks to a page, from every page that it can be reached from."""
@@ -126,20 +126,20 @@ class Site:
     @cached_property
     def saying(self) -> dict[str, list[str]]:
         """Returns, for each sentence in lower case, the reachable pages that have it."""
-        found: dict[str, list[str]] = {}
+        paths_of: dict[str, list[str]] = {}
         for path in self.distances:
             for sentence in self.pages[path].sentences:
-                found.setdefault(sentence, []).append(path)
-        return found
+                paths_of.setdefault(sentence, []).append(path)
+        return paths_of
 
     @cached_property
     def findable(self) -> dict[int, list[str]]:
         """Returns, for each distance from the start, the pages with a sentence that no other page has."""
-        found: dict[int, list[str]] = {}
+        by_distance: dict[int, list[str]] = {}
         for path, distance in self.distances.items():
             if distance and any(len(self.saying[sentence]) == 1 for sentence in self.pages[path].sentences):
-                found.setdefault(distance, []).append(path)
-        return found
+                by_distance.setdefault(distance, []).append(path)
+        return by_distance
 
     def unavoidable(self, target: str) -> list[str]:
         """Returns the pages that every path from the start to the target passes, the target last and the start left
@@ -166,36 +166,36 @@ class Site:
                 order.append(path)
                 stack.pop()
         rank = {path: number for number, path in enumerate(order)}
-        found, changed = {self.start: self.start}, True
+        dominators, changed = {self.start: self.start}, True
         while changed:
             changed = False
             for path in order[-2::-1]:
-                known = [source for source in self._sources[path] if source in found]
+                known = [source for source in self._sources[path] if source in dominators]
                 best = known[0]
                 for other in known[1:]:
-                    best = _meet(found, rank, best, other)
-                changed |= found.get(path) != best
-                found[path] = best
-        return found
+                    best = _meet(dominators, rank, best, other)
+                changed |= dominators.get(path) != best
+                dominators[path] = best
+        return dominators
 
 
-def _meet(found: Mapping[str, str], rank: Mapping[str, int], one: str, other: str) -> str:
+def _meet(dominators: Mapping[str, str], rank: Mapping[str, int], one: str, other: str) -> str:
     while one != other:
         while rank[one] < rank[other]:
-            one = found[one]
+            one = dominators[one]
         while rank[other] < rank[one]:
-            other = found[other]
+            other = dominators[other]
     return one
 
 
 def _walk(start: Iterable[str], onward: Callable[[str], Iterable[str]]) -> dict[str, int]:
     """Returns every page that can be reached, with the fewest clicks to it."""
-    found = dict.fromkeys(start, 0)
-    queue = deque(found)
+    distances = dict.fromkeys(start, 0)
+    queue = deque(distances)
     while queue:
         path = queue.popleft()
         for to in onward(path):
-            if to not in found:
-                found[to] = found[path] + 1
+            if to not in distances:
+                distances[to] = distances[path] + 1
                 queue.append(to)
-    return found
+    return distances

@@ -21,7 +21,7 @@ STRIDES = ("query_row", "query_head", "key_row", "key_head", "value_row", "value
 
 
 class BlockMask(NamedTuple):
-    """Which blocks of queries see which panels of keys in a tree, under one window, as the kernel reads it."""
+    """Says which blocks of queries see which panels of keys in a tree, under one window, as the kernel reads it."""
 
     nodes: int
     window: int  # 0: none

@@ -47,7 +47,7 @@ class LongPiece(NamedTuple):
 
 
 @dataclass
-class Plan:
+class StepLayout:
     """Says where every token of a step belongs. Tokens of short pieces attend one by one; without a kernel, these
     pieces must come first. With a kernel, all tokens attend one by one."""
 
@@ -77,17 +77,17 @@ class Plan:
 
     @cached_property
     def short(self) -> int:
-        """The number of pieces whose tokens attend one by one."""
+        """Returns the number of pieces whose tokens attend one by one."""
         return len(self.pieces) if self.kernel is not None else sum(not piece.is_long for piece in self.pieces)
 
     @cached_property
     def singles(self) -> int:
-        """The number of tokens of the short pieces."""
+        """Returns the number of tokens of the short pieces."""
         return int(self.counts[: self.short].sum())
 
     @cached_property
     def rows(self) -> Rows:
-        """The tokens of the short pieces."""
+        """Returns the tokens of the short pieces as rows that attend one by one."""
         pages = -(-max(piece.end for piece in self.pieces[: self.short]) // PAGE)
         tables = self._page_tables[: self.short, :pages].contiguous()
         return Rows(tables, self._contexts[: self.singles], self.positions[: self.singles] + 1)
@@ -124,24 +124,24 @@ def attend(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    sojourn_plan: Plan | Probe | None = None,
+    sojourn_layout: StepLayout | Probe | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """Writes the row's keys and values into the cache and attends to what is there. Returns (1, N, heads, head)."""
-    if isinstance(sojourn_plan, Plan):
+    if isinstance(sojourn_layout, StepLayout):
         q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-        out = over_cache(sojourn_plan, module.layer_idx, q, k, v, scaling, sliding_window, softcap)
+        out = over_cache(sojourn_layout, module.layer_idx, q, k, v, scaling, sliding_window, softcap)
         return out[None], None
-    if sojourn_plan is None:
+    if sojourn_layout is None:
         raise ModelError(
-            "a model that attends through the sampler's cache was called without a plan: expected the engine's own "
+            "a model that attends through the sampler's cache was called without a layout: expected the engine's own "
             "copy of the model, configuration included: copy.deepcopy it before Engine(...)"
         )
-    return sojourn_plan.note(module, query, key, value, others), None
+    return sojourn_layout.note(module, query, key, value, others), None
 
 
 def over_cache(
-    plan: Plan,
+    layout: StepLayout,
     layer: int,
     query: torch.Tensor,  # (N, heads, head)
     key: torch.Tensor,  # (N, kv_heads, head)
@@ -153,25 +153,25 @@ def over_cache(
     """Stores a step's keys and values in the cache and returns its attention (N, heads, head). With the kernel every
     token is a row of one call; without it, each longer piece has a call of its own. Key heads are never repeated in
     memory."""
-    kept = plan.cache.layers[layer]
+    kept = layout.cache.layers[layer]
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    if plan.kernel is not None:
-        plan.kernel.store(kept, key, value, plan.slots)
+    if layout.kernel is not None:
+        layout.kernel.store(kept, key, value, layout.slots)
     else:
-        kept.keys.index_copy_(1, plan.slots, key.transpose(0, 1))
-        kept.values.index_copy_(1, plan.slots, value.transpose(0, 1))
+        kept.keys.index_copy_(1, layout.slots, key.transpose(0, 1))
+        kept.values.index_copy_(1, layout.slots, value.transpose(0, 1))
     parts = []
-    if plan.singles:
-        rows = query[: plan.singles]
-        attend_rows = _attend_rows if plan.kernel is None else plan.kernel.attend
-        parts.append(attend_rows(kept, rows, plan.rows, scale, window, softcap))
-    for number, piece in enumerate(plan.long):
-        parts.append(_attend_piece(plan, number, kept.read(piece.pages), query[piece.rows], scale, window, softcap))
+    if layout.singles:
+        rows = query[: layout.singles]
+        attend_rows = _attend_rows if layout.kernel is None else layout.kernel.attend
+        parts.append(attend_rows(kept, rows, layout.rows, scale, window, softcap))
+    for number, piece in enumerate(layout.long):
+        parts.append(_attend_piece(layout, number, kept.read(piece.pages), query[piece.rows], scale, window, softcap))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _attend_piece(
-    plan: Plan,
+    layout: StepLayout,
     number: int,
     kept: tuple[torch.Tensor, torch.Tensor],  # (kv_heads, 1, keys, head)
     query: torch.Tensor,  # (n, heads, head)
@@ -182,8 +182,8 @@ def _attend_piece(
     """Returns the attention of a longer piece: (n, heads, head). Query heads that share a key head are stacked as
     rows."""
     kv_heads, count = len(kept[0]), len(query)
-    first, mask = plan.mask(number, window, query.shape[1] // kv_heads, query.dtype)
-    keys, values = (tensor[None, :, 0, first : plan.long[number].end] for tensor in kept)  # (1, kv_heads, T, head)
+    first, mask = layout.mask(number, window, query.shape[1] // kv_heads, query.dtype)
+    keys, values = (tensor[None, :, 0, first : layout.long[number].end] for tensor in kept)  # (1, kv_heads, T, head)
     q = query.unflatten(1, (kv_heads, -1)).permute(1, 2, 0, 3).flatten(1, 2)[None]
     out = _attention(q, keys, values, mask, scale, softcap)[0]
     return out.unflatten(1, (-1, count)).permute(2, 0, 1, 3).flatten(1, 2)
@@ -239,7 +239,9 @@ class Probe:
         token = torch.zeros(1, 1, dtype=torch.long, device=device)
         with torch.inference_mode():
             try:
-                model(input_ids=token, position_ids=token, use_cache=False, logits_to_keep=token[0], sojourn_plan=self)
+                model(
+                    input_ids=token, position_ids=token, use_cache=False, logits_to_keep=token[0], sojourn_layout=self
+                )
             except TypeError as error:
                 raise ModelError(
                     f"{type(model).__name__} does not hand its arguments on to its attention ({error}): expected a "

@@ -17,7 +17,7 @@ from sojourn.backends.torch.kernels.cache import KeyValues
 from sojourn.backends.torch.kernels.header import constants, header
 from sojourn.backends.torch.kernels.kernel import Kernel
 from sojourn.backends.torch.models.loading import max_context
-from sojourn.backends.torch.sampler.attention import Plan
+from sojourn.backends.torch.sampler.attention import StepLayout
 
 Weights = Iterable[tuple[str, torch.Tensor]]
 FORMS = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model types, which differ only in optional parts
@@ -96,14 +96,18 @@ class CDecoder:
             if not self._parameters[name].is_meta:
                 self._parameters[name].copy_(tensor)
 
-    def __call__(self, tokens: torch.Tensor, plan: Plan, logit_rows: torch.Tensor) -> torch.Tensor:
+    def __call__(self, tokens: torch.Tensor, layout: StepLayout, logit_rows: torch.Tensor) -> torch.Tensor:
         """Returns the logits (R, V) that follow some of the tokens (N,)."""
         self._reserve(len(tokens))
-        self._extend_tables(plan.length)
-        rows, step = plan.rows, self._step
+        self._extend_tables(layout.length)
+        rows, step = layout.rows, self._step
         logits = torch.empty(len(logit_rows), self._vocab_size)
         step.rows, step.logit_count, step.pages = len(tokens), len(logit_rows), rows.page_tables.shape[1]
-        step.tokens, step.slots, step.positions = tokens.data_ptr(), plan.slots.data_ptr(), plan.positions.data_ptr()
+        step.tokens, step.slots, step.positions = (
+            tokens.data_ptr(),
+            layout.slots.data_ptr(),
+            layout.positions.data_ptr(),
+        )
         step.page_tables, step.contexts = rows.page_tables.data_ptr(), rows.contexts.data_ptr()
         step.lengths, step.logit_rows = rows.lengths.data_ptr(), logit_rows.data_ptr()
         step.logits = logits.data_ptr()

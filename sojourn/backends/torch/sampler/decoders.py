@@ -17,7 +17,7 @@ from torch.nn.functional import embedding, linear, rms_norm, silu
 from sojourn.backends.torch.kernels.cache import KeyValues
 from sojourn.backends.torch.kernels.kernel import Kernel
 from sojourn.backends.torch.sampler import c_decoder, inductor
-from sojourn.backends.torch.sampler.attention import Plan, over_cache
+from sojourn.backends.torch.sampler.attention import StepLayout, over_cache
 from sojourn.backends.torch.sampler.c_decoder import Weights
 
 
@@ -28,7 +28,7 @@ class Decoder(Protocol):
         """Overwrites parameters of the model, by name, with values of the same shapes."""
         ...
 
-    def __call__(self, tokens: torch.Tensor, plan: Plan, logit_rows: torch.Tensor) -> torch.Tensor:
+    def __call__(self, tokens: torch.Tensor, layout: StepLayout, logit_rows: torch.Tensor) -> torch.Tensor:
         """Returns the logits (R, V) that follow some of the tokens (N,)."""
         ...
 
@@ -57,13 +57,13 @@ class TransformersDecoder:
         for name, tensor in weights:
             self._parameters[name].copy_(tensor)
 
-    def __call__(self, tokens: torch.Tensor, plan: Plan, logit_rows: torch.Tensor) -> torch.Tensor:
+    def __call__(self, tokens: torch.Tensor, layout: StepLayout, logit_rows: torch.Tensor) -> torch.Tensor:
         return self._model(
             input_ids=tokens[None],
-            position_ids=plan.positions[None],
+            position_ids=layout.positions[None],
             use_cache=False,
             logits_to_keep=logit_rows,
-            sojourn_plan=plan,
+            sojourn_layout=layout,
         ).logits[0]
 
 
@@ -115,14 +115,14 @@ class FusedLlama(TransformersDecoder):
             attention.scaling,
         )
 
-    def __call__(self, tokens: torch.Tensor, plan: Plan, logit_rows: torch.Tensor) -> torch.Tensor:
+    def __call__(self, tokens: torch.Tensor, layout: StepLayout, logit_rows: torch.Tensor) -> torch.Tensor:
         base = self._model.model
         hidden = embedding(tokens, base.embed_tokens.weight)  # (N, H)
-        cos, sin = (part[0].float() for part in base.rotary_emb(hidden, position_ids=plan.positions[None]))
+        cos, sin = (part[0].float() for part in base.rotary_emb(hidden, position_ids=layout.positions[None]))
         residual = None
         for number, layer in enumerate(self._layers):
             normed = self._add_norm(hidden, residual, layer.before_attention)
-            attended = self._attention(number, layer, layer.qkv(normed), plan, cos, sin)
+            attended = self._attention(number, layer, layer.qkv(normed), layout, cos, sin)
             normed = self._add_norm(hidden, layer.out(attended), layer.before_mlp)
             gate, up = layer.gate_up(normed).chunk(2, dim=-1)
             residual = layer.down(silu(gate) * up)
@@ -130,7 +130,13 @@ class FusedLlama(TransformersDecoder):
         return self._vocabulary(self._add_norm(hidden[logit_rows], residual[logit_rows], base.norm.weight))
 
     def _attention(
-        self, number: int, layer: FusedLayer, qkv: torch.Tensor, plan: Plan, cos: torch.Tensor, sin: torch.Tensor
+        self,
+        number: int,
+        layer: FusedLayer,
+        qkv: torch.Tensor,
+        layout: StepLayout,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
     ) -> torch.Tensor:
         """Returns the attention (N, heads * head) of queries, keys and values side by side, which are rotated in
         place."""
@@ -140,7 +146,7 @@ class FusedLlama(TransformersDecoder):
         low, high = query_key.chunk(2, dim=-1)
         query_key.copy_(query_key * cos[:, None] + torch.cat([-high, low], dim=-1) * sin[:, None])
         query, key, value = heads[:, : self._heads], heads[:, self._heads : rotated], heads[:, rotated:]
-        return over_cache(plan, number, query, key, value, layer.scaling).reshape(len(qkv), -1)
+        return over_cache(layout, number, query, key, value, layer.scaling).reshape(len(qkv), -1)
 
     def _add_norm(self, hidden: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:
         """Returns the norm of hidden + residual; the sum is left in `hidden`."""

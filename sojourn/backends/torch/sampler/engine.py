@@ -53,12 +53,12 @@ class EngineStats:
 
     @property
     def mean_batch(self) -> float:
-        """The mean number of contexts in a step."""
+        """Returns the mean number of contexts in a step."""
         return self.rows / max(self.steps, 1)
 
     @property
     def reuse(self) -> float:
-        """The fraction of prompt tokens that came from the cache."""
+        """Returns the fraction of prompt tokens that came from the cache."""
         return self.reused_tokens / max(self.reused_tokens + self.prefill_tokens, 1)
 
     def metrics(self, before: EngineStats) -> dict[str, float]:

@@ -10,7 +10,7 @@ import torch
 from sojourn.backends.torch.kernels import kernel as kernels
 from sojourn.backends.torch.kernels.cache import PAGE, KeyValues
 from sojourn.backends.torch.sampler import decoders, sampling
-from sojourn.backends.torch.sampler.attention import Piece, Plan, Probe
+from sojourn.backends.torch.sampler.attention import Piece, Probe, StepLayout
 from sojourn.backends.torch.sampler.decoders import Weights
 from sojourn.backends.torch.sampler.prefix_cache import Copy, PrefixTree
 from sojourn.backends.torch.sampler.request import Request
@@ -27,7 +27,7 @@ class Wanted(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """The number of the piece's last tokens whose logits are needed."""
+        """Returns how many of the piece's last tokens need logits."""
         if self.request.params is None:
             return self.piece.end - self.piece.begin
         return int(self.piece.end == self.piece.context.known)
@@ -82,13 +82,13 @@ class ModelRunner:
             self._cache.copy(copy.source, copy.target)
         if self._kernel is None:
             wanted = sorted(wanted, key=lambda one: one.piece.is_long)
-        plan = Plan(self._cache, [piece for _, piece in wanted], self._device, self._kernel)
-        tokens = np.concatenate([self.tree.tokens(*piece) for piece in plan.pieces])
+        layout = StepLayout(self._cache, [piece for _, piece in wanted], self._device, self._kernel)
+        tokens = np.concatenate([self.tree.tokens(*piece) for piece in layout.pieces])
         kept = [one.rows for one in wanted]
         stops = np.cumsum(kept)  # of each one's rows of logits
-        index = np.arange(stops[-1]) + np.repeat(np.cumsum(plan.counts) - stops, kept)
+        index = np.arange(stops[-1]) + np.repeat(np.cumsum(layout.counts) - stops, kept)
         row, logit_rows = (torch.from_numpy(array).to(self._device) for array in (tokens, index))
-        return self._outcomes(self._decoder(row, plan, logit_rows), wanted, kept, stops)
+        return self._outcomes(self._decoder(row, layout, logit_rows), wanted, kept, stops)
 
     def _outcomes(
         self, logits: torch.Tensor, wanted: list[Wanted], kept: list[int], stops: np.ndarray

@@ -96,7 +96,7 @@ class PrefixTree:
 
     @property
     def held(self) -> int:
-        """The number of pages in use or kept for later."""
+        """Returns the number of pages that are in use or kept for later."""
         return self.pages - len(self._free)
 
     def claim(self, prompt: IntArray, room: int, *, reuse: bool = True) -> Claim | Wait | None:

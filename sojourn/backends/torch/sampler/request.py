@@ -43,14 +43,14 @@ class Request:
 
     @property
     def context(self) -> IntArray:
-        """The tokens whose keys and values are needed. A score needs no logits after its last token."""
+        """Returns the tokens whose keys and values are needed. A score needs no logits after its last token."""
         if self.params is None:
             return self.prompt[:-1]
         return np.concatenate([self.prompt, np.array(self.tokens, dtype=np.int64)]) if self.tokens else self.prompt
 
     @property
     def room(self) -> int:
-        """The number of tokens that may still follow the context."""
+        """Returns the number of tokens that may still follow the context."""
         return 0 if self.params is None else self.params.max_tokens - len(self.tokens)
 
     @property

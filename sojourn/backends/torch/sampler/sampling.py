@@ -44,7 +44,7 @@ def uniforms(seed: int, prompt_length: int, count: int) -> np.ndarray:
 
 
 class Row(NamedTuple):
-    """How to draw one token. `allowed` are the only ids possible, or None for all."""
+    """Says how to draw one token. `allowed` are the only ids possible, or None for all."""
 
     params: SamplingParams
     uniform: float

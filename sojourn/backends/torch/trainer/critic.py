@@ -43,7 +43,7 @@ class Critic:
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """The trained parameters by name."""
+        """Returns the trained parameters by name."""
         own = {} if self.model is None else dict(self.model.named_parameters())
         named = {**{f"head.{name}": p for name, p in self.head.named_parameters()}, **own}
         return {f"{PREFIX}{name}": p for name, p in named.items() if p.requires_grad}

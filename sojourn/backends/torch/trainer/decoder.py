@@ -35,8 +35,10 @@ class Decoder:
         """Returns the last hidden states (R, H) of the nodes `rows` (R,), ascending."""
         tokens, positions = (torch.from_numpy(ids).to(self.device)[None] for ids in (tree.tokens, tree.positions))
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._autocast):
-            plan = tree_attention.Plan(tree, self.device, rows, kernel=self.kernel)
-            output = self.base.get_decoder()(input_ids=tokens, position_ids=positions, use_cache=False, plan=plan)
+            tree_mask = tree_attention.TreeMask(tree, self.device, rows, kernel=self.kernel)
+            output = self.base.get_decoder()(
+                input_ids=tokens, position_ids=positions, use_cache=False, tree_mask=tree_mask
+            )
         hidden = output.last_hidden_state[0]
         return hidden if self.fused else hidden.index_select(0, rows)
 

@@ -14,7 +14,7 @@ import torch
 from sojourn.backends.torch.kernels import gradients
 from sojourn.backends.torch.sampler.c_decoder import FORMS, window_of
 from sojourn.backends.torch.trainer import activations
-from sojourn.backends.torch.trainer.tree_attention import Plan
+from sojourn.backends.torch.trainer.tree_attention import TreeMask
 
 
 def fuse(model: Any) -> bool:
@@ -42,17 +42,18 @@ def _pass(
     hidden: torch.Tensor,  # (1, M, H)
     *,
     position_embeddings: tuple[torch.Tensor, torch.Tensor],
-    plan: Plan,
+    tree_mask: TreeMask,
     **unused: Any,
 ) -> torch.Tensor:
-    """Returns the layer's hidden states (1, M, H); of the last layer (1, R, H), for the rows that the plan asks for."""
+    """Returns the layer's hidden states (1, M, H); of the last layer (1, R, H), for the rows that `tree_mask` asks
+    for."""
     attention, mlp = layer.self_attn, layer.mlp
     before, between = layer.input_layernorm, layer.post_attention_layernorm
     own = _kernel(attention)
     assert own is not None, "fuse() asks whether there is one"
-    rows, asked = hidden[0], plan.rows if last else None
+    rows, asked = hidden[0], tree_mask.rows if last else None
     seen = _attended(
-        own, attention, own.norm(rows, before.weight, before.variance_epsilon), position_embeddings, plan, asked
+        own, attention, own.norm(rows, before.weight, before.variance_epsilon), position_embeddings, tree_mask, asked
     )
     rows = rows if asked is None else rows.index_select(0, asked)
     rows, normed = own.add_norm(rows, attention.o_proj(seen), between.weight, between.variance_epsilon)
@@ -64,7 +65,7 @@ def _attended(
     attention: Any,
     normed: torch.Tensor,  # (M, H)
     angles: tuple[torch.Tensor, torch.Tensor],
-    plan: Plan,
+    tree_mask: TreeMask,
     asked: torch.Tensor | None,  # (R,) nodes, or all
 ) -> torch.Tensor:
     """Returns what the nodes asked for attend to: (R, heads * head)."""
@@ -79,7 +80,7 @@ def _attended(
     tables = [table[0] for table in angles]
     key = own.rotate(key, *tables)
     query = own.rotate(query, *(tables if asked is None else [table.index_select(0, asked) for table in tables]))
-    mask = plan.block_mask(own, window_of(attention), last=asked is not None)
+    mask = tree_mask.block_mask(own, window_of(attention), last=asked is not None)
     return own.attend(query, key, value, mask, attention.scaling).flatten(1)
 
 

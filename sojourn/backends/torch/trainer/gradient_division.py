@@ -20,11 +20,11 @@ class GradientDivision:
         self._sums: dict[str, dict[str, torch.Tensor]] = {}  # by objective and parameter
 
     def begin(self, losses: Sequence[Loss]) -> None:
-        """Takes the losses of the update whose parts follow."""
+        """Takes the losses of the update whose micro-batches follow."""
         self._losses = [loss for loss in losses if isinstance(loss, DividesGradient) and loss.further_objectives]
 
     def objectives(self, out: Output, batch: Selected) -> dict[str, torch.Tensor]:
-        """Returns each further objective of part of a batch as a scalar: the weighted sum over its tokens."""
+        """Returns each further objective of a micro-batch as a scalar: the weighted sum over its tokens."""
         sums: dict[str, torch.Tensor] = {}
         for loss in self._losses:
             for name in loss.further_objectives:
@@ -33,7 +33,7 @@ class GradientDivision:
         return sums
 
     def add(self, name: str, parameters: Iterable[str], gradients: Gradients) -> None:
-        """Adds a part's gradient of the objective of this name."""
+        """Adds a micro-batch's gradient of the objective of this name."""
         sums = self._sums.setdefault(name, {})
         for parameter, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None:

@@ -30,7 +30,7 @@ class HeadOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class HeadQuery:
-    """Which token to score in each of the n rows, at which temperature, and among which allowed tokens."""
+    """Says which token to score in each of the n rows, at which temperature, and among which allowed tokens."""
 
     tokens: torch.Tensor  # (n,)
     temperature: torch.Tensor  # (n,)
@@ -113,9 +113,9 @@ class _Head(torch.autograd.Function):
         for rows in query.chunks():
             logits = _logits(hidden, table, bias, query, rows)
             for block in _blocks(rows, logits):
-                part = logits[block.start - rows.start : block.stop - rows.start]
-                top = part.amax(1, keepdim=True)
-                gap = part - top
+                block_logits = logits[block.start - rows.start : block.stop - rows.start]
+                top = block_logits.amax(1, keepdim=True)
+                gap = block_logits - top
                 exponentials = gap.exp()
                 total = exponentials.sum(1)
                 chosen = gap.gather(1, query.tokens[block, None])[:, 0]
@@ -140,8 +140,8 @@ class _Head(torch.autograd.Function):
             logits = ctx.kept if ctx.kept is not None else _logits(hidden, table, bias, query, rows)
             ctx.kept = None  # overwritten here
             for block in _blocks(rows, logits):
-                part = logits[block.start - rows.start : block.stop - rows.start]
-                _differentiate(part, query, block, logsumexp, entropy, grads)
+                block_logits = logits[block.start - rows.start : block.stop - rows.start]
+                _differentiate(block_logits, query, block, logsumexp, entropy, grads)
             to_hidden[rows] = product.linear(logits, table.T, bf16=query.half)
             if ctx.needs_input_grad[1]:
                 to_weight = _sum(to_weight, product.linear(logits.T, hidden[rows].T, bf16=query.half))
@@ -169,17 +169,17 @@ def _logits(
     with torch.autocast(hidden.device.type, enabled=False):
         logits = product.linear(hidden[rows], table, bias, bf16=query.half)
     for block in _blocks(rows, logits):
-        part = logits[block.start - rows.start : block.stop - rows.start]
+        block_logits = logits[block.start - rows.start : block.stop - rows.start]
         if query.cap:
-            part.div_(query.cap).tanh_().mul_(query.cap)
-        part.div_(query.temperature[block, None])
-        if (forbidden := query.forbidden(block, part)) is not None:
-            part.masked_fill_(forbidden, IMPOSSIBLE)
+            block_logits.div_(query.cap).tanh_().mul_(query.cap)
+        block_logits.div_(query.temperature[block, None])
+        if (forbidden := query.forbidden(block, block_logits)) is not None:
+            block_logits.masked_fill_(forbidden, IMPOSSIBLE)
     return logits
 
 
 def _differentiate(
-    part: torch.Tensor,  # (block, V) logits, replaced by the gradient to the head's products
+    block_logits: torch.Tensor,  # (block, V) logits, replaced by the gradient to the head's products
     query: HeadQuery,
     block: slice,
     logsumexp: torch.Tensor,
@@ -188,21 +188,23 @@ def _differentiate(
 ) -> None:
     to_logprobs, to_entropy = (None if g is None else g[block, None] for g in grads)
     temperature = query.temperature[block, None]
-    cap_grad = (part * (temperature / query.cap)).square_().neg_().add_(1) if query.cap else None  # of tanh: 1 - tanh^2
-    forbidden = query.forbidden(block, part) if cap_grad is not None else None
-    part.sub_(logsumexp[block, None])
+    cap_grad = None
+    if query.cap:  # the gradient of tanh is 1 - tanh^2
+        cap_grad = (block_logits * (temperature / query.cap)).square_().neg_().add_(1)
+    forbidden = query.forbidden(block, block_logits) if cap_grad is not None else None
+    block_logits.sub_(logsumexp[block, None])
     grad = 0.0 if to_logprobs is None else -to_logprobs
     if to_entropy is not None:
-        factor = (part + entropy[block, None]).mul_(-to_entropy).add_(grad)
-        part.exp_().mul_(factor.div_(temperature))
+        factor = (block_logits + entropy[block, None]).mul_(-to_entropy).add_(grad)
+        block_logits.exp_().mul_(factor.div_(temperature))
     else:
-        part.exp_().mul_(grad / temperature)
+        block_logits.exp_().mul_(grad / temperature)
     if to_logprobs is not None:
-        part.scatter_add_(1, query.tokens[block, None], to_logprobs / temperature)
+        block_logits.scatter_add_(1, query.tokens[block, None], to_logprobs / temperature)
     if cap_grad is not None:
-        part.mul_(cap_grad)
+        block_logits.mul_(cap_grad)
     if forbidden is not None:
-        part.masked_fill_(forbidden, 0.0)
+        block_logits.masked_fill_(forbidden, 0.0)
 
 
 def _sum(before: torch.Tensor | None, more: torch.Tensor) -> torch.Tensor:

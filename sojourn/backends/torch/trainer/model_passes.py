@@ -1,4 +1,7 @@
-"""Passes of the policy, and of its critic, over a batch: divided into parts, each prefix computed once per part."""
+"""Passes of the policy, and of its critic, over a batch.
+
+A batch is divided into micro-batches, in each of which a shared prefix is computed once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import torch
 from sojourn.backends.torch.trainer import head, pass_columns
 from sojourn.backends.torch.trainer.critic import Critic
 from sojourn.backends.torch.trainer.decoder import Decoder
-from sojourn.backends.torch.trainer.pass_io import Part, PassOutput
+from sojourn.backends.torch.trainer.pass_io import MicroBatch, PassOutput
 from sojourn.backends.torch.trainer.rounds import rounds
 from sojourn.backends.torch.trainer.worker_pool import WorkerPool
 from sojourn.types import Batch, FloatArray, Forward, IntArray
@@ -25,9 +28,9 @@ T = TypeVar("T")
 class ModelPasses:
     """A model, its critic if it has one, and the limits within which a batch passes through them.
 
-    At most `token_budget` distinct tokens are computed at once, in one part or in several side by side, as many as the
-    cores allow. What the layers keep for the backward pass stays within `activation_bytes`, and the logits of a chunk
-    within `logits_bytes`.
+    At most `token_budget` distinct tokens are computed at once, in one micro-batch or in several side by side, as many
+    as the cores allow. What the layers keep for the backward pass stays within `activation_bytes`, and the logits of a
+    chunk within `logits_bytes`.
     """
 
     def __init__(
@@ -69,16 +72,16 @@ class ModelPasses:
         scored = {"logprobs": logprobs, "entropy": entropy, "values": values, "next_values": next_values, **columns}
 
         @torch.no_grad()
-        def score_part(part: Part) -> None:
-            where = np.flatnonzero(part.batch.weight)
-            out = self.forward(part, where, needs, tokens[part.places[where]], after="critic" in needs)
+        def score_micro_batch(micro_batch: MicroBatch) -> None:
+            where = np.flatnonzero(micro_batch.batch.weight)
+            out = self.forward(micro_batch, where, needs, tokens[micro_batch.places[where]], after="critic" in needs)
             computed = {"logprobs": out.logprobs, "entropy": out.entropy, **out.columns}
             if "critic" in needs:
                 computed["values"], computed["next_values"] = out.values.split(len(where))
             for name, tensor in computed.items():
-                scored[name][part.places[where]] = tensor.cpu().numpy()
+                scored[name][micro_batch.places[where]] = tensor.cpu().numpy()
 
-        for _ in self.run(list(self.rounds(batch)), score_part):
+        for _ in self.run(list(self.rounds(batch)), score_micro_batch):
             pass
         return Forward(logprobs, entropy, values, next_values, columns)
 
@@ -92,41 +95,43 @@ class ModelPasses:
         states = np.zeros((len(distinct), size), dtype=np.float32)
 
         @torch.no_grad()
-        def read_part(part: Part) -> None:
-            where = np.flatnonzero(part.batch.weight)
-            nodes, row = np.unique(part.tree.node[where], return_inverse=True)
-            hidden = self.decoder(part.tree, torch.from_numpy(nodes).to(self.device))
-            states[row_of[part.places[where]]] = hidden.float().cpu().numpy()[row]
+        def read_micro_batch(micro_batch: MicroBatch) -> None:
+            where = np.flatnonzero(micro_batch.batch.weight)
+            nodes, row = np.unique(micro_batch.tree.node[where], return_inverse=True)
+            hidden = self.decoder(micro_batch.tree, torch.from_numpy(nodes).to(self.device))
+            states[row_of[micro_batch.places[where]]] = hidden.float().cpu().numpy()[row]
 
-        for _ in self.run(list(self.rounds(marked)), read_part):
+        for _ in self.run(list(self.rounds(marked)), read_micro_batch):
             pass
         return states[back]
 
-    def rounds(self, batch: Batch) -> Iterator[list[Part]]:
-        """Divides the sequences that carry weight, each cut after its last such token, into parts; those of one round
-        pass side by side."""
+    def rounds(self, batch: Batch) -> Iterator[list[MicroBatch]]:
+        """Divides the sequences that carry weight, each cut after its last such token, into micro-batches; those of one
+        round pass side by side."""
         weighed = [np.flatnonzero(batch.weight[a:b]) for a, b in zip(batch.starts, batch.starts[1:], strict=False)]
         spans = [a + np.arange(w[-1] + 1) for a, w in zip(batch.starts, weighed, strict=False) if len(w)]
         cut = batch.pick(spans)
-        for parts in rounds(cut, self.token_budget, self.pool.count):
-            yield [Part.of(cut, numbers, spans) for numbers in parts]
+        for micro_batches in rounds(cut, self.token_budget, self.pool.count):
+            yield [MicroBatch.of(cut, numbers, spans) for numbers in micro_batches]
 
-    def run(self, rounds: Sequence[Sequence[Part]], work: Callable[[Part], T]) -> Iterator[tuple[Part, T]]:
-        """Yields each part and the result of `work` on it, in order; in the pool where any round has several parts."""
-        parts = [part for together in rounds for part in together]
-        works = [partial(work, part) for part in parts]
+    def run(
+        self, rounds: Sequence[Sequence[MicroBatch]], work: Callable[[MicroBatch], T]
+    ) -> Iterator[tuple[MicroBatch, T]]:
+        """Yields each micro-batch and the result of `work` on it, in order; in the pool where any round has several."""
+        micro_batches = [micro_batch for together in rounds for micro_batch in together]
+        works = [partial(work, micro_batch) for micro_batch in micro_batches]
         parallel = any(len(together) > 1 for together in rounds)
-        return zip(parts, self.pool.run(works) if parallel else (one() for one in works), strict=True)
+        return zip(micro_batches, self.pool.run(works) if parallel else (one() for one in works), strict=True)
 
     def forward(
-        self, part: Part, where: IntArray, needs: frozenset[str], tokens: IntArray, *, after: bool = False
+        self, micro_batch: MicroBatch, where: IntArray, needs: frozenset[str], tokens: IntArray, *, after: bool = False
     ) -> PassOutput:
-        """Passes a part's tree through the model, and scores `tokens` (n,) in the places `where` (n,) of the part.
+        """Passes a micro-batch's tree through the model, and scores `tokens` (n,) in the places `where` (n,) of it.
 
         Only hidden states that predict one of them go through the vocabulary head. The critic's values are those before
         each token; with `after`, those after each follow them: (2 n,).
         """
-        batch, tree, base = part.batch, part.tree, self.decoder.base
+        batch, tree, base = micro_batch.batch, micro_batch.tree, self.decoder.base
         if np.isin(where, batch.starts).any():
             raise ValueError("a sequence begins with a trained token: its context must hold at least one token")
         read = np.concatenate([tree.node[where - 1], *([tree.node[where]] if after else ())])

@@ -1,4 +1,4 @@
-"""What a pass over part of a batch reads and what it returns."""
+"""Holds what a pass over a micro-batch reads and what it returns."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from sojourn.batch import share
 from sojourn.types import Batch, FloatArray, IntArray
 
 
-class Part(NamedTuple):
-    """Some sequences of a batch, the indices of their tokens in it, and the tree that their prefixes form."""
+class MicroBatch(NamedTuple):
+    """A micro-batch: some sequences of a batch, the indices of their tokens in it, and the tree of their prefixes."""
 
     batch: Batch
     places: IntArray
     tree: share.Tree
 
     @classmethod
-    def of(cls, batch: Batch, numbers: IntArray, spans: Sequence[IntArray]) -> Part:
+    def of(cls, batch: Batch, numbers: IntArray, spans: Sequence[IntArray]) -> MicroBatch:
         """Takes the sequences of these numbers; `spans` has the indices of every sequence's tokens."""
         taken = batch.take(numbers)
         return cls(taken, np.concatenate([spans[s] for s in numbers]), share.merge(taken))
@@ -60,7 +60,7 @@ class SelectedTokens:
 
 @dataclass(frozen=True)
 class PassOutput:
-    """What a pass computes for the n tokens that carry weight, in their order (see `protocols.Output`)."""
+    """Holds what a pass computes for the n tokens that carry weight, in their order (see `protocols.Output`)."""
 
     logprobs: torch.Tensor
     entropy: torch.Tensor

@@ -1,4 +1,6 @@
-"""Divides a batch into micro-batches for memory, and groups those that teams of threads compute side by side."""
+"""Divides a batch into micro-batches for memory, and groups those that several workers compute side by side.
+
+A worker is a group of threads."""
 
 from __future__ import annotations
 
@@ -10,43 +12,45 @@ from sojourn.batch.share import Sequenced, in_order, micro_batches, node_counts
 from sojourn.types import Batch, IntArray
 
 SLACK = (1.02, 1.1, 1.25)  # how much larger than an equal share a micro-batch of a round may be; each is tried
-MAX_IMBALANCE = 1.25  # how many times its equal share of nodes the slowest team may compute
+MAX_IMBALANCE = 1.25  # how many times its equal share of nodes the slowest worker may compute
 
 Round = list[list[Sequenced]]  # micro-batches that are computed side by side
 
 
-def rounds(batch: Batch, budget: int, teams: int = 1) -> Iterator[list[IntArray]]:
+def rounds(batch: Batch, budget: int, workers: int = 1) -> Iterator[list[IntArray]]:
     """Yields rounds of micro-batches, each as the numbers of its sequences.
 
-    A round has at most `budget` nodes, or one sequence. Where `teams` could not all be kept busy, or would compute so
+    A round has at most `budget` nodes, or one sequence. Where `workers` could not all be kept busy, or would compute so
     much of the shared prefixes twice that it costs more than they gain, each micro-batch is a round of its own.
     """
     sequences = in_order(batch)
-    divided = _balanced(sequences, budget, teams) if teams > 1 and sequences else _rounds(sequences, budget, 1)
+    divided = _balanced(sequences, budget, workers) if workers > 1 and sequences else _rounds(sequences, budget, 1)
     for micro_batch_round in divided:
         yield [np.array([s.sequence for s in micro_batch]) for micro_batch in micro_batch_round]
 
 
-def _balanced(sequences: Sequence[Sequenced], budget: int, teams: int) -> list[Round]:
-    """Returns rounds with a micro-batch of about equal size for each team, or rounds of one micro-batch."""
+def _balanced(sequences: Sequence[Sequenced], budget: int, workers: int) -> list[Round]:
+    """Returns rounds with a micro-batch of about equal size for each worker, or rounds of one micro-batch."""
     total = node_counts(sequences)[-1]
-    share = total / (teams * -(-total // budget))
-    tried = [_rounds(sequences, min(share * slack, budget / teams), teams) for slack in SLACK]
+    share = total / (workers * -(-total // budget))
+    tried = [_rounds(sequences, min(share * slack, budget / workers), workers) for slack in SLACK]
     best = min(tried, key=_critical_nodes)
     fits = all(sum(node_counts(micro_batch)[-1] for micro_batch in one) <= budget for one in best)
-    if fits and _critical_nodes(best) * teams <= MAX_IMBALANCE * total:
+    if fits and _critical_nodes(best) * workers <= MAX_IMBALANCE * total:
         return best
     return _rounds(sequences, budget, 1)
 
 
-def _rounds(sequences: Sequence[Sequenced], budget: float, teams: int) -> list[Round]:
-    """Returns rounds of up to `teams` micro-batches; the largest come first, so that no team waits long in the end."""
+def _rounds(sequences: Sequence[Sequenced], budget: float, workers: int) -> list[Round]:
+    """Returns rounds of up to `workers` micro-batches; the largest come first, so that no worker is
+    idle for long at the end."""
     divided = list(micro_batches(sequences, budget))
-    if teams > 1:
+    if workers > 1:
         divided.sort(key=lambda micro_batch: -node_counts(micro_batch)[-1])
-    return [divided[n : n + teams] for n in range(0, len(divided), teams)]
+    return [divided[n : n + workers] for n in range(0, len(divided), workers)]
 
 
 def _critical_nodes(rounds: Sequence[Round]) -> int:
-    """Returns the nodes of the largest micro-batch of each round, added up: what the slowest teams compute."""
+    """Returns the nodes of the largest micro-batch of each round, added up: what the slowest worker
+    computes."""
     return sum(max(node_counts(micro_batch)[-1] for micro_batch in one) for one in rounds)

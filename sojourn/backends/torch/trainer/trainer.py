@@ -19,7 +19,7 @@ from sojourn.backends.torch.trainer.critic import PREFIX
 from sojourn.backends.torch.trainer.gradient_division import GradientDivision, Gradients, gradients_of
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.optimizer import Optimizer
-from sojourn.backends.torch.trainer.pass_io import Part, SelectedTokens
+from sojourn.backends.torch.trainer.pass_io import MicroBatch, SelectedTokens
 from sojourn.backends.torch.trainer.weight_files import OPTIMIZER, REFERENCE, load_weights, save_weights
 from sojourn.protocols import Loss
 from sojourn.timeline import Timeline
@@ -30,8 +30,8 @@ UPDATE = "update"  # the objective that is minimised, beside further ones
 Weights = Iterator[tuple[str, torch.Tensor]]
 
 
-class PartResult(NamedTuple):
-    """What the losses gave for a part: gradients by objective, the objective's value, and sums under the weights."""
+class MicroBatchResult(NamedTuple):
+    """Holds what the losses gave for a micro-batch: gradients and value of the objective, and weighted sums."""
 
     gradients: Mapping[str, Gradients]
     objective: float
@@ -59,12 +59,12 @@ class TorchTrainer:
 
     @property
     def trainable(self) -> dict[str, torch.nn.Parameter]:
-        """The policy's trained parameters."""
+        """Returns the policy's trained parameters by name."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """All trained parameters: the policy's, then the critic's."""
+        """Returns all trained parameters by name: the policy's, then the critic's."""
         return {**self.trainable, **(self.critic.parameters if self.critic is not None else {})}
 
     # -- the four verbs
@@ -182,7 +182,7 @@ class TorchTrainer:
                 p.data = present[name]
 
     def _accumulate(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
-        """Adds the gradient of every part of the batch; returns the metrics of the whole."""
+        """Adds the gradient of every micro-batch of the batch; returns the metrics of the whole."""
         needs = frozenset().union(*(loss.needs for loss in losses))
         self._division.begin(losses)
         if all(loss.zero_at_zero_advantage for loss in losses):
@@ -190,12 +190,16 @@ class TorchTrainer:
         sums: dict[str, float] = {}
         objective = weight = trained = laid_out = computed = 0.0
         rounds = list(self.passes.rounds(batch))
-        at_once = max((sum(len(part.tree.tokens) for part in parts) for parts in rounds), default=0)
+        at_once = max(
+            (sum(len(micro_batch.tree.tokens) for micro_batch in micro_batches) for micro_batches in rounds), default=0
+        )
         with activations.checkpointed(self.passes.recomputed(at_once, needs)):
-            for part, result in self.passes.run(rounds, lambda part: self._differentiate(part, losses, needs)):
+            for micro_batch, result in self.passes.run(
+                rounds, lambda micro_batch: self._differentiate(micro_batch, losses, needs)
+            ):
                 self._add(result.gradients)
-                trained, laid_out = trained + np.count_nonzero(part.batch.weight), laid_out + len(part.batch)
-                computed += len(part.tree.tokens)
+                trained += np.count_nonzero(micro_batch.batch.weight)
+                laid_out, computed = laid_out + len(micro_batch.batch), computed + len(micro_batch.tree.tokens)
                 objective, weight = objective + result.objective, weight + result.weight
                 for name, value in result.sums.items():
                     sums[name] = sums.get(name, 0.0) + value
@@ -203,11 +207,13 @@ class TorchTrainer:
         counts = {"trained_tokens": trained, "sequence_tokens": laid_out, "computed_tokens": computed}
         return {"loss": objective, **counts, **means}
 
-    def _differentiate(self, part: Part, losses: Sequence[Loss], needs: frozenset[str]) -> PartResult:
-        """Passes a part through the model and the losses, and returns its gradients."""
-        where = np.flatnonzero(part.batch.weight)
-        selected = SelectedTokens.of(part.batch, where, self.passes.device)
-        out = self.passes.forward(part, where, needs, part.batch.tokens[where])
+    def _differentiate(
+        self, micro_batch: MicroBatch, losses: Sequence[Loss], needs: frozenset[str]
+    ) -> MicroBatchResult:
+        """Passes a micro-batch through the model and the losses, and returns its gradients."""
+        where = np.flatnonzero(micro_batch.batch.weight)
+        selected = SelectedTokens.of(micro_batch.batch, where, self.passes.device)
+        out = self.passes.forward(micro_batch, where, needs, micro_batch.batch.tokens[where])
         total = torch.zeros((), device=self.passes.device)
         observed: dict[str, torch.Tensor] = {"entropy": out.entropy}
         for loss in losses:
@@ -217,11 +223,11 @@ class TorchTrainer:
         objectives = {UPDATE: total, **self._division.objectives(out, selected)}
         gradients = gradients_of(objectives, list(self.parameters.values()))
         sums = {name: float((values.detach() * selected.weight).sum()) for name, values in observed.items()}
-        return PartResult(gradients, total.item(), sums, float(selected.weight.sum()))
+        return MicroBatchResult(gradients, total.item(), sums, float(selected.weight.sum()))
 
     @torch.no_grad()
     def _add(self, gradients: Mapping[str, Gradients]) -> None:
-        """Adds a part's gradients to those of the parts before it, in the order of parts."""
+        """Adds a micro-batch's gradients to those of the earlier ones, in their order."""
         for parameter, gradient in zip(self.parameters.values(), gradients[UPDATE], strict=True):
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)

@@ -17,13 +17,13 @@ from transformers.modeling_utils import AttentionInterface
 
 from sojourn.backends.torch.kernels import gradients
 from sojourn.backends.torch.trainer import flex_attention
-from sojourn.batch.share import Run, Tree
+from sojourn.batch.share import Segment, Tree
 
 NAME = "sojourn_packed"
 BLOCK = 128  # queries that share a mask: the fewer, the fewer scores are computed only to be masked
 
 
-class Plan:
+class TreeMask:
     """Says which keys each query attends to, once for all layers of a pass over a tree.
 
     `rows` (R,), ascending, are the nodes whose last hidden state is asked for. `kernel` allows attention by our kernel,
@@ -56,15 +56,15 @@ class Plan:
 
 
 class Cuts:
-    """The runs of a tree for attention by torch, cut into blocks where a mask would hide much."""
+    """The segments of a tree for attention by torch, cut into blocks where a mask would hide much."""
 
     def __init__(self, tree: Tree) -> None:
-        runs = [part for run in tree.runs for part in _cut(run)]
-        paths = [(*run.before, (run.start, run.stop)) for run in runs]
+        segments = [part for segment in tree.segments for part in _cut(segment)]
+        paths = [(*segment.before, (segment.start, segment.stop)) for segment in segments]
         borders = sorted({edge for path in paths for span in path for edge in span})
         place = {border: number for number, border in enumerate(borders)}
         self.keys = [b - a for a, b in pairwise(borders)]
-        self.queries = [run.stop - run.start for run in runs]
+        self.queries = [segment.stop - segment.start for segment in segments]
         self.pieces = [[number for a, b in path for number in range(place[a], place[b])] for path in paths]
         self._masks: dict[tuple[int, int, int | None, torch.dtype], torch.Tensor | None] = {}
 
@@ -85,22 +85,22 @@ def attend(
     value: torch.Tensor,
     attention_mask: None,
     *,
-    plan: Plan,
+    tree_mask: TreeMask,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
     **unused: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attends from each node to itself and to the nodes before it on its path. Returns (1, M, heads, head)."""
-    if plan.block_masks is not None:
-        mask = plan.block_masks.of(sliding_window)
+    if tree_mask.block_masks is not None:
+        mask = tree_mask.block_masks.of(sliding_window)
         return flex_attention.attend(mask, query, key, value, scaling, softcap), None
-    own = plan.own(query, key, value) if softcap is None else None
+    own = tree_mask.own(query, key, value) if softcap is None else None
     if own is None:
-        return _by_torch(plan.cuts, query, key, value, scaling, sliding_window, softcap), None
+        return _by_torch(tree_mask.cuts, query, key, value, scaling, sliding_window, softcap), None
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     q, k, v = (t[0].transpose(0, 1) for t in (query, key, value))
-    return own.attend(q, k, v, plan.block_mask(own, sliding_window), scale)[None], None
+    return own.attend(q, k, v, tree_mask.block_mask(own, sliding_window), scale)[None], None
 
 
 def _by_torch(
@@ -112,8 +112,8 @@ def _by_torch(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """Attends run by run. Keys and values are split once, at every border of a span, as the gradient of a slice would
-    be as long as the whole row."""
+    """Attends segment by segment. Keys and values are split once, at every border of a span, as the gradient of a slice
+    would be as long as the whole row."""
     keys, values = (t.split(cuts.keys, dim=2) for t in (key, value))
     parts = []
     for pieces, q in zip(cuts.pieces, query.split(cuts.queries, dim=2), strict=True):
@@ -126,12 +126,13 @@ def _by_torch(
     return torch.cat(parts, dim=2).transpose(1, 2)
 
 
-def _cut(run: Run) -> Iterator[Run]:
-    """Cuts a run into blocks; one with nothing before it stays whole, as plain causality computes nothing in vain."""
-    size = BLOCK if run.before else run.stop - run.start
-    for start in range(run.start, run.stop, size):
-        own = ((run.start, start),) if start > run.start else ()
-        yield Run(start, min(start + size, run.stop), (*run.before, *own))
+def _cut(segment: Segment) -> Iterator[Segment]:
+    """Cuts a segment into blocks; one with nothing before it stays whole, as plain causality computes nothing in
+    vain."""
+    size = BLOCK if segment.before else segment.stop - segment.start
+    for start in range(segment.start, segment.stop, size):
+        own = ((segment.start, start),) if start > segment.start else ()
+        yield Segment(start, min(start + size, segment.stop), (*segment.before, *own))
 
 
 def _joined(row: Sequence[torch.Tensor], pieces: Sequence[int]) -> torch.Tensor:
@@ -158,7 +159,7 @@ def _capped(
 
 
 def use_packed(model: Any) -> None:
-    """Makes a transformers model attend by `plan=`; its forward then takes one packed row at a time."""
+    """Makes a transformers model attend by `tree_mask=`; its forward then takes one packed row at a time."""
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, lambda *args, **kwargs: None)
     model.set_attn_implementation(NAME)

@@ -16,7 +16,7 @@ import torch
 from sojourn.backends.torch.kernels.compiler import loaded, openmp
 
 T = TypeVar("T")
-MAX_WORKERS = 4  # more would cost: a prefix that several parts share is computed by each of them
+MAX_WORKERS = 4  # more would cost: a prefix that several micro-batches share is computed by each of them
 
 
 class WorkerPool:

@@ -41,14 +41,14 @@ def _tab(page: Page) -> str:
 
 
 def _tab_link(page: Page) -> str:
-    """The link where it is in sight, else the tab or section after the open one."""
+    """Clicks the link where it is in sight, else the tab or section after the open one."""
     wanted = quoted(page)[0].strip()
     for element in elements_of(page, "link"):
         if element.name == wanted:
             return click(element)
     tabs = elements_of(page, "tab")
-    shown = next((index for index, tab in enumerate(tabs) if tab.state == "open"), -1)
-    return click(tabs[(shown + 1) % len(tabs)])
+    open_tab = next((index for index, tab in enumerate(tabs) if tab.state == "open"), -1)
+    return click(tabs[(open_tab + 1) % len(tabs)])
 
 
 def _section(page: Page) -> str:
@@ -57,7 +57,7 @@ def _section(page: Page) -> str:
 
 
 def _tree(page: Page) -> str:
-    """The wanted file or folder where it is in sight, else the first folder that is still closed."""
+    """Clicks the wanted file or folder where it is in sight, else the first folder that is still closed."""
     wanted, entries = quoted(page)[0], elements_of(page, "folder", "file")
     for element in entries:
         if element.name == wanted:
@@ -79,7 +79,7 @@ def _one(page: Page) -> str:
 
 
 def _then(page: Page) -> str:
-    """ONE; as many steps later as the goal says (one is a second), TWO."""
+    """Clicks ONE, then waits as many steps as the goal gives seconds, then clicks TWO."""
     one, two = named(page, "ONE", "button"), named(page, "TWO", "button")
     if click(one) not in page.actions_taken:
         return click(one)
@@ -96,15 +96,16 @@ def _colour(page: Page) -> str:
 
 
 def _menu(page: Page) -> str:
-    """The item, else the mouse over the deepest of those on its way that is in sight."""
+    """Clicks the menu item where it is in sight; else moves the mouse over the deepest visible item on the way to
+    it."""
     *way, wanted = page.goal.removeprefix("Select ").split(">")
-    shown = {element.name: element for element in elements_of(page, "menuitem")}
-    if wanted in shown:
-        return click(shown[wanted])
-    seen = [name for name in way if name in shown]
-    if not seen:
+    visible = {element.name: element for element in elements_of(page, "menuitem")}
+    if wanted in visible:
+        return click(visible[wanted])
+    path = [name for name in way if name in visible]
+    if not path:
         raise fail(page, f"item {way[0]!r}")
-    return f"hover {shown[seen[-1]].label}"
+    return f"hover {visible[path[-1]].label}"
 
 
 def _scroll_list(page: Page) -> str:
@@ -125,7 +126,7 @@ def _focus_nth(page: Page) -> str:
 
 
 def _odd_or_even(page: Page) -> str:
-    """Every number stands between its two buttons."""
+    """Clicks the right one of the two buttons between which each number stands."""
     for odd, number, even in zip(page.in_order, page.in_order[1:], page.in_order[2:], strict=False):
         if isinstance(number, str) and isinstance(odd, Element) and isinstance(even, Element):
             wanted = odd if int(number) % 2 else even
@@ -135,11 +136,11 @@ def _odd_or_even(page: Page) -> str:
 
 
 def _generate(page: Page) -> str:
-    shown = next((part for part in page.in_order if isinstance(part, str)), "-")
+    text = next((part for part in page.in_order if isinstance(part, str)), "-")
     rule = re.search(r"(less|greater) than (-?\d+)|\b(odd|even)\b", page.goal)
     if not rule:
         raise fail(page, "rule in its goal")
-    number = int(shown) if re.fullmatch(r"-?\d+", shown) else None
+    number = int(text) if re.fullmatch(r"-?\d+", text) else None
     if number is None:
         fits = False
     elif rule[3]:
@@ -150,7 +151,7 @@ def _generate(page: Page) -> str:
 
 
 def _ticket(page: Page) -> str:
-    """Every button says the price of the flight whose duration stands above it."""
+    """Clicks the button of the best flight: a button shows the price, and the duration stands above it."""
     offers = [(part, above) for above, part in pairwise(page.in_order) if isinstance(part, Element)]
 
     def price(offer: tuple[Element, object]) -> int:

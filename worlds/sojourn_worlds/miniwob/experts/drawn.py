@@ -21,7 +21,8 @@ def _spot(element: Element) -> str:
 
 
 def _middle(box: Element) -> str:
-    """A point within a frame: its own centre would name the frame, of which only the line can be touched."""
+    """Returns a point within a frame that is not its centre: that would name the frame, of which only the line can be
+    touched."""
     return at(box.x + 2, box.y + 2)
 
 
@@ -77,7 +78,8 @@ def _ascending(page: Page) -> str:
 
 
 def _pie(page: Page) -> str:
-    """The item once the pie has opened, which takes a while; the sign in the middle opens it."""
+    """Clicks the item once the pie has opened, which takes a while; before, clicks the sign in the middle, which opens
+    it."""
     wanted = re.findall(r'"([^"]*)"', page.goal)[0]
     texts = [e for e in elements_of(page, "text") if e.h > 10]
     for element in texts:
@@ -103,7 +105,7 @@ def _addition(page: Page) -> str:
 
 
 def _line(page: Page) -> str:
-    """A line through the dot, then the button: what is drawn is a path."""
+    """Drags a line through the dot; once it is drawn, which shows as a path, presses the button."""
     if elements_of(page, "path"):
         return press(page)
     dot = only(page, "circle")
@@ -119,8 +121,9 @@ def _box(page: Page) -> str:
 
 
 def _one_way(page: Page) -> str:
-    """Once it was dragged there is nothing to tell where it began: what was said before is."""
-    if any(said.startswith("drag ") for said in page.actions_taken):
+    """Drags the shape once: after that the page does not show where it began, so the actions taken say that it is
+    done."""
+    if any(action.startswith("drag ") for action in page.actions_taken):
         return press(page)
     shape = next(e for e in page.elements if e.role in ("circle", "rect", "polygon", "item"))
     match = re.search(r"(left|right|up|down)", page.goal)
@@ -131,7 +134,7 @@ def _one_way(page: Page) -> str:
 
 
 def _into(page: Page) -> str:
-    """All of a kind into the box (the frame that is drawn last)."""
+    """Drags all shapes of a kind into the box, which is the frame that is drawn last."""
     *shapes, box = _drawn(page, "circle", "rect", "polygon")
     match = re.search(r"all (\w+?)s into", page.goal)
     if not match:
@@ -153,7 +156,7 @@ def _beside(box: Element) -> tuple[int, int]:
 
 
 def _apart(page: Page) -> str:
-    """One kind or colour into the left box, all else into the right one."""
+    """Drags the shapes of one kind or colour into the left box, and all others into the right one."""
     *shapes, left, right = _drawn(page, "circle", "rect", "polygon")
     match = re.search(r"all (\w+?)(?: shape)?s into", page.goal)
     if not match:
@@ -167,7 +170,7 @@ def _apart(page: Page) -> str:
 
 
 def _sort(page: Page) -> str:
-    """The first that is out of place, to where it belongs."""
+    """Drags to each place the number that belongs there, from the first place that holds another."""
     items = [e for e in elements_of(page, "item") if re.fullmatch(r"-?\d+", e.name)]
     for here, number in zip(items, sorted(int(e.name) for e in items), strict=True):
         if int(here.name) != number:
@@ -176,19 +179,20 @@ def _sort(page: Page) -> str:
 
 
 def _reorder(page: Page) -> str:
-    """A list of five; the grid of nine is left out, where a straight drag does not always end where it points to."""
+    """Drags an item of a list of five to its place. The task's grid of nine is left out, where a straight drag does not
+    always end where it points."""
     items = elements_of(page, "item")
     match = re.match(r"Drag ([\w-]+) (.*)\.", page.goal)
     if not match:
         raise fail(page, "name in its goal")
-    here, said = next(index for index, e in enumerate(items) if e.name == match[1]), match[2]
+    here, where = next(index for index, e in enumerate(items) if e.name == match[1]), match[2]
     steps = {"up by one": here - 1, "down by one": here + 1, "to the top": 0, "to the bottom": len(items) - 1}
-    place = next((index for words, index in steps.items() if said.startswith(words)), None)
+    place = next((index for words, index in steps.items() if where.startswith(words)), None)
     return f"drag {items[here].label} to {items[nth(page) - 1 if place is None else place].label}"
 
 
 def _resize(page: Page) -> str:
-    if any(said.startswith("drag ") for said in page.actions_taken):
+    if any(action.startswith("drag ") for action in page.actions_taken):
         return press(page)
     area, wider = only(page, "textarea"), "width" in page.goal
     x, y = area.x + area.w // 2 - 4, area.y + area.h // 2 - 4

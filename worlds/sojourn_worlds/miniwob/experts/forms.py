@@ -56,7 +56,7 @@ def _list(page: Page) -> str:
 
 
 def date_of(page: Page) -> tuple[int, int, int]:
-    """Month, day and year of the goal's date."""
+    """Returns month, day and year of the goal's date."""
     match = re.search(r"(\d\d?)/(\d\d?)/(\d{4})", page.goal)
     if not match:
         raise fail(page, "date in its goal")
@@ -64,17 +64,18 @@ def date_of(page: Page) -> tuple[int, int, int]:
 
 
 def pick_date(page: Page, field: Element) -> str | None:
-    """The next action on the way to the date with the calendar of jQuery UI; None where it is in the field."""
+    """Returns the next action towards the goal's date in a calendar of jQuery UI; None where the field has that
+    date."""
     month, day, year = date_of(page)
     if field.value == f"{month:02d}/{day:02d}/{year}":
         return None
-    shown = re.search(rf"({'|'.join(MONTHS)}) (\d{{4}})", prose(page))
-    if not shown:
+    header = re.search(rf"({'|'.join(MONTHS)}) (\d{{4}})", prose(page))
+    if not header:
         return click(field)
-    at, wanted = int(shown[2]) * 12 + MONTHS.index(shown[1]), year * 12 + month - 1
-    if at == wanted:
+    shown_month, wanted_month = int(header[2]) * 12 + MONTHS.index(header[1]), year * 12 + month - 1
+    if shown_month == wanted_month:
         return click(named(page, str(day), "link"))
-    return click(named(page, "Prev" if at > wanted else "Next", "link"))
+    return click(named(page, "Prev" if shown_month > wanted_month else "Next", "link"))
 
 
 def _choose_date(page: Page) -> str:
@@ -147,7 +148,7 @@ def _arithmetic(page: Page) -> str:
 
 
 def _algebra(page: Page) -> str:
-    """x + 2 = 43, x - 2 = 43, 2 + x = 43, 43 - x = 2."""
+    """Solves the equation for x. Its forms are x + 2 = 43, x - 2 = 43, 2 + x = 43 and 43 - x = 2."""
     match = re.search(r"(x|\d+)\s*([+-])\s*(x|\d+)\s*=\s*(-?\d+)", prose(page))
     if not match:
         raise fail(page, "equation")
@@ -164,13 +165,13 @@ def _transform(page: Page) -> str:
 
 
 def _guess(page: Page) -> str:
-    field, said = only(page), re.search(r"(higher|lower) than (\d+)", prose(page))
-    guess = "5" if not said else str(int(said[2]) + (1 if said[1] == "higher" else -1))
+    field, hint = only(page), re.search(r"(higher|lower) than (\d+)", prose(page))
+    guess = "5" if not hint else str(int(hint[2]) + (1 if hint[1] == "higher" else -1))
     return fill(page, [(field, guess)])
 
 
 def _spinner(page: Page) -> str:
-    """Its field takes no text, but arrow keys."""
+    """Sets the spinner by arrow keys, since its field takes no text."""
     field, wanted = only(page, "textbox", "spinbutton"), int(_number(page))
     value = int(field.value or 0)
     if value == wanted:
@@ -187,7 +188,8 @@ def _number(page: Page) -> str:
 
 
 def _slide(page: Page, slider: Element, value: int, wanted: int, page_of: int = 4) -> str | None:
-    """Keys on a slider that has the focus, which it has when the last action was on it; None where it is right."""
+    """Returns the next key that moves a slider, or the click that gives it the focus; None where its value is right. It
+    has the focus where only keys were pressed since it was clicked."""
     if value == wanted:
         return None
     if not _on(page, slider, ("press ArrowRight", "press ArrowLeft", "press PageUp", "press PageDown")):
@@ -200,9 +202,9 @@ def _slide(page: Page, slider: Element, value: int, wanted: int, page_of: int = 
 
 def _on(page: Page, slider: Element, keys: Sequence[str]) -> bool:
     """Returns whether only keys were pressed since the slider was clicked."""
-    for said in reversed(page.actions_taken):
-        if said not in keys:
-            return said == click(slider)
+    for action in reversed(page.actions_taken):
+        if action not in keys:
+            return action == click(slider)
     return False
 
 
@@ -220,7 +222,7 @@ def _sliders(page: Page) -> str:
 
 
 def _sequence(page: Page) -> str:
-    """A slider, then a checkbox."""
+    """Sets a slider, then a checkbox."""
     number = next(part for part in page.in_order if isinstance(part, str))
     if action := _slide(page, only(page, "slider"), int(number), int(_number(page)), page_of=99):
         return action
@@ -231,7 +233,7 @@ def _sequence(page: Page) -> str:
 
 
 def _sequence_2(page: Page) -> str:
-    """A radio button, then a number into a field."""
+    """Chooses a radio button, then types a number into a field."""
     match = re.search(r"(\d)\w\w radio button.* (\d)\w\w textbox", page.goal)
     if not match:
         raise fail(page, "places in its goal")

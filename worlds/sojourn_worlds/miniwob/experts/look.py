@@ -26,10 +26,10 @@ def fail(page: Page, what: str) -> ConfigError:
 
 def named(page: Page, name: str, *roles: str) -> Element:
     """Returns the first element of that name; of any role, where no role is given."""
-    found = [e for e in (elements_of(page, *roles) if roles else page.elements) if e.name == name]
-    if not found:
+    matching = [e for e in (elements_of(page, *roles) if roles else page.elements) if e.name == name]
+    if not matching:
         raise fail(page, f"{' or '.join(roles)} {name!r}".strip())
-    return found[0]
+    return matching[0]
 
 
 def press(page: Page, name: str = "Submit") -> str:
@@ -50,10 +50,10 @@ def fill(page: Page, wanted: Iterable[tuple[Element, str]], submit: str = "Submi
 
 
 def only(page: Page, *roles: str) -> Element:
-    found = elements_of(page, *(roles or FIELDS))
-    if not found:
+    elements = elements_of(page, *(roles or FIELDS))
+    if not elements:
         raise fail(page, " or ".join(roles or FIELDS))
-    return found[0]
+    return elements[0]
 
 
 def nth(page: Page) -> int:
@@ -71,15 +71,15 @@ def prose(page: Page) -> str:
 
 def sections(page: Page, *roles: str) -> list[tuple[str, list[Element]]]:
     """Groups the elements of the given roles under the text that was shown last before each."""
-    found: list[tuple[str, list[Element]]] = []
+    groups: list[tuple[str, list[Element]]] = []
     text, fresh = [], True
     for part in page.in_order:
         if isinstance(part, str):
             text = [part] if fresh else [*text, part]
             fresh = False
         elif part.role in roles:
-            if not fresh or not found:
-                found.append(("\n".join(text), []))
+            if not fresh or not groups:
+                groups.append(("\n".join(text), []))
             fresh = True
-            found[-1][1].append(part)
-    return found
+            groups[-1][1].append(part)
+    return groups

@@ -28,7 +28,8 @@ TO = (r"to ([A-Z][\w-]+)", r"(?:[Ss]end|[Gg]ive|[Ff]orward) ([A-Z][\w-]+)", r"^(
 
 
 def _mail(page: Page) -> str:
-    """Open the message, then reply to it or forward it; what needs no opening is done in the list."""
+    """Opens the message, then replies to it or forwards it; marks and deletes messages in the list, without opening
+    them."""
     verb = _verb(page)
     if elements_of(page, "textarea"):
         return _write(page, verb)
@@ -56,10 +57,10 @@ def _sender(element: Element) -> str:
 
 
 def _who(page: Page, patterns: tuple[str, ...]) -> str:
-    found = next(filter(None, (re.search(pattern, page.goal) for pattern in patterns)), None)
-    if not found:
+    match = next(filter(None, (re.search(pattern, page.goal) for pattern in patterns)), None)
+    if not match:
         raise fail(page, "name in its goal")
-    return found[1]
+    return match[1]
 
 
 def _write(page: Page, verb: str) -> str:
@@ -82,7 +83,7 @@ def _post(page: Page) -> str:
 
 
 def _posts(page: Page) -> str:
-    """All posts of a user, or as many as the goal says."""
+    """Clicks a button on all posts of a user, or on as many as the goal says."""
     user, what = re.search(r"by (@\w+)", page.goal), quoted(page)[0].lower()
     if not user:
         raise fail(page, "user in its goal")
@@ -97,7 +98,8 @@ def _posts(page: Page) -> str:
 
 
 def _search(page: Page) -> str:
-    """Results come three to a page; the links after them are the pages."""
+    """Searches, then turns to the page of the wanted result, and clicks it. There are three results to a page, and the
+    links below them are the pages."""
     field, wanted = only(page, "textbox"), quoted(page)[0]
     if field.value != wanted:
         return enter(field, wanted)
@@ -113,23 +115,23 @@ def _search(page: Page) -> str:
     return click(named(page, str(leaf + 1), "link"))
 
 
-def _since(page: Page, said: str) -> tuple[str, ...]:
+def _since(page: Page, action: str) -> tuple[str, ...]:
     return (
-        page.actions_taken[len(page.actions_taken) - page.actions_taken[::-1].index(said) :]
-        if said in page.actions_taken
+        page.actions_taken[len(page.actions_taken) - page.actions_taken[::-1].index(action) :]
+        if action in page.actions_taken
         else page.actions_taken
     )
 
 
 def _leaf(page: Page) -> int:
     """Returns which page of results is shown, from the clicks since the last search."""
-    shown = 1
-    for said in _since(page, click(named(page, "Search", "button"))):
-        words = said.removeprefix("click ")
+    number = 1
+    for action in _since(page, click(named(page, "Search", "button"))):
+        words = action.removeprefix("click ")
         link = next((e for e in page.elements if e.label == words and e.role == "link"), None)
         name = link.name if link else words
-        shown = int(name) if name.isdigit() else shown + {"<": -1, ">": 1}.get(name, 0)
-    return shown
+        number = int(name) if name.isdigit() else number + {"<": -1, ">": 1}.get(name, 0)
+    return number
 
 
 def _contact(page: Page) -> str:
@@ -142,7 +144,7 @@ def _contact(page: Page) -> str:
 
 
 def _food(page: Page) -> str:
-    """Dishes by name, or so many of a kind (a picture beside each says which)."""
+    """Orders dishes by name, or a number of dishes of a kind, which the pictures beside each show."""
     dishes = _dishes(page)
     if match := re.search(r"Order (\d+) items that are ([\w-]+)", page.goal):
         fitting = [name for name, (_, _, kinds, _) in dishes.items() if match[2].lower() in kinds]
@@ -157,7 +159,7 @@ def _food(page: Page) -> str:
 
 
 def _dishes(page: Page) -> dict[str, tuple[Element, Element, list[str], int]]:
-    found: dict[str, tuple[Element, Element, list[str], int]] = {}
+    dishes: dict[str, tuple[Element, Element, list[str], int]] = {}
     name, kinds, count, minus = "", [], 0, None
     for part in page.in_order:
         if isinstance(part, str):
@@ -170,8 +172,8 @@ def _dishes(page: Page) -> dict[str, tuple[Element, Element, list[str], int]]:
         elif part.name == "-":
             minus = part
         elif part.name == "+" and minus is not None:
-            found[name] = (minus, part, kinds, count)
-    return found
+            dishes[name] = (minus, part, kinds, count)
+    return dishes
 
 
 def _flight(page: Page) -> str:
@@ -197,7 +199,7 @@ def _minutes(text: str) -> int:
 
 
 def _terminal(page: Page) -> str:
-    """List the files, then remove the one that is asked for."""
+    """Lists the files, then removes the one that the goal asks for."""
     lines = prose(page).splitlines()
     ending = re.search(r"extension (\.[\w.]*\w)", page.goal)
     listed = next((lines[n + 1] for n, line in enumerate(lines[:-1]) if line.endswith("$ ls")), None)
@@ -212,7 +214,7 @@ def _terminal(page: Page) -> str:
 
 
 def _popup(page: Page) -> str:
-    """A notice may cover the form: away with it first."""
+    """Closes the notice that may cover the form, then fills in the form."""
     for element in elements_of(page, "button", "link", "item"):
         if element.name in ("Cancel", "x"):
             return click(element)

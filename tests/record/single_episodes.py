@@ -1,4 +1,4 @@
-"""Stores of single episodes that say what a test wants to find."""
+"""Makes stores of single episodes, whose texts a test searches for."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from sojourn.record.episodes.store import EpisodeStore
 from sojourn.types import Ending, Episode, Group, Message, Role, Sample, Stop, Task, Trajectory, Turn, Versions
 
 
-def told(*said: str, shown: str = "", name: str = "a", error: str | None = None, tags: tuple[str, ...] = (), calls=()):
-    """A group of one episode that says these things."""
+def group_of(
+    *replies: str, observed: str = "", name: str = "a", error: str | None = None, tags: tuple[str, ...] = (), calls=()
+):
+    """Returns a group of one episode whose turns have these replies."""
     sample = Sample(np.arange(2), np.zeros(2, dtype=np.float32), Versions(0, 0), Stop.END)
     turns = tuple(
         Turn(number - 1, np.arange(3), sample, Message(Role.ASSISTANT, text, calls=tuple(calls)),
-             observed=(Message(Role.USER, shown),))
-        for number, text in enumerate(said)
+             observed=(Message(Role.USER, observed),))
+        for number, text in enumerate(replies)
     )  # fmt: skip
     task = Task("made", {}, 0, "train", tags)
     return Group(0, task, (Episode(name, task, (Trajectory("agent", turns, Ending.DONE),), error),))

@@ -23,7 +23,7 @@ MAZE = """
     from typing import Annotated
 
     from sojourn.envs.about import About
-    from sojourn.config.registry import Range
+    from sojourn.config.fields import Range
 
     @dataclass(frozen=True, kw_only=True)
     class Maze:
@@ -165,6 +165,6 @@ def test_entry_points_are_read_only_where_a_name_is_not_ours(site: Path, what: s
     package(site, "made", "class World: ...")
     code = "from sojourn.config.lookup import find\nfrom sojourn.config.registry import build\n"
     code += f"{what}\nfrom sojourn.config import plugins\nprint(plugins.plugins.cache_info().currsize)"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(site), str(Path(__file__).parent.parent)))}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(site), str(Path(__file__).parents[2])))}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip() == "0"

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from sojourn.config.components import COMPONENTS, MEMBERS
+from sojourn.config.fields import Range
 from sojourn.config.lookup import find, names
-from sojourn.config.registry import Range, build, construct, convert
+from sojourn.config.registry import build, construct, convert
 from sojourn.errors import ConfigError
 from sojourn.train.recipe import Recipe
 

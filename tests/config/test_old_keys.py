@@ -16,7 +16,7 @@ from sojourn.record.run import RunFolder
 from sojourn.train.recipe import Recipe
 from sojourn.train.resolve import load
 
-KEPT = Path(__file__).with_name("golden") / "run_2026_11"
+KEPT = Path(__file__).parents[1] / "golden" / "run_2026_11"
 RENAMED = {  # as if these keys of today had once been called otherwise
     ("", "*", "reproduce"): "seed",
     ("stages", "*", "methods"): "streams",
