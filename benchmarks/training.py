@@ -107,7 +107,7 @@ def step(way: str, turns: int) -> Batch:
     group = Group(0, task, tuple(Episode(str(n), task, (t,)) for n, t in enumerate(played)))
     credit = [[Credit.uniform(t, (-1.0, 0.5)[n % 2]) for n, t in enumerate(played)]]
     batch = to_batch([group], credit, {}, aggregate=Aggregate())
-    apart = () if way == "shared" else tuple((str(n),) for n in range(len(batch.starts) - 1))
+    apart = () if way == "shared" else tuple((str(n),) for n in range(len(batch.offsets) - 1))
     return replace(batch, images=apart)
 
 
@@ -120,13 +120,13 @@ class Padded(ModelPasses):
 
     def rounds(self, batch: Batch) -> Iterator[list[MicroBatch]]:
         """Side by side, too: each of the trainer's threads has its share of the budget."""
-        lengths, budget = np.diff(batch.starts), self.token_budget // self.pool.count
+        lengths, budget = np.diff(batch.offsets), self.token_budget // self.pool.count
         groups: list[list[int]] = [[]]
         for s in np.argsort(lengths, kind="stable"):
             if groups[-1] and (len(groups[-1]) + 1) * lengths[s] > budget:
                 groups.append([])
             groups[-1].append(int(s))
-        spans = [np.arange(a, b) for a, b in pairwise(batch.starts)]
+        spans = [np.arange(a, b) for a, b in pairwise(batch.offsets)]
         made = [MicroBatch.of(batch, np.array(numbers), spans) for numbers in groups]
         for n in range(0, len(made), self.pool.count):
             yield made[n : n + self.pool.count]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from sojourn.protocols import Env, EnvFamily, Output, Seat, Selected, StepContext, Trainer
+from sojourn.protocols import Env, EnvFamily, PassOutput, Seat, SelectedTokens, StepContext, Trainer
 from sojourn.types import Batch, FloatArray, IntArray, Task
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class DividesGradient(Protocol):
 
     @property
     def further_objectives(self) -> Sequence[str]: ...
-    def objective(self, name: str, out: Output, batch: Selected) -> torch.Tensor: ...
+    def objective(self, name: str, out: PassOutput, batch: SelectedTokens) -> torch.Tensor: ...
     def divisor(self, norms: Mapping[str, float]) -> float: ...
 
 

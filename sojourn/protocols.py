@@ -9,7 +9,7 @@ the work (`Slots.bind` returns `LiveSlots`). What changes during a run is `State
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from sojourn.types import (
@@ -79,7 +79,8 @@ class Renderer(Protocol):
     `open` renders a whole context that ends where the assistant is to speak. `extend` renders only what comes between
     the last sample and the assistant's next turn, the end of an unfinished sample's turn included; it returns None
     where the format rewrites what came before. `parse` reads sampled tokens back into a message, for people and worlds;
-    it raises `ActionError` when they cannot be read (an unfinished tool call).
+    it raises `ActionError` when they cannot be read (an unfinished tool call). `encode_reply` returns the tokens that a
+    model would sample to say a message, with its end-of-turn token (for demonstrations).
     """
 
     @property
@@ -88,9 +89,7 @@ class Renderer(Protocol):
     def open(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Prompt: ...
     def extend(self, last: Sample, messages: Sequence[Message]) -> Prompt | None: ...
     def parse(self, tokens: Sequence[int]) -> Message: ...
-    def encode_reply(self, message: Message) -> Sequence[int]:
-        """Returns the tokens that a model would sample to say this, with its end-of-turn token (for demonstrations)."""
-        ...
+    def encode_reply(self, message: Message) -> Sequence[int]: ...
 
 
 class RendererConfig(Protocol):
@@ -100,13 +99,13 @@ class RendererConfig(Protocol):
 
 
 class Sampler(Protocol):
-    """Samples from the model as it was published last. Optional: `Forgets`, `Measured`."""
+    """Samples from the model as it was published last. Optional: `Forgets`, `Measured`.
+
+    `score` returns the log-probability of every token of the prompt but the first, given those before it: (P - 1,).
+    """
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample: ...
-    async def score(self, prompt: Prompt) -> FloatArray:
-        """Returns the log-probability of every token of the prompt but the first, given those before it: (P - 1,)."""
-        ...
-
+    async def score(self, prompt: Prompt) -> FloatArray: ...
     async def close(self) -> None: ...
 
 
@@ -182,7 +181,9 @@ class Place(NamedTuple):
 class StepContext(Protocol):
     """What a stream may read of a step: its groups and scores, and passes of the model over them.
 
-    `renderer` renders texts that a stream adds itself, such as a question to the model.
+    `read` returns the array that `column` takes from a pass of the present weights, or of the reference model; `states`
+    the policy's hidden states around each turn, by group and trajectory; `flat` the step's flat batch, and the place of
+    each turn's sampled tokens in it. `renderer` renders texts that a stream adds itself, such as a question.
     """
 
     groups: Sequence[Group]
@@ -190,18 +191,12 @@ class StepContext(Protocol):
     trainer: Trainer
     renderer: Renderer | None
 
-    async def read(self, column: Callable[[Forward], FloatArray], *, reference: bool = False) -> PerTurn:
-        """Returns the array that `column` takes from a pass of the present weights, or of the reference model."""
-        ...
+    async def read(self, column: Callable[[Forward], FloatArray], *, reference: bool = False) -> PerTurn: ...
 
-    async def states(self) -> list[list[TurnStates]]:
-        """Returns the policy's hidden states around each turn, by group and trajectory."""
-        ...
+    async def states(self) -> list[list[TurnStates]]: ...
 
     @property
-    def flat(self) -> tuple[Batch, list[Place]]:
-        """The step's flat batch, and the place of each turn's sampled tokens in it."""
-        ...
+    def flat(self) -> tuple[Batch, list[Place]]: ...
 
 
 class Stream(Protocol):
@@ -234,34 +229,27 @@ class Estimator(Protocol):
     ) -> list[list[Credit]]: ...
 
 
-class Output(Protocol):
+@dataclass(frozen=True)
+class PassOutput:
     """What a forward pass gives the losses, for the n tokens of the batch that carry weight, in their order."""
 
-    @property
-    def logprobs(self) -> torch.Tensor: ...  # (n,) with gradient
-    @property
-    def entropy(self) -> torch.Tensor: ...  # (n,) in nats; with gradient where a loss needs "entropy"
-    @property
-    def values(self) -> torch.Tensor: ...  # (n,) of the critic, with gradient, where a loss needs "critic"; else (0,)
-    @property
-    def columns(self) -> Mapping[str, torch.Tensor]: ...  # (n,) by name: the backend's pass columns that losses need
+    logprobs: torch.Tensor  # (n,) with gradient
+    entropy: torch.Tensor  # (n,) in nats; with gradient where a loss needs "entropy"
+    values: torch.Tensor  # (n,) of the critic, with gradient, where a loss needs "critic"; else (0,)
+    # (n,) by name: those pass columns that losses need
+    columns: Mapping[str, torch.Tensor] = field(default_factory=dict[str, "torch.Tensor"])
 
 
-class Selected(Protocol):
+@dataclass(frozen=True)
+class SelectedTokens:
     """The batch as the losses see it: tensors for the n tokens that carry weight."""
 
-    @property
-    def weight(self) -> torch.Tensor: ...  # (n,)
-    @property
-    def logprobs(self) -> torch.Tensor: ...  # (n,) of the sampler
-    @property
-    def advantages(self) -> torch.Tensor: ...  # (n,)
-    @property
-    def turn(self) -> torch.Tensor: ...  # (n,) the turn of each token, numbered 0, 1, ... in this part
-    @property
-    def sequence(self) -> torch.Tensor: ...  # (n,) the sequence of each token, numbered alike
-    @property
-    def streams(self) -> Mapping[str, torch.Tensor]: ...  # name -> (n,)
+    weight: torch.Tensor  # (n,)
+    logprobs: torch.Tensor  # (n,) of the sampler
+    advantages: torch.Tensor  # (n,)
+    turn: torch.Tensor  # (n,) the turn of each token, numbered 0, 1, ... in this micro-batch
+    sequence: torch.Tensor  # (n,) the sequence of each token, numbered alike
+    streams: Mapping[str, torch.Tensor]  # (n,) by name
 
 
 class Loss(Protocol):
@@ -277,7 +265,7 @@ class Loss(Protocol):
     @property
     def zero_at_zero_advantage(self) -> bool: ...
 
-    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]: ...
+    def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]: ...
 
 
 @runtime_checkable
@@ -290,6 +278,7 @@ class Trainer(Stateful, Protocol):
     """Computes gradients and updates the model; only `publish` changes what samplers draw from.
 
     `begin` starts a stage of `steps` updates: a new optimiser, and the present weights as the reference if asked for.
+    `forward` scores the tokens that carry weight, or `tokens` (N,) in their places, and reads `columns` besides.
     Optional: `Copies`, `HasHiddenStates`.
     """
 
@@ -304,9 +293,7 @@ class Trainer(Stateful, Protocol):
         critic: bool = False,
         columns: Sequence[str] = (),
         tokens: IntArray | None = None,
-    ) -> Forward:
-        """Scores the tokens that carry weight, or `tokens` (N,) in their places, and reads these `columns` besides."""
-        ...
+    ) -> Forward: ...
 
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]: ...
     async def optim_step(self) -> Mapping[str, float]: ...

@@ -23,8 +23,9 @@ from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.export.selection import paths_in_world
 from sojourn.record.run import RunFolder
-from sojourn.rollout.play import Limits, ask, play
-from sojourn.rollout.world import opened
+from sojourn.rollout.limits import Limits, call_env
+from sojourn.rollout.play import play
+from sojourn.rollout.world import open_world
 from sojourn.timeline import Timeline
 from sojourn.types import Ending, Episode, Message, Observation, Stop, Trajectory, Turn
 
@@ -62,7 +63,7 @@ async def world_of_run(run: RunFolder) -> AsyncIterator[EnvFamily]:
         family = build("env", table, "env").value
     except ConfigError as error:
         raise ConfigError(f"the world of {run.path} cannot be built here: {error}") from error
-    async with opened(family):
+    async with open_world(family):
         yield family
 
 
@@ -138,7 +139,7 @@ async def _play_again(family: EnvFamily, episode: Episode, trajectories: list[Tr
     try:
         played = await play(env, seats, replace(limits, turns=recorded, seconds=0.0), timeline, episode.task.env)
     finally:
-        await ask(env.close, limits, timeline)
+        await call_env(env.close, limits, timeline)
     for seat in seats.values():
         seat.compare_rewards()
     ended, was = played[0].ending is not Ending.TURNS, not trajectories[0].ending.truncated

@@ -353,7 +353,7 @@ class Batch:
         return len(self.tokens)
 
     @cached_property
-    def starts(self) -> IntArray:
+    def offsets(self) -> IntArray:
         """Returns the start of each sequence, and the end of the last: (S + 1,)."""
         if not len(self.sequence):
             return np.zeros(1, dtype=np.int64)
@@ -362,7 +362,7 @@ class Batch:
 
     def take(self, sequences: IntArray) -> Batch:
         """Returns a batch of the given sequences, in the given order."""
-        return self.pick([np.arange(int(self.starts[s]), int(self.starts[s + 1])) for s in sequences])
+        return self.pick([np.arange(int(self.offsets[s]), int(self.offsets[s + 1])) for s in sequences])
 
     def pick(self, spans: Sequence[IntArray]) -> Batch:
         """Returns a batch whose sequences are these ranges of token indices, each within one sequence of this batch."""
@@ -389,7 +389,7 @@ class Batch:
         if count == 1:
             yield self
             return
-        owner = self.trajectory[self.starts[:-1]]  # (S,)
+        owner = self.trajectory[self.offsets[:-1]]  # (S,)
         whole, every = float(self.weight.sum()), np.unique(owner)
         for part in np.array_split(every, count):
             batch = self.take(np.flatnonzero(np.isin(owner, part)))

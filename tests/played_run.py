@@ -17,7 +17,7 @@ from sojourn.config.registry import build
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.rewards.native import Native
-from sojourn.rollout.play import Limits
+from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout, Runner
 from sojourn.sources.experts import expert_sampler
 from sojourn.types import Credit, Group, Prompt, Sample, SamplingParams, Stop, Versions
@@ -107,7 +107,9 @@ class Made:
         params = SamplingParams(64)
         listed = family.tasks("train")
         acting = {"sampler_for": expert_sampler(runner.renderer), "blame": False} if self.script is None else {}
-        return [await runner.group(listed[n], n, self.episodes, params, f"rl/{n}", **acting) for n in range(self.tasks)]
+        return [
+            await runner.play_group(listed[n], n, self.episodes, params, f"rl/{n}", **acting) for n in range(self.tasks)
+        ]
 
 
 TOY = {"name": "toy", "rooms": 2}

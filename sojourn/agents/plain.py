@@ -1,4 +1,4 @@
-"""An agent of one model, whose context is the whole history, a window of it, or the current page only."""
+"""An agent of one model, whose context is the whole history, a window of it, or the last observation only."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ from sojourn.types import (
     Turn,
 )
 
+SEED_STRIDE = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio, so that the seeds of turns differ in many bits
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plain:
     """Gives the model its history as the context and takes its reply as the action.
 
-    `history`: "full" extends one context, and opens a new window with all of it where the system messages or the tools
-    change; "window" opens a new one each turn that holds the system messages and the
-    last `turns` exchanges; "page" shows the system messages and the current observation only. `malformed`: "tell"
-    sends the error to the model as its next observation (a turn is used up), followed by the present observation where
-    that has left the context; "end" ends the episode. `choices` restricts what is sampled to the observation's choices,
-    where it has any.
+    `history`: "full" extends one context, and begins a new one with all of it where the system messages or the tools
+    change; "window" begins a new one each turn, of the system messages and the last `turns` exchanges; "page" shows the
+    system messages and the present observation only. `malformed`: "tell" sends the error to the model as its next
+    observation (which counts as a turn), followed by the present observation where that has left the context; "end"
+    ends the episode. `choices` restricts what is sampled to the observation's choices, where it has any.
     """
 
     history: Literal["full", "window", "page"] = "full"
@@ -59,7 +60,7 @@ class Exchange:
 
 @dataclass
 class PlainSeat:
-    """One seat in one episode."""
+    """A participant of one episode, which asks the model for each action."""
 
     config: Plain
     context: AgentContext
@@ -67,7 +68,7 @@ class PlainSeat:
     tools: tuple[Tool, ...] = ()
     past: list[Exchange] = field(default_factory=list[Exchange])
     turns: list[Turn] = field(default_factory=list[Turn])
-    shown: Prompt = field(default_factory=lambda: Prompt(np.zeros(0, dtype=np.int64)))  # the last context and sample
+    shown: Prompt = field(default_factory=lambda: Prompt(np.zeros(0, dtype=np.int64)))  # the last prompt and its sample
     pending_reward: float = 0.0
     pending_info: Mapping[str, float] = field(default_factory=dict[str, float])
 
@@ -85,7 +86,9 @@ class PlainSeat:
         context_messages = (*known, *self._past_messages()) if parent < 0 and self.turns else ()
         room = self.context.max_context - (length := len(prompt.tokens))
         if room < 1:
-            raise BudgetError(f"the context holds {length} of {self.context.max_context} tokens: no room to act")
+            raise BudgetError(
+                f"the prompt has {length} tokens, a context at most {self.context.max_context}: no room to act"
+            )
         params = self._params(observation, room)
         sample = await self.context.sampler.sample(prompt, params)
         self.shown = _joined(prompt, Prompt(sample.tokens))
@@ -117,7 +120,7 @@ class PlainSeat:
         sample = self.turns[-1].sample
         cut = f" (cut off after {len(sample.tokens)} tokens)" if sample.stop is Stop.LENGTH else ""
         reason = Message(Role.USER, f"{error}{cut}")
-        kept = [message for exchange in self._kept() for message in exchange.messages]
+        kept = [message for exchange in self._past_in_context() for message in exchange.messages]
         again = [message for message in observation.messages if message not in kept]
         return replace(observation, system=(), messages=(reason, *again))
 
@@ -132,7 +135,7 @@ class PlainSeat:
         params = replace(
             self.context.params,
             max_tokens=min(self.context.params.max_tokens, room),
-            seed=(self.context.params.seed + 0x9E3779B97F4A7C15 * (len(self.turns) + 1)) % 2**63,
+            seed=(self.context.params.seed + SEED_STRIDE * (len(self.turns) + 1)) % 2**63,
         )
         if not (self.config.choices and observation.choices):
             return params
@@ -153,22 +156,22 @@ class PlainSeat:
             more = self.context.renderer.extend(self.past[-1].sample, observation.messages)
             if more is not None:
                 return len(self.turns) - 1, more, _joined(self.shown, more)
-        whole = self._window(self._kept(), observation.messages)
+        whole = self._render(self._past_in_context(), observation.messages)
         return -1, whole, whole
 
-    def _kept(self) -> Sequence[Exchange]:
-        """Returns the past exchanges that a new window holds."""
+    def _past_in_context(self) -> Sequence[Exchange]:
+        """Returns the past exchanges that a new context holds."""
         keep = {"full": len(self.past), "window": self.config.turns, "page": 0}[self.config.history]
         return self.past[len(self.past) - min(keep, len(self.past)) :]
 
     def _past_messages(self) -> list[Message]:
-        """Returns the messages of the past exchanges that a new window holds."""
-        past = [(*e.messages, e.message or Message(Role.ASSISTANT)) for e in self._kept()]
+        """Returns the messages of the past exchanges that a new context holds."""
+        past = [(*e.messages, e.message or Message(Role.ASSISTANT)) for e in self._past_in_context()]
         return [message for exchange in past for message in exchange]
 
-    def _window(self, past: Sequence[Exchange], messages: tuple[Message, ...]) -> Prompt:
-        """Renders the system messages, past exchanges and the new messages. Samples keep their tokens, except where the
-        format rewrites history, which is rendered from its messages then."""
+    def _render(self, past: Sequence[Exchange], messages: tuple[Message, ...]) -> Prompt:
+        """Renders the system messages, past exchanges and the new messages. Samples keep their tokens; only where the
+        format rewrites history, they are rendered again from their messages."""
         renderer = self.context.renderer
         steps = [exchange.messages for exchange in past] + [messages]
         parts = [renderer.open((*self.system, *steps[0]), self.tools)]

@@ -15,7 +15,7 @@ from sojourn.protocols import AgentContext, EnvFamily
 from sojourn.record import checkpoint
 from sojourn.record.checkpoint import MAX_STATE_BYTES, Checkpoint
 from sojourn.record.run import RunFolder
-from sojourn.rollout.play import Limits
+from sojourn.rollout.limits import Limits
 from sojourn.train import resolve as recipes
 from sojourn.train.recipe import Recipe
 from sojourn.train.weights import found_weights

@@ -14,7 +14,7 @@ from sojourn.arena.text_seat import TextReply, TextSeat
 from sojourn.errors import ConfigError
 from sojourn.models.endpoint import Endpoint
 from sojourn.protocols import AgentContext, EnvFamily
-from sojourn.rollout.play import Limits
+from sojourn.rollout.limits import Limits
 from sojourn.types import Message, Observation, Role, Tool, ToolCall
 
 CONNECT_S = 5.0

@@ -14,7 +14,7 @@ from sojourn.errors import ConfigError
 from sojourn.protocols import AgentContext, EnvFamily
 from sojourn.rewards.native import Native
 from sojourn.rewards.reward_cache import score_group
-from sojourn.rollout.play import Limits
+from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout, Runner, seed_of
 from sojourn.rollout.world import seats_of, world_of
 from sojourn.types import Episode, Group, SamplingParams, Score, Task
@@ -76,7 +76,7 @@ class Match:
         unused = cast(Any, None)  # each operator has a renderer and a sampler of its own, if it needs them
         runner = Runner(rollout, cast(EnvFamily, family), agent, unused, unused, 0, self.seed, on_blobs=self.on_blobs)
         params = SamplingParams(max_tokens=1, seed=seed_of(self.seed, "arena", task.id))
-        episode = await runner.episode(task, params, f"arena-{operator.name}/{number}")
+        episode = await runner.play_episode(task, params, f"arena-{operator.name}/{number}")
         ended = episode.error or next(str(t.ending) for t in episode.trajectories if t.trainable)
         lockstep.leave(operator.name, ended, episode.error is not None)
         return replace(episode, seconds=agent.paced.seconds if agent.paced is not None else 0.0)

@@ -13,7 +13,7 @@ from sojourn.arena.text_seat import TextReply, TextSeat
 from sojourn.checks.env.play import invent
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.protocols import AgentContext, EnvFamily
-from sojourn.rollout.play import Limits
+from sojourn.rollout.limits import Limits
 from sojourn.sources.experts import expert_action
 from sojourn.sources.play_abilities import offers
 from sojourn.types import Message, Observation, Role, Tool, ToolCall

@@ -24,8 +24,8 @@ from sojourn.config import toml
 from sojourn.errors import ConfigError
 from sojourn.protocols import EnvFamily
 from sojourn.render import pieces
-from sojourn.rollout.play import Limits
-from sojourn.rollout.world import opened
+from sojourn.rollout.limits import Limits
+from sojourn.rollout.world import open_world
 from sojourn.tasks.listed import check_task, listed
 from sojourn.types import Task
 
@@ -95,7 +95,7 @@ async def run_match(
     match.check(tasks)
     played: list[TaskResult] = []
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(opened(family))
+        await stack.enter_async_context(open_world(family))
         for one in (*players, *([others] if others else ())):
             stack.push_async_callback(one.close)
             await one.open(family, limits)

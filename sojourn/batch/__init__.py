@@ -24,7 +24,7 @@ def to_batch(
 ) -> Batch:
     """Returns the step's batch: every sampled token of every trainable trajectory once, weighted by `aggregate`.
 
-    Losses add the columns that follow from the step as a whole; the targets of a critic are the stream "targets".
+    Each `HasColumns` loss then adds its columns to `streams`; a critic's targets are the stream "targets".
     """
     batch, places = flatten(groups)
     advantages = gather([[c.tokens for c in of_group] for of_group in credit], places, len(batch))
@@ -45,10 +45,9 @@ def to_batch(
 
 
 async def choose(part: Batch, losses: Sequence[Loss], trainer: Trainer) -> Batch:
-    """Returns a minibatch with the columns that losses choose by the weights that it is about to update.
+    """Returns a minibatch with the columns that losses compute from the present model's log-probabilities.
 
-    Where a loss chooses, the trainer scores the tokens first: one pass without gradients for each minibatch. The
-    choice does not depend on how the minibatch is divided for memory.
+    Where a loss `Chooses`, the trainer scores the tokens first: one pass without gradients for each minibatch.
     """
     choosing = [loss for loss in losses if isinstance(loss, Chooses) and loss.chooses]
     if not choosing or not part.weight.any():

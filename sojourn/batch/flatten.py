@@ -1,4 +1,4 @@
-"""Packs forests of turns into sequences, and lays values per token out along them and back."""
+"""Packs forests of turns into sequences, and converts between values by turn and values along the batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Part(NamedTuple):
     turn: int
 
 
-KINDS = {name: np.float32 if name in ("logprobs", "weight", "temperature") else np.int64 for name in _Part._fields}
+DTYPES = {name: np.float32 if name in ("logprobs", "weight", "temperature") else np.int64 for name in _Part._fields}
 
 
 def paths(trajectory: Trajectory) -> list[list[int]]:
@@ -68,7 +68,12 @@ class _Packer:
         self.turns = 0
 
     def add(
-        self, trajectory: Trajectory, path: Sequence[int], trained: set[int], where: tuple[int, int], number: int
+        self,
+        trajectory: Trajectory,
+        path: Sequence[int],
+        trained: set[int],
+        group_and_trajectory: tuple[int, int],
+        number: int,
     ) -> None:
         sequence = len(self.images)
         for turn_number in path:
@@ -82,7 +87,7 @@ class _Packer:
             self.turns += 1
             if train:
                 trained.add(turn_number)
-                self.places.append(Place(*where, turn_number, start, self.length))
+                self.places.append(Place(*group_and_trajectory, turn_number, start, self.length))
                 for offset, ids in enumerate(turn.sample.allowed or ()):
                     if ids is not None:
                         self.allowed[start + offset] = ids
@@ -94,13 +99,13 @@ class _Packer:
 
     def batch(self) -> Batch:
         counts = [len(part.tokens) for part in self.parts]
-        each = zip(*self.parts, strict=True) if self.parts else [()] * len(KINDS)
+        each = zip(*self.parts, strict=True) if self.parts else [()] * len(DTYPES)
         columns = {}
-        for (name, kind), values in zip(KINDS.items(), each, strict=True):
+        for (name, dtype), values in zip(DTYPES.items(), each, strict=True):
             if name in ("tokens", "logprobs"):
-                columns[name] = np.concatenate([np.zeros(0, kind), *values]).astype(kind, copy=False)
+                columns[name] = np.concatenate([np.zeros(0, dtype), *values]).astype(dtype, copy=False)
             else:
-                columns[name] = np.repeat(np.array(values, kind), counts)
+                columns[name] = np.repeat(np.array(values, dtype), counts)
         images = tuple(self.images) if any(self.images) else ()
         zeros = np.zeros(self.length, dtype=np.float32)
         return Batch(**cast(Any, columns), advantages=zeros, images=images, allowed=self.allowed)

@@ -20,7 +20,7 @@ class Segment(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """M nodes for N tokens, depth first. A node depends on its path from the root alone, so all sequences share it."""
+    """M nodes for N tokens, depth first. Sequences with the same beginning share its nodes."""
 
     tokens: IntArray  # (M,)
     positions: IntArray  # (M,) the depth of each node
@@ -41,10 +41,10 @@ def order(batch: Batch) -> list[int]:
     """Returns the sequences sorted by their tokens, so that neighbours share the longest prefixes."""
 
     def key(s: int) -> tuple[tuple[str, ...], bytes]:
-        tokens = batch.tokens[batch.starts[s] : batch.starts[s + 1]]
+        tokens = batch.tokens[batch.offsets[s] : batch.offsets[s + 1]]
         return (batch.images[s] if batch.images else ()), tokens.astype(">u8").tobytes()
 
-    return sorted(range(len(batch.starts) - 1), key=key)
+    return sorted(range(len(batch.offsets) - 1), key=key)
 
 
 def _shared(batch: Batch, one: int, other: int) -> int:
@@ -54,14 +54,14 @@ def _shared(batch: Batch, one: int, other: int) -> int:
     """
     if batch.images and batch.images[one] != batch.images[other]:
         return 0
-    first, second = (batch.tokens[batch.starts[s] : batch.starts[s + 1]] for s in (one, other))
+    first, second = (batch.tokens[batch.offsets[s] : batch.offsets[s + 1]] for s in (one, other))
     length = min(len(first), len(second))
     differs = np.flatnonzero(first[:length] != second[:length])
     return int(differs[0]) if len(differs) else length
 
 
 class Sequenced(NamedTuple):
-    """The number of a sequence, its length, and that of the prefix that it shares with the one before it in `order`."""
+    """A sequence of the sorted batch: its number, its length, and how many first tokens the one before has, too."""
 
     sequence: int
     length: int
@@ -73,15 +73,15 @@ def in_order(batch: Batch) -> list[Sequenced]:
     sequences: list[Sequenced] = []
     for s in order(batch):
         shared = _shared(batch, sequences[-1].sequence, s) if sequences else 0
-        sequences.append(Sequenced(s, int(batch.starts[s + 1] - batch.starts[s]), shared))
+        sequences.append(Sequenced(s, int(batch.offsets[s + 1] - batch.offsets[s]), shared))
     return sequences
 
 
 def micro_batches(sequences: Sequence[Sequenced], budget: float) -> Iterator[list[Sequenced]]:
     """Divides the sequences into micro-batches of at most `budget` nodes, or of one sequence.
 
-    What two micro-batches have in common is computed in both. So one that is full is cut, within its second half,
-    where the least is shared: between groups or episodes rather than between two turns of one episode.
+    Tokens that two micro-batches share are computed in both. So a full one is cut, within its second half, where
+    neighbours share the fewest: between groups or episodes rather than between two turns of one episode.
     """
     held: list[Sequenced] = []
     nodes = 0
@@ -103,7 +103,7 @@ def node_counts(sequences: Sequence[Sequenced]) -> list[int]:
 
 
 def _cut(held: Sequence[Sequenced], budget: float) -> int:
-    """Returns how many of the sequences to put into the next micro-batch; all of them are just too many."""
+    """Returns how many of the sequences to put into the next micro-batch; with the last one they exceed `budget`."""
     able = [count for count, size in enumerate(node_counts(held)[:-1], 1) if 2 * size > budget] or [len(held) - 1]
     return min(reversed(able), key=lambda count: held[count].shared)
 
@@ -115,9 +115,9 @@ def merge(batch: Batch) -> Tree:
     columns: list[tuple[IntArray, IntArray]] = []
     count, last = 0, None
     for s in order(batch):
-        start, stop = int(batch.starts[s]), int(batch.starts[s + 1])
+        start, stop = int(batch.offsets[s]), int(batch.offsets[s + 1])
         shared = _shared(batch, last, s) if last is not None else 0
-        before = node[batch.starts[last] :][:shared] if last is not None else node[:0]
+        before = node[batch.offsets[last] :][:shared] if last is not None else node[:0]
         fresh = np.arange(count, count + stop - start - shared)
         node[start:stop] = np.concatenate([before, fresh])
         if len(fresh):

@@ -29,8 +29,8 @@ class Aggregate:
 
 
 def weigh(groups: Sequence[Group], aggregate: Aggregate) -> list[list[tuple[FloatArray, ...]]]:
-    """Returns the weights of the sampled tokens, (A,) by group, trajectory and turn. They sum to 1, where
-    every trajectory has tokens; with "constant" to their mean number divided by `length`."""
+    """Returns the weights of the sampled tokens, (A,) by group, trajectory and turn. They sum to 1 where no trajectory
+    (with "turn": no turn) is empty; with "constant" to the mean number of tokens divided by `length`."""
     trajectories = [t for group in groups for t in group.trajectories]
     tokens = sum(len(turn.sample.tokens) for t in trajectories for turn in t.turns)
     turns = sum(len(t.turns) for t in trajectories)

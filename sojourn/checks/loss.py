@@ -16,12 +16,13 @@ import torch
 
 from sojourn.abilities import Chooses, HasColumns
 from sojourn.backends.torch.trainer.pass_columns import COLUMNS
-from sojourn.backends.torch.trainer.pass_io import PassOutput, SelectedTokens
+from sojourn.backends.torch.trainer.pass_io import select_tokens
 from sojourn.batch import Aggregate, to_batch
 from sojourn.checks import synthetic
 from sojourn.checks.promise import BrokenError, DoubtfulError, Promise, judge_all, require_declared
 from sojourn.checks.report import Report
 from sojourn.checks.synthetic import DeclaredStreams, Shape
+from sojourn.protocols import PassOutput, SelectedTokens
 from sojourn.train.requirements import OWN
 from sojourn.types import Batch, Credit, FloatArray
 
@@ -42,7 +43,7 @@ class Passed(NamedTuple):
     columns: Mapping[str, FloatArray]
 
     def take(self, sequence: int) -> Passed:
-        span = np.arange(*self.batch.starts[sequence : sequence + 2])
+        span = np.arange(*self.batch.offsets[sequence : sequence + 2])
         columns = {name: column[span] for name, column in self.columns.items()}
         taken = self.batch.pick([span])
         return Passed(taken, self.logprobs[span], self.entropy[span], self.values[span], columns)
@@ -105,7 +106,7 @@ class Case:
     def call(self, passed: Passed) -> Answer:
         """Calls the loss as the trainer does: only outputs that it needs are given, and have a gradient."""
         where = np.flatnonzero(passed.batch.weight)
-        whole = SelectedTokens.of(passed.batch, where)
+        whole = select_tokens(passed.batch, where)
         streams = DeclaredStreams(whole.streams)
         chosen = replace(whole, streams=streams)
         logprobs = torch.from_numpy(passed.logprobs[where]).requires_grad_()
@@ -215,7 +216,7 @@ def _proportional(case: Case) -> str:
 def _parts(case: Case) -> str:
     for passed in (case.near, case.far):
         whole = case.call(passed)
-        parts = [case.call(passed.take(s)) for s in range(len(passed.batch.starts) - 1)]
+        parts = [case.call(passed.take(s)) for s in range(len(passed.batch.offsets) - 1)]
         values, gradients = [p.per_token for p in parts], [p.gradient() for p in parts]
         _require_same(whole.per_token, torch.cat(values), "with each sequence in a batch alone, the loss")
         _require_same(whole.gradient(), torch.cat(gradients, 1), "with each sequence in a batch alone, the gradient")
@@ -232,7 +233,7 @@ def _weights(case: Case) -> str:
 def _leaves_inputs(case: Case) -> str:
     near = case.near
     first = case.call(near)
-    untouched = SelectedTokens.of(near.batch, np.flatnonzero(near.batch.weight))
+    untouched = select_tokens(near.batch, np.flatnonzero(near.batch.weight))
     columns = {**vars(first.chosen), **first.chosen.streams}
     for name, column in {**vars(untouched), **untouched.streams}.items():
         if isinstance(column, torch.Tensor) and not torch.equal(column, columns[name]):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sojourn.types import Credit, Group, Score, Streams
 
 Values = NDArray[np.float64]
-Normalise = Callable[[Values], Values]  # gives comparable values (N,) their advantages (N,)
+Normalise = Callable[[Values], Values]  # computes the advantages (N,) of comparable values (N,)
 
 
 class GroupEstimator:

@@ -10,7 +10,7 @@ import torch
 
 from sojourn.config.fields import Range
 from sojourn.losses.ratios import log_ratio, sampler_kl
-from sojourn.protocols import Output, Selected
+from sojourn.protocols import PassOutput, SelectedTokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class AEPO:
     needs = frozenset[str]()
     zero_at_zero_advantage = True
 
-    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         log_r = log_ratio(out, batch)
         ratio = log_r.exp()
         above = (1 + self.clip_high) * (1 + log_r - log_r.detach())  # r / sg(r) to first order, finite for any r

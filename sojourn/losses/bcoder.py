@@ -9,7 +9,7 @@ from typing import Annotated
 import torch
 
 from sojourn.config.fields import Range
-from sojourn.protocols import Output, Selected
+from sojourn.protocols import PassOutput, SelectedTokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class BCoder:
     zero_at_zero_advantage = False
     valid_for = frozenset({"lag", "updates", "unsampled"})
 
-    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         gain = out.logprobs - out.columns["top_logprob"]
         targets = batch.streams["targets"]
         asked = torch.isfinite(targets)

@@ -10,7 +10,7 @@ import torch
 
 from sojourn.config.fields import Range
 from sojourn.losses.ratios import log_ratio, sampler_kl
-from sojourn.protocols import Output, Selected
+from sojourn.protocols import PassOutput, SelectedTokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class CISPO:
     needs = frozenset[str]()
     zero_at_zero_advantage = True
 
-    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         log_r = log_ratio(out, batch)
         ratio = log_r.detach().exp()
         weight = ratio.clamp(1 - self.clip_low, 1 + self.clip_high)

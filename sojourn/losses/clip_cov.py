@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sojourn.config.fields import Range
 from sojourn.losses.covariance import covariances, token_mask
 from sojourn.losses.ppo import PPO
-from sojourn.protocols import Output, Selected
+from sojourn.protocols import PassOutput, SelectedTokens
 from sojourn.types import Batch, FloatArray
 
 
@@ -62,7 +62,7 @@ class ClipCov:
         above, below = np.log1p(self.clip_high), np.log1p(-self.clip_low) if self.clip_low < 1 else -np.inf
         return np.where(batch.advantages > 0, log_r > above, log_r < below) & (batch.advantages != 0)
 
-    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         per_token, metrics = PPO(clip_low=self.clip_low, clip_high=self.clip_high, coef=self.coef)(out, batch)
         silenced = batch.streams["clip_cov"]
         return per_token * (1 - silenced), {**metrics, "silenced": silenced}

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sojourn.config.fields import Range
-from sojourn.protocols import Output, Selected
+from sojourn.protocols import PassOutput, SelectedTokens
 from sojourn.types import Batch, FloatArray, IntArray
 
 
@@ -67,7 +67,7 @@ class EPO:
         means = [np.mean([step[n] for step in self._past if n < len(step)]) for n in range(longest)]
         return np.array(means, dtype=np.float32)
 
-    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         mean, weight = batch.streams["epo_mean"], batch.streams["epo_weight"]
         below, above = self.min_ratio * mean - out.entropy, out.entropy - self.max_ratio * mean
         excess = below.clamp(min=0) + above.clamp(min=0)

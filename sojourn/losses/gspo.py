@@ -10,7 +10,7 @@ import torch
 
 from sojourn.config.fields import Range
 from sojourn.losses.ratios import log_ratio, mean_by, sampler_kl
-from sojourn.protocols import Output, Selected
+from sojourn.protocols import PassOutput, SelectedTokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class GSPO:
     needs = frozenset[str]()
     zero_at_zero_advantage = True
 
-    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         log_r = log_ratio(out, batch)
         log_s = mean_by(log_r, batch.sequence if self.level == "sequence" else batch.turn)
         if self.token_form:

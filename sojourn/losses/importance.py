@@ -13,7 +13,7 @@ from sojourn.composite import HasBases
 from sojourn.config.fields import Kind, Range
 from sojourn.losses.ppo import PPO
 from sojourn.losses.ratios import mean_by
-from sojourn.protocols import Output, Selected
+from sojourn.protocols import PassOutput, SelectedTokens
 from sojourn.types import Batch, FloatArray
 
 
@@ -73,7 +73,7 @@ class Importance(HasBases):
         """Returns what the base chooses in a minibatch, where its ratio is to the proximal policy."""
         return self.base.choose(replace(batch, logprobs=batch.streams["policy_logprobs"]), logprobs)
 
-    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         proximal = batch.streams["policy_logprobs"]
         weight = self._weight(proximal - batch.logprobs, batch)
         inside = (weight >= self.min_weight) & (weight <= self.max_weight)
@@ -81,7 +81,7 @@ class Importance(HasBases):
         per_token, metrics = self.base(out, replace(cast(Any, batch), logprobs=proximal))
         return bounded * per_token, {**metrics, "off_policy": (~inside).float(), "importance": bounded}
 
-    def _weight(self, log_w: torch.Tensor, batch: Selected) -> torch.Tensor:
+    def _weight(self, log_w: torch.Tensor, batch: SelectedTokens) -> torch.Tensor:
         if self.level == "token":
             return log_w.exp()
         numbers = batch.turn if self.level == "turn" else batch.sequence

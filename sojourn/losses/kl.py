@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from sojourn.protocols import Output, Selected
+from sojourn.protocols import PassOutput, SelectedTokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class KL:
     zero_at_zero_advantage = False
     valid_for = frozenset({"lag", "updates", "unsampled"})
 
-    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         estimate = kl_estimate(out.logprobs - batch.streams["ref_logprobs"], self.kl_estimator)
         return self.coef * estimate, {"ref_kl": estimate.detach()}
 

@@ -12,7 +12,7 @@ import torch
 from sojourn.config.fields import Range
 from sojourn.losses.covariance import covariances, token_mask
 from sojourn.losses.ratios import log_ratio, sampler_kl
-from sojourn.protocols import Output, Selected
+from sojourn.protocols import PassOutput, SelectedTokens
 from sojourn.types import Batch, FloatArray
 
 
@@ -41,7 +41,7 @@ class KLCov:
         count = max(1, int(self.fraction * len(places)))
         return {"kl_cov": token_mask(batch, places[np.argsort(-values, kind="stable")[:count]])}
 
-    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         log_r, penalised = log_ratio(out, batch), batch.streams["kl_cov"]
         loss = -log_r.exp() * batch.advantages + self.kl_coef * penalised * log_r.square() / 2
         return self.coef * loss, {"held_back": penalised, "kl": sampler_kl(log_r)}

@@ -12,7 +12,7 @@ import torch
 from sojourn.config.fields import Range
 from sojourn.losses.covariance import token_mask
 from sojourn.losses.ratios import log_ratio, sampler_kl
-from sojourn.protocols import Output, Selected
+from sojourn.protocols import PassOutput, SelectedTokens
 from sojourn.types import Batch, FloatArray
 
 
@@ -44,7 +44,7 @@ class M2PO:
         masked = largest_first[: fits[0] if len(fits) else len(largest_first)]
         return {"m2po": token_mask(batch, places[masked])}
 
-    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         log_r, masked = log_ratio(out, batch), batch.streams["m2po"]
         # a huge ratio of a masked token must not make 0 times infinity
         ratio = log_r.where(masked == 0, 0.0).exp()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sojourn.protocols import Output, Selected
+from sojourn.protocols import PassOutput, SelectedTokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,5 +20,5 @@ class NLL:
     zero_at_zero_advantage = True
     valid_for = frozenset({"lag", "updates", "unsampled"})
 
-    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         return -self.coef * batch.advantages * out.logprobs, {"nll": -out.logprobs.detach()}

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from sojourn.config.fields import Range
-from sojourn.protocols import Output, Selected
+from sojourn.protocols import PassOutput, SelectedTokens
 from sojourn.types import Batch, FloatArray
 
 
@@ -38,6 +38,6 @@ class PositiveNLL:
         scale = float(batch.weight.sum()) / successful_weight if successful_weight > 0 else 0.0
         return {"positive": (success * scale).astype(np.float32)}
 
-    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         likelihood = batch.streams["positive"] * out.logprobs
         return -self.coef * likelihood, {"positive_nll": -likelihood.detach()}

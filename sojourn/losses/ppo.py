@@ -10,16 +10,17 @@ import torch
 
 from sojourn.config.fields import Range
 from sojourn.losses.ratios import log_ratio, sampler_kl
-from sojourn.protocols import Output, Selected
+from sojourn.protocols import PassOutput, SelectedTokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class PPO:
     """-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) per token (Schulman et al. 2017, arXiv:1707.06347, eq. 7).
 
-    r is the ratio of the trained policy's probability to the sampler's, and A the advantage. `clip_high` above
-    `clip_low` is the clip-higher of DAPO (Yu et al. 2025, arXiv:2503.14476, eq. 10). With `dual_clip` c, the loss of a
-    token with negative advantage is at most -c A, however large r is (Ye et al. 2019, arXiv:1912.09729, eq. 5).
+    r is the ratio of the trained policy's probability to the sampler's, so that no pass of an old policy is needed, and
+    A the advantage. `clip_high` above `clip_low` is the clip-higher of DAPO (Yu et al. 2025, arXiv:2503.14476, eq. 10).
+    With `dual_clip` c, the loss of a token with negative advantage is at most -c A, however large r is (Ye et al. 2019,
+    arXiv:1912.09729, eq. 5). `coef` multiplies the loss.
     """
 
     clip_low: Annotated[float, Range(0, 1)] = 0.2
@@ -30,7 +31,7 @@ class PPO:
     needs = frozenset[str]()
     zero_at_zero_advantage = True
 
-    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         log_r = log_ratio(out, batch)
         ratio = log_r.exp()
         unclipped = ratio * batch.advantages

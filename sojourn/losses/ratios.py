@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from sojourn.protocols import Output, Selected
+from sojourn.protocols import PassOutput, SelectedTokens
 
 
-def log_ratio(out: Output, batch: Selected) -> torch.Tensor:
+def log_ratio(out: PassOutput, batch: SelectedTokens) -> torch.Tensor:
     """Returns log r per token, where r is the policy's probability over the sampler's: (n,), with gradient."""
     return out.logprobs - batch.logprobs
 

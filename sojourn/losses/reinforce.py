@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from sojourn.losses.ratios import log_ratio, sampler_kl
-from sojourn.protocols import Output, Selected
+from sojourn.protocols import PassOutput, SelectedTokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,5 +22,5 @@ class Reinforce:
     zero_at_zero_advantage = True
     valid_for = frozenset[str]()
 
-    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         return -self.coef * batch.advantages * out.logprobs, {"kl": sampler_kl(log_ratio(out, batch))}

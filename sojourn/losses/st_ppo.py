@@ -10,7 +10,7 @@ import torch
 
 from sojourn.config.fields import Range
 from sojourn.losses.ratios import log_ratio, mean_by, sampler_kl
-from sojourn.protocols import Output, Selected
+from sojourn.protocols import PassOutput, SelectedTokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class STPPO:
     zero_at_zero_advantage = True
     unverified = "the paper's abstract and notes on it were read, not its equations"
 
-    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         gap = log_ratio(out, batch)
         plain, clipped = self._both(gap, batch)
         metrics = {"clip_fraction": (clipped < plain).float(), "kl": sampler_kl(gap)}
@@ -45,7 +45,7 @@ class STPPO:
     def further_objectives(self) -> tuple[str, ...]:
         return () if self.floor is None else ("left_out",)
 
-    def objective(self, name: str, out: Output, batch: Selected) -> torch.Tensor:
+    def objective(self, name: str, out: PassOutput, batch: SelectedTokens) -> torch.Tensor:
         """Returns what the clip removed from each token's loss: (n,), with gradient; 0 where it removed nothing."""
         plain, clipped = self._both(log_ratio(out, batch), batch)
         return torch.where(clipped < plain, -self.coef * plain, 0.0)
@@ -54,6 +54,6 @@ class STPPO:
         """Returns the norm of the gradient of what was left out, or `floor` where that is greater."""
         return max(norms["left_out"], self.floor or 0.0)
 
-    def _both(self, gap: torch.Tensor, batch: Selected) -> tuple[torch.Tensor, torch.Tensor]:
+    def _both(self, gap: torch.Tensor, batch: SelectedTokens) -> tuple[torch.Tensor, torch.Tensor]:
         ratio = (mean_by(gap, batch.turn) if self.level == "turn" else gap).exp()
         return ratio * batch.advantages, ratio.clamp(1 - self.clip_low, 1 + self.clip_high) * batch.advantages

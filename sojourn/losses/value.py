@@ -11,7 +11,7 @@ import torch
 
 from sojourn.config.fields import Range
 from sojourn.losses.ratios import mean_by
-from sojourn.protocols import Output, Selected
+from sojourn.protocols import PassOutput, SelectedTokens
 from sojourn.types import Batch, FloatArray
 
 
@@ -47,7 +47,7 @@ class Value:
         explained = 1 - residual / variance if variance else 0.0
         return {"explained_variance": np.full(len(batch), explained, dtype=np.float32)}
 
-    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         targets, old_values = batch.streams["targets"], batch.streams["values"]
         has_target = torch.isfinite(targets)
         safe_targets = torch.where(has_target, targets, out.values.detach())

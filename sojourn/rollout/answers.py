@@ -1,4 +1,4 @@
-"""Checks what an environment returns where it enters an episode; what no run can use is an error of the environment."""
+"""Checks what an environment returns where it enters an episode: raises `WorldError` for what no run can use."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Decides whether an action or the infrastructure is the cause, when an environment fails while it performs the action.
 
-A failure of the infrastructure is tried again and never trained on. An agent that could cause one would escape its
-loss, so the cause is looked for: the same is said again in a new play of the task. Where that play starts, takes all
-actions before, and then fails at the same action, the action is the cause, however it did it, and the play ends there,
-lost. Where it fails elsewhere or not at all, and where fewer plays of the world have come to an end of their own than
-were lost in this way (a service that is down fails again, too), the failure stays the infrastructure's. A world that
-knows that an action broke it does better to say so itself; this is for those that cannot know.
+A failure of the infrastructure is tried again and never trained on. An agent that could cause one would escape bad
+rewards, so the cause is looked for: the same actions are taken again in a new episode of the task. Where that fails at
+the same action, the action is the cause, and the episode ends there with the worst reward. Where it fails earlier or
+not at all, the failure stays the infrastructure's. So it does where as many episodes of this world were ended in this
+way as ended normally, since a service that is down fails again, too. This is for worlds that cannot know the cause; one
+that knows that an action broke it says so itself.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 from sojourn.errors import ActionError, ConfigError, WorldError
 from sojourn.protocols import Env
-from sojourn.rollout.limits import Limits, ask, cancelled
+from sojourn.rollout.limits import Limits, call_env, cancelled
 from sojourn.timeline import Timeline
 from sojourn.types import Message
 
-LOWEST = -1.0  # what a lost play pays where its world does not say
+LOWEST = -1.0  # the reward of an episode that its agent broke, where the world does not say
 
 
 class Action(NamedTuple):
@@ -39,17 +39,17 @@ class EpisodeCounts:
 
 @dataclass
 class Blame:
-    """Decides for one episode. `make` gives another play of its task; `lowest` is the reward of a lost episode."""
+    """Decides for one episode. `make` makes its environment anew; `lowest` is the reward where its agent broke it."""
 
     make: Callable[[], Env]
     lowest: float
     counts: EpisodeCounts
     closed: bool = False  # whether the episode's environment was closed, to make room for the other play
 
-    async def falls_on(
+    async def is_cause(
         self, env: Env, taken: Sequence[Action], last: Action, limits: Limits, timeline: Timeline
     ) -> bool:
-        """Returns whether the last action broke the play. To try it, the play is closed, and played again."""
+        """Returns whether the last action broke the environment, which is closed and replayed to find out."""
         if self.counts.broken >= self.counts.completed:
             return False
         self.closed = True
@@ -59,18 +59,18 @@ class Blame:
         return repeats
 
     async def _repeats(self, taken: Sequence[Action], last: Action, limits: Limits, timeline: Timeline) -> bool:
-        reached = False
+        failed_at_last = False
         try:
             replay = self.make()
             try:
-                await ask(replay.start, limits, timeline)
+                await call_env(replay.start, limits, timeline)
                 for action in taken:
-                    await ask(replay.step, limits, timeline, *action)
-                reached = True
-                await ask(replay.step, limits, timeline, *last)
-                reached = False
+                    await call_env(replay.step, limits, timeline, *action)
+                failed_at_last = True
+                await call_env(replay.step, limits, timeline, *last)
+                failed_at_last = False
             except ActionError:  # the replay refused an action that the first play accepted
-                reached = False
+                failed_at_last = False
             finally:
                 await close(replay, limits, timeline)
         except (ConfigError, WorldError):
@@ -78,14 +78,14 @@ class Blame:
         except (Exception, SystemExit, asyncio.CancelledError) as error:  # only the place of the failure matters
             if isinstance(error, asyncio.CancelledError) and cancelled():
                 raise
-            return reached
+            return failed_at_last
         return False
 
 
 async def close(env: Env, limits: Limits, timeline: Timeline) -> BaseException | None:
     """Closes a play, and returns the error of closing it, if there is one."""
     try:
-        await ask(env.close, limits, timeline)
+        await call_env(env.close, limits, timeline)
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         if isinstance(error, asyncio.CancelledError) and cancelled():
             raise

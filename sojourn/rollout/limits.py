@@ -17,15 +17,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Budgets of an episode. `seconds` ends it as truncated (0: no limit); `stall_s` is how long the world may take
-    for one call before that counts as an infrastructure failure."""
+    """The budgets of an episode. `turns` counts the actions of all seats, refused ones included; `seconds` ends it as
+    truncated (0: no limit). A call of the world that takes longer than `stall_s` is a failure of the infrastructure."""
 
     turns: Annotated[int, Range(1)] = 8
     seconds: Annotated[float, Range(0)] = 0.0
     stall_s: Annotated[float, Range(above=0)] = 60.0
 
 
-async def ask(call: Callable[..., Awaitable[T]], limits: Limits, timeline: Timeline, *given: Any) -> T:
+async def call_env(call: Callable[..., Awaitable[T]], limits: Limits, timeline: Timeline, *given: Any) -> T:
     """Awaits one call of an environment, which may take at most `limits.stall_s`."""
     limit = asyncio.timeout(limits.stall_s)
     try:

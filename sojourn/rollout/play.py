@@ -12,11 +12,10 @@ from sojourn.errors import ActionError, BudgetError, ConfigError, WorldError
 from sojourn.protocols import Env, Seat
 from sojourn.rollout.answers import checked_observation, checked_step
 from sojourn.rollout.blame import Action, Blame
-from sojourn.rollout.limits import Limits, ask, cancelled
+from sojourn.rollout.limits import Limits, call_env, cancelled
 from sojourn.timeline import Timeline
 from sojourn.types import Ending, Message, Step, Trajectory
 
-__all__ = ["LOST", "MOVE", "Limits", "ask", "play"]
 MOVE, LOST = "move", "lost"
 
 
@@ -35,7 +34,7 @@ async def play(
     """
     actions = _Actions(env, limits, timeline, blame)
     began, world = time.monotonic(), world or type(env).__name__
-    shown = observation = checked_observation(await ask(env.start, limits, timeline), seats, world)
+    shown = observation = checked_observation(await call_env(env.start, limits, timeline), seats, world)
     ending = Ending.TURNS
     for number in range(limits.turns):
         order = {MOVE: float(number)} if len(seats) > 1 else {}
@@ -80,14 +79,14 @@ class _Actions:
     async def step(self, agent: str, message: Message) -> Step:
         action = Action(agent, message)
         try:
-            step = await ask(self.env.step, self.limits, self.timeline, agent, message)
+            step = await call_env(self.env.step, self.limits, self.timeline, agent, message)
         except (ActionError, BudgetError, ConfigError, WorldError):
             raise
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             blame = self.blame
             if isinstance(error, asyncio.CancelledError) and cancelled():
                 raise
-            if blame is None or not await blame.falls_on(self.env, self.taken, action, self.limits, self.timeline):
+            if blame is None or not await blame.is_cause(self.env, self.taken, action, self.limits, self.timeline):
                 raise
             self.broke = True
             return Step(None, {agent: blame.lowest}, done=True, success=False, info={LOST: 1.0})

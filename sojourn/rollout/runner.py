@@ -16,7 +16,7 @@ from sojourn.errors import ConfigError, InfrastructureError, WorldError, recorde
 from sojourn.event_loop import contained
 from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Renderer, Sampler
 from sojourn.rollout.blame import LOWEST, Blame, EpisodeCounts, close
-from sojourn.rollout.limits import Limits, ask, cancelled
+from sojourn.rollout.limits import Limits, call_env, cancelled
 from sojourn.rollout.play import play
 from sojourn.rollout.world import seats_of, world_of
 from sojourn.tasks.listed import check_task
@@ -70,7 +70,7 @@ class Runner:
     def __post_init__(self) -> None:
         self._episode_limit = asyncio.Semaphore(self.config.concurrency)
 
-    async def group(
+    async def play_group(
         self,
         task: Task,
         slot: int,
@@ -81,7 +81,7 @@ class Runner:
         sampler_for: SamplerFor | None = None,
         blame: bool = True,
     ) -> Group:
-        """Plays a task `size` times; each play is seeded by the run's seed, `label`, and its number.
+        """Plays a task `size` times; each play is seeded by the run's seed, `label`, the task and its number.
 
         `sampler_for` says what samples the actions of each play, where that is not the engine. Without `blame`, an
         action that breaks the world is a failure of the world.
@@ -89,14 +89,14 @@ class Runner:
         check_task(task)
         seeds = [seed_of(self.seed, label, task.id, n) for n in range(size)]
         plays = [
-            self.episode(task, replace(params, seed=seed), f"{label}/{n}", sampler_for, blame)
+            self.play_episode(task, replace(params, seed=seed), f"{label}/{n}", sampler_for, blame)
             for n, seed in enumerate(seeds)
         ]
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(p) for p in plays]
         return Group(slot, task, tuple(t.result() for t in running))
 
-    async def episode(
+    async def play_episode(
         self, task: Task, params: SamplingParams, label: str, sampler_for: SamplerFor | None = None, blame: bool = True
     ) -> Episode:
         """Plays a task once. Only here does an exception of an environment become data (`Episode.error`)."""
@@ -122,9 +122,8 @@ class Runner:
 
     def _world_limit(self, task: Task) -> asyncio.Semaphore:
         world = world_of(self.family, task)
-        if id(world) not in self._world_limits:
-            self._world_limits[id(world)] = asyncio.Semaphore(capacity(world, self.config.concurrency))
-        return self._world_limits[id(world)]
+        room = capacity(world, self.config.concurrency)
+        return self._world_limits.setdefault(id(world), asyncio.Semaphore(room))
 
     def _blame(self, task: Task) -> Blame:
         world = world_of(self.family, task)
@@ -163,7 +162,7 @@ class Runner:
             raise
         complete(played)
         if not blame.closed:
-            await ask(env.close, self.config.limits, self.timeline)
+            await call_env(env.close, self.config.limits, self.timeline)
 
     def _agent_context(self, name: str, sampler: Sampler, params: SamplingParams) -> AgentContext:
         """Returns what a seat is given. Each samples with a seed of its own, so that seats do not sample alike."""

@@ -1,4 +1,4 @@
-"""Opens a family of environments, and tells its parts, its seats, and what its plays offer."""
+"""Opens a family of environments, and finds the world and the seats of a task."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 from sojourn.abilities import Closes, HasSeats, HasWorlds, Opens
 from sojourn.event_loop import contained
 from sojourn.protocols import EnvFamily
-from sojourn.rollout.limits import Limits, ask
+from sojourn.rollout.limits import Limits, call_env
 from sojourn.timeline import Timeline
 from sojourn.types import Task
 
 
 @asynccontextmanager
-async def opened(family: EnvFamily, limits: Limits | None = None) -> AsyncGenerator[None, None]:
+async def open_world(family: EnvFamily, limits: Limits | None = None) -> AsyncGenerator[None, None]:
     """Opens the resources that the plays of a family share, and closes them whatever happens."""
     ready, done = asyncio.Event(), asyncio.Event()
     holding = asyncio.create_task(contained(_hold(family, ready, done, limits or Limits())))
@@ -35,7 +35,7 @@ async def opened(family: EnvFamily, limits: Limits | None = None) -> AsyncGenera
 
 
 async def _hold(family: EnvFamily, ready: asyncio.Event, done: asyncio.Event, limits: Limits) -> None:
-    """Opens and closes the family in one task, since cancellation scopes that it may hold require that."""
+    """Opens and closes the family in the same asyncio task, which the cancel scopes of anyio require."""
     try:
         if isinstance(family, Opens):
             await family.open()
@@ -43,7 +43,7 @@ async def _hold(family: EnvFamily, ready: asyncio.Event, done: asyncio.Event, li
         await done.wait()
     finally:
         if isinstance(family, Closes):
-            await ask(family.close, limits, Timeline())
+            await call_env(family.close, limits, Timeline())
 
 
 def world_of(family: EnvFamily, task: Task) -> EnvFamily:
@@ -58,9 +58,9 @@ def worlds_of(family: EnvFamily) -> tuple[EnvFamily, ...]:
 
 def seats_of(family: EnvFamily, task: Task) -> tuple[str, ...]:
     """Returns the names of the seats of a task; one agent where its environment does not say."""
-    return seats_in(world_of(family, task))
+    return seats_of_world(world_of(family, task))
 
 
-def seats_in(world: EnvFamily) -> tuple[str, ...]:
+def seats_of_world(world: EnvFamily) -> tuple[str, ...]:
     """Returns the names of the seats of an environment; one agent where it does not say."""
     return tuple(world.seats) if isinstance(world, HasSeats) else ("agent",)

@@ -80,7 +80,7 @@ class LiveExperts:
         task = self.context.curriculum.draw(self.first + number)
         label = f"{self.stage}/{number}"
         runner = self.context.runner
-        group = await runner.group(
+        group = await runner.play_group(
             task, number, 1, self.context.params, label, sampler_for=expert_sampler(runner.renderer), blame=False
         )
         if group.trajectories:

@@ -7,7 +7,7 @@ from sojourn.config.lookup import nearest
 from sojourn.errors import ConfigError, InfrastructureError, SojournError
 from sojourn.event_loop import contained
 from sojourn.protocols import EnvFamily
-from sojourn.rollout.limits import Limits, ask
+from sojourn.rollout.limits import Limits, call_env
 from sojourn.rollout.world import worlds_of
 from sojourn.timeline import Timeline
 
@@ -25,7 +25,7 @@ async def offers(family: EnvFamily, name: str, limits: Limits, split: str = "tra
     for world in worlds_of(family):
         try:
             env = world.make(world.tasks(split)[0])
-            await contained(ask(env.close, limits, Timeline()))
+            await contained(call_env(env.close, limits, Timeline()))
         except SojournError:
             raise
         except Exception as error:  # the world's own, which no user of it can mend by looking at where we called it

@@ -158,7 +158,7 @@ class LiveSlots:
             if redraw == len(tape.tasks):
                 tape.tasks.append(self.context.curriculum.draw(self.first + slot, redraw))
             label = f"{self.stage}/{slot}/{redraw}"
-            group = await self.context.runner.group(
+            group = await self.context.runner.play_group(
                 tape.tasks[redraw], slot, self.config.size, params, label, sampler_for=self._taped(tape)
             )
             if self.config.zero_signal != "redraw" or not await self._has_zero_signal(group):

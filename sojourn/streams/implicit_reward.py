@@ -16,7 +16,7 @@ from sojourn.batch.flatten import gather, scatter
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError
 from sojourn.optim import Optim
-from sojourn.protocols import Output, PerTurn, Selected, StepContext
+from sojourn.protocols import PassOutput, PerTurn, SelectedTokens, StepContext
 from sojourn.schedules import Constant
 
 Values = NDArray[np.float64]
@@ -32,7 +32,7 @@ class Gradient:
     needs = frozenset[str]()
     zero_at_zero_advantage = True
 
-    def __call__(self, out: Output, batch: Selected) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         return -batch.advantages * out.logprobs, {}
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sojourn.protocols import Curriculum, Renderer, Sampler, Trainer
 from sojourn.rewards.reward_cache import RewardCache
 from sojourn.rollout.runner import Runner
-from sojourn.rollout.world import opened
+from sojourn.rollout.world import open_world
 from sojourn.tasks.listed import listed
 from sojourn.timeline import Timeline
 from sojourn.train.recipe import Recipe
@@ -41,7 +41,7 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
     timeline = Timeline()
     backend = recipe.backend.open(recipe.model, recipe.renderer, recipe.seed, timeline, recipe.critic)
     try:
-        async with opened(recipe.env, recipe.rollout.limits):
+        async with open_world(recipe.env, recipe.rollout.limits):
             runner = Runner(
                 config=recipe.rollout,
                 family=recipe.env,

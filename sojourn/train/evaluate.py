@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluationPlays:
     groups: list[Group]
     scores: list[list[Score]]
 
@@ -30,13 +30,13 @@ def panel(components: Components) -> Sequence[Task]:
     return listed(components.recipe.env, config.split)[: config.tasks]
 
 
-async def evaluate(components: Components, label: str, expert: bool = False) -> Evaluated:
+async def evaluate(components: Components, label: str, expert: bool = False) -> EvaluationPlays:
     """Plays the recipe's panel; `label` begins the ids of its episodes, and seeds their sampling."""
     config = components.recipe.evaluation
     params = config.params(components.recipe.sampling)
     acting: dict[str, Any] = {"sampler_for": expert_sampler(components.renderer), "blame": False} if expert else {}
     plays = [
-        components.runner.group(task, slot, config.samples, params, f"{label}/{slot}", **acting)
+        components.runner.play_group(task, slot, config.samples, params, f"{label}/{slot}", **acting)
         for slot, task in enumerate(panel(components))
     ]
     groups = await asyncio.gather(*plays)
@@ -46,7 +46,7 @@ async def evaluate(components: Components, label: str, expert: bool = False) -> 
         )  # training goes on as if nothing had been played, and as it would after a restart
     require_plays(groups)
     scores = await asyncio.gather(*(score_group(components.rewards.reward, group) for group in groups))
-    return Evaluated(list(groups), list(scores))
+    return EvaluationPlays(list(groups), list(scores))
 
 
 def require_plays(groups: Sequence[Group]) -> None:

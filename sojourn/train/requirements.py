@@ -18,7 +18,7 @@ from sojourn.abilities import (
     valid_for,
 )
 from sojourn.errors import ConfigError
-from sojourn.rollout.world import seats_in, worlds_of
+from sojourn.rollout.world import seats_of_world, worlds_of
 from sojourn.train.recipe import Recipe, Stage
 
 OWN = frozenset({"entropy", "critic"})  # what a loss is given by its own pass, whatever the backend
@@ -126,7 +126,7 @@ def _check_size(stage: Stage, env: Any) -> None:
         )
     if not stage.groups.live or size is None:
         return
-    seats = max(len(seats_in(world)) for world in worlds_of(env))
+    seats = max(len(seats_of_world(world)) for world in worlds_of(env))
     if stage.minibatches > (most := stage.groups.width * size * seats):
         raise ConfigError(
             f"stage '{stage.name}': minibatches = {stage.minibatches}, but a step has {most} trajectories: expected at "

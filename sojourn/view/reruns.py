@@ -27,7 +27,8 @@ from sojourn.record.episodes.vocabulary import read as read_vocabulary
 from sojourn.record.run import RunFolder
 from sojourn.render import pieces
 from sojourn.replay import world_of_run
-from sojourn.rollout.play import Limits, ask, play
+from sojourn.rollout.limits import Limits, call_env
+from sojourn.rollout.play import play
 from sojourn.rollout.runner import seed_of
 from sojourn.timeline import Timeline
 from sojourn.train import resolve as recipes
@@ -226,7 +227,7 @@ class Reruns:
         finally:
             rerun.blobs = dict(getattr(env, "blobs", {}))
             rerun.env, rerun.observed, rerun.seconds = None, None, time.monotonic() - began
-            await ask(env.close, limits, timeline)
+            await call_env(env.close, limits, timeline)
 
     async def _seat(self, rerun: Rerun, stack: AsyncExitStack) -> Any:
         before = rerun.resume_point.before

@@ -8,7 +8,7 @@ from made_world import Says, renderer
 
 from sojourn.agents.plain import Plain
 from sojourn.errors import WorldError
-from sojourn.rollout.play import Limits
+from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout, Runner
 from sojourn.types import Message, Observation, Role, SamplingParams, Step, Task
 
@@ -58,7 +58,7 @@ def playing(world: Lister, format: Any = None) -> Runner:
 async def test_a_list_is_encoded_once_for_all_turns_and_plays() -> None:
     choices = tuple(f"go to room {number}" for number in range(2_000))
     format = Counts()
-    group = await playing(Lister(choices), format).group(TASK, 0, 2, SamplingParams(8), "x")
+    group = await playing(Lister(choices), format).play_group(TASK, 0, 2, SamplingParams(8), "x")
     assert [len(trajectory.turns) for trajectory in group.trajectories] == [3, 3]
     assert format.encoded == list(choices)
 
@@ -74,11 +74,11 @@ async def test_a_list_is_encoded_once_for_all_turns_and_plays() -> None:
 )
 async def test_choices_that_cannot_be_sampled_among_stop_the_run(choices, told) -> None:
     with pytest.raises(WorldError) as caught:
-        await playing(Lister(choices)).episode(TASK, SamplingParams(8), "x")
+        await playing(Lister(choices)).play_episode(TASK, SamplingParams(8), "x")
     assert told in str(caught.value)
 
 
 async def test_choices_that_nobody_samples_among_are_not_limited() -> None:
     runner = playing(Lister(tuple(map(str, range(10_001)))))
     runner.agent = Plain()
-    assert (await runner.episode(TASK, SamplingParams(8), "x")).error is None
+    assert (await runner.play_episode(TASK, SamplingParams(8), "x")).error is None

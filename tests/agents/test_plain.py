@@ -15,7 +15,8 @@ from sojourn.errors import ActionError, BudgetError
 from sojourn.protocols import AgentContext
 from sojourn.record.export.conversations import utterances
 from sojourn.rewards.native import Native
-from sojourn.rollout.play import Limits, play
+from sojourn.rollout.limits import Limits
+from sojourn.rollout.play import play
 from sojourn.timeline import Timeline
 from sojourn.types import (
     Ending,
@@ -180,7 +181,7 @@ async def test_page_shows_the_brief_and_the_present_page_only():
     played = await episode(script, turns=3, history="page")
     assert script.seen == [BRIEF + user(f"page {n}") + reply() for n in (1, 2, 3)]
     assert [turn.parent for turn in played.turns] == [-1] * 3
-    assert len(flatten([Group(0, TASK, (Episode("0", TASK, (played,)),))])[0].starts) - 1 == 3
+    assert len(flatten([Group(0, TASK, (Episode("0", TASK, (played,)),))])[0].offsets) - 1 == 3
 
 
 async def test_a_reply_that_was_cut_off_is_closed_by_what_follows():
@@ -428,7 +429,7 @@ async def test_a_full_context_ends_the_episode_as_truncated():
 async def test_the_error_says_how_full_the_context_is():
     script = Script(["go north"])
     seat = sit(script, max_context=5)
-    with pytest.raises(BudgetError, match=r"the context holds \d+ of 5 tokens: no room to act"):
+    with pytest.raises(BudgetError, match=r"the prompt has \d+ tokens, a context at most 5: no room to act"):
         await seat.act(await Counting().start())
     assert seat.finish(Ending.TOKENS).turns == ()
     assert script.asked == []

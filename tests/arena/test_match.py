@@ -17,7 +17,7 @@ from sojourn.arena.text_seat import TextReply, TextSeat
 from sojourn.envs.toy import Toy
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.protocols import AgentContext
-from sojourn.rollout.play import Limits
+from sojourn.rollout.limits import Limits
 from sojourn.sources.experts import expert_action
 from sojourn.types import Message, Role, Task
 from sojourn_worlds.matrix import Matrix

@@ -69,7 +69,7 @@ def kept_bytes(made: TorchTrainer, batch) -> int:
         return tensor
 
     micro_batch = MicroBatch.of(
-        batch, np.arange(len(batch.starts) - 1), [np.arange(a, b) for a, b in pairwise(batch.starts)]
+        batch, np.arange(len(batch.offsets) - 1), [np.arange(a, b) for a, b in pairwise(batch.offsets)]
     )
     again = activations.checkpointed(made.passes.decoder.recomputed(len(micro_batch.tree.tokens)))
     with again, saved_tensors_hooks(keep, lambda tensor: tensor):

@@ -69,7 +69,7 @@ async def test_values_are_the_heads_of_the_states_before_and_after_each_token(ow
     batch, made = step(), trainer(own=own)
     found = await made.forward(batch, critic=True)
     model = loading.load(NAME, "fp32", 1 if own else 0).model
-    for a, b in zip(batch.starts, batch.starts[1:], strict=False):
+    for a, b in zip(batch.offsets, batch.offsets[1:], strict=False):
         with torch.no_grad():
             hidden = model(torch.from_numpy(batch.tokens[a:b])[None], output_hidden_states=True).hidden_states[-1][0]
             each = made.critic.head(hidden).numpy()
@@ -94,7 +94,7 @@ async def test_the_likeliest_tokens_and_their_gradient():
     found = await made.forward(batch, columns=["top_token", "top_logprob"])
     await made.forward_backward(batch, [BCoder(advantage_coef=0.0, likelihood_coef=0.0)])
     model, total = loading.load(NAME, "fp32", 0).model, torch.zeros(())
-    for a, b in zip(batch.starts, batch.starts[1:], strict=False):
+    for a, b in zip(batch.offsets, batch.offsets[1:], strict=False):
         passed = model(torch.from_numpy(batch.tokens[a:b])[None], output_hidden_states=True)
         logp, said = passed.logits[0].log_softmax(-1), torch.from_numpy(batch.tokens[a:b])
         places = np.flatnonzero(batch.weight[a:b])

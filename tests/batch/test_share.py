@@ -36,7 +36,7 @@ def test_every_token_stands_after_its_own_past(sequences):
     tree = share.merge(made)
     for s, sequence in enumerate(sequences):
         for position in range(len(sequence)):
-            node = int(tree.node[made.starts[s] + position])
+            node = int(tree.node[made.offsets[s] + position])
             assert path(tree, node) == sequence[: position + 1]
             assert tree.positions[node] == position
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from sojourn.backends.torch.trainer.pass_io import PassOutput, SelectedTokens
 from sojourn.losses.cispo import CISPO
 from sojourn.losses.gspo import GSPO
 from sojourn.losses.ppo import PPO
 from sojourn.losses.sapo import SAPO
+from sojourn.protocols import PassOutput, SelectedTokens
 
 liger = pytest.importorskip("liger_kernel.chunked_loss.grpo_loss", reason="liger-kernel is not installed")
 
@@ -39,7 +39,7 @@ def test_losses_and_their_gradients(loss, settings, mean):
     at = mask > 0
     spread = advantages[:, None].expand(4, 5)
     chosen = SelectedTokens(weight[at], old[at], spread[at], rows[at], rows[at], {})
-    per_token, _ = loss(PassOutput(now[at], torch.zeros(int(at.sum()))), chosen)
+    per_token, _ = loss(PassOutput(now[at], torch.zeros(int(at.sum())), torch.zeros(0)), chosen)
     own = (per_token * chosen.weight).sum()
     torch.testing.assert_close(own, given, atol=1e-5, rtol=1e-4)
     both = [torch.autograd.grad(value, [now], retain_graph=True)[0] for value in (own, given)]

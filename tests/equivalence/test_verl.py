@@ -7,7 +7,7 @@ import pytest
 import torch
 from cases import group, paid, trajectory
 
-from sojourn.backends.torch.trainer.pass_io import PassOutput, SelectedTokens
+from sojourn.backends.torch.trainer.pass_io import select_tokens
 from sojourn.batch import Aggregate, to_batch
 from sojourn.credit.gae import GAE
 from sojourn.credit.grpo import GRPO
@@ -25,6 +25,7 @@ from sojourn.losses.ppo import PPO
 from sojourn.losses.reinforce import Reinforce
 from sojourn.losses.sapo import SAPO
 from sojourn.losses.value import Value
+from sojourn.protocols import PassOutput
 from sojourn.types import Ending
 
 core = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed")
@@ -51,7 +52,7 @@ def batch_of(groups, credit, aggregate=None):
 
 def padded(batch, column) -> torch.Tensor:
     """A row for each sequence: (S, T), 0 behind its end."""
-    rows = [torch.as_tensor(column[a:b]) for a, b in zip(batch.starts, batch.starts[1:], strict=False)]
+    rows = [torch.as_tensor(column[a:b]) for a, b in zip(batch.offsets, batch.offsets[1:], strict=False)]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).float()
 
 
@@ -160,7 +161,7 @@ def test_the_clipped_value_loss(clip, seed):
     batch = to_batch(groups, credit, streams, aggregate=Aggregate(), losses=[loss])
     said = (batch.streams["values"] + np.random.default_rng(seed).normal(0, 0.5, len(batch))).astype(np.float32)
     where = np.flatnonzero(batch.weight)
-    now, chosen = torch.from_numpy(said[where]).requires_grad_(), SelectedTokens.of(batch, where)
+    now, chosen = torch.from_numpy(said[where]).requires_grad_(), select_tokens(batch, where)
     zeros = torch.zeros(len(where))
     own = (loss(PassOutput(zeros, zeros, now), chosen)[0] * chosen.weight).sum()
     theirs, mask = padded(batch, said).requires_grad_(), padded(batch, (batch.weight > 0).astype(np.float32))
@@ -218,8 +219,8 @@ def own_loss(loss, batch, gap, **streams):
         batch = replace(batch, streams={**streams, **loss.choose(batch, batch.logprobs + gap)})
     where = np.flatnonzero(batch.weight)
     now = torch.from_numpy((batch.logprobs + gap)[where]).requires_grad_()
-    chosen = SelectedTokens.of(batch, where)
-    per_token, _ = loss(PassOutput(now, torch.zeros_like(now)), chosen)
+    chosen = select_tokens(batch, where)
+    per_token, _ = loss(PassOutput(now, torch.zeros_like(now), torch.zeros(0)), chosen)
     value = (per_token * chosen.weight).sum()
     [gradient] = torch.autograd.grad(value, [now])
     spread = np.zeros(len(batch), dtype=np.float32)

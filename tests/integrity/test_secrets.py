@@ -30,7 +30,7 @@ from sojourn.envs.variables import inherited_variables
 from sojourn.errors import ActionError, ConfigError, InfrastructureError, cause
 from sojourn.models.endpoint import Endpoint
 from sojourn.record.run import RunFolder
-from sojourn.rollout.play import Limits
+from sojourn.rollout.limits import Limits
 from sojourn.secrets import MASK, masked, masked_table
 from sojourn.train.resolve import resolve
 from sojourn.view.server import application

@@ -38,7 +38,7 @@ def test_every_sampled_token_is_trained_exactly_once(made: list[Trajectory]):
 def test_what_precedes_a_trained_token_is_the_prompt_that_the_engine_saw(made: list[Trajectory]):
     batch, places = flatten([group(made)])
     for place in places:
-        start = batch.starts[batch.sequence[place.start]]
+        start = batch.offsets[batch.sequence[place.start]]
         np.testing.assert_array_equal(batch.tokens[start : place.start], made[place.trajectory].prompt(place.turn))
 
 
@@ -135,4 +135,4 @@ def test_an_episode_with_an_error_is_not_trained_on():
     credit = RLOO()([broken], [[score(broken.trajectories[0], 1.0)]], {})
     batch = to_batch([broken], credit, {}, aggregate=Aggregate())
     assert batch.weight.sum() == pytest.approx(1.0)
-    assert len(batch.starts) == 2
+    assert len(batch.offsets) == 2

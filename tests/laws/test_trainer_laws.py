@@ -61,8 +61,8 @@ async def test_packing_changes_nothing():
     batch = made_batch(np.random.default_rng(1))
     packed = await trainer().forward(batch)
     model = loading.load("tiny", "fp32", 0).model
-    for s in range(len(batch.starts) - 1):
-        span = slice(batch.starts[s], batch.starts[s + 1])
+    for s in range(len(batch.offsets) - 1):
+        span = slice(batch.offsets[s], batch.offsets[s + 1])
         tokens = torch.from_numpy(batch.tokens[span])
         with torch.no_grad():
             logp = model(tokens[None]).logits[0].log_softmax(-1)
@@ -94,7 +94,7 @@ async def test_sharing_a_prefix_changes_nothing(name, token_budget):
     batch = sharing(np.random.default_rng(6))
     losses = [PPO(), Entropy()]
     alone = trainer(model=build(name))
-    for s in range(len(batch.starts) - 1):
+    for s in range(len(batch.offsets) - 1):
         await alone.forward_backward(batch.take(np.array([s])), losses)
     shared = trainer(token_budget, model=build(name))
     metrics = await shared.forward_backward(batch, losses)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from sojourn.backends.torch.trainer.pass_io import PassOutput, SelectedTokens
+from sojourn.backends.torch.trainer.pass_io import select_tokens
 from sojourn.losses.aepo import AEPO
 from sojourn.losses.bcoder import BCoder
 from sojourn.losses.cispo import CISPO
@@ -24,6 +24,7 @@ from sojourn.losses.reinforce import Reinforce
 from sojourn.losses.sapo import SAPO
 from sojourn.losses.st_ppo import STPPO
 from sojourn.losses.value import Value
+from sojourn.protocols import PassOutput
 from sojourn.types import Batch
 
 
@@ -43,10 +44,10 @@ def called(loss, batch, logprobs, entropy=None):
     if getattr(loss, "chooses", False):
         made = {**made, **loss.choose(batch, np.array(logprobs, dtype=np.float32))}
     batch = Batch(**{**vars(batch), "streams": {**batch.streams, **made}})
-    chosen = SelectedTokens.of(batch, np.arange(len(batch)))
+    chosen = select_tokens(batch, np.arange(len(batch)))
     now = torch.tensor(logprobs, dtype=torch.float32, requires_grad=True)
     heat = torch.tensor(entropy or [1.0] * len(batch), dtype=torch.float32, requires_grad=True)
-    value, metrics = loss(PassOutput(now, heat), chosen)
+    value, metrics = loss(PassOutput(now, heat, torch.zeros(0)), chosen)
     gradients = torch.autograd.grad(value.sum(), [now, heat], allow_unused=True)
     found = [np.zeros(len(batch)) if g is None else g.numpy() for g in gradients]
     return value.detach().numpy(), *found, metrics
@@ -263,7 +264,7 @@ def criticised(loss, values, targets, old=None, turns=None):
     batch = Batch(**{**vars(batch), "streams": {**batch.streams, **loss.columns(batch)}})
     now = torch.tensor(values, requires_grad=True)
     zeros = torch.zeros(len(values))
-    per_token, metrics = loss(PassOutput(zeros, zeros, now), SelectedTokens.of(batch, np.arange(len(batch))))
+    per_token, metrics = loss(PassOutput(zeros, zeros, now), select_tokens(batch, np.arange(len(batch))))
     [gradient] = torch.autograd.grad(per_token.sum(), [now])
     return per_token.detach().numpy(), gradient.numpy(), metrics
 
@@ -302,7 +303,7 @@ def test_bcoder_by_hand():
     logp, values = logits.log_softmax(1), torch.tensor([0.3, 0.3], requires_grad=True)
     batch = batch_of([-1.0] * 2, [0.0, 1.0], targets=[-0.5994, NAN])
     out = PassOutput(logp[:, 1], torch.zeros(2), values, {"top_logprob": logp.max(1).values})
-    per_token, _ = BCoder()(out, SelectedTokens.of(batch, np.arange(2)))
+    per_token, _ = BCoder()(out, select_tokens(batch, np.arange(2)))
     assert per_token.tolist() == pytest.approx([0.01012, 0.1 * 1 - 0.5 * float(logp[1, 1].detach())], abs=1e-5)
     to_logits, to_values = torch.autograd.grad(per_token[0], [logits, values], retain_graph=True)
     assert to_values.tolist() == pytest.approx([2 * -0.1006, 0.0], abs=1e-5)
@@ -332,7 +333,9 @@ def test_st_ppo_by_hand():
 def test_what_st_ppo_leaves_out_by_hand():
     batch = batch_of([-1.0] * 3, [0.5, -0.5, 0.5])
     now = torch.tensor([-1 + math.log(r) for r in (1.3, 0.5, 1.1)], requires_grad=True)
-    missed = STPPO(level="token").objective("left_out", PassOutput(now, now), SelectedTokens.of(batch, np.arange(3)))
+    missed = STPPO(level="token").objective(
+        "left_out", PassOutput(now, now, torch.zeros(0)), select_tokens(batch, np.arange(3))
+    )
     assert missed.tolist() == pytest.approx([-0.65, 0.25, 0.0])
     [gradient] = torch.autograd.grad(missed.sum(), [now])
     assert gradient.tolist() == pytest.approx([-0.65, 0.25, 0.0])

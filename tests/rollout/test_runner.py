@@ -14,7 +14,7 @@ from sojourn import event_loop
 from sojourn.agents.plain import Plain
 from sojourn.errors import ActionError, ConfigError, InfrastructureError, WorldError
 from sojourn.rewards.native import Native
-from sojourn.rollout.play import Limits
+from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout, Runner
 from sojourn.sources.experts import expert_sampler
 from sojourn.types import Ending, Message, Observation, Role, SamplingParams, Step, Task
@@ -163,7 +163,7 @@ FAILURES = {
 @pytest.mark.parametrize("broken", FAILURES, ids=lambda broken: broken.__name__)
 async def test_a_failure_of_the_world_is_an_error_and_no_reward(broken) -> None:
     world = World(broken)
-    group = await runner(world, retries=1).group(TASK, 0, 2, SamplingParams(8), "x")
+    group = await runner(world, retries=1).play_group(TASK, 0, 2, SamplingParams(8), "x")
     assert [episode.error for episode in group.episodes] == [FAILURES[broken]] * 2
     assert [episode.trajectories for episode in group.episodes] == [(), ()]  # nor what had been paid before
     assert group.trajectories == ()
@@ -174,8 +174,8 @@ async def test_a_failure_of_the_world_is_an_error_and_no_reward(broken) -> None:
 @pytest.mark.parametrize("broken", [Raises, Stalls, Exits, LosesItsChild], ids=lambda broken: broken.__name__)
 async def test_a_play_that_is_tried_again_holds_nothing_of_the_failed_one(broken) -> None:
     world = World(broken, failures=1)
-    [episode] = (await runner(world, retries=1).group(TASK, 0, 1, SamplingParams(8), "x")).episodes
-    [sound] = (await runner(World(Sound)).group(TASK, 0, 1, SamplingParams(8), "x")).episodes
+    [episode] = (await runner(world, retries=1).play_group(TASK, 0, 1, SamplingParams(8), "x")).episodes
+    [sound] = (await runner(World(Sound)).play_group(TASK, 0, 1, SamplingParams(8), "x")).episodes
     assert episode.error is None
     assert [env.closed for env in world.made] == [1, 1]
     [again], [first] = episode.trajectories, sound.trajectories
@@ -187,7 +187,7 @@ async def test_a_play_that_is_tried_again_holds_nothing_of_the_failed_one(broken
 @pytest.mark.parametrize(("malformed", "turns", "ending"), [("tell", 5, Ending.TURNS), ("end", 1, Ending.MALFORMED)])
 async def test_a_failure_of_the_policy_is_trained_on_and_is_no_error(malformed, turns, ending) -> None:
     world = World(Refuses)
-    group = await runner(world, Plain(malformed=malformed)).group(TASK, 0, 1, SamplingParams(8), "x")
+    group = await runner(world, Plain(malformed=malformed)).play_group(TASK, 0, 1, SamplingParams(8), "x")
     [trajectory] = group.trajectories
     assert group.episodes[0].error is None
     assert trajectory.ending is ending
@@ -204,7 +204,7 @@ async def test_a_config_that_cannot_be_played_is_neither() -> None:
 
     world = World(Unplayable)
     with pytest.raises(ConfigError, match="rooms = 0"):
-        await runner(world).episode(TASK, SamplingParams(8), "x")
+        await runner(world).play_episode(TASK, SamplingParams(8), "x")
     assert [env.closed for env in world.made] == [1]
 
 
@@ -219,7 +219,7 @@ async def test_a_cancelled_play_is_closed_and_recorded_as_nothing() -> None:
     world, episodes = World(Waits), []
     playing = runner(world)
     playing.on_episode = episodes.append
-    task = asyncio.ensure_future(playing.episode(TASK, SamplingParams(8), "x"))
+    task = asyncio.ensure_future(playing.play_episode(TASK, SamplingParams(8), "x"))
     await reached.wait()
     task.cancel()
     await asyncio.wait({task})
@@ -244,7 +244,7 @@ async def test_a_world_that_ignores_its_cancellation_is_given_up(method) -> None
     setattr(Deaf, method, Deaf.stay)
     asyncio.get_running_loop().call_later(20, let_go.set)  # where it is not given up, this test is to end
     playing = runner(World(Deaf), retries=0)
-    episode = await playing.episode(TASK, SamplingParams(8), "x")
+    episode = await playing.play_episode(TASK, SamplingParams(8), "x")
     failure = episode.close_error if method == "close" else episode.error
     assert "Deaf.stay() does not end and ignores its cancellation" in str(failure)
     assert bool(episode.trajectories) == (method == "close")
@@ -263,7 +263,7 @@ async def test_the_error_of_a_world_is_recorded_without_keys(monkeypatch) -> Non
         async def start(self) -> Observation:
             raise RuntimeError("no entry with Kq7canaryW3bird")
 
-    episode = await runner(World(Tells), retries=0).episode(TASK, SamplingParams(8), "x")
+    episode = await runner(World(Tells), retries=0).play_episode(TASK, SamplingParams(8), "x")
     assert episode.error == "RuntimeError: no entry with ${MY_SERVICE_TOKEN}"
 
 
@@ -271,9 +271,9 @@ async def test_too_many_failures_stop_the_run_with_the_last_cause() -> None:
     told = r"4 of the last 4 episodes failed.*max_error_rate.*ZeroDivisionError: the world is wrong"
     playing = runner(World(Raises), retries=0)
     for number in range(3):
-        await playing.episode(TASK, SamplingParams(8), str(number))
+        await playing.play_episode(TASK, SamplingParams(8), str(number))
     with pytest.raises(InfrastructureError, match=told):
-        await playing.episode(TASK, SamplingParams(8), "3")
+        await playing.play_episode(TASK, SamplingParams(8), "3")
     assert playing.errors == 4
 
 
@@ -298,8 +298,8 @@ BROKEN_BY_ACTIONS = [Raises, RaisesItself, Stalls, TimesOut, CancelsItself, Exit
 async def test_an_action_that_breaks_the_world_again_is_lost_and_trained_on(broken) -> None:
     world = Spoilt(broken)
     playing = runner(world, retries=0)
-    assert (await playing.episode(TASK, SamplingParams(8), "sound")).error is None
-    episode = await playing.episode(ODD, SamplingParams(8), "broken")
+    assert (await playing.play_episode(TASK, SamplingParams(8), "sound")).error is None
+    episode = await playing.play_episode(ODD, SamplingParams(8), "broken")
     [trajectory] = episode.trajectories
     assert episode.error is None
     assert [turn.reward for turn in trajectory.turns] == [0.5, -1.0]
@@ -312,8 +312,8 @@ async def test_a_world_says_what_its_lost_plays_pay() -> None:
     world = Spoilt(Raises)
     world.lowest_reward = -10.0
     playing = runner(world)
-    await playing.episode(TASK, SamplingParams(8), "sound")
-    [trajectory] = (await playing.episode(ODD, SamplingParams(8), "broken")).trajectories
+    await playing.play_episode(TASK, SamplingParams(8), "sound")
+    [trajectory] = (await playing.play_episode(ODD, SamplingParams(8), "broken")).trajectories
     assert trajectory.turns[-1].reward == -10.0
 
 
@@ -321,16 +321,16 @@ async def test_what_does_not_break_again_is_the_infrastructures() -> None:
     """The second play breaks, the third, which tries it, does not, and the fourth is the episode tried again."""
     world = Spoilt(Raises, sound=(2, 3))
     playing = runner(world, retries=1)
-    await playing.episode(TASK, SamplingParams(8), "sound")
-    episode = await playing.episode(ODD, SamplingParams(8), "broken")
+    await playing.play_episode(TASK, SamplingParams(8), "sound")
+    episode = await playing.play_episode(ODD, SamplingParams(8), "broken")
     assert [turn.reward for turn in episode.trajectories[0].turns] == [0.5, 0.5, 0.0]
     assert [env.closed for env in world.made] == [1, 1, 1, 1]
 
 
 async def test_a_world_that_breaks_without_an_action_is_the_infrastructures() -> None:
     playing = runner(Spoilt(NoStart), retries=0)
-    await playing.episode(TASK, SamplingParams(8), "sound")
-    assert (await playing.episode(ODD, SamplingParams(8), "broken")).error == FAILURES[NoStart]
+    await playing.play_episode(TASK, SamplingParams(8), "sound")
+    assert (await playing.play_episode(ODD, SamplingParams(8), "broken")).error == FAILURES[NoStart]
 
 
 class NeverCloses(Sound):
@@ -347,7 +347,7 @@ async def test_an_episode_that_was_complete_outlives_a_world_that_fails_to_close
     """Its rewards are known, and no retry mends what was left behind; the failure counts as one of the world."""
     world = World(broken)
     playing = runner(world, retries=2)
-    episode = await playing.episode(TASK, SamplingParams(8), "x")
+    episode = await playing.play_episode(TASK, SamplingParams(8), "x")
     assert episode.error is None
     assert str(episode.close_error).startswith(cause)
     assert [turn.reward for turn in episode.trajectories[0].turns] == [0.5, 0.5, 0.0]
@@ -358,16 +358,16 @@ async def test_an_episode_that_was_complete_outlives_a_world_that_fails_to_close
 async def test_worlds_that_fail_to_close_stop_the_run_too() -> None:
     playing = runner(World(NoClose), retries=0)
     for number in range(3):
-        await playing.episode(TASK, SamplingParams(8), str(number))
+        await playing.play_episode(TASK, SamplingParams(8), str(number))
     with pytest.raises(InfrastructureError, match=r"4 of the last 4 episodes failed.*it does not go away"):
-        await playing.episode(TASK, SamplingParams(8), "3")
+        await playing.play_episode(TASK, SamplingParams(8), "3")
 
 
 async def test_a_failure_to_close_does_not_hide_why_the_play_failed() -> None:
     class Both(Raises, NoClose):
         pass
 
-    episode = await runner(World(Both), retries=0).episode(TASK, SamplingParams(8), "x")
+    episode = await runner(World(Both), retries=0).play_episode(TASK, SamplingParams(8), "x")
     assert (episode.error, episode.close_error) == (FAILURES[Raises], None)
 
 
@@ -378,9 +378,9 @@ class SaysItIsBroken(Raises):
 
 async def test_a_world_that_says_it_is_at_fault_stops_the_run_and_blames_no_action() -> None:
     playing = runner(Spoilt(SaysItIsBroken), retries=1)
-    await playing.episode(TASK, SamplingParams(8), "sound")
+    await playing.play_episode(TASK, SamplingParams(8), "sound")
     with pytest.raises(WorldError, match="has no rule for this"):
-        await playing.episode(ODD, SamplingParams(8), "broken")
+        await playing.play_episode(ODD, SamplingParams(8), "broken")
 
 
 @pytest.mark.parametrize("error", [WorldError, ConfigError])
@@ -390,16 +390,16 @@ async def test_a_second_play_in_which_the_world_is_at_fault_blames_no_action(err
             raise ZeroDivisionError if self.number == 1 else error("the world cannot be played again")
 
     playing = runner(Spoilt(Later), retries=0)
-    await playing.episode(TASK, SamplingParams(8), "sound")
+    await playing.play_episode(TASK, SamplingParams(8), "sound")
     with pytest.raises(error, match="cannot be played again"):
-        await playing.episode(ODD, SamplingParams(8), "broken")
+        await playing.play_episode(ODD, SamplingParams(8), "broken")
 
 
 async def test_a_world_of_which_no_more_ends_than_breaks_is_the_infrastructures() -> None:
     """A service that is down fails again, too."""
     playing = runner(Spoilt(Raises), retries=0)
-    await playing.episode(TASK, SamplingParams(8), "sound")
-    errors = [(await playing.episode(ODD, SamplingParams(8), str(n))).error for n in range(3)]
+    await playing.play_episode(TASK, SamplingParams(8), "sound")
+    errors = [(await playing.play_episode(ODD, SamplingParams(8), str(n))).error for n in range(3)]
     assert errors == [None, FAILURES[Raises], FAILURES[Raises]]
 
 
@@ -410,8 +410,10 @@ async def test_an_expert_that_breaks_its_world_has_an_error() -> None:
 
     world = Spoilt(Expert)
     playing = runner(world, retries=0)
-    await playing.episode(TASK, SamplingParams(8), "sound")
-    episode = await playing.episode(ODD, SamplingParams(8), "broken", expert_sampler(playing.renderer), blame=False)
+    await playing.play_episode(TASK, SamplingParams(8), "sound")
+    episode = await playing.play_episode(
+        ODD, SamplingParams(8), "broken", expert_sampler(playing.renderer), blame=False
+    )
     assert episode.error == FAILURES[Raises]
 
 
@@ -420,7 +422,7 @@ async def test_the_error_of_a_world_is_recorded_at_its_ends() -> None:
         async def start(self) -> Observation:
             raise RuntimeError(f"first {'x' * 10**7} last")
 
-    episode = await runner(World(Tells), retries=0).episode(TASK, SamplingParams(8), "x")
+    episode = await runner(World(Tells), retries=0).play_episode(TASK, SamplingParams(8), "x")
     assert episode.error is not None
     assert len(episode.error) < 5_000
     assert episode.error.startswith("RuntimeError: first x")

@@ -13,7 +13,8 @@ from sojourn.protocols import AgentContext
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.replay import RecordedSeat
 from sojourn.rewards.native import Native
-from sojourn.rollout.play import Limits, play
+from sojourn.rollout.limits import Limits
+from sojourn.rollout.play import play
 from sojourn.rollout.runner import Rollout, Runner
 from sojourn.rollout.world import seats_of
 from sojourn.timeline import Timeline
@@ -79,7 +80,7 @@ class Digits:
 
 async def test_each_seat_plays_its_own_turns_and_is_paid_its_own_reward() -> None:
     runner = Runner(Rollout(), Duel(), Plain(), Digits(), Seeds(), 1_000, 0)
-    group = await runner.group(Duel().tasks("train")[0], 0, 2, SamplingParams(8), "x")
+    group = await runner.play_group(Duel().tasks("train")[0], 0, 2, SamplingParams(8), "x")
     for episode in group.episodes:
         assert episode.error is None
         white, black = episode.trajectories
@@ -124,7 +125,7 @@ async def played(play, make=Forfeit):
     world = make()
     world.make = lambda task: play()
     runner = Runner(Rollout(), world, Plain(), Digits(), Seeds(), 1_000, 0)
-    group = await runner.group(world.tasks("train")[0], 0, 2, SamplingParams(8), "x")
+    group = await runner.play_group(world.tasks("train")[0], 0, 2, SamplingParams(8), "x")
     return group, await Native()(group)
 
 

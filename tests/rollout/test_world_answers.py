@@ -79,7 +79,7 @@ async def test_nonsense_stops_training_and_evaluation_alike_and_is_not_tried_aga
     answer, told = WRONG[name]
     world = World(answer)
     with pytest.raises(WorldError) as caught:
-        await playing(world).episode(world.tasks("train")[0], SamplingParams(8), "x")
+        await playing(world).play_episode(world.tasks("train")[0], SamplingParams(8), "x")
     assert str(caught.value).startswith(f"the world 'odd' {told}")
     assert world.made == 1
     with pytest.raises(ExceptionGroup) as group:
@@ -90,13 +90,13 @@ async def test_nonsense_stops_training_and_evaluation_alike_and_is_not_tried_aga
 
 async def test_a_start_that_shows_nothing_stops_too() -> None:
     with pytest.raises(WorldError, match="shows None: expected an Observation"):
-        await playing(world := World(paid(1.0), None)).episode(world.tasks("train")[0], SamplingParams(8), "x")
+        await playing(world := World(paid(1.0), None)).play_episode(world.tasks("train")[0], SamplingParams(8), "x")
 
 
 @pytest.mark.parametrize("reward", [1, True, 1.0, np.float32(1), np.int64(1), np.bool_(True), Fraction(1)], ids=type)
 async def test_every_finite_number_is_a_reward(reward) -> None:
     world = World(paid(reward, success=np.bool_(True), info={"n": np.int32(3)}))
-    episode = await playing(world).episode(world.tasks("train")[0], SamplingParams(8), "x")
+    episode = await playing(world).play_episode(world.tasks("train")[0], SamplingParams(8), "x")
     [turn] = episode.trajectories[0].turns
     assert (turn.reward, type(turn.reward), dict(turn.info)) == (1.0, float, {"success": 1.0, "n": 3.0})
     assert {type(value) for value in turn.info.values()} == {float}

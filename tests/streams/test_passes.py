@@ -83,7 +83,7 @@ async def test_how_far_the_first_policys_choice_is_from_the_present_one():
     now.load_state_dict(trainer.model.state_dict())
     flat, places = flatten(groups)
     expected = np.zeros(len(flat), dtype=np.float32)
-    for a, b in zip(flat.starts, flat.starts[1:], strict=False):
+    for a, b in zip(flat.offsets, flat.offsets[1:], strict=False):
         tokens = torch.from_numpy(flat.tokens[a:b])[None]
         with torch.no_grad():
             logp, choice = now(tokens).logits[0].log_softmax(-1), first(tokens).logits[0].argmax(-1)

@@ -17,7 +17,7 @@ from made_world import Says, components
 
 from sojourn.envs.chromium import find_chromium
 from sojourn.errors import ConfigError
-from sojourn.rollout.world import opened
+from sojourn.rollout.world import open_world
 from sojourn.train.resolve import load
 from sojourn.types import Prompt, Sample, SamplingParams
 from sojourn_worlds.grounding import SCREENS, Grounding
@@ -50,7 +50,7 @@ async def test_the_preset_scales_advantages_by_how_small_the_box_is(tmp_path: Pa
     [stage] = recipe.stages
     world = recipe.env
     assert isinstance(world, Grounding)
-    async with opened(world):
+    async with open_world(world):
         made = components(world, Boxes())
         made.runner.max_context = 4096
         source = replace(stage.groups, width=3, size=2).bind(made, "rl", 1)

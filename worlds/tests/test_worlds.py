@@ -18,7 +18,7 @@ from sojourn.envs.about import About
 from sojourn.errors import MissingExtraError
 from sojourn.record import metrics
 from sojourn.record.run import RunFolder
-from sojourn.rollout.play import Limits
+from sojourn.rollout.limits import Limits
 from sojourn.sources.play_abilities import offers
 from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe

@@ -14,7 +14,7 @@ from sojourn.checks.attack.canary import Canary
 from sojourn.checks.attack.watch import Watch
 from sojourn.checks.env.play import Play, ask_expert, choose
 from sojourn.checks.promise import JudgedError
-from sojourn.rollout.play import Limits
+from sojourn.rollout.limits import Limits
 from sojourn.rollout.world import world_of
 from sojourn.types import Message, Role, Task, Tool
 

@@ -52,7 +52,7 @@ async def splits(case: Case) -> str:
     whole, parted = case.open(), case.open()
     batch = await training_batch(whole)
     before = await whole.logprobs(batch)
-    count = len(batch.starts) - 1
+    count = len(batch.offsets) - 1
     await whole.update(batch)
     await parted.update(batch.take(np.array([0])), batch.take(np.arange(1, count)))
     for one in (whole, parted):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 
 from sojourn.abilities import DividesGradient
-from sojourn.protocols import Loss, Output, Selected
+from sojourn.protocols import Loss, PassOutput, SelectedTokens
 
 Gradients = Sequence[torch.Tensor | None]  # one for each trained parameter, None where nothing flows
 
@@ -23,7 +23,7 @@ class GradientDivision:
         """Takes the losses of the update whose micro-batches follow."""
         self._losses = [loss for loss in losses if isinstance(loss, DividesGradient) and loss.further_objectives]
 
-    def objectives(self, out: Output, batch: Selected) -> dict[str, torch.Tensor]:
+    def objectives(self, out: PassOutput, batch: SelectedTokens) -> dict[str, torch.Tensor]:
         """Returns each further objective of a micro-batch as a scalar: the weighted sum over its tokens."""
         sums: dict[str, torch.Tensor] = {}
         for loss in self._losses:

@@ -17,9 +17,10 @@ import torch
 from sojourn.backends.torch.trainer import head, pass_columns
 from sojourn.backends.torch.trainer.critic import Critic
 from sojourn.backends.torch.trainer.decoder import Decoder
-from sojourn.backends.torch.trainer.pass_io import MicroBatch, PassOutput
+from sojourn.backends.torch.trainer.pass_io import MicroBatch
 from sojourn.backends.torch.trainer.rounds import rounds
 from sojourn.backends.torch.trainer.worker_pool import WorkerPool
+from sojourn.protocols import PassOutput
 from sojourn.types import Batch, FloatArray, Forward, IntArray
 
 T = TypeVar("T")
@@ -108,8 +109,8 @@ class ModelPasses:
     def rounds(self, batch: Batch) -> Iterator[list[MicroBatch]]:
         """Divides the sequences that carry weight, each cut after its last such token, into micro-batches; those of one
         round pass side by side."""
-        weighed = [np.flatnonzero(batch.weight[a:b]) for a, b in zip(batch.starts, batch.starts[1:], strict=False)]
-        spans = [a + np.arange(w[-1] + 1) for a, w in zip(batch.starts, weighed, strict=False) if len(w)]
+        weighed = [np.flatnonzero(batch.weight[a:b]) for a, b in zip(batch.offsets, batch.offsets[1:], strict=False)]
+        spans = [a + np.arange(w[-1] + 1) for a, w in zip(batch.offsets, weighed, strict=False) if len(w)]
         cut = batch.pick(spans)
         for micro_batches in rounds(cut, self.token_budget, self.pool.count):
             yield [MicroBatch.of(cut, numbers, spans) for numbers in micro_batches]
@@ -132,7 +133,7 @@ class ModelPasses:
         each token; with `after`, those after each follow them: (2 n,).
         """
         batch, tree, base = micro_batch.batch, micro_batch.tree, self.decoder.base
-        if np.isin(where, batch.starts).any():
+        if np.isin(where, batch.offsets).any():
             raise ValueError("a sequence begins with a trained token: its context must hold at least one token")
         read = np.concatenate([tree.node[where - 1], *([tree.node[where]] if after else ())])
         distinct, back = np.unique(read, return_inverse=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from sojourn.batch import share
+from sojourn.protocols import SelectedTokens
 from sojourn.types import Batch, FloatArray, IntArray
 
 
@@ -27,42 +27,20 @@ class MicroBatch(NamedTuple):
         return cls(taken, np.concatenate([spans[s] for s in numbers]), share.merge(taken))
 
 
-@dataclass(frozen=True)
-class SelectedTokens:
-    """The columns of a batch at the n tokens that carry weight (see `protocols.Selected`)."""
+def select_tokens(batch: Batch, where: IntArray, device: torch.device | str = "cpu") -> SelectedTokens:
+    """Returns the columns of a batch at the indices `where` (n,), as tensors."""
 
-    weight: torch.Tensor
-    logprobs: torch.Tensor
-    advantages: torch.Tensor
-    turn: torch.Tensor
-    sequence: torch.Tensor
-    streams: Mapping[str, torch.Tensor]
+    def column(values: FloatArray) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values[where], dtype=np.float32)).to(device)
 
-    @classmethod
-    def of(cls, batch: Batch, where: IntArray, device: torch.device | str = "cpu") -> SelectedTokens:
-        """Takes the tokens at the indices `where` (n,)."""
+    def numbers(values: IntArray) -> torch.Tensor:
+        return torch.from_numpy(np.unique(values[where], return_inverse=True)[1]).to(device)
 
-        def column(values: FloatArray) -> torch.Tensor:
-            return torch.from_numpy(np.ascontiguousarray(values[where], dtype=np.float32)).to(device)
-
-        def numbers(values: IntArray) -> torch.Tensor:
-            return torch.from_numpy(np.unique(values[where], return_inverse=True)[1]).to(device)
-
-        return cls(
-            column(batch.weight),
-            column(batch.logprobs),
-            column(batch.advantages),
-            numbers(batch.turn),
-            numbers(batch.sequence),
-            {name: column(values) for name, values in batch.streams.items()},
-        )
-
-
-@dataclass(frozen=True)
-class PassOutput:
-    """Holds what a pass computes for the n tokens that carry weight, in their order (see `protocols.Output`)."""
-
-    logprobs: torch.Tensor
-    entropy: torch.Tensor
-    values: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
-    columns: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of `pass_columns`, by name
+    return SelectedTokens(
+        column(batch.weight),
+        column(batch.logprobs),
+        column(batch.advantages),
+        numbers(batch.turn),
+        numbers(batch.sequence),
+        {name: column(values) for name, values in batch.streams.items()},
+    )

@@ -19,7 +19,7 @@ from sojourn.backends.torch.trainer.critic import PREFIX
 from sojourn.backends.torch.trainer.gradient_division import GradientDivision, Gradients, gradients_of
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.optimizer import Optimizer
-from sojourn.backends.torch.trainer.pass_io import MicroBatch, SelectedTokens
+from sojourn.backends.torch.trainer.pass_io import MicroBatch, select_tokens
 from sojourn.backends.torch.trainer.weight_files import OPTIMIZER, REFERENCE, load_weights, save_weights
 from sojourn.protocols import Loss
 from sojourn.timeline import Timeline
@@ -212,7 +212,7 @@ class TorchTrainer:
     ) -> MicroBatchResult:
         """Passes a micro-batch through the model and the losses, and returns its gradients."""
         where = np.flatnonzero(micro_batch.batch.weight)
-        selected = SelectedTokens.of(micro_batch.batch, where, self.passes.device)
+        selected = select_tokens(micro_batch.batch, where, self.passes.device)
         out = self.passes.forward(micro_batch, where, needs, micro_batch.batch.tokens[where])
         total = torch.zeros((), device=self.passes.device)
         observed: dict[str, torch.Tensor] = {"entropy": out.entropy}
@@ -250,6 +250,6 @@ class TorchTrainer:
 def _without_zero_advantages(batch: Batch) -> Batch:
     """Leaves out the sequences whose every advantage is 0, from which losses in proportion to the advantage learn
     nothing; their metrics are not computed either."""
-    spans = list(zip(batch.starts, batch.starts[1:], strict=False))
+    spans = list(zip(batch.offsets, batch.offsets[1:], strict=False))
     kept = [s for s, (start, stop) in enumerate(spans) if np.any(batch.advantages[start:stop])]
     return batch.take(np.array(kept, dtype=np.int64)) if len(kept) < len(spans) else batch
