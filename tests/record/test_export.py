@@ -255,7 +255,7 @@ def test_adp_tells_one_course_of_the_world_whatever_contexts_held(runs: dict[str
     assert len(found) == 4
     kinds = [item["class_"] for item in found[0]["content"]]
     assert kinds.count("message_action") == 4
-    assert kinds[:5] == ["text_observation"] * 2 + ["message_action"] + ["text_observation"] * 2
+    assert kinds[:5] == ["text_observation"] * 2 + ["message_action", "text_observation", "message_action"]
     assert found[0]["content"][0]["source"] == "environment"
 
 
