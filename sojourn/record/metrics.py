@@ -102,7 +102,10 @@ class Sinks:
     """A sink that writes to several others."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
-        self.sinks = tuple(sinks)
+        self.sinks = list(sinks)
+
+    def add(self, sink: Sink) -> None:
+        self.sinks.append(sink)
 
     def write(self, step: int, stage: str, values: Mapping[str, float]) -> None:
         for sink in self.sinks:

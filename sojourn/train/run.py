@@ -5,16 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-import numpy as np
-
 from sojourn.abilities import Checks, Measured, ReleasesResources, env_needs, group_size, task_data
-from sojourn.batch.flatten import flatten
 from sojourn.batch.weigh import weigh
 from sojourn.display import Display
 from sojourn.errors import ConfigError, RecordError
@@ -27,17 +22,15 @@ from sojourn.record.run import RunFolder
 from sojourn.record.run_status import SKIPPED_CHECKPOINTS
 from sojourn.record.summary import Summary, summarise
 from sojourn.render import pieces
-from sojourn.rewards.reward_cache import ScoredGroup
 from sojourn.rollout.world import worlds_of
 from sojourn.sources.context import StageContext
 from sojourn.sources.play_abilities import offers
-from sojourn.sources.slots import has_zero_signal
 from sojourn.train.assemble import Components, assemble
 from sojourn.train.evaluate import evaluate, panel
 from sojourn.train.loop import EVERY_SLOT, StageLoop, StepResult, train
 from sojourn.train.recipe import Recipe, Stage, recorded_streams
+from sojourn.train.step_metrics import count_metrics, drift, policy_metrics
 from sojourn.train.weights import check_models, identities, initial_weights
-from sojourn.types import Group, Stop
 
 BEFORE = "before"
 
@@ -54,12 +47,13 @@ class Run:
     sinks: metrics.Sinks
     recorded: set[str] = field(default_factory=set)  # ids of the stage's episodes that the store holds, if not live
     blobs: dict[str, bytes] = field(default_factory=dict)  # images, by digest, not yet written to the run folder
-    _learnt: dict[str, Any] = field(default_factory=dict)  # streams of earlier stages, by what they provide
+    _streams: dict[str, Any] = field(default_factory=dict)  # of the stage that began last, by what they provide
+    _errors_before: int = 0  # failed episodes before the present step
     _source: Any = None
     _writing: asyncio.Future[None] | None = None
 
     async def run(self, resumed: Checkpoint | None) -> dict[str, Summary]:
-        """All stages that are not done yet; returns every evaluation of the run by its name."""
+        """Runs all stages that are not done yet; returns every evaluation of the run by its name."""
         position = resumed.state() if resumed is not None else None
         if position is None:
             await check_groups(self.recipe)
@@ -67,21 +61,23 @@ class Run:
             await self._evaluate(BEFORE, BEFORE, 0)
         for earlier in self.folder.evaluations() if position is not None else ():
             self.display.recall(earlier["name"], Summary.from_json(earlier["summary"]))
-        for number, stage in enumerate(self.recipe.stages):
-            if position is not None and number < position["stage"]:
-                continue
-            here = position if position is not None and number == position["stage"] else None
-            await self._stage(number, stage, resumed if here else None, here)
-        self._carry(())
+        try:
+            for number, stage in enumerate(self.recipe.stages):
+                if position is not None and number < position["stage"]:
+                    continue
+                here = position if position is not None and number == position["stage"] else None
+                await self._stage(number, stage, resumed if here else None, here)
+        finally:
+            self._begin_streams(())
         return {e["name"]: Summary.from_json(e["summary"]) for e in self.folder.evaluations()}
 
     async def _stage(self, number: int, stage: Stage, resumed: Checkpoint | None, position: Any) -> None:
         trainer = self.components.trainer
-        wants_reference = any(stream.reference for stream in stage.streams) or self._watches(stage)
+        wants_reference = any(stream.reference for stream in stage.streams) or self._measures_drift(stage)
         trainer.begin(stage.optim, stage.steps * stage.minibatches, reference=wants_reference)
         seen = sum(earlier.groups.tasks(earlier.steps) for earlier in self.recipe.stages[:number])
         self._source = stage.groups.bind(self.components, stage.name, stage.steps, seen)
-        self._carry(stage.streams)
+        self._begin_streams(stage.streams)
         start = 0
         if resumed is not None:
             start = position["step"]
@@ -93,7 +89,7 @@ class Run:
                         part.restore(position["parts"][name])
             trainer.version -= 1  # published again below, under the number it had
             await trainer.publish()
-        self._forget(number, stage, start)
+        self._truncate_records(number, stage, start)
         live = stage.groups.live
         expected = stage.groups.width * (group_size(stage.groups) or 0) if live else 0
         self.display.stage(stage.name, stage.steps, start=start, episodes=expected)
@@ -111,23 +107,23 @@ class Run:
             trainer=trainer,
             renderer=self.components.renderer,
             curriculum=self.components.curriculum,
-            on_step_end=lambda step, result: self._after(number, stage, step, result),
+            on_step_end=lambda step, result: self._end_step(number, stage, step, result),
             first_slot_after=lambda step: (step + 1) * stage.groups.width if live else EVERY_SLOT,
         )
-        self._forget_spent()
+        self._reset_measurements()
         try:
             await train(loop)
         finally:
             await self._source.close()
-            await self._written()
+            await self._finish_write()
         if start < stage.steps:
             self._checkpoint(number, stage.steps)
-        if not any(e["name"] == stage.name for e in self.folder.evaluations()):
+        if start < stage.steps or not any(e["name"] == stage.name for e in self.folder.evaluations()):
             await self._evaluate(stage.name, stage.name, stage.steps)
 
-    def _carry(self, streams: Sequence[Stream]) -> None:
+    def _begin_streams(self, streams: Sequence[Stream]) -> None:
         """Copies the state of the last stage's streams into equal streams of this stage, and closes the old ones."""
-        earlier, self._learnt = self._learnt, {stream.provides: stream for stream in streams}
+        earlier, self._streams = self._streams, {stream.provides: stream for stream in streams}
         for stream in streams:
             if isinstance(stream, Stateful) and (same := earlier.get(stream.provides)) == stream:
                 stream.restore(cast(Stateful, same).state())
@@ -148,29 +144,20 @@ class Run:
         parts |= {f"losses.{number}": loss for number, loss in enumerate(stage.losses)}
         return {name: part for name, part in parts.items() if isinstance(part, Stateful)}
 
-    def _forget(self, number: int, stage: Stage, start: int) -> None:
+    def _truncate_records(self, number: int, stage: Stage, start: int) -> None:
         """Removes whatever a killed run recorded beyond the point it is resumed at."""
         self.store.truncate(stage.name, start)
         for later in self.recipe.stages[number + 1 :]:
             self.store.truncate(later.name, 0)
         self.recorded = {entry.id for entry in self.store.query(stage=stage.name)}
 
-    async def _after(self, number: int, stage: Stage, step: int, result: StepResult) -> None:
-        live = stage.groups.live
-        judged = result.played
-        trained = {episode.id for group in result.groups for episode in group.episodes}
-        known = trained if live else trained | self.recorded
-        rest = [j.select([n for n, e in enumerate(j.group.episodes) if e.id not in known]) for j in judged]
-        others = [j for j in rest if j.group.episodes]
-        new = [n for n, group in enumerate(result.groups) if live or group.episodes[0].id not in self.recorded]
-        learned: list[Any] = [[of[n] for n in new] for of in (result.groups, result.scores, result.credit)]
-        streams = {**result.streams, "weight": weigh(result.groups, stage.aggregate)}
-        told = {name: [found[n] for n in new] for name, found in streams.items()}
-        await self._write(stage.name, step, [*learned, told], [[j.group for j in others], [j.scores for j in others]])
-        if not live:
-            self.recorded |= {episode.id for j in judged for episode in j.group.episodes}
-        drift = {"drift": await self._drift(step, result.groups)} if self._watches(stage) else {}
-        values = {**self._values(stage, result, judged), **drift}
+    async def _end_step(self, number: int, stage: Stage, step: int, result: StepResult) -> None:
+        """Records a step; evaluates and checkpoints where due."""
+        await self._record(stage, step, result)
+        values = self._step_metrics(stage, result)
+        if self._measures_drift(stage):
+            count = self.recipe.record.drift_groups
+            values["drift"] = await drift(self.components.trainer, result.groups, step, count)
         self.sinks.write(step, stage.name, values)
         self.display.step(step, values)
         every = self.recipe.evaluation.every
@@ -178,86 +165,75 @@ class Run:
             await self._evaluate(f"{stage.name}-{step + 1}", stage.name, step + 1)
         due = self.recipe.record.checkpoint_every
         if due and (step + 1) % due == 0 and step + 1 < stage.steps:
-            await self._written()
+            await self._finish_write()
             self._checkpoint(number, step + 1)
-        self._forget_spent()  # the time of recording and evaluation is not the next step's
+        self._reset_measurements()  # what recording and evaluation took is not the next step's
 
-    def _watches(self, stage: Stage) -> bool:
+    async def _record(self, stage: Stage, step: int, result: StepResult) -> None:
+        """Records the trained groups with their credit and streams, and all other episodes with their scores.
+
+        Episodes that were not played live are recorded when they are first seen, not in every pass over them.
+        """
+        known = set[str]() if stage.groups.live else self.recorded
+        new = [n for n, group in enumerate(result.groups) if group.episodes[0].id not in known]
+        trained: list[Any] = [[column[n] for n in new] for column in (result.groups, result.scores, result.credit)]
+        streams = {**result.streams, "weight": weigh(result.groups, stage.aggregate)}
+        columns = {name: [values[n] for n in new] for name, values in streams.items()}
+        done = known | {episode.id for group in result.groups for episode in group.episodes}
+        rest = [s.select([n for n, e in enumerate(s.group.episodes) if e.id not in done]) for s in result.played]
+        untrained = [scored for scored in rest if scored.group.episodes]
+        others = [[scored.group for scored in untrained], [scored.scores for scored in untrained]]
+        await self._start_write(stage.name, step, [*trained, columns], others)
+        if not stage.groups.live:
+            self.recorded |= {episode.id for scored in result.played for episode in scored.group.episodes}
+
+    def _measures_drift(self, stage: Stage) -> bool:
         return stage.groups.live and self.recipe.record.drift_groups > 0
 
-    async def _drift(self, step: int, groups: Sequence[Group]) -> float:
-        """KL of the policy that sampled a few groups from the stage's first weights, in nats per token: the k3 estimate
-        (Schulman 2020, "Approximating KL divergence")."""
-        count = min(self.recipe.record.drift_groups, len(groups))
-        batch, _ = flatten([groups[(step * count + n) % len(groups)] for n in range(count)])
-        gap = ((await self.components.trainer.forward(batch, reference=True)).logprobs - batch.logprobs)[
-            batch.weight > 0
-        ]
-        return float(np.mean(np.expm1(gap) - gap)) if len(gap) else math.nan
-
-    def _values(self, stage: Stage, result: StepResult, judged: Sequence[ScoredGroup]) -> dict[str, float]:
-        """The step's metrics: over everything played for it, what was redrawn, dropped or left out included.
-
-        Rates and means are over trajectories, one for each trained seat; `episodes` are those without a failure.
-        """
-        groups = [j.group for j in judged]
-        scores = [score for j in judged for score in j.scores]
-        trajectories = [t for group in groups for t in group.trajectories]
-        turns = [turn for t in trajectories for turn in t.turns]
-        lags = [
-            result.metrics["version"] - 1 - turn.sample.versions.oldest
-            for group in result.groups for t in group.trajectories for turn in t.turns
-            if turn.sample.versions.oldest >= 0
-        ]  # fmt: skip
-        episodes = sum(len(set(group.owners)) for group in groups)
+    def _step_metrics(self, stage: Stage, result: StepResult) -> dict[str, float]:
+        """Returns the step's metrics. Those of the policy make sense only for groups that it played itself."""
+        live = stage.groups.live
+        counts = count_metrics(result)
         spent = self.components.timeline.take()
         seconds = sum(spent.values())
-        policy = {
-            "success": _mean([float(t.success) for t in trajectories]),
-            "reward": _mean([s.total for s in scores]),
-            "malformed": _mean([turn.info.get("malformed", 0.0) for turn in turns]),
-            "cut_off": _mean([float(turn.sample.stop is Stop.LENGTH) for turn in turns]),
-            "lag_mean": _mean(lags), "lag_max": float(max(lags, default=0)),
-            "zero_signal": _mean([float(has_zero_signal(j.group, j.scores)) for j in judged if j.scores]),
-            **_by_world(groups),
-        }  # fmt: skip
         return {
             **result.metrics,
-            **(policy if stage.groups.live else {}),  # policy metrics make sense only for groups that the policy played
-            "groups": len(groups), "episodes": episodes, "turns": len(turns) / max(1, len(trajectories)),
-            "sampled_tokens": sum(len(turn.sample.tokens) for turn in turns), "errors": self.components.runner.errors,
-            **(self._sampled() if stage.groups.live else {}),
+            **(policy_metrics(result, int(result.metrics["version"]) - 1) if live else {}),
+            **counts,
+            "errors": self.components.runner.errors - self._errors_before,
+            **(self._sampler_metrics() if live else {}),
             **(self._source.metrics() if isinstance(self._source, Measured) else {}),
             **{f"seconds_{activity}": part for activity, part in spent.items()},
             "seconds_step": seconds,
-            "episodes_per_s": episodes / max(seconds, 1e-9),
-        }  # fmt: skip
+            "episodes_per_s": counts["episodes"] / max(seconds, 1e-9),
+        }
 
-    def _forget_spent(self) -> None:
-        """Resets the timers, so that the time of evaluations and checkpoints is counted in no step."""
+    def _reset_measurements(self) -> None:
+        """Begins to measure anew, so that evaluations and checkpoints are counted in no step."""
         self.components.timeline.take()
-        self._sampled()
+        self._errors_before = self.components.runner.errors
+        self._sampler_metrics()
 
-    def _sampled(self) -> Mapping[str, float]:
-        """The sampler's own figures since they were last asked for, where it has any."""
+    def _sampler_metrics(self) -> Mapping[str, float]:
+        """Returns the sampler's own metrics since they were last asked for, where it has any."""
         return self.components.sampler.metrics() if isinstance(self.components.sampler, Measured) else {}
 
     async def _evaluate(self, name: str, stage: str, step: int) -> None:
         """Plays the evaluation tasks. With `max_lag` above 0, rollouts of later steps use the engine meanwhile."""
         self.display.evaluating(name, len(panel(self.components)) * self.recipe.evaluation.samples)
         done = await evaluate(self.components, f"evaluation-{name}")
-        await self._written()
+        await self._finish_write()
         self.store.truncate(f"evaluation-{name}", 0)
-        await self._write(f"evaluation-{name}", step, [done.groups, done.scores])
-        await self._written()
+        await self._start_write(f"evaluation-{name}", step, [done.groups, done.scores])
+        await self._finish_write()
         summary = summarise(done.groups, done.scores)
         self.folder.add_evaluation(name, stage, step, summary)
         self.display.evaluation(name, summary)
 
-    async def _write(self, stage: str, step: int, *parts: Sequence[Any]) -> None:
+    async def _start_write(self, stage: str, step: int, *parts: Sequence[Any]) -> None:
         """Begins to record groups, scores and credit, part by part, with what they show; in a thread, while the next
         step is played. One step is written at a time."""
-        await self._written()
+        await self._finish_write()
         shown, self.blobs = self.blobs, {}
 
         def write() -> None:
@@ -267,7 +243,7 @@ class Run:
 
         self._writing = asyncio.get_running_loop().run_in_executor(None, write)
 
-    async def _written(self) -> None:
+    async def _finish_write(self) -> None:
         """Waits until all that is recorded is on the disk; raises what kept it from there."""
         if (writing := self._writing) is not None:
             await asyncio.wait({writing})  # if this is cancelled, the write goes on, and `_stage` waits for it
@@ -278,15 +254,15 @@ class Run:
         """Writes a checkpoint. At the end of a stage it has the weights without the optimiser, and earlier ones of the
         stage are deleted; the state of streams is left out after the last stage."""
         stages = self.recipe.stages
-        ended = step == stages[number].steps
-        done = sum(stage.steps for stage in stages[:number])
-        over = ended and number + 1 == len(stages)
-        kept = {n: p for n, p in self._stateful(stages[number]).items() if not (over and n.startswith("streams."))}
+        stage_ended = step == stages[number].steps
+        earlier = sum(stage.steps for stage in stages[:number])
+        run_ended = stage_ended and number + 1 == len(stages)
+        kept = {n: p for n, p in self._stateful(stages[number]).items() if not (run_ended and n.startswith("streams."))}
         parts = {name: part.state() for name, part in kept.items()}
         state = {"stage": number, "step": step, "parts": parts, "models": self.folder.models}
-        write = functools.partial(self.components.trainer.save, weights_only=ended)
-        keep = 0 if ended else self.recipe.record.keep
-        checkpoint.save(self.folder.checkpoints, done + step, write, state, keep=keep, mark=ended)
+        write = functools.partial(self.components.trainer.save, weights_only=stage_ended)
+        keep = 0 if stage_ended else self.recipe.record.keep
+        checkpoint.save(self.folder.checkpoints, earlier + step, write, state, keep=keep, mark=stage_ended)
 
 
 def _context_of(recipe: Recipe, stage: Stage) -> StageContext:
@@ -327,23 +303,13 @@ def _check_task_data(recipe: Recipe, stage: str, stream: Any) -> None:
             )
 
 
-def _by_world(groups: Sequence[Group]) -> dict[str, float]:
-    """Success in each world, where there are several."""
-    won: dict[str, list[float]] = defaultdict(list)
-    for group in groups:
-        won[group.task.env] += [float(trajectory.success) for trajectory in group.trajectories]
-    return {f"success_{name}": _mean(found) for name, found in sorted(won.items())} if len(won) > 1 else {}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if len(values) else 0.0
-
-
 async def run_recipe(
     recipe: Recipe, folder: RunFolder, display: Display, *, resume: bool = False
 ) -> dict[str, Summary]:
-    """Runs a recipe to its end in a run folder; `resume` goes on from its newest complete checkpoint. What its parts
-    remember is the run's, so that the same recipe can be run again."""
+    """Runs a recipe to its end in a run folder; `resume` goes on from its newest complete checkpoint.
+
+    Stages and reward are copied first, as some have state, so that the same recipe can be run again.
+    """
     recipe = replace(recipe, stages=copy.deepcopy(recipe.stages), reward=copy.deepcopy(recipe.reward))
     found = _resumed(folder, display) if resume else None
     if resume:
@@ -351,18 +317,19 @@ async def run_recipe(
     jsonl = metrics.Jsonl(folder.path / "metrics.jsonl")
     if resume:
         _cut(recipe, jsonl, found)
-    opened = [sink.bind(folder.path, folder.config) for sink in recipe.record.sinks]
-    sinks = metrics.Sinks([jsonl, *opened])
+    sinks = metrics.Sinks([jsonl])
     try:
+        for sink in recipe.record.sinks:
+            sinks.add(sink.bind(folder.path, folder.config))
         async with assemble(recipe) as components:
             folder.write_json("models.json", identities(recipe))
             if (words := pieces.of(components.renderer)) is not None:
                 vocabulary.write(folder.path, words)
             with EpisodeStore(folder.path, write=True) as store:
-                session = Run(recipe, folder, display, components, store, sinks)
+                run = Run(recipe, folder, display, components, store, sinks)
                 components.runner.on_episode = display.episode
-                components.runner.on_blobs = lambda blobs: session.blobs.update(blobs)
-                return await session.run(found)
+                components.runner.on_blobs = lambda blobs: run.blobs.update(blobs)
+                return await run.run(found)
     finally:
         sinks.close()
 
