@@ -20,12 +20,13 @@ async def given_up_while_it_queues(act: Awaitable[Any]) -> None:
     doing = asyncio.ensure_future(act)
     for _ in range(3):
         await asyncio.sleep(0)
-    assert not doing.done()
+    queued = not doing.done()
     doing.cancel()
     await asyncio.wait({doing})
-    assert doing.cancelled()
-    go.set()
+    go.set()  # before any assertion: a thread that waits forever would keep the whole test process from ending
     await busy
+    assert queued
+    assert doing.cancelled()
     for _ in range(3):  # what is done in one thread may be followed by more
         await asyncio.sleep(0)
         await loop.run_in_executor(None, int)

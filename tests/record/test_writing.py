@@ -19,11 +19,11 @@ async def test_what_is_being_recorded_when_a_run_is_given_up_is_recorded(tmp_pat
         session = Run(nothing, folder, nothing, nothing, store, nothing)
 
         async def record() -> None:
-            await session._write("train", 0, [[group(trajectory([2]))], [paid([1.0])]])
-            await session._written()
+            await session._start_write("train", 0, [[group(trajectory([2]))], [paid([1.0])]])
+            await session._finish_write()
 
         await given_up_while_it_queues(record())
-        await session._written()
+        await session._finish_write()
         assert len(list(store.query(stage="train"))) == 1
 
 
@@ -32,10 +32,10 @@ async def test_who_waits_for_a_record_and_gives_up_leaves_it_to_be_waited_for(tm
         nothing = cast(Any, None)
         session = Run(nothing, folder, nothing, nothing, store, nothing)
         with store._lock:
-            await session._write("train", 0, [[group(trajectory([2]))], [paid([1.0])]])
-            waiting = asyncio.ensure_future(session._written())
+            await session._start_write("train", 0, [[group(trajectory([2]))], [paid([1.0])]])
+            waiting = asyncio.ensure_future(session._finish_write())
             await asyncio.sleep(0.01)
             waiting.cancel()
             await asyncio.wait({waiting})
-        await session._written()
+        await session._finish_write()
         assert len(list(store.query(stage="train"))) == 1
