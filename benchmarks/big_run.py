@@ -270,7 +270,7 @@ def _sentences(drawn: random.Random, count: int = 20_000) -> list[str]:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     options.add_argument("folder", type=Path)
     for name, default in (("steps", 480), ("groups", 25), ("plays", 8), ("panel", 500), ("turns", 20), ("seed", 0)):
         options.add_argument(f"--{name}", type=int, default=default)

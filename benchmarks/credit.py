@@ -38,6 +38,7 @@ from credit_plot import draw
 from machine import RESULTS, commit, result, write
 
 from sojourn import intervals
+from sojourn.abilities import group_size
 from sojourn.config import toml
 from sojourn.record import metrics
 from sojourn.record.run import RunFolder
@@ -236,7 +237,7 @@ def figures(methods: Sequence[str], seeds: Sequence[int], folder: Path, workers:
     stage = resolve(toml.read(HERE / "credit.toml")).recipe.stages[0]
     return {
         "steps": stage.steps,
-        "episodes_per_step": stage.groups.width * stage.groups.size,
+        "episodes_per_step": stage.groups.width * (group_size(stage.groups) or 0),
         "at_once": workers,
         "methods": {method: METHODS[method] for method in methods},
         "warm_start": {seed: [start["won"], start["of"]] for seed, start in sorted(starts.items())},

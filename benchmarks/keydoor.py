@@ -18,8 +18,7 @@ from sojourn.envs import toy
 from sojourn.tasks import Generated
 from sojourn.types import Message, Observation, Role, Step, Task
 
-BRIEF = toy.BRIEF
-# What agents are often told besides: 541 tokens of SmolLM2's.
+# What agents are often told besides the system prompt of the toy: 541 tokens of SmolLM2's.
 GUIDE = """
 You explore a house of rooms that are joined by ways and doors. Each of your turns is one action, and after it you are
 told what changed. There is nobody else in the house, and nothing in it moves by itself.
@@ -61,7 +60,7 @@ class KeyDoor:
     layout: toy.Layout
     turns: int
     fixed: bool = False
-    said: list[str] = field(default_factory=list)
+    actions: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.state = toy.State(self.layout.start)
@@ -74,17 +73,17 @@ class KeyDoor:
 
     @property
     def reward(self) -> float:
-        return zlib.crc32("\n".join(self.said).encode()) / 2**32 if self.fixed else float(self.won)
+        return zlib.crc32("\n".join(self.actions).encode()) / 2**32 if self.fixed else float(self.won)
 
     def say(self, text: str) -> None:
         words = text[:200].lower().split()
         action, moves = " ".join(words), self.layout.moves(self.state)
-        self.said.append(action)
+        self.actions.append(action)
         known = action in moves
         if known:
             self.state = moves[action]
             self.seen.add(self.state.room)
-        over = len(self.said) == self.turns or (self.won and not self.fixed)
+        over = len(self.actions) == self.turns or (self.won and not self.fixed)
         answer = self.layout.describe(self.state, self.seen) if known else self.layout.refusal(self.state, words)
         self.observation = None if over else answer
 
@@ -107,8 +106,8 @@ class KeyDoors:
     guide: bool = False
 
     @property
-    def brief(self) -> str:
-        return BRIEF + GUIDE if self.guide else BRIEF
+    def system(self) -> str:
+        return toy.SYSTEM + GUIDE if self.guide else toy.SYSTEM
 
     def tasks(self, split: str) -> Sequence[Task]:
         sizes = {name: getattr(self, name) for name in ("rooms", "side_rooms", "doors", "decoys", "objects")}
@@ -119,7 +118,7 @@ class KeyDoors:
         return KeyDoor(toy.layout(task), self.turns, self.fixed)
 
     def make(self, task: Task) -> Seated:
-        return Seated(self.play(task), self.brief)
+        return Seated(self.play(task), self.system)
 
 
 @dataclass
@@ -127,11 +126,11 @@ class Seated:
     """`KeyDoor` as Sojourn plays it."""
 
     world: KeyDoor
-    brief: str
+    system: str
 
     async def start(self) -> Observation:
         return Observation(
-            (Message(Role.USER, str(self.world.observation)),), system=(Message(Role.SYSTEM, self.brief),)
+            (Message(Role.USER, str(self.world.observation)),), system=(Message(Role.SYSTEM, self.system),)
         )
 
     async def step(self, agent: str, action: Message) -> Step:
@@ -154,7 +153,7 @@ class Clock:
     path: str
     stage: str = "rl"
 
-    def __call__(self, run: Path, config: Mapping[str, Any]) -> Clock:
+    def bind(self, folder: Path, config: Mapping[str, Any]) -> Clock:
         return self
 
     def write(self, step: int, stage: str, values: Mapping[str, float]) -> None:

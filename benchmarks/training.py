@@ -133,15 +133,15 @@ class Padded(ModelPasses):
 
 
 class Rows(Decoder):
-    """Each run of a tree as a row of its own, padded, in torch's attention."""
+    """Computes each segment of a tree as a row of its own, padded, in torch's attention."""
 
     def __call__(self, tree: share.Tree, rows: torch.Tensor) -> torch.Tensor:
-        longest = max(run.stop - run.start for run in tree.runs)
+        longest = max(segment.stop - segment.start for segment in tree.segments)
         places, columns = (
             torch.cat([t.to(self.device) for t in parts])
-            for parts in zip(*[self._place(n, run) for n, run in enumerate(tree.runs)], strict=True)
+            for parts in zip(*[self._place(n, segment) for n, segment in enumerate(tree.segments)], strict=True)
         )
-        tokens = torch.zeros(len(tree.runs), longest, dtype=torch.long, device=self.device)
+        tokens = torch.zeros(len(tree.segments), longest, dtype=torch.long, device=self.device)
         tokens[places, columns] = torch.from_numpy(tree.tokens).to(self.device)
         self.base.set_attn_implementation("sdpa")
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._autocast):
@@ -149,8 +149,8 @@ class Rows(Decoder):
         return hidden[places, columns].index_select(0, rows)
 
     @staticmethod
-    def _place(number: int, run: share.Run) -> tuple[torch.Tensor, torch.Tensor]:
-        length = run.stop - run.start
+    def _place(number: int, segment: share.Segment) -> tuple[torch.Tensor, torch.Tensor]:
+        length = segment.stop - segment.start
         return torch.full((length,), number), torch.arange(length)
 
 

@@ -51,14 +51,14 @@ class Play:
     """One episode, its tokens and which of them were sampled."""
 
     world: KeyDoor
-    brief: str
+    system: str
     tokenizer: Any
     prompt: list[int] = field(init=False)
     completion: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        messages = [{"role": "system", "content": self.brief}, {"role": "user", "content": self.world.observation}]
+        messages = [{"role": "system", "content": self.system}, {"role": "user", "content": self.world.observation}]
         encoded = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
         self.prompt = list(encoded["input_ids"])
 
@@ -86,7 +86,7 @@ class Rollout:
         began, tokenizer = time.monotonic(), trainer.processing_class
         family = KeyDoors(**self.work.world)
         tasks = family.tasks("train")
-        plays = [Play(family.play(tasks[int(prompt[-1]["content"])]), family.brief, tokenizer) for prompt in prompts]
+        plays = [Play(family.play(tasks[int(prompt[-1]["content"])]), family.system, tokenizer) for prompt in prompts]
         (play_kept if self.work.generation == "kept" else play_whole)(plays, trainer, self.work)
         self.figures = {
             "episodes": len(plays),

@@ -47,7 +47,7 @@ def fields_of(name: str) -> dict[str, Any]:
     """Those of an adapter are its smallest example, where it has one."""
     cls = find("env", name)
     adapts = cls.__module__.startswith("sojourn_worlds.adapters.")
-    return FIELDS.get(name) or EXAMPLES.get(name) or (dict(cls.about.smallest) if adapts else {})
+    return dict(FIELDS.get(name) or EXAMPLES.get(name) or (cls.about.smallest if adapts else {}))
 
 
 def made(name: str) -> Any:

@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
 import credit
 import credit_plot
+import keydoor
 from credit import BASE, METHODS, SEEDS, WARMUP, Job
 
 from sojourn.train.recipe import Recipe
@@ -98,3 +99,16 @@ def test_the_picture_is_drawn_from_the_figures_alone(tmp_path):
     credit_plot.draw(json.loads(json.dumps(figures)), tmp_path / "credit.png")
     assert (tmp_path / "credit.png").stat().st_size > 10_000
     assert "gigpo" in credit.told(figures)
+
+
+def test_the_world_of_the_comparison_with_trl_is_played_and_its_clock_writes(tmp_path):
+    """TRL is not installed here, so that nothing else would notice when a name that its script uses has changed."""
+    family = keydoor.KeyDoors(rooms=2, doors=0, turns=8)
+    play = family.play(family.tasks("train")[0])
+    while play.observation is not None:
+        play.say(play.expert())
+    assert play.won
+    assert "treasure" in family.system
+    sink = keydoor.Clock(path=str(tmp_path / "clock.jsonl")).bind(tmp_path, {})
+    sink.write(0, "rl", {"success": 1.0})
+    assert json.loads((tmp_path / "clock.jsonl").read_text())["success"] == 1.0
