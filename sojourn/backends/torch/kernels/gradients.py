@@ -1,7 +1,7 @@
 """The trainer's kernel as differentiable functions in fp32 on a CPU: tree attention, norms, gates and rotary positions.
 
-Torch needs many passes over memory for these, and computes scores that a mask then hides; the kernel needs one pass.
-Its sums have one order on however many threads. Where there is no compiler, `load` returns None.
+Torch needs many passes over memory for these, and computes scores that are then masked; the kernel needs one pass. The
+order of its sums does not depend on the number of threads. Where there is no compiler, `load` returns None.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ STRIDES = ("query_row", "query_head", "key_row", "key_head", "value_row", "value
 
 
 class BlockMask(NamedTuple):
-    """Says which blocks of queries see which panels of keys in a tree, under one window, as the kernel reads it."""
+    """Says which blocks of queries attend to which panels of keys in a tree, under one window, as the kernel reads
+    it."""
 
     nodes: int
     window: int  # 0: none
-    tiles: int  # blocks of queries by panels of keys in which any see each other
+    tiles: int  # the number of tiles (query block, key panel) that are not masked out
     subtree_ends: torch.Tensor  # of nodes, padded to whole panels
     positions: torch.Tensor  # of nodes, padded to whole panels
     query_nodes: torch.Tensor  # (Q,)
@@ -39,8 +40,8 @@ class BlockMask(NamedTuple):
         return header().new("struct Tree *", sizes | pointers | fields)
 
 
-class Gradients:
-    """The compiled functions for heads of one shape, whose keys are of `key` numbers."""
+class TrainerKernel:
+    """The compiled functions for heads of one shape, as differentiable functions; `key` is the size of a key."""
 
     def __init__(self, library: Any, key: int) -> None:
         self.c, self.key = library, key
@@ -91,17 +92,17 @@ class Gradients:
 
 
 @cache
-def load(key: int, value: int, repeats: int) -> Gradients | None:
+def load(key: int, value: int, repeats: int) -> TrainerKernel | None:
     """Returns the kernel for heads of these sizes, `repeats` query heads for each key head, or None."""
     library = compiler.compiled("gradients", *compiler.head_sizes(key, value, repeats))
-    return None if library is None else Gradients(library, key)
+    return None if library is None else TrainerKernel(library, key)
 
 
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        gradients: Gradients,
+        gradients: TrainerKernel,
         mask: BlockMask,
         scale: float,
         query: torch.Tensor,
@@ -130,7 +131,9 @@ class _Attend(torch.autograd.Function):
 
 class _Norm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gradients: Gradients, hidden: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    def forward(
+        ctx: Any, gradients: TrainerKernel, hidden: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
         out, scales = torch.empty_like(hidden), hidden.new_empty(hidden.shape[:-1])
         addresses = _addresses(hidden, None, weight, None, out, scales)
         gradients.c.rms_norm_forward(*addresses, scales.numel(), hidden.shape[-1], eps)
@@ -148,7 +151,12 @@ class _Norm(torch.autograd.Function):
 class _AddNorm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, gradients: Gradients, hidden: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+        ctx: Any,
+        gradients: TrainerKernel,
+        hidden: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         total, out, scales = torch.empty_like(hidden), torch.empty_like(hidden), hidden.new_empty(hidden.shape[:-1])
         addresses = _addresses(hidden, residual, weight, total, out, scales)
@@ -168,7 +176,7 @@ class _AddNorm(torch.autograd.Function):
 
 class _SiluGate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gradients: Gradients, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, gradients: TrainerKernel, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(gate)
         gradients.c.silu_gate_forward(*_addresses(gate, up, out), gate.numel())
         ctx.gradients = gradients
@@ -187,7 +195,7 @@ class _SiluGate(torch.autograd.Function):
 class _Rotate(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, gradients: Gradients, heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor
+        ctx: Any, gradients: TrainerKernel, heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor
     ) -> torch.Tensor:
         ctx.gradients = gradients
         ctx.save_for_backward(cosines, sines)
@@ -223,7 +231,7 @@ def _norm_backward(
 
 
 def _rotate(
-    gradients: Gradients, heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, sign: int
+    gradients: TrainerKernel, heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, sign: int
 ) -> torch.Tensor:
     out = torch.empty_like(heads)
     gradients.c.rotate_rows(*_addresses(heads, out), *heads.shape[:2], *_addresses(cosines, sines), sign)
